@@ -1,6 +1,6 @@
 # make          prepare the environment
 # make demo     run the jobs of examples/flights and examples/weather
-# make test     run the tests, on two processes        (make test TESTS=tests/checkpointing PROCESSES=0 for some, on one)
+# make test     run the tests, on two processes        (make test TESTS=tests/checkpoint PROCESSES=0 for some, on one)
 # make lint     ruff (rules and format), who imports whom, and mypy --strict on the packages
 # make bench    run the benchmarks                     (make bench SUITE="spark_stateful --json" for one)
 # make simulate run schedules under faults, random graphs and upgrades  (make simulate SCHEDULES=10000 SEED=1)
@@ -11,8 +11,8 @@
 
 VENV := .venv
 CLASSES := $(VENV)/spark-classes.jsa
-RUN := environment/run.sh
-PACKAGES := snapshots typeserializers migration checkpointing statebackend savepoints streamjobs testkit
+RUN := scripts/environment/run.sh
+PACKAGES := snapshots typeserializers migration statebackend
 TESTS ?= tests
 PROCESSES ?= 2
 SUITE ?= all
@@ -25,12 +25,12 @@ SEED ?= 1
 
 environment: $(VENV)/.installed
 
-$(VENV)/.installed: requirements/lock.txt pyproject.toml environment/create_venv.sh
-	@environment/create_venv.sh
+$(VENV)/.installed: scripts/requirements/lock.txt pyproject.toml scripts/environment/create_venv.sh
+	@scripts/environment/create_venv.sh
 
 # Made by Java, for the Java and the packages that are installed.
-$(CLASSES): $(VENV)/.installed environment/archive_classes.py
-	@$(RUN) python environment/archive_classes.py $@
+$(CLASSES): $(VENV)/.installed scripts/environment/archive_classes.py
+	@$(RUN) python scripts/environment/archive_classes.py $@
 
 demo: environment
 	@$(RUN) python -m examples.flights
@@ -43,16 +43,16 @@ lint: environment
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports --no-logo
-	$(VENV)/bin/python -m mypy --strict statebackend_floors.py statebackend_pytest.py $(PACKAGES) simulation chaos tests/typing
+	$(VENV)/bin/python -m mypy --strict $(PACKAGES) verification tests/typing
 
 bench: environment
 	@$(RUN) python -m benchmarks $(SUITE)
 
 chaos: environment $(CLASSES)
-	@$(RUN) python -m chaos --kills $(KILLS) --seed $(SEED)
+	@$(RUN) python -m verification.chaos --kills $(KILLS) --seed $(SEED)
 
 simulate: environment
-	@$(RUN) python -m simulation --schedules $(SCHEDULES) --seed $(SEED)
+	@$(RUN) python -m verification.simulation --schedules $(SCHEDULES) --seed $(SEED)
 
 clean:
 	rm -rf $(VENV) *.egg-info build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,9 +3,8 @@ import sys
 import attrs
 from pyspark.sql import SparkSession
 
-from statebackend import ValueStateDescriptor
-from streamjobs import KeyedProcessFunction
-from streamjobs.spark import ParquetSink, SparkStreamEnvironment
+from statebackend import KeyedProcessFunction, ValueStateDescriptor
+from statebackend.spark import ParquetSink, SparkStreamEnvironment
 
 
 @attrs.frozen

@@ -1,20 +1,23 @@
-"""Old bytes to new bytes: the plans that verdicts carry, compiled into code.
+"""Executes compatibility plans: old bytes to new bytes.
 
-Here is how each plan is carried out (`conversion_table` lists them), and the migration of whole values made of that.
-Nothing here judges: whether something may become something else, and which part goes on as which, is decided in
-`typeserializers.evolution`. Where the bytes lie, and which are migrated when, is up to who calls.
+`typeserializers.evolution` decides what a plan is. This package compiles and runs it. The caller decides which bytes
+are migrated, and when.
 """
 
-import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
-from migration.conversion import (
-    AsIsConversion,
-    Conversion,
-    ConversionScope,
-    ConversionTable,
-)
+try:
+    from snapshots.packages import check_packages
+except ImportError as error:
+    import snapshots
+
+    raise ImportError(
+        f"{snapshots.__file__} is found in place of the package 'snapshots' of Statebackend: rename it"
+    ) from error
+
+check_packages()
+
+from migration.conversion import AsIsConversion, Conversion, ConversionScope, ConversionTable
 from migration.conversion_table import CONVERSIONS
-from migration.evolution_rules import LIBRARY_RULES, EvolutionRules
-from migration.schema_migration import MigrationError, SchemaMigration
+from migration.schema_migration import LIBRARY_RULES, EvolutionRules, MigrationError, SchemaMigration
 
 __all__ = [
     "CONVERSIONS",

@@ -1,6 +1,8 @@
-"""From what an old serializer wrote to what a new one wants, as generated code.
+"""What conversions put in the place of an old serializer: it reads as that one did, and is stricter.
 
-A *conversion* carries out a plan (`snapshots.plans`, `typeserializers.evolution.evolution_plans`) for the pair of
+From what an old serializer wrote to what a new one wants, as generated code.
+
+A *conversion* carries out a plan (`snapshots.compatibility`, `typeserializers.evolution.plans`) for the pair of
 serializers that it belongs to: the one that the old snapshot restores, and the new one. It judges nothing: which part
 goes on as which is in the plan. It is emitted in one of two forms. As a *value*, old bytes become a new object, which
 is what the heap needs. As a *transcoding*, old bytes become new bytes: there a record is taken apart into local
@@ -9,7 +11,7 @@ the value of the new bytes is the new value.
 
 Which conversion carries out a plan is in a table (`ConversionTable`) by the class of the plan, and for the parts of two
 composites by the class of the old one. A table is an object that is passed; that of this library is put together in
-`migration.conversion_table`. A plan may also bring its own code (`snapshots.plans.CustomPlan`).
+`migration.conversion_table`. A plan may also bring its own code (`snapshots.compatibility.CustomPlan`).
 
 Python allows twenty nested blocks in one function. Where a type is nested deeper, each part is a function of its own
 that is called (`MigrationFunction.calls_parts`).
@@ -23,11 +25,51 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from migration.reading_parts import RequiredPartSerializer
-from snapshots.errors import UnresolvableSerializerError
-from snapshots.plans import CustomPlan, PartsPlan, Plan
+from snapshots.compatibility import CustomPlan, PartsPlan, Plan
+from snapshots.data_views import DataInputView
+from snapshots.errors import MalformedDataError, UnresolvableSerializerError
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter, is_nested_too_deep
+from typeserializers.kernel.compiled import ReadingSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
+
+
+class RequiredPartSerializer(ReadingSerializer):
+    """The old serializer of a record field that is not optional, though the serializer itself would read a null."""
+
+    def __init__(self, inner: TypeSerializer[Any], name: str) -> None:
+        self.inner = inner
+        self.name = name
+
+    @property
+    def length(self) -> int:
+        return self.inner.length
+
+    @property
+    def minimum_length(self) -> int:
+        return self.inner.minimum_length
+
+    def create_instance(self) -> Any:
+        return self.inner.create_instance()
+
+    def read_from(self, source: DataInputView) -> Any:
+        return self._present(self.inner.deserialize(source))
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        value = self.inner.emit_read(emitter)
+        present = emitter.function.bind("present", self._present)
+        emitter.line(f"if {value} is None: {present}(None)")
+        return value
+
+    def snapshot_configuration(self) -> TypeSerializerSnapshot[Any]:  # type: ignore[override]
+        # A converter is chosen by what the old serializer was; nobody keeps this.
+        return self.inner.snapshot_configuration()
+
+    def _present(self, value: Any) -> Any:
+        if value is None:
+            raise MalformedDataError(f".{self.name} is null, but was not optional: the bytes are damaged")
+        return value
+
 
 Write = Callable[[WriteEmitter], None]
 """Emits the writing of something that has been read; used once, after the reader was flushed."""
@@ -78,7 +120,7 @@ class ConversionScope:
 
     table: ConversionTable
     enclosing: Mapping[str, Any] = field(factory=dict)
-    """By the name of the old record, its `migration.reference_conversion.RecursiveMigration`."""
+    """By the name of the old record, its `migration.record_conversions.RecursiveMigration`."""
 
     def conversion(self, plan: Plan, old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Conversion:
         """The conversion that carries out a plan for the pair that it belongs to."""

@@ -1,17 +1,25 @@
 """Which conversion carries out which plan of this library, put together in one place.
 
 A table is a value: who has plans of another kind makes one with `attrs.evolve` and passes it to `SchemaMigration`.
+
+The conversion of Arrow data: columns by the plan, cast where they were widened, null where they are new.
+
+The conversion of Avro data: Avro's schema resolution, then once through the new schema, whose types it gets.
+
+The conversion of enums: each old ordinal is the constant that the plan names.
 """
 
 from __future__ import annotations
 
+import enum
 from typing import Any, Final
 
-from migration.arrow_conversion import ArrowConversion
-from migration.avro_conversion import AvroConversion
-from migration.composite_conversion import CompositeConversion, nested_serializers
-from migration.container_conversion import (
+import pyarrow as pa
+
+from migration.composite_conversions import (
     BecameOptionalConversion,
+    BecameUnionConversion,
+    CompositeConversion,
     ListConversion,
     LiteralConversion,
     MapConversion,
@@ -19,24 +27,34 @@ from migration.container_conversion import (
     NullableConversion,
     PromotingConversion,
     SetConversion,
+    StampingConversion,
+    TtlConversion,
     TupleConversion,
+    UnionConversion,
+    UnstampingConversion,
+    nested_serializers,
 )
-from migration.conversion import AsIsConversion, Conversion, ConversionTable, RewritingConversion
-from migration.converter_conversion import ConverterConversion, InnerConversion
-from migration.enum_conversion import EnumConversion
-from migration.pojo_conversion import PojoConversion
-from migration.record_conversion import ConvertedFieldConversion, RecordConversion, RecordConvertersConversion
-from migration.reference_conversion import ReferenceConversion
-from migration.ttl_conversion import StampingConversion, TtlConversion, UnstampingConversion
-from migration.union_conversion import BecameUnionConversion, UnionConversion
-from snapshots.plans import AS_IS, AsIsPlan, PartsPlan, Plan, RewritePlan
+from migration.conversion import AsIsConversion, Conversion, ConversionTable, RewritingConversion, passed_through
+from migration.record_conversions import (
+    ConvertedFieldConversion,
+    ConverterConversion,
+    InnerConversion,
+    PojoConversion,
+    RecordConversion,
+    RecordConvertersConversion,
+    ReferenceConversion,
+)
+from snapshots.compatibility import AS_IS, AsIsPlan, PartsPlan, Plan, RewritePlan
+from snapshots.errors import MalformedDataError
+from typeserializers.arrow import ArrowIpcSerializer
+from typeserializers.avro import AvroSerializer
 from typeserializers.containers.lists import ArrayListSerializer, ListSerializer
 from typeserializers.containers.maps import MapSerializer
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.containers.sets import FrozenSetSerializer, SetSerializer
 from typeserializers.containers.ttl import TtlSerializer
 from typeserializers.containers.tuples import TupleSerializer
-from typeserializers.evolution.evolution_plans import (
+from typeserializers.evolution.plans import (
     ArrowPlan,
     AvroPlan,
     BecameOptionalPlan,
@@ -56,10 +74,80 @@ from typeserializers.evolution.evolution_plans import (
     TimestampRemovalPlan,
     UnionPlan,
 )
+from typeserializers.kernel.code_generation import ReadEmitter
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.pojos.pojos import PojoSerializer
-from typeserializers.records.records import AttrsSerializer
+from typeserializers.pojos.pojo_serializer import PojoSerializer
+from typeserializers.records.record_serializer import AttrsSerializer
+from typeserializers.scalars.enums import EnumSerializer
 from typeserializers.scalars.literals import LiteralSerializer
+
+
+class ArrowConversion(Conversion):
+    """Batches, and structs as batches of one row."""
+
+    plan: ArrowPlan
+    old: ArrowIpcSerializer[Any]
+    new: ArrowIpcSerializer[Any]
+
+    def emit_value(self, reader: ReadEmitter) -> str:
+        result = reader.function.fresh("v")
+
+        def convert(data: bytes, position: int) -> tuple[Any, int]:
+            batch, position = self.old.read_batch(data, position)
+            return self.new.from_batch(self._converted(batch)), position
+
+        reader.line(f"{result}, pos = {reader.function.bind('convert', convert)}(data, pos)")
+        return result
+
+    def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch under the new schema; raises `pyarrow.ArrowInvalid` if values would change."""
+        columns = [
+            pa.nulls(batch.num_rows, part.type) if place is None else batch.column(place).cast(part.type, safe=True)
+            for part, place in zip(self.new.schema, self.plan.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.new.schema)
+
+
+class AvroConversion(Conversion):
+    """The writer's schema resolved to the reader's."""
+
+    plan: AvroPlan
+    old: AvroSerializer
+    new: AvroSerializer
+
+    def emit_value(self, reader: ReadEmitter) -> str:
+        result = reader.function.fresh("v")
+        fitted = passed_through(self.new)
+        by_aliases = AvroSerializer(self.plan.reader_schema)
+
+        def resolve(data: bytes, position: int) -> tuple[Any, int]:
+            value, position = by_aliases.resolved_from(self.old, data, position)
+            return fitted(value), position
+
+        reader.line(f"{result}, pos = {reader.function.bind('resolve', resolve)}(data, pos)")
+        return result
+
+
+class EnumConversion(Conversion):
+    """An old ordinal becomes the new constant of its name, or of which its name is an alias."""
+
+    plan: EnumPlan
+    new: EnumSerializer[Any]
+
+    def emit_value(self, reader: ReadEmitter) -> str:
+        known = self.new.enum_class.__members__
+        constants: dict[int, enum.Enum] = {ordinal: known[name] for ordinal, name in enumerate(self.plan.constants)}
+        result, name = reader.function.fresh("v"), self.new.name
+
+        def constant_of(ordinal: int) -> enum.Enum:
+            constant = constants.get(ordinal)
+            if constant is None:
+                raise MalformedDataError(f"{ordinal} is the ordinal of no constant that {name} has")
+            return constant
+
+        ordinal = reader.fixed("i")
+        reader.line(f"{result} = {reader.function.bind('constant_of', constant_of)}({ordinal})")
+        return result
 
 
 def _composite_as_is(serializer: TypeSerializer[Any]) -> Plan:

@@ -2,35 +2,69 @@
 
 It is made from the old snapshot, the new serializer and the plan of their verdict, and is then run over every entry of
 a state. New bytes are read once by the new serializer before they count, where that could find anything
-(`migration.reading_back`): a converter may have made what a record refuses, and a class may have a validator that
+(`migration.schema_migration`): a converter may have made what a record refuses, and a class may have a validator that
 refuses what it accepted before. What fails is found, with its path, by
 `SchemaMigration.failure`; the caller adds which entry of which state it was.
+
+Whether new bytes must be read before they count: only where reading them could find something.
+
+Bytes that the built-in rules put together from parts that were read are what their serializers read; reading them once
+more would double the cost of a migration for nothing. What may be found is what runs when a record is made (a
+validator, a hook, a constructor of one's own), what a converter returned, and whatever a serializer or a rule does
+that is not of this library.
+
+By which rules stored state may become state of another schema: who judges, and how a verdict's plan is carried out.
+
+A rule of a program's own is an object that it passes: `VerdictRules` on top of those of this library, and a
+`ConversionTable` for plans that the library does not know. What is not passed is not asked, in this process or another:
+the rules travel with what uses them.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from migration.conversion import (
-    Conversion,
-    ConversionScope,
-    ConversionTable,
-    Read,
-    compile_transcoding,
-    compile_value,
-)
+from attrs import frozen
+
+from migration.conversion import Conversion, ConversionScope, ConversionTable, Read, compile_transcoding, compile_value
 from migration.conversion_table import CONVERSIONS
-from migration.reading_back import must_be_read_back
-from snapshots.compatibility import TypeSerializerSchemaCompatibility
+from snapshots.compatibility import CustomPlan, Plan, TypeSerializerSchemaCompatibility, all_plans
 from snapshots.data_views import DataInputView
-from snapshots.errors import StateFormatError
-from snapshots.plans import Plan
-from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from snapshots.value_text import shown
+from snapshots.errors import StateFormatError, shown
+from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot, VerdictRules
 from typeserializers.kernel.known_serializers import restored_with
+from typeserializers.kernel.references import all_inside
 from typeserializers.kernel.type_serializer import TypeSerializer
+
+__all__ = ["LIBRARY_RULES", "EvolutionRules"]
+
+
+_OWN_PACKAGE: Final = __name__.partition(".")[0]
+
+
+def must_be_read_back(conversion: Conversion) -> bool:
+    """Whether something about the new serializer, or how its bytes are made, is not known to be harmless."""
+    rules = conversion.scope.table.rules()
+    return (
+        any(serializer.may_refuse_what_it_wrote for serializer in all_inside(conversion.new))
+        or any(isinstance(plan, CustomPlan) for plan in all_plans(conversion.plan))
+        or any(rule.__module__.partition(".")[0] != _OWN_PACKAGE for rule in rules)
+    )
+
+
+@frozen(eq=False)
+class EvolutionRules:
+    """``verdicts`` judge what is restored, ``conversions`` carry out what they plan; without, those of this library."""
+
+    verdicts: VerdictRules = RULES
+    conversions: ConversionTable = CONVERSIONS
+
+
+LIBRARY_RULES: Final = EvolutionRules()
+"""Those of this library alone."""
+
 
 T = TypeVar("T")
 

@@ -1,17 +1,22 @@
-"""What a serializer was, and whether another may take over: the ground floor of the project.
+"""Serializer snapshots, compatibility results and their versioned envelopes.
 
-Snapshots, their envelope, verdicts and plans as data. No value is read here, and no serializer is known but by name:
-the rules of single types are in `typeserializers.evolution`.
+The lowest layer. It reads no value and knows serializers by name only. The rules of single types are in
+`typeserializers.evolution`.
 """
 
-import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
 from snapshots.compatibility import (
+    AsIsPlan,
     CompatibilityKind,
+    CustomPlan,
     FieldVerdict,
     Finding,
+    PartsPlan,
+    Plan,
+    RewritePlan,
     TypeSerializerSchemaCompatibility,
     worst_kind,
 )
+from snapshots.compatibility_report import VerdictNode, format_tree, verdict_tree
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import (
@@ -35,13 +40,11 @@ from snapshots.errors import (
     UnresolvableSerializerError,
 )
 from snapshots.permitted_modules import allow_snapshot_modules, allowed_snapshot_modules
-from snapshots.plans import AsIsPlan, CustomPlan, PartsPlan, Plan, RewritePlan
 from snapshots.type_serializer_snapshot import (
     SimpleTypeSerializerSnapshot,
     TypeSerializerSnapshot,
     resolve_compatibility,
 )
-from snapshots.verdict_tree import VerdictNode, format_tree, verdict_tree
 
 __all__ = [
     "AsIsPlan",

@@ -5,24 +5,91 @@ carries its findings: one per field path, each with a rule id, the reason and wh
 several parts is the worst of its parts in the order *incompatible* > *after migration* > *reconfigured* > *as is*
 (`worst_kind`); a lossy finding is a migration that drops something, and says so.
 
-A verdict that is not *incompatible* also carries its plan (`snapshots.plans`): what becomes of the bytes, part by part.
+A verdict that is not *incompatible* also carries its plan (`snapshots.compatibility`): what becomes of the bytes, part
+by part.
 
 Paths: a record field is ``.name``, a list element ``[]``, a map's key and value ``{key}`` and ``{value}``, a tuple
 field ``[2]``; the root is the empty path.
+
+What a verdict says is to be done with the bytes: its plan, a small tree of data.
+
+Whoever judges finds out which old part a new one goes on from, and by what rule; the plan keeps it, so that whoever
+carries the verdict out (`migration`) need not find it out again, and cannot find something else. A plan is relative to
+the pair that was judged: the serializer that the old snapshot restores, and the new serializer; it names their parts by
+index or name and holds neither of them.
+
+Three forms are known here, because any snapshot may need them; those of the rules are in
+`typeserializers.evolution.plans`, and one whose code is somebody else's is a `CustomPlan`:
+
+    as is         the new serializer reads the old bytes and writes them alike
+    rewriting     the restored serializer reads a value, which the new one writes, and reads as its own. What a verdict
+                  without a plan means, if it is not *as is*
+    parts         two composites of one class: part by part, then whatever the outer configuration asks for
+
+The refusal that every family has to give: the state was written by a serializer of another class.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from attrs import evolve, field, frozen
 
-from snapshots.plans import AS_IS, REWRITE, Plan
-
 if TYPE_CHECKING:
     from typeserializers.kernel.type_serializer import TypeSerializer
+
+
+class Plan:
+    """What is to be done with the bytes of one value; see the module."""
+
+    def parts_of_plan(self) -> tuple[Plan, ...]:
+        """The plans inside this one; none by default."""
+        return ()
+
+
+@frozen
+class AsIsPlan(Plan):
+    """The bytes stay, and the new serializer reads them."""
+
+
+@frozen
+class RewritePlan(Plan):
+    """The value that the restored serializer reads goes through the new one."""
+
+
+@frozen
+class PartsPlan(Plan):
+    """One plan for each nested serializer of two composites, in their order."""
+
+    parts: tuple[Plan, ...]
+
+    def parts_of_plan(self) -> tuple[Plan, ...]:
+        return self.parts
+
+
+class CustomPlan(Plan):
+    """A plan that brings its own code, for a snapshot whose rule none of the others can say."""
+
+    @abstractmethod
+    def conversion(self, old: TypeSerializer[Any], new: TypeSerializer[Any], plans: Any) -> Any:
+        """The `migration.conversion.Conversion` of the pair; ``plans`` is the `migration.conversion.ConversionScope`
+        that makes conversions of plans inside this one.
+        """
+
+
+AS_IS: Final = AsIsPlan()
+REWRITE: Final = RewritePlan()
+
+
+def all_plans(plan: Plan) -> Iterator[Plan]:
+    """The plan and every plan inside it."""
+    yield plan
+    for part in plan.parts_of_plan():
+        yield from all_plans(part)
+
 
 T = TypeVar("T")
 
@@ -220,7 +287,7 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
         return evolve(self, unchanged=(*self.unchanged, *paths))
 
     def to_dict(self) -> dict[str, Any]:
-        """The verdict as plain data, for tools; `snapshots.verdict_tree` gives the same as a tree."""
+        """The verdict as plain data, for tools; `snapshots.compatibility_report` gives the same as a tree."""
         return {
             "kind": self.kind.name,
             "unchanged": list(self.unchanged),
@@ -231,3 +298,26 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
         lines = [self.kind.label]
         lines += [f"  {finding}" for finding in self.findings]
         return "\n".join(lines)
+
+
+def names_apart(old_type: str, old_class: str, new_serializer: TypeSerializer[Any]) -> tuple[str, str]:
+    """What to call the old and the new type in a finding: as people write them; if alike, with the serializers."""
+    new_type = new_serializer.type_name
+    if old_type != new_type:
+        return old_type, new_type
+    return f"{old_type} ({old_class})", f"{new_type} ({type(new_serializer).__name__})"
+
+
+def another_serializer(old_type: str, old_class: str, new_serializer: TypeSerializer[Any]) -> Finding:
+    """The finding that ``new_serializer`` stands where one of another class, ``old_class``, wrote the state."""
+    old_name, new_name = names_apart(old_type, old_class, new_serializer)
+    return Finding(
+        path="",
+        verdict=FieldVerdict.REFUSE,
+        rule="serializer-class",
+        reason=f"the state holds {old_name}, and {new_name} cannot take it over",
+        fix=(
+            f"Keep {old_name}; or convert the values: ConvertingSerializer(<the new serializer>, {{<the old one>: "
+            f"function}}); or let the snapshot of the new one adopt the old one"
+        ),
+    )

@@ -13,6 +13,12 @@ each part, unless nothing at all changes.
 
 Flink 2 lets a composite of another class pass when the nested serializers agree (a list for a set) and then misreads
 the bytes. The class check here is always made.
+
+What several writers of one state knew, as one snapshot.
+
+Serializers may learn while they write: a POJO serializer meets subclasses. Each subtask then persists what its own
+serializer has met, and one that restores the bytes of several must know what all of them knew. Snapshots are merged
+only where each one's bytes mean the same under the merged one; nothing is judged or migrated here.
 """
 
 from __future__ import annotations
@@ -23,24 +29,52 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from snapshots.compatibility import (
+    AS_IS,
+    AsIsPlan,
     CompatibilityKind,
     FieldVerdict,
     Finding,
+    PartsPlan,
+    Plan,
     TypeSerializerSchemaCompatibility,
+    another_serializer,
     worst_kind,
 )
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.envelope import read_versioned_snapshot, write_versioned_snapshot
+from snapshots.envelope import read_versioned_snapshot, snapshot_to_bytes, write_versioned_snapshot
 from snapshots.errors import SnapshotFormatError, StateFormatError
-from snapshots.merging import merge_all
-from snapshots.plans import AS_IS, AsIsPlan, PartsPlan, Plan
-from snapshots.refusals import another_serializer
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from typeserializers.kernel.type_serializer import TypeSerializer
+
+
+def merge_snapshots(
+    one: TypeSerializerSnapshot[Any], other: TypeSerializerSnapshot[Any]
+) -> TypeSerializerSnapshot[Any] | None:
+    """The snapshot under which the bytes of both can be read, or None if there is none.
+
+    Snapshots that are written alike are one; others are asked (`TypeSerializerSnapshot.merged_with`).
+    """
+    if snapshot_to_bytes(one) == snapshot_to_bytes(other):
+        return one
+    if type(one) is not type(other):
+        return None
+    return one.merged_with(other)
+
+
+def merge_all(
+    some: tuple[TypeSerializerSnapshot[Any], ...], others: tuple[TypeSerializerSnapshot[Any], ...]
+) -> tuple[TypeSerializerSnapshot[Any], ...] | None:
+    """Pair by pair, for the snapshots inside another one; None if they are not as many, or a pair cannot be merged."""
+    if len(some) != len(others):
+        return None
+    merged = [merge_snapshots(one, other) for one, other in zip(some, others, strict=True)]
+    found = tuple(snapshot for snapshot in merged if snapshot is not None)
+    return found if len(found) == len(merged) else None
+
 
 T = TypeVar("T")
 S = TypeVar("S", bound="TypeSerializer[Any]")

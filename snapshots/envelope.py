@@ -10,18 +10,61 @@ may be imported for it is in `snapshots.permitted_modules`. Where a serializer i
 name of Flink's snapshot class, so that the bytes are Flink's too. Names are one table for the process, because bytes
 mean the same to all of it; it is filled by decorators while modules are imported. Only subclasses of
 `TypeSerializerSnapshot` are ever instantiated, and nothing is unpickled.
+
+A snapshot that is carried on unread, because this process does not know its class.
+
+A program that has dropped a state, and with it the serializer that it had written for it, must still be able to carry
+the state to its next savepoint, where another program may know what to do with it. So the envelope stays as it is. Only
+who asks what is in it learns that it cannot be known here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.errors import SnapshotFormatError, StateFormatError, UnknownSnapshotError
+from snapshots.errors import SnapshotFormatError, StateFormatError, UnknownSnapshotError, UnresolvableSerializerError
 from snapshots.permitted_modules import import_class_of
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, defined_snapshot_classes, location_of
-from snapshots.unopened import UnopenedSnapshot
+
+if TYPE_CHECKING:
+    from typeserializers.kernel.type_serializer import TypeSerializer
+
+
+class UnopenedSnapshot(TypeSerializerSnapshot[Any]):
+    """``envelope`` are the bytes as they were found, ``reason`` says which class is missing."""
+
+    def __init__(self, envelope: bytes, reason: UnknownSnapshotError) -> None:
+        self.envelope = envelope
+        self.reason = reason
+
+    @property
+    def current_version(self) -> int:
+        raise SnapshotFormatError(f"a snapshot that is carried on unread has no version here: {self.reason}")
+
+    def write_snapshot(self, out: DataOutputView) -> NoReturn:
+        raise SnapshotFormatError(f"a snapshot that is carried on unread is written as an envelope: {self.reason}")
+
+    def read_snapshot(self, read_version: int, source: DataInputView) -> NoReturn:
+        raise SnapshotFormatError(f"a snapshot that is carried on unread is not read: {self.reason}")
+
+    def restore_serializer(self) -> NoReturn:
+        raise UnresolvableSerializerError(str(self.reason)) from self.reason
+
+    def resolve_schema_compatibility(
+        self, new_serializer: TypeSerializer[Any]
+    ) -> TypeSerializerSchemaCompatibility[Any]:
+        refusal = Finding(
+            "",
+            FieldVerdict.REFUSE,
+            "unknown-snapshot",
+            f"the serializer that wrote it is not known here: {self.reason}",
+            "Make its snapshot class importable again, or register the state under another name",
+        )
+        return TypeSerializerSchemaCompatibility.incompatible(refusal)
+
 
 SnapshotClass = TypeVar("SnapshotClass", bound=type[TypeSerializerSnapshot[Any]])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from snapshots.value_text import printable
+from snapshots.errors import printable
 
 __all__ = ["logger_of"]
 

@@ -29,10 +29,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
-from snapshots.compatibility import TypeSerializerSchemaCompatibility
+from snapshots.compatibility import TypeSerializerSchemaCompatibility, another_serializer
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import SnapshotFormatError
-from snapshots.refusals import another_serializer
 
 if TYPE_CHECKING:
     from typeserializers.kernel.type_serializer import TypeSerializer
@@ -122,7 +121,7 @@ class TypeSerializerSnapshot(ABC, Generic[T]):
 
         ``other`` is of the same class and is written differently: the same serializer has learned other things in
         another subtask. To be implemented by the snapshot of a serializer that learns while it writes, or that has
-        serializers inside; `snapshots.merging` is what asks.
+        serializers inside; `snapshots.composite` is what asks.
         """
         return None
 

@@ -1,99 +1,317 @@
-"""Where state lives: descriptors, state handles, key groups, and the backends.
+"""Evolvable keyed and operator state for PySpark: all that a job imports.
 
-No stream, job or Spark is known here, and none of what a checkpoint holds beside state.
+The names are imported on first use. Environments and sinks are in `statebackend.spark` and `statebackend.local`.
 """
 
-import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
-from statebackend.api.aggregate_function import AggregateFunction, ReduceFunction
-from statebackend.api.broadcast_state import BroadcastState, ReadOnlyBroadcastState
-from statebackend.api.errors import (
-    NoCurrentKeyError,
-    StateBackendClosedError,
-    StateBackendError,
-    StateMigrationException,
-    StateRegistrationError,
-    StateRestoreError,
-)
-from statebackend.api.key_groups import KeyGroupRange, key_group_range_of_subtask, subtask_of_key_group
-from statebackend.api.operator_state_descriptors import (
-    BroadcastStateDescriptor,
-    OperatorStateDescriptor,
-    OperatorStateMode,
-    SplitListStateDescriptor,
-    UnionListStateDescriptor,
-)
-from statebackend.api.priority_queue import KeyGroupedPriorityQueue
-from statebackend.api.progress import Operation, Progress, ProgressListener
-from statebackend.api.states import (
-    AggregatingState,
-    DefaultedValueState,
-    ListState,
-    MapState,
-    ReducingState,
-    State,
-    ValueState,
-)
-from statebackend.api.time_to_live import IncrementalCleanup, StateTtlConfig, TtlStateVisibility, TtlUpdateType
-from statebackend.keyed.backend_parameters import (
-    KeyedStateBackendParameters,
-    KeyedStateSnapshot,
-    RestoredHandle,
-    StateRestoreReport,
-)
-from statebackend.keyed.backend_registry import UnknownStateBackendError, known_state_backends, state_backend
-from statebackend.keyed.keyed_state_backend import KeyedStateBackend
-from statebackend.keyed.state_backend import StateBackend
-from statebackend.keyed.state_store import StateStore, StateTable
-from statebackend.keyed.state_verdicts import SchemaReport, StateVerdict
-from statebackend.kinds.aggregating_kind import AggregatingStateDescriptor
-from statebackend.kinds.list_kind import ListStateDescriptor
-from statebackend.kinds.map_kind import MapStateDescriptor
-from statebackend.kinds.reducing_kind import ReducingStateDescriptor
-from statebackend.kinds.state_kind import StateDescriptor, StateKind
-from statebackend.kinds.value_kind import ValueStateDescriptor
-from statebackend.metrics import LatencyHistogram, StateMetrics, StateMetricsConfig
-from statebackend.operator_state import OperatorStateBackend, OperatorStateBackendParameters
-from statebackend.queues.queue_kind import PriorityQueueDescriptor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from statebackend.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from statebackend.checkpoint.errors import (
+        CheckpointError,
+        CheckpointNotFoundError,
+        CorruptFileError,
+        CorruptJobIdentityError,
+        CorruptMetadataError,
+        IllegalTransitionError,
+        IncompleteCheckpointError,
+        InvariantViolationError,
+        JobDirectoryError,
+        JobDirectoryLockedError,
+        JobDirectoryMismatchError,
+        LeadershipLostError,
+        MalformedAcknowledgementError,
+        MissingFileError,
+        SavepointError,
+        SavepointExistsError,
+        StorageError,
+        UncertainCheckpointError,
+        UnsafePathError,
+        UnsupportedMetadataVersionError,
+    )
+    from statebackend.checkpoint.ha.object_store import ObjectStoreHighAvailability
+    from statebackend.checkpoint.ha.zookeeper import ZooKeeperHighAvailability
+    from statebackend.checkpoint.store.job_directory import JobDirectory
+    from statebackend.savepoint.export import (
+        ExportedSubtask,
+        ExportTask,
+        SavepointReport,
+        ScratchSpace,
+        export_tasks,
+        finish_savepoint,
+    )
+    from statebackend.savepoint.restored_state import RestoredState
+    from statebackend.savepoint.savepoint import Savepoint
+    from statebackend.savepoint.state_entries import StateEntries
+    from statebackend.savepoint.stored_entries import StateEntry
+    from statebackend.state.backend_parameters import (
+        KeyedStateBackendParameters,
+        KeyedStateSnapshot,
+        RestoredHandle,
+        StateRestoreReport,
+    )
+    from statebackend.state.errors import (
+        NoCurrentKeyError,
+        StateBackendClosedError,
+        StateBackendError,
+        StateMigrationException,
+        StateRegistrationError,
+        StateRestoreError,
+    )
+    from statebackend.state.folding_states import AggregatingStateDescriptor, ReducingStateDescriptor
+    from statebackend.state.key_groups import KeyGroupRange, key_group_range_of_subtask, subtask_of_key_group
+    from statebackend.state.keyed_state_backend import KeyedStateBackend
+    from statebackend.state.list_state import ListStateDescriptor
+    from statebackend.state.map_state import MapStateDescriptor
+    from statebackend.state.metrics import LatencyHistogram, StateMetrics, StateMetricsConfig
+    from statebackend.state.operator_state_backend import OperatorStateBackend, OperatorStateBackendParameters
+    from statebackend.state.operator_state_descriptors import (
+        BroadcastStateDescriptor,
+        OperatorStateDescriptor,
+        OperatorStateMode,
+        SplitListStateDescriptor,
+        UnionListStateDescriptor,
+    )
+    from statebackend.state.priority_queue import KeyGroupedPriorityQueue, PriorityQueueDescriptor
+    from statebackend.state.progress import Operation, Progress, ProgressListener
+    from statebackend.state.state_backend import (
+        StateBackend,
+        UnknownStateBackendError,
+        known_state_backends,
+        state_backend,
+    )
+    from statebackend.state.state_compatibility import SchemaReport, StateVerdict
+    from statebackend.state.state_kind import StateDescriptor, StateKind
+    from statebackend.state.state_store import StateStore, StateTable
+    from statebackend.state.states import (
+        AggregateFunction,
+        AggregatingState,
+        BroadcastState,
+        DefaultedValueState,
+        ListState,
+        MapState,
+        ReadOnlyBroadcastState,
+        ReduceFunction,
+        ReducingState,
+        State,
+        ValueState,
+    )
+    from statebackend.state.ttl_config import IncrementalCleanup, StateTtlConfig, TtlStateVisibility, TtlUpdateType
+    from statebackend.state.value_state import ValueStateDescriptor
+    from statebackend.streaming.async_functions import AsyncContext, AsyncFunction, AsyncRetryStrategy
+    from statebackend.streaming.broadcast_functions import (
+        BroadcastContext,
+        BroadcastOnTimerContext,
+        BroadcastProcessFunction,
+        KeyedBroadcastContext,
+        KeyedBroadcastProcessFunction,
+        KeyedReadOnlyContext,
+        ReadOnlyContext,
+    )
+    from statebackend.streaming.connected_streams import (
+        BroadcastConnectedStream,
+        BroadcastStream,
+        ConnectedStreams,
+        IntervalJoin,
+        JoinedStreams,
+        MultipleConnectedStreams,
+    )
+    from statebackend.streaming.data_stream import AsyncDataStream, DataStream, KeyedStream
+    from statebackend.streaming.errors import (
+        AsyncTimeoutError,
+        EpochError,
+        EpochTimeoutError,
+        JobDefinitionError,
+        JobRestoreError,
+        MissingModuleError,
+        MissingTimestampError,
+        NullKeyError,
+        SourceProgressMismatchError,
+        StreamJobError,
+        UserFunctionError,
+    )
+    from statebackend.streaming.functions import (
+        JoinContext,
+        KeyedCoProcessFunction,
+        KeyedMultipleInputFunction,
+        KeyedProcessFunction,
+        OnTimerContext,
+        OperatorStateStore,
+        ProcessContext,
+        ProcessJoinFunction,
+        RuntimeContext,
+        TimeDomain,
+        TimerService,
+    )
+    from statebackend.streaming.output_tag import OutputTag
+    from statebackend.streaming.sink import Sink, SinkError
+    from statebackend.streaming.time.watermark_generators import WatermarkGenerator, WatermarkOutput
+    from statebackend.streaming.watermark_strategy import FUTURE_RECORDS, WatermarkStrategy
+    from statebackend.streaming.windows.assigners import (
+        EventTimeSessionWindows,
+        GlobalWindows,
+        ProcessingTimeSessionWindows,
+        SlidingEventTimeWindows,
+        SlidingProcessingTimeWindows,
+        TumblingEventTimeWindows,
+        TumblingProcessingTimeWindows,
+        WindowAssigner,
+    )
+    from statebackend.streaming.windows.evictors import (
+        CountEvictor,
+        DeltaEvictor,
+        Evictor,
+        TimeEvictor,
+        TimestampedValue,
+    )
+    from statebackend.streaming.windows.triggers import (
+        ContinuousEventTimeTrigger,
+        ContinuousProcessingTimeTrigger,
+        CountTrigger,
+        DeltaTrigger,
+        EventTimeTrigger,
+        NeverTrigger,
+        OnMergeContext,
+        ProcessingTimeTrigger,
+        PurgingTrigger,
+        Trigger,
+        TriggerContext,
+        TriggerResult,
+    )
+    from statebackend.streaming.windows.window_functions import (
+        ProcessWindowFunction,
+        WindowContext,
+        WindowRuntimeContext,
+    )
+    from statebackend.streaming.windows.windowed_stream import WindowedStream
 
 __all__ = [
+    "FUTURE_RECORDS",
     "AggregateFunction",
     "AggregatingState",
     "AggregatingStateDescriptor",
+    "AsyncContext",
+    "AsyncDataStream",
+    "AsyncFunction",
+    "AsyncRetryStrategy",
+    "AsyncTimeoutError",
+    "BroadcastConnectedStream",
+    "BroadcastContext",
+    "BroadcastOnTimerContext",
+    "BroadcastProcessFunction",
     "BroadcastState",
     "BroadcastStateDescriptor",
+    "BroadcastStream",
+    "CheckpointError",
+    "CheckpointNotFoundError",
+    "ConnectedStreams",
+    "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
+    "CorruptFileError",
+    "CorruptJobIdentityError",
+    "CorruptMetadataError",
+    "CountEvictor",
+    "CountTrigger",
+    "DataStream",
     "DefaultedValueState",
+    "DeltaEvictor",
+    "DeltaTrigger",
+    "EpochError",
+    "EpochTimeoutError",
+    "EventTimeSessionWindows",
+    "EventTimeTrigger",
+    "Evictor",
+    "ExportTask",
+    "ExportedSubtask",
+    "GlobalWindows",
+    "IllegalTransitionError",
+    "IncompleteCheckpointError",
     "IncrementalCleanup",
+    "IntervalJoin",
+    "InvariantViolationError",
+    "JobDefinitionError",
+    "JobDirectory",
+    "JobDirectoryError",
+    "JobDirectoryLockedError",
+    "JobDirectoryMismatchError",
+    "JobRestoreError",
+    "JoinContext",
+    "JoinedStreams",
     "KeyGroupRange",
     "KeyGroupedPriorityQueue",
+    "KeyedBroadcastContext",
+    "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
+    "KeyedMultipleInputFunction",
+    "KeyedProcessFunction",
+    "KeyedReadOnlyContext",
     "KeyedStateBackend",
     "KeyedStateBackendParameters",
     "KeyedStateSnapshot",
+    "KeyedStream",
     "LatencyHistogram",
+    "LeadershipLostError",
     "ListState",
     "ListStateDescriptor",
+    "MalformedAcknowledgementError",
     "MapState",
     "MapStateDescriptor",
+    "MissingFileError",
+    "MissingModuleError",
+    "MissingTimestampError",
+    "MultipleConnectedStreams",
+    "NeverTrigger",
     "NoCurrentKeyError",
+    "NullKeyError",
+    "ObjectStoreHighAvailability",
+    "OnMergeContext",
+    "OnTimerContext",
     "Operation",
     "OperatorStateBackend",
     "OperatorStateBackendParameters",
     "OperatorStateDescriptor",
     "OperatorStateMode",
+    "OperatorStateStore",
+    "OutputTag",
     "PriorityQueueDescriptor",
+    "ProcessContext",
+    "ProcessJoinFunction",
+    "ProcessWindowFunction",
+    "ProcessingTimeSessionWindows",
+    "ProcessingTimeTrigger",
     "Progress",
     "ProgressListener",
+    "PurgingTrigger",
     "ReadOnlyBroadcastState",
+    "ReadOnlyContext",
     "ReduceFunction",
     "ReducingState",
     "ReducingStateDescriptor",
     "RestoredHandle",
+    "RestoredState",
+    "RuntimeContext",
+    "Savepoint",
+    "SavepointError",
+    "SavepointExistsError",
+    "SavepointReport",
     "SchemaReport",
+    "ScratchSpace",
+    "Sink",
+    "SinkError",
+    "SlidingEventTimeWindows",
+    "SlidingProcessingTimeWindows",
+    "SourceProgressMismatchError",
     "SplitListStateDescriptor",
     "State",
     "StateBackend",
     "StateBackendClosedError",
     "StateBackendError",
     "StateDescriptor",
+    "StateEntries",
+    "StateEntry",
     "StateKind",
     "StateMetrics",
     "StateMetricsConfig",
@@ -105,14 +323,274 @@ __all__ = [
     "StateTable",
     "StateTtlConfig",
     "StateVerdict",
+    "StorageError",
+    "StreamJobError",
+    "TimeDomain",
+    "TimeEvictor",
+    "TimerService",
+    "TimestampedValue",
+    "Trigger",
+    "TriggerContext",
+    "TriggerResult",
     "TtlStateVisibility",
     "TtlUpdateType",
+    "TumblingEventTimeWindows",
+    "TumblingProcessingTimeWindows",
+    "UncertainCheckpointError",
     "UnionListStateDescriptor",
     "UnknownStateBackendError",
+    "UnsafePathError",
+    "UnsupportedMetadataVersionError",
+    "UserFunctionError",
     "ValueState",
     "ValueStateDescriptor",
+    "WatermarkGenerator",
+    "WatermarkOutput",
+    "WatermarkStrategy",
+    "WindowAssigner",
+    "WindowContext",
+    "WindowRuntimeContext",
+    "WindowedStream",
+    "ZooKeeperHighAvailability",
+    "export_tasks",
+    "finish_savepoint",
     "key_group_range_of_subtask",
     "known_state_backends",
     "state_backend",
     "subtask_of_key_group",
 ]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "statebackend.checkpoint.errors": (
+            "CheckpointError",
+            "CheckpointNotFoundError",
+            "CorruptFileError",
+            "CorruptJobIdentityError",
+            "CorruptMetadataError",
+            "IllegalTransitionError",
+            "IncompleteCheckpointError",
+            "InvariantViolationError",
+            "JobDirectoryError",
+            "JobDirectoryLockedError",
+            "JobDirectoryMismatchError",
+            "LeadershipLostError",
+            "MalformedAcknowledgementError",
+            "MissingFileError",
+            "SavepointError",
+            "SavepointExistsError",
+            "StorageError",
+            "UncertainCheckpointError",
+            "UnsafePathError",
+            "UnsupportedMetadataVersionError",
+        ),
+        "statebackend.checkpoint.ha.object_store": ("ObjectStoreHighAvailability",),
+        "statebackend.checkpoint.ha.zookeeper": ("ZooKeeperHighAvailability",),
+        "statebackend.checkpoint.store.job_directory": ("JobDirectory",),
+        "statebackend.savepoint.export": (
+            "ExportTask",
+            "ExportedSubtask",
+            "SavepointReport",
+            "ScratchSpace",
+            "export_tasks",
+            "finish_savepoint",
+        ),
+        "statebackend.savepoint.restored_state": ("RestoredState",),
+        "statebackend.savepoint.savepoint": ("Savepoint",),
+        "statebackend.savepoint.state_entries": ("StateEntries",),
+        "statebackend.savepoint.stored_entries": ("StateEntry",),
+        "statebackend.state.backend_parameters": (
+            "KeyedStateBackendParameters",
+            "KeyedStateSnapshot",
+            "RestoredHandle",
+            "StateRestoreReport",
+        ),
+        "statebackend.state.errors": (
+            "NoCurrentKeyError",
+            "StateBackendClosedError",
+            "StateBackendError",
+            "StateMigrationException",
+            "StateRegistrationError",
+            "StateRestoreError",
+        ),
+        "statebackend.state.folding_states": (
+            "AggregatingStateDescriptor",
+            "ReducingStateDescriptor",
+        ),
+        "statebackend.state.key_groups": (
+            "KeyGroupRange",
+            "key_group_range_of_subtask",
+            "subtask_of_key_group",
+        ),
+        "statebackend.state.keyed_state_backend": ("KeyedStateBackend",),
+        "statebackend.state.list_state": ("ListStateDescriptor",),
+        "statebackend.state.map_state": ("MapStateDescriptor",),
+        "statebackend.state.metrics": (
+            "LatencyHistogram",
+            "StateMetrics",
+            "StateMetricsConfig",
+        ),
+        "statebackend.state.operator_state_backend": (
+            "OperatorStateBackend",
+            "OperatorStateBackendParameters",
+        ),
+        "statebackend.state.operator_state_descriptors": (
+            "BroadcastStateDescriptor",
+            "OperatorStateDescriptor",
+            "OperatorStateMode",
+            "SplitListStateDescriptor",
+            "UnionListStateDescriptor",
+        ),
+        "statebackend.state.priority_queue": (
+            "KeyGroupedPriorityQueue",
+            "PriorityQueueDescriptor",
+        ),
+        "statebackend.state.progress": (
+            "Operation",
+            "Progress",
+            "ProgressListener",
+        ),
+        "statebackend.state.state_backend": (
+            "StateBackend",
+            "UnknownStateBackendError",
+            "known_state_backends",
+            "state_backend",
+        ),
+        "statebackend.state.state_compatibility": (
+            "SchemaReport",
+            "StateVerdict",
+        ),
+        "statebackend.state.state_kind": (
+            "StateDescriptor",
+            "StateKind",
+        ),
+        "statebackend.state.state_store": (
+            "StateStore",
+            "StateTable",
+        ),
+        "statebackend.state.states": (
+            "AggregateFunction",
+            "AggregatingState",
+            "BroadcastState",
+            "DefaultedValueState",
+            "ListState",
+            "MapState",
+            "ReadOnlyBroadcastState",
+            "ReduceFunction",
+            "ReducingState",
+            "State",
+            "ValueState",
+        ),
+        "statebackend.state.ttl_config": (
+            "IncrementalCleanup",
+            "StateTtlConfig",
+            "TtlStateVisibility",
+            "TtlUpdateType",
+        ),
+        "statebackend.state.value_state": ("ValueStateDescriptor",),
+        "statebackend.streaming.async_functions": (
+            "AsyncContext",
+            "AsyncFunction",
+            "AsyncRetryStrategy",
+        ),
+        "statebackend.streaming.broadcast_functions": (
+            "BroadcastContext",
+            "BroadcastOnTimerContext",
+            "BroadcastProcessFunction",
+            "KeyedBroadcastContext",
+            "KeyedBroadcastProcessFunction",
+            "KeyedReadOnlyContext",
+            "ReadOnlyContext",
+        ),
+        "statebackend.streaming.connected_streams": (
+            "BroadcastConnectedStream",
+            "BroadcastStream",
+            "ConnectedStreams",
+            "IntervalJoin",
+            "JoinedStreams",
+            "MultipleConnectedStreams",
+        ),
+        "statebackend.streaming.data_stream": (
+            "AsyncDataStream",
+            "DataStream",
+            "KeyedStream",
+        ),
+        "statebackend.streaming.errors": (
+            "AsyncTimeoutError",
+            "EpochError",
+            "EpochTimeoutError",
+            "JobDefinitionError",
+            "JobRestoreError",
+            "MissingModuleError",
+            "MissingTimestampError",
+            "NullKeyError",
+            "SourceProgressMismatchError",
+            "StreamJobError",
+            "UserFunctionError",
+        ),
+        "statebackend.streaming.functions": (
+            "JoinContext",
+            "KeyedCoProcessFunction",
+            "KeyedMultipleInputFunction",
+            "KeyedProcessFunction",
+            "OnTimerContext",
+            "OperatorStateStore",
+            "ProcessContext",
+            "ProcessJoinFunction",
+            "RuntimeContext",
+            "TimeDomain",
+            "TimerService",
+        ),
+        "statebackend.streaming.output_tag": ("OutputTag",),
+        "statebackend.streaming.sink": (
+            "Sink",
+            "SinkError",
+        ),
+        "statebackend.streaming.time.watermark_generators": (
+            "WatermarkGenerator",
+            "WatermarkOutput",
+        ),
+        "statebackend.streaming.watermark_strategy": (
+            "FUTURE_RECORDS",
+            "WatermarkStrategy",
+        ),
+        "statebackend.streaming.windows.assigners": (
+            "EventTimeSessionWindows",
+            "GlobalWindows",
+            "ProcessingTimeSessionWindows",
+            "SlidingEventTimeWindows",
+            "SlidingProcessingTimeWindows",
+            "TumblingEventTimeWindows",
+            "TumblingProcessingTimeWindows",
+            "WindowAssigner",
+        ),
+        "statebackend.streaming.windows.evictors": (
+            "CountEvictor",
+            "DeltaEvictor",
+            "Evictor",
+            "TimeEvictor",
+            "TimestampedValue",
+        ),
+        "statebackend.streaming.windows.triggers": (
+            "ContinuousEventTimeTrigger",
+            "ContinuousProcessingTimeTrigger",
+            "CountTrigger",
+            "DeltaTrigger",
+            "EventTimeTrigger",
+            "NeverTrigger",
+            "OnMergeContext",
+            "ProcessingTimeTrigger",
+            "PurgingTrigger",
+            "Trigger",
+            "TriggerContext",
+            "TriggerResult",
+        ),
+        "statebackend.streaming.windows.window_functions": (
+            "ProcessWindowFunction",
+            "WindowContext",
+            "WindowRuntimeContext",
+        ),
+        "statebackend.streaming.windows.windowed_stream": ("WindowedStream",),
+    },
+)

@@ -75,10 +75,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "tests")
 # A test that kills a process forks it from one that has these imported.
 multiprocessing.set_forkserver_preload(
     [
-        "testkit.backends.contract_base",
-        "testkit.backends.evolving_records",
-        "statebackend.heap.heap_state_backend",
-        "statebackend.rocksdb.rocksdb_state_backend",
+        "statebackend.testing.backends.harness",
+        "statebackend.testing.backends.evolving_records",
+        "statebackend.state.heap.heap_state_backend",
+        "statebackend.state.rocksdb.rocksdb_state_backend",
     ]
 )
 
@@ -150,7 +150,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two local cores, two shuffle partitions, the time zone UTC, and no web interface.
 
     Its workers run on this interpreter and can import the repository's packages, which their daemon has done before it
-    forks them. Tests may change its configuration only through `streamjobs.spark.session.configured`, which puts the
+    forks them. Tests may change its configuration only through `statebackend.spark.session.configured`, which puts the
     old values back.
     """
     from py4j.protocol import Py4JNetworkError

@@ -1,7 +1,7 @@
 """What JVMs are told that live for seconds: those of the tests, and of jobs that are killed again and again.
 
 Compiling hot code twice, collecting garbage on all cores, and a helper process to start each `chmod` cost more than
-they bring. Loading Spark's classes costs most; `make` prepares them (`environment/archive_classes.py`).
+they bring. Loading Spark's classes costs most; `make` prepares them (`scripts/environment/archive_classes.py`).
 """
 
 from __future__ import annotations

@@ -10,15 +10,17 @@ import attrs
 
 from statebackend import (
     BroadcastStateDescriptor,
+    KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    ProcessContext,
     ReducingStateDescriptor,
+    RuntimeContext,
     SplitListStateDescriptor,
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
-from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
+from statebackend.local import LocalJob, LocalStreamEnvironment
 
 __all__ = ["NOW_MS", "SALES", "Totals", "run_job"]
 

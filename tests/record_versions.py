@@ -6,13 +6,8 @@ from typing import Any
 
 import typeserializers as ts
 from migration import SchemaMigration
-from snapshots import (
-    TypeSerializerSchemaCompatibility,
-    resolve_compatibility,
-    snapshot_from_bytes,
-    snapshot_to_bytes,
-)
-from testkit.upgrades.upgrade_contract import migration_between
+from snapshots import TypeSerializerSchemaCompatibility, resolve_compatibility, snapshot_from_bytes, snapshot_to_bytes
+from statebackend.testing.upgrades import migration_between
 
 
 def written(serializer: ts.TypeSerializer[Any]) -> Any:

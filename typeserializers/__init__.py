@@ -1,9 +1,19 @@
-"""Values to bytes and back, in Flink's layout; records that evolve; serializers inferred from type hints.
+"""Serializers in Flink's layout, evolvable records, and serializers inferred from type hints.
 
-Nothing here knows state, a file or a checkpoint, and nothing turns bytes of one serializer into those of another.
+Nothing here knows state, files or checkpoints. `migration` converts the bytes of one serializer into those of another.
 """
 
-import statebackend_floors  # noqa: F401  first: it names a file that stands in the place of a package
+try:
+    from snapshots.packages import check_packages
+except ImportError as error:
+    import snapshots
+
+    raise ImportError(
+        f"{snapshots.__file__} is found in place of the package 'snapshots' of Statebackend: rename it"
+    ) from error
+
+check_packages()
+
 import typeserializers.evolution.all_rules  # noqa: F401  (fills the table of rules)
 from snapshots.errors import (
     EndOfDataError,
@@ -12,8 +22,8 @@ from snapshots.errors import (
     StateFormatError,
     TrailingBytesError,
 )
-from typeserializers.arrow.arrow_serializer import ArrowSerializer, ArrowStructSerializer
-from typeserializers.avro.avro_serializer import AvroSerializer
+from typeserializers.arrow import ArrowSerializer, ArrowStructSerializer
+from typeserializers.avro import AvroSerializer
 from typeserializers.containers.converting import Converter, ConvertingSerializer
 from typeserializers.containers.eithers import EitherSerializer, Left, Right
 from typeserializers.containers.lists import ArrayListSerializer, ListSerializer
@@ -30,8 +40,7 @@ from typeserializers.containers.primitive_arrays import (
     LongPrimitiveArraySerializer,
     ShortPrimitiveArraySerializer,
 )
-from typeserializers.containers.row_values import Row, RowKind
-from typeserializers.containers.rows import RowSerializer
+from typeserializers.containers.rows import Row, RowKind, RowSerializer
 from typeserializers.containers.sets import FrozenSetSerializer, LinkedSet, SetSerializer
 from typeserializers.containers.ttl import TtlSerializer, TtlValue
 from typeserializers.containers.tuples import Tuple0Serializer, TupleSerializer
@@ -41,13 +50,9 @@ from typeserializers.evolution.ttl_awareness import (
     resolve_ttl_aware_compatibility,
     ttl_aware,
 )
-from typeserializers.inference.inference_rules import infer_record
-from typeserializers.inference.pojo_inference import infer_pojo
-from typeserializers.inference.union_inference import infer_union
-from typeserializers.inference.value_inference import infer_value
+from typeserializers.inference import infer_pojo, infer_record, infer_union, infer_value
 from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.field_metadata import converted_by, former_names, reads_fields
-from typeserializers.kernel.record_families import DeclaredField, RecordFamily
+from typeserializers.kernel.record_families import DeclaredField, RecordFamily, converted_by, former_names, reads_fields
 from typeserializers.kernel.references import ReferenceSerializer
 from typeserializers.kernel.serializer_inference import (
     DEFAULT_RULES,
@@ -59,18 +64,18 @@ from typeserializers.kernel.serializer_inference import (
     serializer_for,
 )
 from typeserializers.kernel.type_serializer import Codec, TypeSerializer
-from typeserializers.opaque.legacy import TypeSerializerConfigSnapshot, allow_legacy_serializers
-from typeserializers.opaque.pickles import PickleSerializer
-from typeserializers.opaque.unsupported import (
+from typeserializers.opaque import (
     KryoSerializerSnapshot,
+    PickleSerializer,
+    TypeSerializerConfigSnapshot,
     UnsupportedSerializerSnapshot,
     VariantSerializerSnapshot,
+    allow_legacy_serializers,
 )
-from typeserializers.pojos.pojos import PojoSerializer
-from typeserializers.records.records import AttrsSerializer
+from typeserializers.pojos.pojo_serializer import PojoSerializer
+from typeserializers.records.record_serializer import AttrsSerializer
 from typeserializers.scalars.big_numbers import BigDecSerializer, BigIntSerializer
-from typeserializers.scalars.byte_arrays import BytesSerializer
-from typeserializers.scalars.characters import CharSerializer
+from typeserializers.scalars.byte_arrays import BytesSerializer, UuidSerializer
 from typeserializers.scalars.enums import EnumSerializer
 from typeserializers.scalars.fixed_width import (
     BooleanSerializer,
@@ -82,8 +87,7 @@ from typeserializers.scalars.fixed_width import (
     ShortSerializer,
 )
 from typeserializers.scalars.literals import LiteralSerializer
-from typeserializers.scalars.strings import StringSerializer
-from typeserializers.scalars.uuids import UuidSerializer
+from typeserializers.scalars.strings import CharSerializer, StringSerializer
 from typeserializers.scalars.value_types import (
     BooleanValueSerializer,
     ByteValueSerializer,
@@ -102,14 +106,24 @@ from typeserializers.scalars.void import (
     VoidNamespaceSerializer,
     VoidSerializer,
 )
-from typeserializers.times.calendar_values import LocalDate, LocalDateTime, LocalTime
-from typeserializers.times.local_times import LocalDateSerializer, LocalDateTimeSerializer, LocalTimeSerializer
-from typeserializers.times.moment_values import Date, Instant, SqlDate, SqlTime, SqlTimestamp
+from typeserializers.times.calendar_values import (
+    LocalDate,
+    LocalDateSerializer,
+    LocalDateTime,
+    LocalDateTimeSerializer,
+    LocalTime,
+    LocalTimeSerializer,
+)
 from typeserializers.times.moments import (
+    Date,
     DateSerializer,
+    Instant,
     InstantSerializer,
+    SqlDate,
     SqlDateSerializer,
+    SqlTime,
     SqlTimeSerializer,
+    SqlTimestamp,
     SqlTimestampSerializer,
 )
 from typeserializers.times.python_times import (
@@ -118,11 +132,12 @@ from typeserializers.times.python_times import (
     PythonTimeSerializer,
     TimedeltaSerializer,
 )
-from typeserializers.times.timers import Timer, TimerSerializer
-from typeserializers.times.windows import (
+from typeserializers.times.timers import (
     GLOBAL_WINDOW,
     GlobalWindow,
     GlobalWindowSerializer,
+    Timer,
+    TimerSerializer,
     TimeWindow,
     TimeWindowSerializer,
 )

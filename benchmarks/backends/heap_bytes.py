@@ -16,7 +16,7 @@ from benchmarks.backends.setting import Setting, key_group_of
 from benchmarks.backends.subtask import Subtask
 from benchmarks.result import Result
 from statebackend import ValueStateDescriptor
-from statebackend.keyed.keyed_state_backend import KeyedStateBackend
+from statebackend.state.keyed_state_backend import KeyedStateBackend
 
 AIM = 0.5
 """At most twice the bytes of the dict."""

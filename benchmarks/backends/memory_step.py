@@ -15,10 +15,10 @@ from benchmarks.backends.peak_memory import measured_peak
 from benchmarks.backends.records import ReadingV1, migrated, reading_v1, reading_v2
 from benchmarks.backends.setting import MAX_PARALLELISM
 from benchmarks.backends.subtask import Subtask
-from checkpointing.handles.state_handles import KeyedStateHandle
 from statebackend import KeyedStateBackend, ValueStateDescriptor
-from statebackend.canonical.canonical_entries import BATCH_ROWS, CanonicalBatch, write_canonical
-from statebackend.keyed.state_meta import KeyedStateMeta, StateFile, StateMeta, encode_meta
+from statebackend.checkpoint.state_handles import KeyedStateHandle
+from statebackend.state.canonical import BATCH_ROWS, CanonicalBatch, write_canonical
+from statebackend.state.state_meta import KeyedStateMeta, StateFile, StateMeta, encode_meta
 from typeserializers.scalars.fixed_width import LongSerializer
 from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
 

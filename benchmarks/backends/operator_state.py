@@ -15,11 +15,12 @@ import attrs
 from benchmarks.backends.measuring import OURS, medians
 from benchmarks.backends.setting import Setting
 from benchmarks.result import Result
-from checkpointing.handles.state_handles import FileHandle, OpaqueStateHandle
-from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend import BroadcastStateDescriptor, OperatorStateBackend, OperatorStateBackendParameters
-from statebackend.api.states import MapState
-from statebackend.operator_state import continued_operator_state, encode_operator_state
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.state_handles import FileHandle, OpaqueStateHandle
+from statebackend.state.operator_state_handles import encode_operator_state
+from statebackend.state.operator_state_redistribution import continued_operator_state
+from statebackend.state.states import MapState
 
 ENTRIES = 10_000
 

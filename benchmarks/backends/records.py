@@ -8,7 +8,7 @@ from collections.abc import Callable
 import attrs
 
 from benchmarks.backends.setting import Setting
-from typeserializers.records.records import AttrsSerializer
+from typeserializers.records.record_serializer import AttrsSerializer
 
 _NAME = "benchmarks.backends.Reading"
 

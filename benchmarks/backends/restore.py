@@ -24,8 +24,8 @@ from benchmarks.backends.records import (
 from benchmarks.backends.setting import Setting, all_records, key_group_of
 from benchmarks.backends.subtask import Subtask
 from benchmarks.result import Result
-from checkpointing.handles.state_handles import KeyedStateHandle
 from statebackend import KeyedStateBackend, ValueStateDescriptor
+from statebackend.checkpoint.state_handles import KeyedStateHandle
 
 REQUIRED_ENTRIES_PER_S = 300_000.0
 

@@ -17,9 +17,9 @@ from benchmarks.backends.measuring import compared
 from benchmarks.backends.setting import Setting, all_records, key_group_of
 from benchmarks.backends.subtask import Subtask, fill
 from benchmarks.result import Result
-from checkpointing.handles.state_handles import KeyedStateHandle
 from statebackend import ValueStateDescriptor
-from statebackend.rocksdb.rocksdb_state_backend import RocksDBStateBackend
+from statebackend.checkpoint.state_handles import KeyedStateHandle
+from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 
 COUNT: ValueStateDescriptor[int] = ValueStateDescriptor("count", int)
 EPOCHS_OF_A_TURN = 20

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.backends.setting import MAX_PARALLELISM, Record
-from checkpointing.handles.state_handles import KeyedStateHandle
-from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend import KeyedStateBackend, KeyedStateBackendParameters, StateBackend, StateMetricsConfig
-from statebackend.api.key_groups import key_group_range_of_subtask
-from statebackend.keyed.backend_parameters import RestoredHandle
-from statebackend.keyed.backend_registry import state_backend
-from statebackend.keyed.canonical_export import export_canonical_handle
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.state_handles import KeyedStateHandle
+from statebackend.state.backend_parameters import RestoredHandle
+from statebackend.state.canonical_files import export_canonical_handle
+from statebackend.state.key_groups import key_group_range_of_subtask
+from statebackend.state.state_backend import state_backend
 from typeserializers.scalars.fixed_width import LongSerializer
 
 OPERATOR_UID = "benchmark"

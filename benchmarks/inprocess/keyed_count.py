@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from statebackend import ValueStateDescriptor
-from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
-from streamjobs.inprocess import LocalStreamEnvironment
+from statebackend import KeyedProcessFunction, ProcessContext, RuntimeContext, ValueStateDescriptor
+from statebackend.local import LocalStreamEnvironment
 
 __all__ = ["bytewax_count", "our_count", "records_of"]
 

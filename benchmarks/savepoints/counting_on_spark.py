@@ -15,9 +15,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from benchmarks.spark_stateful.session import PARALLELISM, benchmark_session
-from savepoints.writing import Plan, SavepointWriter
 from statebackend import ValueStateDescriptor
-from streamjobs.spark.state_tables import register_state_tables
+from statebackend.savepoint.rewrite import Plan, SavepointWriter
+from statebackend.spark.state_tables.source import register_state_tables
 
 __all__ = ["REQUIRED_PER_SECOND", "counted_per_second", "write_numbers"]
 

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from savepoints import Savepoint
-from savepoints.table_export import export_state
-from savepoints.writing import Plan, SavepointWriter
-from statebackend import ValueStateDescriptor
+from statebackend import Savepoint, ValueStateDescriptor
+from statebackend.cli.export_command import export_state
+from statebackend.savepoint.rewrite import Plan, SavepointWriter
 
 __all__ = ["OPERATIONS", "OPERATOR", "STATES", "LookedAt", "Operation", "per_second", "write_savepoint"]
 

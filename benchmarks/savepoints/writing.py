@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.savepoints.looking import OPERATOR, STATES, LookedAt, Operation, per_second
-from savepoints.writing import Plan, SavepointWriter
+from statebackend.savepoint.rewrite import Plan, SavepointWriter
 
 __all__ = ["WRITING_OPERATIONS"]
 

@@ -10,22 +10,26 @@ from typing import Any
 from attrs import frozen
 from pyspark import cloudpickle
 
-from checkpointing.coordinator.acknowledgement import Acknowledgement, TaskId
-from checkpointing.coordinator.checkpoint_coordinator import CheckpointCoordinator
-from checkpointing.handles.handle_records import encode_subtask_state
-from checkpointing.handles.operator_states import OperatorState, files_by_path
-from checkpointing.handles.state_handles import FileHandle, KeyedStateHandle, SubtaskState
-from checkpointing.metadata.checkpoint_metadata import CheckpointKind, CheckpointMetadata
-from checkpointing.storage.directory_checkpoint_store import DirectoryCheckpointStore
-from checkpointing.storage.file_system import CheckpointFileSystem
 from statebackend import ValueStateDescriptor
-from statebackend.api.key_groups import key_group_range_of_subtask
-from statebackend.keyed.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
-from statebackend.keyed.state_meta import KeyedStateMeta, StateFile, encode_meta, meta_of_descriptor
-from streamjobs.runtime.restore_plan_file import write_restore_plan
-from streamjobs.spark.tasks.acknowledgement_channel import AcknowledgementSender
-from streamjobs.spark.tasks.epoch_task import EpochTask
-from streamjobs.spark.tasks.run_broadcast import RunReference
+from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement, TaskId
+from statebackend.checkpoint.coordinator.checkpoint_coordinator import CheckpointCoordinator
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.handle_records import encode_subtask_state
+from statebackend.checkpoint.metadata import CheckpointKind, CheckpointMetadata
+from statebackend.checkpoint.state_handles import (
+    FileHandle,
+    KeyedStateHandle,
+    OperatorState,
+    SubtaskState,
+    files_by_path,
+)
+from statebackend.checkpoint.store.completed_checkpoint_store import DirectoryCheckpointStore
+from statebackend.spark.tasks.channels import AcknowledgementSender
+from statebackend.spark.tasks.epoch_task import EpochTask, RunReference
+from statebackend.state.key_groups import key_group_range_of_subtask
+from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.state.state_meta import KeyedStateMeta, StateFile, encode_meta, meta_of_descriptor
+from statebackend.streaming.runtime.restore_plan_file import write_restore_plan
 from typeserializers import StringSerializer
 
 UID = "simulated"

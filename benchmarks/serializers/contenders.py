@@ -36,7 +36,7 @@ from typeserializers import (
     TypeSerializer,
     former_names,
 )
-from typeserializers.scalars.string_encoding import MAX_REMEMBERED_TEXTS
+from typeserializers.scalars.strings import MAX_REMEMBERED_TEXTS
 
 RECORDS = 1000
 

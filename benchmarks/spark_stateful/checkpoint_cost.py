@@ -22,8 +22,8 @@ from pyspark.sql import SparkSession
 from benchmarks.result import Result
 from benchmarks.spark_stateful.ours import CountPerKey
 from benchmarks.spark_stateful.session import PARALLELISM
-from streamjobs.spark import SparkStreamEnvironment
-from streamjobs.spark.sinks import NoopSink
+from statebackend.spark import SparkStreamEnvironment
+from statebackend.spark.parquet_sink import NoopSink
 
 SMALL_STATE = 100_000
 LARGE_STATE = 2_000_000

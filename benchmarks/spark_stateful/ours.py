@@ -23,10 +23,9 @@ from benchmarks.spark_stateful.workload import (
     micro_batches,
     steady_rows_per_second,
 )
-from statebackend import ValueStateDescriptor
-from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
-from streamjobs.spark import SparkStreamEnvironment
-from streamjobs.spark.sinks import NoopSink
+from statebackend import KeyedProcessFunction, ProcessContext, RuntimeContext, ValueStateDescriptor
+from statebackend.spark import SparkStreamEnvironment
+from statebackend.spark.parquet_sink import NoopSink
 
 
 class CountPerKey(KeyedProcessFunction[int, Any, tuple[int, int]]):

@@ -29,8 +29,8 @@ from benchmarks.spark_stateful.ours import CountPerKey
 from benchmarks.spark_stateful.session import benchmark_session
 from benchmarks.spark_stateful.workload import POLL_INTERVAL_S, WARM_UP_BATCHES, await_batches, micro_batches
 from benchmarks.time.queries import our_job
-from streamjobs import KeyedProcessFunction, ProcessContext, WatermarkStrategy
-from streamjobs.spark import SparkStreamEnvironment
+from statebackend import KeyedProcessFunction, ProcessContext, WatermarkStrategy
+from statebackend.spark import SparkStreamEnvironment
 
 ONE_ROW = "epoch of one row that fires nothing"
 WITHOUT_RECORDS = "epoch without records"

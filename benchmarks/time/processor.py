@@ -21,7 +21,7 @@ from benchmarks.spark_stateful.peers import OUTPUT_SCHEMA, RowCounter
 from benchmarks.spark_stateful.workload import micro_batches
 from benchmarks.time.queries import our_query, spark_query, transformed_with_state
 from benchmarks.time.spark_turns import Peer, compared_queries
-from streamjobs.spark import SparkStreamEnvironment
+from statebackend.spark import SparkStreamEnvironment
 
 Rows = Callable[[SparkSession], DataFrame]
 

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.spark_stateful.session import PARALLELISM
-from streamjobs.spark import SparkStreamEnvironment
-from streamjobs.spark.job import SparkJob
-from streamjobs.spark.sinks import NoopSink
+from statebackend.spark import SparkStreamEnvironment
+from statebackend.spark.job import SparkJob
+from statebackend.spark.parquet_sink import NoopSink
 
 __all__ = ["our_job", "our_query", "spark_query", "transformed_with_state"]
 

@@ -19,16 +19,15 @@ from benchmarks.backends.setting import MAX_PARALLELISM, Setting, all_records
 from benchmarks.backends.subtask import Subtask as BackendSubtask
 from benchmarks.backends.subtask import fill
 from benchmarks.result import Result
-from checkpointing.storage.file_system import CheckpointFileSystem
-from statebackend import ValueStateDescriptor
-from statebackend.keyed.backend_registry import state_backend
-from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
-from streamjobs.operators.input_batch import ObjectBatch
-from streamjobs.operators.keyed_process import KeyedProcessOperator
-from streamjobs.runtime.restore_plan import SubtaskRestore, continued_subtask
-from streamjobs.runtime.state_registration import registered_states
-from streamjobs.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
-from streamjobs.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors
+from statebackend import KeyedProcessFunction, ProcessContext, RuntimeContext, ValueStateDescriptor
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.state.state_backend import state_backend
+from statebackend.streaming.operators.keyed_process import KeyedProcessOperator
+from statebackend.streaming.operators.operator import ObjectBatch
+from statebackend.streaming.runtime.restore_plan import SubtaskRestore, continued_subtask
+from statebackend.streaming.runtime.state_registration import registered_states
+from statebackend.streaming.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
+from statebackend.streaming.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors
 from typeserializers.scalars.fixed_width import LongSerializer
 from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
 

@@ -25,9 +25,9 @@ from benchmarks.result import Result
 from benchmarks.spark_stateful.workload import micro_batches
 from benchmarks.time.queries import our_query, spark_query, transformed_with_state
 from benchmarks.time.spark_turns import Peer, compared_queries
-from streamjobs import ProcessWindowFunction, TumblingEventTimeWindows, WatermarkStrategy
-from streamjobs.api.windows.counting import Count
-from streamjobs.spark import SparkStreamEnvironment
+from statebackend import ProcessWindowFunction, TumblingEventTimeWindows, WatermarkStrategy
+from statebackend.spark import SparkStreamEnvironment
+from statebackend.streaming.windows.windowed_stream import Count
 
 HOUR_MS = 3_600_000
 DELAY = "10 minutes"

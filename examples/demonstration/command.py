@@ -8,7 +8,7 @@ import sys
 
 from examples.demonstration.comparison import DifferenceError
 from examples.demonstration.stage import Stage
-from streamjobs import command_line
+from statebackend import cli as command_line
 
 LONGEST_LINE = 150
 """What of a line is told: some types are long."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from streamjobs.spark import SavepointReport, SparkJob, SparkStreamEnvironment
+from statebackend.spark import SavepointReport, SparkJob, SparkStreamEnvironment
 
 PROCESS_WHAT_ARRIVES = {"processingTime": "0 seconds"}
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 
 from examples.demonstration.text_table import text_table
-from streamjobs.spark import RestoredStateReport
+from statebackend.spark import RestoredStateReport
 
 INDENT = "   "
 WIDTH = 110

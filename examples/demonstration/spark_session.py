@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from streamjobs.spark.session import ensure_python_interpreter
+from statebackend.spark.session import ensure_python_interpreter
 
 CORES = 2
 LOCAL = f"local[{CORES}]"

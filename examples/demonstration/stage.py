@@ -1,7 +1,7 @@
 """What every demonstration is run in: a directory of its own, someone who tells, and an end that tidies up.
 
 incoming/     what the job reads, as it arrives
-savepoints/   logs/   scratch/
+statebackend/savepoint/   logs/   scratch/
 <name>/       a job directory, and beside it <name>-rows/ and <name>-local/
 """
 
@@ -18,12 +18,11 @@ from pathlib import Path
 
 from attrs import frozen
 
-from checkpointing.errors import CheckpointError
 from examples.demonstration.comparison import DifferenceError
 from examples.demonstration.driver_process import DriverFailedError
 from examples.demonstration.narration import Narrator
-from statebackend import StateBackendError
-from streamjobs import StreamJobError
+from statebackend import StateBackendError, StreamJobError
+from statebackend.checkpoint.errors import CheckpointError
 
 
 @frozen

@@ -7,7 +7,7 @@ import sys
 from pyspark.sql import DataFrame
 
 from examples.demonstration.driver_process import WRITTEN
-from streamjobs.spark import ParquetSink
+from statebackend.spark import ParquetSink
 
 
 class SupervisedSink(ParquetSink):

@@ -36,7 +36,7 @@ from examples.flights.job import JOB_NAME, flights_job
 from examples.flights.savepoint_contents import state_contents
 from examples.flights.version_2 import UID
 from statebackend import StateMigrationException
-from streamjobs.spark import SparkStreamEnvironment
+from statebackend.spark import SparkStreamEnvironment
 
 BACKENDS = ("rocksdb", "heap")
 FEWEST_PARTS = 6

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from examples.flights.flights_source import FLIGHT_SCHEMA, KEY, ORDER
 from examples.flights.job import VERSIONS
-from streamjobs.inprocess import LocalStreamEnvironment
+from statebackend.local import LocalStreamEnvironment
 
 
 def version_1() -> LocalStreamEnvironment:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from checkpointing.storage.job_services import JobServices
 from examples.demonstration.driven_job import print_line, run_to_savepoint
 from examples.demonstration.spark_session import start_spark
 from examples.demonstration.supervised_sink import SupervisedSink
 from examples.flights.job import JOB_NAME, VERSIONS, flights_job
+from statebackend.checkpoint.ha.services import JobServices
 
 
 def driver_arguments() -> argparse.ArgumentParser:

@@ -8,10 +8,10 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from checkpointing.storage.job_services import JobServices
 from examples.flights import version_1, version_2, version_3
 from examples.flights.flights_source import KEY, ORDER, flights_stream
-from streamjobs.spark import ParquetSink, SparkStreamEnvironment
+from statebackend.checkpoint.ha.services import JobServices
+from statebackend.spark import ParquetSink, SparkStreamEnvironment
 
 JOB_NAME: Final = "flights"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from savepoints import Savepoint
+from statebackend import Savepoint
 
 
 def state_contents(savepoint: Path | str, operator_uid: str, state_name: str) -> Mapping[Any, Any]:

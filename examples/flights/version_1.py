@@ -12,14 +12,16 @@ from typing import Annotated, Any
 from attrs import evolve, frozen
 
 from statebackend import (
+    KeyedProcessFunction,
     ListState,
     ListStateDescriptor,
     MapState,
     MapStateDescriptor,
+    ProcessContext,
+    RuntimeContext,
     ValueState,
     ValueStateDescriptor,
 )
-from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
 from typeserializers import IntSerializer
 
 UID = "aircraft"

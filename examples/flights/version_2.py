@@ -19,14 +19,16 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from statebackend import (
+    KeyedProcessFunction,
     ListState,
     ListStateDescriptor,
     MapState,
     MapStateDescriptor,
+    ProcessContext,
+    RuntimeContext,
     ValueState,
     ValueStateDescriptor,
 )
-from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
 from typeserializers import former_names
 
 UID = "aircraft"

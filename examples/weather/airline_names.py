@@ -14,7 +14,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from streamjobs import AsyncContext, AsyncFunction, AsyncRetryStrategy
+from statebackend import AsyncContext, AsyncFunction, AsyncRetryStrategy
 
 BUSY_EVERY = 10
 """Of so many requests one is refused."""

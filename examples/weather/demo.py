@@ -24,7 +24,7 @@ from examples.weather.expected import expected_delays, expected_late, expected_s
 from examples.weather.job import JOB_NAME, LATENESS, OUT_OF_ORDER
 from examples.weather.reports import EPOCHS, FILES_PER_EPOCH, FLIGHT_ORDER, stage_reports
 from examples.weather.spark_job import weather_job
-from streamjobs.spark import SparkStreamEnvironment
+from statebackend.spark import SparkStreamEnvironment
 
 FEWEST_PARTS = 2
 

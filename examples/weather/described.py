@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from examples.weather.job import VERSIONS, Outputs, build
 from examples.weather.reports import FLIGHT_SCHEMA, WEATHER_SCHEMA
-from streamjobs.inprocess import LocalStreamEnvironment
+from statebackend.local import LocalStreamEnvironment
 
 
 def version_1() -> LocalStreamEnvironment:

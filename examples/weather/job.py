@@ -25,7 +25,7 @@ from examples.weather.airline_names import ASK_AGAIN, NameAirline
 from examples.weather.reports import FLIGHT_ORDER, FLIGHT_SCHEMA
 from examples.weather.silence import SILENT_SCHEMA, ReportSilence
 from examples.weather.weather_of_the_hour import WEATHER_COLUMNS, AddWeather
-from streamjobs import AsyncDataStream, DataStream, OutputTag, TumblingEventTimeWindows, WatermarkStrategy
+from statebackend import AsyncDataStream, DataStream, OutputTag, TumblingEventTimeWindows, WatermarkStrategy
 
 JOB_NAME: Final = "weather"
 

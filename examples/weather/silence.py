@@ -11,8 +11,14 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
 
-from statebackend import MapState, MapStateDescriptor
-from streamjobs import KeyedProcessFunction, OnTimerContext, ProcessContext, RuntimeContext
+from statebackend import (
+    KeyedProcessFunction,
+    MapState,
+    MapStateDescriptor,
+    OnTimerContext,
+    ProcessContext,
+    RuntimeContext,
+)
 
 SILENCE_MS = 7 * 24 * 3600 * 1000
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from examples.weather.job import VERSIONS, Outputs, build
 from examples.weather.reports import FILES_PER_EPOCH, FLIGHT_SCHEMA, WEATHER_SCHEMA
-from streamjobs.spark import ParquetSink, SparkStreamEnvironment
+from statebackend.spark import ParquetSink, SparkStreamEnvironment
 
 HAS_LEFT: Final = "tailnum IS NOT NULL AND dep_delay IS NOT NULL"
 

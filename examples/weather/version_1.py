@@ -11,8 +11,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from statebackend import AggregateFunction
-from streamjobs import ProcessWindowFunction, WindowContext
+from statebackend import AggregateFunction, ProcessWindowFunction, WindowContext
 
 DELAYS_SCHEMA = "airport string, hour timestamp, flights bigint, cancelled bigint, minutes_late bigint"
 

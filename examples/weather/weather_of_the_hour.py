@@ -11,8 +11,16 @@ from typing import Any
 
 from attrs import astuple, frozen
 
-from statebackend import ListState, ListStateDescriptor, ValueState, ValueStateDescriptor
-from streamjobs import KeyedCoProcessFunction, OnTimerContext, ProcessContext, RuntimeContext
+from statebackend import (
+    KeyedCoProcessFunction,
+    ListState,
+    ListStateDescriptor,
+    OnTimerContext,
+    ProcessContext,
+    RuntimeContext,
+    ValueState,
+    ValueStateDescriptor,
+)
 
 WEATHER_COLUMNS = "temp double, wind_speed double, precip double, visib double"
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.inprocess import suite
 from benchmarks.inprocess.keyed_count import Count, our_count, records_of
-from streamjobs.inprocess import LocalStreamEnvironment
+from statebackend.local import LocalStreamEnvironment
 
 RECORDS = records_of(300, 10)
 

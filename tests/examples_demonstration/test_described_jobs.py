@@ -13,9 +13,9 @@ from examples.flights import described as described_flights
 from examples.flights.job import flights_job
 from examples.weather import described as described_weather
 from examples.weather.spark_job import weather_job
-from savepoints.state_lock.lock_format import lock_to_bytes
-from streamjobs.command_line.comparisons import Outcome, compared_with_lock
-from streamjobs.runtime.described_job import DescribesJob, lock_of
+from statebackend.cli.comparisons import Outcome, compared_with_lock
+from statebackend.savepoint.lockfile import lock_to_bytes
+from statebackend.streaming.runtime.described_job import DescribesJob, lock_of
 
 
 def lock_bytes(job: DescribesJob) -> bytes:

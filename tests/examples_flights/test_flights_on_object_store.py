@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 from object_store import SECRET_KEY, Bucket, FaultyProxy
 
-from checkpointing import CheckpointFileSystem
-from checkpointing.storage.driver_lease import LEASE_FILE_NAME
 from examples.data.staging import stage_flights
 from examples.demonstration.comparison import require_equal_rows, require_equal_states, written_rows
 from examples.demonstration.driver_process import DriverProcess
@@ -21,6 +19,8 @@ from examples.flights.expected import IDENTITY, expected_rows, expected_states, 
 from examples.flights.flights_source import flights_table
 from examples.flights.savepoint_contents import state_contents
 from examples.flights.version_2 import UID
+from statebackend.checkpoint import CheckpointFileSystem
+from statebackend.checkpoint.store.driver_lease import LEASE_FILE_NAME
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

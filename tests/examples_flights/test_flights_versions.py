@@ -13,7 +13,7 @@ from examples.flights import version_1, version_2, version_3
 from examples.flights.savepoint_contents import state_contents
 from snapshots.compatibility import CompatibilityKind
 from statebackend import StateMigrationException
-from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
+from statebackend.local import LocalJob, LocalStreamEnvironment
 
 
 @define

@@ -11,9 +11,8 @@ import pytest
 
 from examples.flights import version_1, version_2, version_3
 from snapshots.compatibility import CompatibilityKind
-from statebackend import StateMigrationException
-from streamjobs import KeyedProcessFunction
-from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
+from statebackend import KeyedProcessFunction, StateMigrationException
+from statebackend.local import LocalJob, LocalStreamEnvironment
 from typeserializers import AttrsSerializer, converted_by
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "upgrading-a-job.md"

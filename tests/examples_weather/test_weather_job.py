@@ -16,8 +16,8 @@ from examples.weather.airline_names import BUSY_EVERY, AirlineServer
 from examples.weather.job import Outputs, build
 from examples.weather.reports import FLIGHT_SCHEMA, WEATHER_SCHEMA
 from snapshots.compatibility import CompatibilityKind
-from streamjobs import UserFunctionError
-from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
+from statebackend import UserFunctionError
+from statebackend.local import LocalJob, LocalStreamEnvironment
 
 START = datetime(2013, 1, 1, tzinfo=timezone.utc)
 ONE_EPOCH = 2

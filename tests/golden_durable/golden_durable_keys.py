@@ -11,9 +11,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from statebackend import ValueStateDescriptor
-from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
-from streamjobs.inprocess import LocalStreamEnvironment
+from statebackend import KeyedProcessFunction, ProcessContext, RuntimeContext, ValueStateDescriptor
+from statebackend.local import LocalStreamEnvironment
 
 SCHEMA = (
     "text string, wide bigint, plain int, short smallint, tiny tinyint, flag boolean, raw binary, day date, "

@@ -22,15 +22,17 @@ from statebackend import (
     AggregateFunction,
     AggregatingStateDescriptor,
     BroadcastStateDescriptor,
+    KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    ProcessContext,
     ReducingStateDescriptor,
+    RuntimeContext,
     SplitListStateDescriptor,
     StateTtlConfig,
     UnionListStateDescriptor,
     ValueStateDescriptor,
 )
-from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
 from typeserializers import (
     AttrsSerializer,
     EnumSerializer,

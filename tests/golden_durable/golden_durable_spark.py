@@ -20,8 +20,15 @@ from typing import Any
 import golden_durable_programs as programs
 from golden_durable_programs import VISIT_V1, VISIT_V2, Collected, plain, visit_v1
 
-from statebackend import ListStateDescriptor, MapStateDescriptor, SplitListStateDescriptor, ValueStateDescriptor
-from streamjobs import KeyedProcessFunction, ProcessContext, RuntimeContext
+from statebackend import (
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ProcessContext,
+    RuntimeContext,
+    SplitListStateDescriptor,
+    ValueStateDescriptor,
+)
 
 SOURCE = "viewfs://golden/source"
 SCHEMA = "word string, number int"
@@ -82,7 +89,7 @@ def mounted(directory: Path) -> Mapping[str, str]:
 
 def start(spark: Any, workplace: Path, sink: Any, version: int = 1, **execute: Any) -> Any:
     """Starts the job in ``workplace/job`` over all files that are there."""
-    from streamjobs.spark import SparkStreamEnvironment
+    from statebackend.spark import SparkStreamEnvironment
 
     environment = SparkStreamEnvironment(
         spark,

@@ -15,7 +15,6 @@ from typing import Any
 
 from golden_durable_programs import TTL, plain, schemas_of, visit_v1
 
-from checkpointing import CheckpointFileSystem, CheckpointMetadata, KeyedStateHandle
 from statebackend import (
     AggregatingStateDescriptor,
     KeyedStateBackend,
@@ -30,7 +29,8 @@ from statebackend import (
     ValueStateDescriptor,
     key_group_range_of_subtask,
 )
-from statebackend.keyed.backend_registry import state_backend
+from statebackend.checkpoint import CheckpointFileSystem, CheckpointMetadata, KeyedStateHandle
+from statebackend.state.state_backend import state_backend
 from typeserializers import LongSerializer, StringSerializer, Timer, TimerSerializer, TimeWindow, TimeWindowSerializer
 
 UID = "harbours"

@@ -26,7 +26,7 @@ from attrs import evolve
 from golden_durable_expected import CHECKPOINTS, KEYS, NOTHING, Held, Lasting
 from golden_durable_programs import Read
 
-from checkpointing import (
+from statebackend.checkpoint import (
     ChannelWatermark,
     CheckpointFileSystem,
     CheckpointKind,
@@ -38,9 +38,9 @@ from checkpointing import (
     WatermarkState,
     read_savepoint,
 )
-from checkpointing.storage.job_origin import read_origin
-from streamjobs.inprocess import LocalStreamEnvironment
-from tests.streamjobs.emitted_objects import OBJECT, collecting, emitting_objects
+from statebackend.checkpoint.store.job_directory import read_origin
+from statebackend.local import LocalStreamEnvironment
+from tests.emitted_objects import OBJECT, collecting, emitting_objects
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "durable"
 BACKENDS = ("heap", "rocksdb")

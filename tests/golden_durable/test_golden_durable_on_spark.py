@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import golden_durable_spark as words
 import pytest
 
-from checkpointing import CheckpointKind, read_savepoint
-from streamjobs.inprocess import LocalStreamEnvironment
+from statebackend.checkpoint import CheckpointKind, read_savepoint
+from statebackend.local import LocalStreamEnvironment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ def kept(version: int) -> dict[str, Any]:
 @pytest.fixture
 def workplace(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
     """A place with the source as it was, and one file more."""
-    from streamjobs.spark.session import configured
+    from statebackend.spark.session import configured
 
     for index, rows in enumerate([*words.BATCHES, words.MORE]):
         words.add_file(tmp_path / "source", index, rows)
@@ -54,7 +54,7 @@ def workplace(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
 
 def found_by(spark: SparkSession, workplace: Path, version: int, **execute: Any) -> dict[str, Any]:
     """What the job emits for what it reads, by word: only the new file, once."""
-    from streamjobs.spark.sinks import MemorySink
+    from statebackend.spark.parquet_sink import MemorySink
 
     sink = MemorySink()
     words.start(spark, workplace, sink, version, **execute).await_termination()

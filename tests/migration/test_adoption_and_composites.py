@@ -25,7 +25,7 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
-from testkit.upgrades.upgrade_contract import migration_between
+from statebackend.testing.upgrades import migration_between
 
 
 def stored(serializer: ts.TypeSerializer[Any]) -> TypeSerializerSnapshot[Any]:

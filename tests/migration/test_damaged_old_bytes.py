@@ -10,13 +10,13 @@ import pytest
 
 import typeserializers as ts
 from migration import MigrationError, SchemaMigration
-from migration.reading_parts import RequiredPartSerializer
+from migration.conversion import RequiredPartSerializer
+from snapshots.compatibility import PartsPlan
 from snapshots.data_views import DataInputView
 from snapshots.errors import MalformedDataError
-from snapshots.plans import PartsPlan
-from testkit.upgrades.upgrade_contract import migration_between
-from typeserializers.evolution.part_evolution import resolve_part
-from typeserializers.kernel.counts import MAX_EMPTY_ELEMENTS
+from statebackend.testing.upgrades import migration_between
+from typeserializers.evolution.record_evolution import resolve_part
+from typeserializers.kernel.compiled import MAX_EMPTY_ELEMENTS
 
 INT, LONG = ts.IntSerializer(), ts.LongSerializer()
 

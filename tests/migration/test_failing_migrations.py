@@ -10,12 +10,12 @@ import pytest
 import typeserializers as ts
 from migration import CONVERSIONS, Conversion, MigrationError, SchemaMigration
 from migration.conversion import RewritingConversion, Write
-from migration.reading_back import must_be_read_back
+from migration.schema_migration import must_be_read_back
 from snapshots import CustomPlan, PartsPlan, resolve_compatibility
-from snapshots.plans import AS_IS
-from testkit.upgrades.upgrade_contract import migration_between
+from snapshots.compatibility import AS_IS
+from statebackend.testing.upgrades import migration_between
 from typeserializers import converted_by
-from typeserializers.evolution.part_evolution import resolve_part
+from typeserializers.evolution.record_evolution import resolve_part
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 
 Int = Annotated[int, ts.IntSerializer()]

@@ -10,10 +10,10 @@ import attrs
 import pytest
 
 import typeserializers as ts
-from migration.converted_values import fitted_by
+from migration.record_conversions import fitted_by
 from migration.schema_migration import MigrationError
 from snapshots.errors import MalformedDataError
-from testkit.upgrades.upgrade_contract import migration_between
+from statebackend.testing.upgrades import migration_between
 
 LONG = ts.LongSerializer()
 

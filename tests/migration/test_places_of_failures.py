@@ -9,15 +9,10 @@ import pytest
 
 import typeserializers as ts
 from migration import MigrationError, SchemaMigration
-from snapshots.plans import PartsPlan, Plan
+from snapshots.compatibility import PartsPlan, Plan
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from typeserializers.evolution.evolution_plans import (
-    BecameOptionalPlan,
-    NeverNullPlan,
-    TimestampPlan,
-    TimestampRemovalPlan,
-)
-from typeserializers.evolution.part_evolution import resolve_part
+from typeserializers.evolution.plans import BecameOptionalPlan, NeverNullPlan, TimestampPlan, TimestampRemovalPlan
+from typeserializers.evolution.record_evolution import resolve_part
 
 BYTES, TEXT, LONG = ts.BytesSerializer(), ts.StringSerializer(), ts.LongSerializer()
 BAD = b"\xff"

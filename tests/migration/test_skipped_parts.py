@@ -11,7 +11,7 @@ import typeserializers as ts
 from migration import MigrationError, SchemaMigration
 from snapshots import resolve_compatibility
 from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
-from testkit.upgrades.upgrade_contract import migration_between
+from statebackend.testing.upgrades import migration_between
 from typeserializers import converted_by
 
 ran: list[str] = []

@@ -13,8 +13,8 @@ from typing import Any
 import fastavro
 import xxhash
 
-from savepoints.writing import Plan, SavepointWriter
 from statebackend import SplitListStateDescriptor, ValueStateDescriptor
+from statebackend.savepoint.rewrite import Plan, SavepointWriter
 
 Record = dict[str, Any]
 

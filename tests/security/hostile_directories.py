@@ -17,16 +17,15 @@ from unittest import mock
 import xxhash
 from attrs import frozen
 
-from statebackend import MapStateDescriptor, ValueStateDescriptor
-from streamjobs import KeyedProcessFunction, RuntimeContext
-from streamjobs.inprocess import LocalJob, LocalStreamEnvironment
+from statebackend import KeyedProcessFunction, MapStateDescriptor, RuntimeContext, ValueStateDescriptor
+from statebackend.local import LocalJob, LocalStreamEnvironment
 
 MAX_SECONDS: Final = 120
 FAILING: Final = "failing"
 PROGRAM: Final = "hostile_directories:environment"
 
 PLAN: Final = """
-from savepoints.writing import Plan
+from statebackend.savepoint.rewrite import Plan
 
 def plan():
     return Plan()

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from forged_savepoints import ENTRIES, ForgedMetadata, savepoint_of_shops
 
-from savepoints import Savepoint
+from statebackend import Savepoint
 
 # Far above what any of these files may need, far below what they claim, and no matter how slow the machine is.
 _ADDRESS_SPACE_BYTES = 6 << 30
@@ -26,7 +26,7 @@ _PROGRAM = """
 from typing import Any
 from statebackend import SplitListStateDescriptor, ValueStateDescriptor
 from streamjobs import KeyedProcessFunction
-from streamjobs.inprocess import LocalStreamEnvironment
+from statebackend.local import LocalStreamEnvironment
 
 
 class Sell(KeyedProcessFunction):
@@ -48,7 +48,7 @@ def build(job_dir: str = "job", restored: list = [], parallelism: int = 2) -> An
 
 
 def plan(savepoint: Any) -> Any:
-    from savepoints.writing import Plan
+    from statebackend.savepoint.rewrite import Plan
 
     return Plan().keep_keys("shops", lambda shop: shop != "shop 3").keep_elements("shops", "seen", lambda one: one != 3)
 """

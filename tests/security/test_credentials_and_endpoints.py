@@ -25,9 +25,8 @@ from hostile_directories import (
     write_sealed_json,
 )
 
-from savepoints import Savepoint
-from savepoints.writing import SavepointWriter
-from streamjobs import JobRestoreError
+from statebackend import JobRestoreError, Savepoint
+from statebackend.savepoint.rewrite import SavepointWriter
 
 SECRETS = ("AKIAKEY", "S3CR", "3TS", "TAIL")
 """Parts of the credentials in the URIs below."""
@@ -112,7 +111,7 @@ def test_no_error_log_or_file_shows_credentials(
 @pytest.mark.parametrize("uri", URIS)
 def test_no_error_of_a_sink_shows_credentials(uri: str) -> None:
     pytest.importorskip("pyspark")
-    from streamjobs.spark import ParquetSink
+    from statebackend.spark import ParquetSink
 
     with pytest.raises(Exception) as caught:  # noqa: PT011
         ParquetSink(uri)

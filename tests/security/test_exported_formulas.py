@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from savepoints.command_line.main import main
-from savepoints.writing import Plan, SavepointWriter
 from statebackend import ValueStateDescriptor
+from statebackend.cli.main import main
+from statebackend.savepoint.rewrite import Plan, SavepointWriter
 
 FORMULAS = ["=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1", '=cmd|"/c calc"!A1', "-"]
 TEXTS = ["", "a=1", "-5", "+5.25", "-1e9", "'=1", " x", "7"]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from looked_at_job import run_job
 
-from savepoints.command_line.main import main
-from savepoints.writing import Plan, SavepointWriter
+from statebackend.cli.main import main
+from statebackend.savepoint.rewrite import Plan, SavepointWriter
 
 
 @pytest.fixture(autouse=True)

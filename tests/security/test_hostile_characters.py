@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from savepoints import Savepoint
-from savepoints.command_line.main import main
-from savepoints.writing import Plan, SavepointWriter
-from statebackend import MapStateDescriptor, ValueStateDescriptor
-from streamjobs import KeyedProcessFunction, ProcessContext
-from streamjobs.inprocess import LocalStreamEnvironment
+from statebackend import KeyedProcessFunction, MapStateDescriptor, ProcessContext, Savepoint, ValueStateDescriptor
+from statebackend.cli.main import main
+from statebackend.local import LocalStreamEnvironment
+from statebackend.savepoint.rewrite import Plan, SavepointWriter
 
 HOSTILE = "a\x9b2J\u202eb\nFORGED\x1b[31m\u2028\U000e0041"
 UID = "shop\u202e\u2066s"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from savepoints.command_line.main import main
-from savepoints.writing import Plan, SavepointWriter
 from statebackend import MapStateDescriptor, ValueStateDescriptor
+from statebackend.cli.main import main
+from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from typeserializers import BigIntSerializer
 
 LARGE = 3 << 8_000_000

@@ -15,9 +15,9 @@ from typing import Any
 import attrs
 import pytest
 
-from savepoints.writing import Plan, SavepointWriter
 from snapshots import MalformedDataError, resolve_compatibility
 from statebackend import ValueStateDescriptor
+from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from typeserializers import (
     AttrsSerializer,
     AvroSerializer,
@@ -78,7 +78,7 @@ def run_limited(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_limited("-c", "from streamjobs.command_line import run; run()", *arguments)
+    return run_limited("-c", "from statebackend.cli import run; run()", *arguments)
 
 
 @pytest.mark.parametrize("type_name", TYPES)

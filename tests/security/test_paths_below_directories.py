@@ -22,9 +22,7 @@ from hostile_directories import (
     run_job,
 )
 
-from savepoints import Savepoint
-from statebackend import ValueStateDescriptor
-from streamjobs import KeyedProcessFunction, RuntimeContext
+from statebackend import KeyedProcessFunction, RuntimeContext, Savepoint, ValueStateDescriptor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,7 +98,7 @@ def test_an_id_that_is_no_uuid_is_rejected_by_each_command_that_opens_the_job_an
 
 
 def run_on_spark(spark: SparkSession, directory: Path) -> None:
-    from streamjobs.spark import NoopSink, SparkStreamEnvironment
+    from statebackend.spark import NoopSink, SparkStreamEnvironment
 
     # Workers do not have the modules of this directory.
     class Seen(KeyedProcessFunction[Any, Any, Any]):
@@ -306,7 +304,7 @@ def stage_by_hand(directory: Path, attempt: str) -> None:
 
 def test_a_sink_removes_and_moves_nothing_through_a_link(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
-    from streamjobs.spark import ParquetSink
+    from statebackend.spark import ParquetSink
 
     stage_by_hand(tmp_path / "elsewhere", "000000000001-job.a")
     (tmp_path / "out" / "epoch=000000000002").mkdir(parents=True)

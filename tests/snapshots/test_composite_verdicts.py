@@ -19,7 +19,7 @@ from snapshots import (
     snapshot_to_bytes,
     worst_kind,
 )
-from snapshots.verdict_tree import split_path, verdict_tree
+from snapshots.compatibility_report import split_path, verdict_tree
 
 LONG = ts.LongSerializer()
 KINDS = list(CompatibilityKind)

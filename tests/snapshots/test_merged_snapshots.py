@@ -9,7 +9,7 @@ import pytest
 
 import typeserializers as ts
 from snapshots import SimpleTypeSerializerSnapshot, snapshot_from_bytes, snapshot_to_bytes
-from snapshots.merging import merge_snapshots
+from snapshots.composite import merge_snapshots
 
 Int = Annotated[int, ts.IntSerializer()]
 

@@ -1,6 +1,6 @@
 """How values are shown in errors: short, saying so where they are cut, and never raising."""
 
-from snapshots.value_text import MAX_SHOWN_CHARACTERS, cut, misfit, shown
+from snapshots.errors import MAX_SHOWN_CHARACTERS, cut, misfit, shown
 
 
 class Unshowable:

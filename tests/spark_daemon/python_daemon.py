@@ -5,7 +5,7 @@ A worker is forked for each task slot, and again after each task that failed, wh
 
 from pyspark import daemon
 
-import streamjobs.spark.tasks.epoch_task  # noqa: F401
+import statebackend.spark.tasks.epoch_task  # noqa: F401
 
 if __name__ == "__main__":
     daemon.manager()

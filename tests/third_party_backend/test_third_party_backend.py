@@ -20,13 +20,21 @@ import attrs
 import pyarrow.parquet as pq
 import pytest
 
-from savepoints import Savepoint
-from statebackend import ListStateDescriptor, MapStateDescriptor, StateBackend, ValueStateDescriptor
-from statebackend.keyed.backend_registry import known_state_backends, state_backend
-from streamjobs import JobRestoreError, KeyedProcessFunction, ProcessContext, RuntimeContext
-from streamjobs.command_line.all_commands import main
-from streamjobs.inprocess import LocalStreamEnvironment
-from testkit.backends import StateBackendContract
+from statebackend import (
+    JobRestoreError,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ProcessContext,
+    RuntimeContext,
+    Savepoint,
+    StateBackend,
+    ValueStateDescriptor,
+)
+from statebackend.cli.all_commands import main
+from statebackend.local import LocalStreamEnvironment
+from statebackend.state.state_backend import known_state_backends, state_backend
+from statebackend.testing.backends import StateBackendContract
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -88,7 +96,7 @@ def test_the_backend_is_found_among_the_installed_ones() -> None:
 
 
 def test_a_new_process_finds_it_too(site_packages: Path) -> None:
-    program = "from statebackend.keyed.backend_registry import state_backend; print(state_backend('sqlite').name)"
+    program = "from statebackend.state.state_backend import state_backend; print(state_backend('sqlite').name)"
     path = os.pathsep.join([str(site_packages), str(REPOSITORY)])
     result = subprocess.run(
         [sys.executable, "-c", program],
@@ -111,7 +119,7 @@ def test_it_uses_what_the_guide_names_and_nothing_else() -> None:
             elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in ours:
                 assert not [alias.name for alias in node.names if alias.name.startswith("_")]
                 used.add(node.module)
-    assert used >= {"statebackend", "statebackend.keyed.state_store", "statebackend.keyed.entry_bytes"}
+    assert used >= {"statebackend", "statebackend.state.state_store", "statebackend.state.entry_keys"}
     assert [module for module in sorted(used) if "." in module and f"`{module}" not in guide] == []
 
 
@@ -232,7 +240,7 @@ def test_its_checkpoints_are_looked_into_by_every_tool_and_named_where_it_is_mis
     # A process in which nobody installed it; what needs no state of it is told all the same.
     for command, status in ((["schema", job], 0), (["du", job], 0), (["show", job, "ledger", "turnover"], 3)):
         done = subprocess.run(
-            [sys.executable, "-m", "streamjobs.command_line", *command],
+            [sys.executable, "-m", "statebackend.cli", *command],
             cwd=REPOSITORY,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             capture_output=True,

@@ -1,6 +1,6 @@
 """What the documents say of the tree is so: modules, tests and files that they name exist, and links lead somewhere.
 
-In `docs/architecture.md` every room of the product has its sentence, and every word of the glossary stands once.
+`docs/architecture.md` has a row for every package of the product, and its glossary has every word once.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_tidy import FLOORS, REPOSITORY, ROOMS
+from test_tidy import PACKAGES, REPOSITORY, TREE
 
 ARCHITECTURE = REPOSITORY / "docs" / "architecture.md"
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
-TOP_MODULES = ("statebackend_floors", "statebackend_pytest", "benchmarks", "examples", "simulation", "chaos")
-"""What documents name beside the floors."""
+TOP_MODULES = ("benchmarks", "examples", "verification")
+"""What documents name beside the packages."""
 NAMES_IN_FILES = {
     "statebackend.backends",
     "statebackend.checksum",
     "statebackend.format",
     "statebackend.format_version",
-    "statebackend.operator_state.format",
+    "statebackend.state.format",
 }
 """What stands in durable files and packaging, and looks like a module."""
 
@@ -31,10 +31,10 @@ FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-PACKAGE = "|".join((*FLOORS, *TOP_MODULES))
+PACKAGE = "|".join((*PACKAGES, *TOP_MODULES))
 DOTTED = re.compile(rf"(?:{PACKAGE})(?:\.\w+)+(?<!\.py)")
 ROW = re.compile(r"^\| (.+?) \| (.+?) \|", re.MULTILINE)
-FILE = re.compile(rf"(?:{PACKAGE}|tests|docs|environment|requirements)/[\w./-]+")
+FILE = re.compile(rf"(?:{PACKAGE}|tests|docs|scripts)/[\w./-]+")
 
 
 def name_of(document: Path) -> str:
@@ -54,7 +54,7 @@ def anchors_of(document: Path) -> set[str]:
 
 @functools.cache
 def names_in(path: Path) -> frozenset[str]:
-    """What a module outside the floors, or inside, defines or imports at its top, and the members of its classes."""
+    """What a module defines or imports at its top, and the members of its classes."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -109,11 +109,11 @@ def test_every_file_that_is_named_exists(document: Path) -> None:
     assert sorted(name for name in named if not (REPOSITORY / name).exists()) == []
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_room_has_its_sentence_in_the_architecture(room: str) -> None:
-    sentences = [said for named, said in ROW.findall(text_of(ARCHITECTURE)) if named == f"`{room}`"]
+@pytest.mark.parametrize("package", TREE)
+def test_every_package_has_a_row_in_the_architecture(package: str) -> None:
+    sentences = [said for named, said in ROW.findall(text_of(ARCHITECTURE)) if named == f"`{package}`"]
 
-    assert len(sentences) == 1, f"{room} must stand in one table of docs/architecture.md, with what is in it"
+    assert len(sentences) == 1, f"{package} needs a row in one table of docs/architecture.md"
     assert len(sentences[0].split()) >= 5
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from statebackend_floors import SUBMODULE_OF
+from snapshots.packages import SUBMODULE_OF
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -25,18 +25,18 @@ def test_a_file_beside_the_program_with_the_name_of_a_package_is_named(tmp_path,
     foreign = tmp_path / f"{package}.py"
     foreign.write_text("", encoding="utf-8")
 
-    ended = run_beside(tmp_path / "program.py", "import statebackend")
+    ended = run_beside(tmp_path / "program.py", "from statebackend import DataStream")
 
     assert ended.returncode == 1
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("ImportError")]
-    assert f"{foreign} is found in the place of the package '{package}' of Statebackend: rename it" in line
+    assert f"{foreign} is found in place of the package '{package}' of Statebackend: rename it" in line
 
 
 def test_a_folder_with_the_name_of_a_package_is_named(tmp_path) -> None:
     (tmp_path / "migration").mkdir()
     (tmp_path / "migration" / "__init__.py").write_text("", encoding="utf-8")
 
-    ended = run_beside(tmp_path / "program.py", "import streamjobs")
+    ended = run_beside(tmp_path / "program.py", "from statebackend import DataStream")
 
     assert "'migration' of Statebackend" in ended.stderr
 
@@ -44,6 +44,6 @@ def test_a_folder_with_the_name_of_a_package_is_named(tmp_path) -> None:
 def test_a_file_with_the_name_that_the_package_of_checkpoints_had_does_not_matter(tmp_path) -> None:
     (tmp_path / "checkpoint.py").write_text("raise SystemExit(3)", encoding="utf-8")
 
-    ended = run_beside(tmp_path / "program.py", "import statebackend; import streamjobs; print('fine')")
+    ended = run_beside(tmp_path / "program.py", "from statebackend import DataStream; print('fine')")
 
     assert (ended.returncode, ended.stdout) == (0, "fine\n"), ended.stderr

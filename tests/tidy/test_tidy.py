@@ -14,18 +14,9 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FLOORS = (
-    "snapshots",
-    "typeserializers",
-    "migration",
-    "checkpointing",
-    "statebackend",
-    "savepoints",
-    "streamjobs",
-    "testkit",
-)
-PROOFS = ("simulation", "chaos")
-"""What shows that the floors keep their promises: as easy to read as they are."""
+PACKAGES = ("snapshots", "typeserializers", "migration", "statebackend")
+VERIFICATION = ("verification",)
+"""It shows that the packages keep their promises, and follows the same rules."""
 NAMES_OF_LIBRARIES = {
     "_fields",
     "_field_types",
@@ -44,21 +35,19 @@ NAMES_OF_LIBRARIES = {
     "_SpecialForm",
 }
 """What NamedTuples, enums, typing and PySpark document or leave no other way to."""
-NAMED_FOR_TYPE_CHECKERS = ("typeserializers.kernel.type_serializer", "snapshots")
-"""A snapshot judges serializers, which are a floor above: there they are named for type checkers, never imported."""
 FORBIDDEN_NAMES = ("utils", "util", "helpers", "helper", "common", "misc", "base", "base2", "manager")
 
 MODULES: Mapping[str, Path] = {
     ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path
-    for floor in (*FLOORS, *PROOFS)
-    for path in sorted((REPOSITORY / floor).rglob("*.py"))
+    for package in (*PACKAGES, *VERIFICATION)
+    for path in sorted((REPOSITORY / package).rglob("*.py"))
 }
-ROOMS = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
+TREE = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
 
 
-def modules_of(floor: str) -> list[str]:
-    """The modules of a floor, in order; one test for each of them would take longer to begin than to run."""
-    found = [module for module in MODULES if module.partition(".")[0] == floor]
+def modules_of(package: str) -> list[str]:
+    """Returns the modules of a package, in order."""
+    found = [module for module in MODULES if module.partition(".")[0] == package]
     assert found
     return found
 
@@ -68,9 +57,17 @@ def tree_of(module: str) -> ast.Module:
     return ast.parse(MODULES[module].read_text(encoding="utf-8"), str(MODULES[module]))
 
 
+def run_time_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes below a tree but those of ``if TYPE_CHECKING``."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield node
+            yield from run_time_nodes(node)
+
+
 def imported_by(module: str) -> Iterator[str]:
-    """The modules of the product that a module imports, those for type checkers and inside functions included."""
-    for node in ast.walk(tree_of(module)):
+    """The modules of the product that a module imports at run time, also inside functions."""
+    for node in run_time_nodes(tree_of(module)):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
@@ -84,11 +81,7 @@ def imported_by(module: str) -> Iterator[str]:
 
 def circles() -> list[list[str]]:
     """The strongly connected components of more than one module (Tarjan), a module each of which imports the next."""
-    serializers, floor = NAMED_FOR_TYPE_CHECKERS
     edges = {module: set(imported_by(module)) for module in MODULES}
-    for module in MODULES:
-        if module.partition(".")[0] == floor:
-            edges[module].discard(serializers)
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -170,29 +163,29 @@ def test_no_module_imports_itself_through_others() -> None:
     assert circles() == []
 
 
-@pytest.mark.parametrize("floor", [*FLOORS, *PROOFS])
-def test_a_room_says_what_is_in_it(floor: str) -> None:
-    said = {room: ast.get_docstring(tree_of(room)) or "" for room in modules_of(floor) if room in ROOMS}
-    too_little = {room: docstring for room, docstring in said.items() if len(docstring.split()) < 8}
+@pytest.mark.parametrize("package", [*PACKAGES, *VERIFICATION])
+def test_a_package_says_what_is_in_it(package: str) -> None:
+    said = {module: ast.get_docstring(tree_of(module)) or "" for module in modules_of(package) if module in TREE}
+    too_little = {module: docstring for module, docstring in said.items() if len(docstring.split()) < 8}
 
-    assert too_little == {}, "a room's head docstring says what is in it, and what must not be"
-
-
-@pytest.mark.parametrize("floor", [*FLOORS, *PROOFS])
-def test_a_module_begins_with_its_theory(floor: str) -> None:
-    assert [module for module in modules_of(floor) if not ast.get_docstring(tree_of(module))] == []
+    assert too_little == {}, "the docstring of a package says what is in it"
 
 
-@pytest.mark.parametrize("floor", [*FLOORS, *PROOFS])
-def test_no_module_uses_a_private_name_of_another(floor: str) -> None:
-    used = {module: found for module in modules_of(floor) if (found := list(foreign_private_names(module)))}
+@pytest.mark.parametrize("package", [*PACKAGES, *VERIFICATION])
+def test_a_module_begins_with_its_theory(package: str) -> None:
+    assert [module for module in modules_of(package) if not ast.get_docstring(tree_of(module))] == []
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, *VERIFICATION])
+def test_no_module_uses_a_private_name_of_another(package: str) -> None:
+    used = {module: found for module in modules_of(package) if (found := list(foreign_private_names(module)))}
 
     assert used == {}
 
 
-@pytest.mark.parametrize("floor", [*FLOORS, *PROOFS])
-def test_a_name_says_what_is_in_it(floor: str) -> None:
-    assert [module for module in modules_of(floor) if module.rpartition(".")[2] in FORBIDDEN_NAMES] == []
+@pytest.mark.parametrize("package", [*PACKAGES, *VERIFICATION])
+def test_a_name_says_what_is_in_it(package: str) -> None:
+    assert [module for module in modules_of(package) if module.rpartition(".")[2] in FORBIDDEN_NAMES] == []
 
 
 def test_no_two_files_of_tests_have_one_name() -> None:

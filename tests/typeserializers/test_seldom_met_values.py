@@ -11,8 +11,8 @@ import pytest
 
 import typeserializers as ts
 from snapshots import SnapshotFormatError, resolve_compatibility, snapshot_from_bytes, snapshot_to_bytes
-from testkit.upgrades.upgrade_contract import migration_between
-from typeserializers.avro.avro_schema_check import check_schema
+from statebackend.testing.upgrades import migration_between
+from typeserializers.avro import check_schema
 
 
 class Holiday(datetime.date):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 
-from streamjobs import AsyncContext, AsyncFunction, AsyncRetryStrategy, KeyedProcessFunction, ProcessContext
+from statebackend import AsyncContext, AsyncFunction, AsyncRetryStrategy, KeyedProcessFunction, ProcessContext
 
 
 class Returning(AsyncFunction[str, int]):

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from statebackend import BroadcastStateDescriptor
-from streamjobs import BroadcastConnectedStream, ConnectedStreams, KeyedCoProcessFunction, KeyedProcessFunction
-from streamjobs.api.data_stream import DataStream, KeyedStream, ProcessedStream
+from statebackend import (
+    BroadcastConnectedStream,
+    BroadcastStateDescriptor,
+    ConnectedStreams,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+)
+from statebackend.streaming.data_stream import DataStream, KeyedStream, ProcessedStream
 
 if TYPE_CHECKING:
     from typing_extensions import assert_type

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from statebackend import BroadcastStateDescriptor
-from streamjobs import (
+from statebackend import (
     BroadcastOnTimerContext,
+    BroadcastStateDescriptor,
     JoinContext,
     KeyedBroadcastContext,
     KeyedBroadcastProcessFunction,

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from statebackend import ValueState, ValueStateDescriptor
-from streamjobs import RuntimeContext
+from statebackend import RuntimeContext, ValueState, ValueStateDescriptor
 from typeserializers import LongSerializer
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from streamjobs import OutputTag, WatermarkGenerator, WatermarkOutput, WatermarkStrategy
+from statebackend import OutputTag, WatermarkGenerator, WatermarkOutput, WatermarkStrategy
 
 if TYPE_CHECKING:
     from typing_extensions import assert_type

@@ -1,4 +1,1 @@
-"""Serializers that hold others: lists, maps, sets, tuples, rows, arrays, optional values, and one of several types.
-
-Records, whose fields have names, are in rooms of their own.
-"""
+"""Serializers that hold others: lists, maps, sets, tuples, rows, arrays, optionals, unions, TTL values."""

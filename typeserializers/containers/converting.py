@@ -6,8 +6,8 @@ It writes and reads exactly what its inner serializer does. Where the old state 
 by a serializer that a source may take over), the value is read as the source reads it and goes through the function;
 what the function returns must fit the inner serializer. State that the inner serializer may take over by itself needs
 no function, which comes first: so the wrapper may stay for as long as old state may exist, and may be removed any time
-after. Versions of a *record* are chained by the converters of `typeserializers.records.records`; inside a record, a
-field has its own converter (`typeserializers.kernel.field_metadata`).
+after. Versions of a *record* are chained by the converters of `typeserializers.records.record_serializer`; inside a
+record, a field has its own converter (`typeserializers.kernel.record_families`).
 
     content of the snapshot := envelope(inner)
 """
@@ -20,13 +20,13 @@ from typing import Any, Generic, TypeVar
 from attrs import frozen
 
 from snapshots.compatibility import TypeSerializerSchemaCompatibility
+from snapshots.composite import merge_snapshots
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import read_versioned_snapshot, register_snapshot, write_versioned_snapshot
-from snapshots.merging import merge_snapshots
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.field_metadata import name_of
+from typeserializers.kernel.record_families import name_of
 from typeserializers.kernel.references import rebound
 from typeserializers.kernel.type_serializer import Codec, TypeSerializer
 

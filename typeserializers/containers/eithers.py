@@ -15,10 +15,10 @@ from attrs import frozen
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.value_text import misfit
+from snapshots.errors import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.flink_names import RUNTIME
+from typeserializers.kernel.known_serializers import RUNTIME
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 L = TypeVar("L")

@@ -14,11 +14,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.value_text import misfit
+from snapshots.errors import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
-from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.counts import check_count, check_written_count, emit_count_check
-from typeserializers.kernel.flink_names import BASE
+from typeserializers.kernel.compiled import CompiledTypeSerializer, check_count, check_written_count, emit_count_check
+from typeserializers.kernel.known_serializers import BASE
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 E = TypeVar("E")

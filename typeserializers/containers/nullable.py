@@ -16,7 +16,7 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
 from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter, indented
 from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.flink_names import RUNTIME, nested_snapshot
+from typeserializers.kernel.known_serializers import RUNTIME, nested_snapshot
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.kernel.value_hooks import PART_BYTES, exact_condition, size_expression
 

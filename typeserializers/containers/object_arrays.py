@@ -16,13 +16,12 @@ from snapshots.compatibility import FieldVerdict, Finding
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
+from snapshots.errors import misfit
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
-from snapshots.value_text import misfit
 from typeserializers.containers.lists import checked_list
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
-from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.counts import check_count
-from typeserializers.kernel.flink_names import ARRAY, BASE, nested_snapshot
+from typeserializers.kernel.compiled import CompiledTypeSerializer, check_count
+from typeserializers.kernel.known_serializers import ARRAY, BASE, nested_snapshot
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.fixed_width import (
     BooleanSerializer,
@@ -33,8 +32,7 @@ from typeserializers.scalars.fixed_width import (
     LongSerializer,
     ShortSerializer,
 )
-from typeserializers.scalars.string_encoding import read_text, write_text
-from typeserializers.scalars.strings import StringSerializer
+from typeserializers.scalars.strings import StringSerializer, read_text, write_text
 
 E = TypeVar("E")
 

@@ -19,12 +19,11 @@ from typing import Any, ClassVar, TypeVar
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import EndOfDataError, MalformedDataError
+from snapshots.errors import EndOfDataError, MalformedDataError, misfit
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
-from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.flink_names import ARRAY, nested_snapshot
+from typeserializers.kernel.known_serializers import ARRAY, nested_snapshot
 from typeserializers.scalars.byte_arrays import BytesSerializer
 from typeserializers.scalars.fixed_width import BOOLEANS, stored_number
 

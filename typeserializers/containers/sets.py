@@ -18,11 +18,10 @@ from typing import Any, Final, Generic, TypeVar
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.value_text import misfit, shown
+from snapshots.errors import misfit, shown
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented
-from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.counts import check_count, check_distinct
-from typeserializers.kernel.flink_names import BASE
+from typeserializers.kernel.compiled import CompiledTypeSerializer, check_count, check_distinct
+from typeserializers.kernel.known_serializers import BASE
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.fixed_width import BooleanSerializer
 

@@ -13,9 +13,8 @@ from attrs import define
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import SnapshotFormatError
+from snapshots.errors import SnapshotFormatError, misfit
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer

@@ -11,12 +11,11 @@ from typing import Any
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import MalformedDataError, SnapshotFormatError
+from snapshots.errors import MalformedDataError, SnapshotFormatError, misfit
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
-from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.flink_names import RUNTIME
+from typeserializers.kernel.known_serializers import RUNTIME
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.kernel.value_hooks import exact_parts, size_of_parts
 

@@ -21,9 +21,8 @@ from snapshots.compatibility import TypeSerializerSchemaCompatibility
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import MalformedDataError
+from snapshots.errors import MalformedDataError, misfit, shown
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, rules_in_use
-from snapshots.value_text import misfit, shown
 from typeserializers.containers.eithers import EitherSerializer
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, indented

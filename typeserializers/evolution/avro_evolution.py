@@ -19,14 +19,26 @@ from typing import Any, Final
 
 from attrs import evolve, frozen
 
-from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility, worst_kind
-from snapshots.refusals import another_serializer
+from snapshots.compatibility import (
+    FieldVerdict,
+    Finding,
+    TypeSerializerSchemaCompatibility,
+    another_serializer,
+    worst_kind,
+)
+from snapshots.compatibility_report import SEVERITY
+from snapshots.errors import shown
 from snapshots.type_serializer_snapshot import RULES
-from snapshots.value_text import shown
-from snapshots.verdict_tree import SEVERITY
-from typeserializers.avro.avro_schemas import NAMED_KINDS, NamedSchemas, layout_of, named_schemas, type_of
-from typeserializers.avro.avro_serializer import AvroSerializer, AvroSerializerSnapshot
-from typeserializers.evolution.evolution_plans import AvroPlan
+from typeserializers.avro import (
+    NAMED_KINDS,
+    AvroSerializer,
+    AvroSerializerSnapshot,
+    NamedSchemas,
+    layout_of,
+    named_schemas,
+    type_of,
+)
+from typeserializers.evolution.plans import AvroPlan
 from typeserializers.evolution.record_evolution import match_fields
 from typeserializers.kernel.type_serializer import TypeSerializer
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
-from snapshots.plans import REWRITE
+from snapshots.compatibility import REWRITE, FieldVerdict, Finding, TypeSerializerSchemaCompatibility
 from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot, resolve_compatibility
 from typeserializers.scalars.literals import LiteralSerializer, LiteralSerializerSnapshot
 

@@ -23,17 +23,18 @@ from typing import Any
 from attrs import define, field
 
 from snapshots.compatibility import (
+    AS_IS,
     CompatibilityKind,
     FieldVerdict,
     Finding,
+    Plan,
     TypeSerializerSchemaCompatibility,
+    another_serializer,
     worst_kind,
 )
 from snapshots.errors import UnresolvableSerializerError
-from snapshots.plans import AS_IS, Plan
-from snapshots.refusals import another_serializer
 from snapshots.type_serializer_snapshot import RULES, resolve_compatibility
-from typeserializers.evolution.evolution_plans import Origin, PojoPlan
+from typeserializers.evolution.plans import Origin, PojoPlan
 from typeserializers.evolution.record_evolution import (
     FieldMatch,
     ambiguous_rename,
@@ -44,8 +45,8 @@ from typeserializers.evolution.record_evolution import (
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.pojos.pojo_format import UnreadableSnapshot, WrittenPart, WrittenPojo
+from typeserializers.pojos.pojo_serializer import PojoSerializer, PojoSerializerSnapshot
 from typeserializers.pojos.pojo_shape import PojoField
-from typeserializers.pojos.pojos import PojoSerializer, PojoSerializerSnapshot
 
 
 @define

@@ -21,7 +21,7 @@ from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_c
 from typeserializers.containers.lists import ListSerializerSnapshot
 from typeserializers.containers.maps import MapSerializerSnapshot
 from typeserializers.containers.ttl import TtlSerializer, TtlSerializerSnapshot
-from typeserializers.evolution.evolution_plans import TimestampPlan, TimestampRemovalPlan
+from typeserializers.evolution.plans import TimestampPlan, TimestampRemovalPlan
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ goes from one type over to another, such as from ``int`` to ``float``, though a 
     became-union                migration: every old value is of the member that is named
     union-member-missing        refused: the old type is none of the members
 
-What is inside a member may change as the field of a record may (`typeserializers.evolution.part_evolution`).
+What is inside a member may change as the field of a record may (`typeserializers.evolution.record_evolution`).
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from typing import Any
 from attrs import frozen
 
 from snapshots.compatibility import (
+    AS_IS,
+    AsIsPlan,
     CompatibilityKind,
     FieldVerdict,
     Finding,
+    Plan,
     TypeSerializerSchemaCompatibility,
+    another_serializer,
     worst_kind,
 )
 from snapshots.errors import StateFormatError, UnresolvableSerializerError
-from snapshots.plans import AS_IS, AsIsPlan, Plan
-from snapshots.refusals import another_serializer
 from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot
 from typeserializers.containers.nullable import NullableSerializerSnapshot
 from typeserializers.containers.unions import UnionSerializer, UnionSerializerSnapshot
-from typeserializers.evolution.evolution_plans import BecameUnionPlan, Origin, UnionPlan
-from typeserializers.evolution.part_evolution import is_promotion, resolve_part
-from typeserializers.evolution.record_evolution import names_in_circles
+from typeserializers.evolution.plans import BecameUnionPlan, Origin, UnionPlan
+from typeserializers.evolution.record_evolution import is_promotion, names_in_circles, resolve_part
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 

@@ -1,4 +1,11 @@
-"""The shared body of serializers whose value is a fixed row of numbers, such as a date or a window.
+"""What of a value does not come back from the bytes that another library has written for it.
+
+Libraries that are handed a value and a type make the one fit the other: they round whole numbers to doubles, cut off
+microseconds where milliseconds are stored, take the zone of the host for a time without one, make infinity of what is
+too large. State would then hold another value than the one it was given, and nobody would be told. So a serializer that
+leaves the writing to a library compares what comes back, and refuses what is not equal.
+
+The shared body of serializers whose value is a fixed row of numbers, such as a date or a window.
 
 A subclass names a value class, the ``struct`` format of its bytes and the attributes that go there. What Flink writes
 for null, where it writes one at all, is one more row of numbers, which no real value has.
@@ -7,17 +14,20 @@ A value of exactly the value class was validated when it was made and is written
 goes through `converted`, where a subclass says what it accepts besides (a ``datetime`` for an `Instant`) and refuses
 the rest with the reason; the same function therefore answers for the compiled and the view-based code and for
 `problems`.
+
+Serializers of types that have one value: one zero byte, and nothing else is written or read.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.value_text import misfit
+from snapshots.errors import MalformedDataError, misfit, shown
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 
@@ -107,3 +117,85 @@ class FixedFieldsSerializer(CompiledTypeSerializer[T]):
             struct.pack(">" + self.format_characters, *self.fields_of(value))
         except (struct.error, TypeError, ValueError, OverflowError) as error:
             yield misfit(path, value, error)
+
+
+class SingleValueSerializer(CompiledTypeSerializer[T]):
+    """The shared body: a subclass names the value, whose ``repr`` is used in messages."""
+
+    value: ClassVar[Any]
+
+    @property
+    def length(self) -> int:
+        return 1
+
+    @property
+    def is_immutable_type(self) -> bool:
+        return True
+
+    @property
+    def equal_values_have_equal_bytes(self) -> bool:
+        return True
+
+    def create_instance(self) -> T:
+        value: T = self.value
+        return value
+
+    def write_to(self, value: T, out: DataOutputView) -> None:
+        self._require(value)
+        out.write(b"\x00")
+
+    def read_from(self, source: DataInputView) -> T:
+        require_zero(source.read_unsigned_byte())
+        return self.create_instance()
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        emitter.line(f"{emitter.function.bind('require', self._require)}({value})")
+        emitter.append("b'\\x00'")
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        byte = emitter.fixed("B")
+        emitter.line(f"{emitter.function.bind('require_zero', require_zero)}({byte})")
+        return emitter.function.bind("value", self.value)
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        if value is not self.value:
+            yield misfit(path, value, f"is not {self.value!r}")
+
+    def _require(self, value: Any) -> None:
+        if value is not self.value:
+            raise TypeError(f"{shown(value)} is not {self.value!r}")
+
+
+def require_zero(byte: int) -> None:
+    """Raises `MalformedDataError` for anything but the one byte that is ever written."""
+    if byte:
+        raise MalformedDataError(f"a value of a type with one value is one zero byte, found {byte:#x}")
+
+
+def _as_given(value: Any, read: Any) -> Any:
+    return value
+
+
+def lost_values(value: Any, read: Any, path: str, meant: Callable[[Any, Any], Any] = _as_given) -> Iterator[str]:
+    """The parts of a value that would come back as others, each with its path; none if all that is stored is equal.
+
+    A tuple may come back as a list, and a Python float rounded to fewer bits, as long as it stays finite: types of
+    fewer bits are for that. ``meant`` gives the value proper of one that also says how it is to be written.
+    """
+    value = meant(value, read)
+    if value == read or _is_rounded(value, read):
+        return
+    if isinstance(value, Mapping) and isinstance(read, dict) and value.keys() == read.keys():
+        for name, part in value.items():
+            yield from lost_values(part, read[name], f"{path}.{name}", meant)
+    elif isinstance(value, (list, tuple)) and isinstance(read, (list, tuple)) and len(value) == len(read):
+        for place, part in enumerate(value):
+            yield from lost_values(part, read[place], f"{path}[{place}]", meant)
+    else:
+        yield f"{path or 'value'}: {shown(value)} would come back as {shown(read)}"
+
+
+def _is_rounded(value: Any, read: Any) -> bool:
+    if not isinstance(value, float) or not isinstance(read, float):
+        return False
+    return math.isnan(value) if math.isnan(read) else math.isfinite(read)

@@ -9,6 +9,10 @@ there. It is looked up among the serializers of the program that are passed, wit
 Without any, a record or an enum is restored as a stand-in, which has the same fields or constants, and no pickle is
 unpickled. What is passed travels to `TypeSerializerSnapshot.restore_serializer` of the snapshots inside by the context
 of the call, so that a snapshot which has nothing to look up need not know of it.
+
+The names of Flink's snapshot classes, used as our stable names wherever the layout is Flink's.
+
+They are written to disk in every snapshot: do not change them.
 """
 
 from __future__ import annotations
@@ -16,11 +20,21 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from typeserializers.kernel.held_parts import all_inside
+from typeserializers.kernel.references import all_inside
 from typeserializers.kernel.type_serializer import TypeSerializer
+
+BASE: Final = "org.apache.flink.api.common.typeutils.base."
+ARRAY: Final = BASE + "array."
+RUNTIME: Final = "org.apache.flink.api.java.typeutils.runtime."
+
+
+def nested_snapshot(package: str, serializer: str) -> str:
+    """The usual form: a class ``XSerializerSnapshot`` inside ``XSerializer``."""
+    return f"{package}{serializer}${serializer}Snapshot"
+
 
 S = TypeVar("S", bound=TypeSerializer[Any])
 

@@ -1,4 +1,6 @@
-"""References: how a record may contain itself.
+"""What a serializer is made of: itself and every serializer inside it.
+
+References: how a record may contain itself.
 
 The serializer of a record that contains itself cannot contain itself; at that place stands a `ReferenceSerializer`,
 which knows the record by name and is bound to its serializer once that is made. Generated code looks the codec up when
@@ -207,3 +209,20 @@ class ReferenceSerializerSnapshot(RuledTypeSerializerSnapshot[Any]):
 
     def restore_serializer(self) -> ReferenceSerializer:
         return open_reference(self.name, self.name)
+
+
+def all_inside(serializer: TypeSerializer[Any]) -> Iterator[TypeSerializer[Any]]:
+    """The serializer and all inside it, through composites, records and POJOs; a reference is not followed."""
+    yield serializer
+    for part in directly_inside(serializer):
+        yield from all_inside(part)
+
+
+def directly_inside(serializer: TypeSerializer[Any]) -> tuple[TypeSerializer[Any], ...]:
+    """The serializers that this one is put together from."""
+    if holds_references(serializer):
+        return tuple(serializer.held_serializers())
+    snapshot = serializer.snapshot_configuration()
+    if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
+        return ()
+    return tuple(snapshot.nested_serializers(serializer))

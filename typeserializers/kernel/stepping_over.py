@@ -15,7 +15,7 @@ from typing import Any
 from snapshots.data_views import DataInputView
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.kernel.code_generation import ReadEmitter
-from typeserializers.kernel.reading_only import ReadingSerializer
+from typeserializers.kernel.compiled import ReadingSerializer
 from typeserializers.kernel.references import ReferenceSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.kernel.value_hooks import is_own_word

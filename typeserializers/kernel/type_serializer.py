@@ -7,6 +7,11 @@ values and ``bytes``; for a hand-written serializer the pair merely calls it.
 Invariants that every serializer keeps (the contract kit checks them): the encoding is self-delimiting, so that values
 can be written one after the other and read back without lengths in between; equal configuration means equal
 serializers; a failed write leaves nothing behind; reading never needs more than the bytes of the value.
+
+Snapshots of serializers without configuration that take over the state of a few others.
+
+The old snapshot of a simple serializer refuses every other class; the new one may then adopt it, by the rule in
+`typeserializers.evolution.simple_evolution`.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import contextlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from attrs import frozen
 
@@ -35,7 +40,16 @@ from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitte
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+
 T = TypeVar("T")
+
+
+class AdoptingTypeSerializerSnapshot(SimpleTypeSerializerSnapshot[T]):
+    """A simple snapshot with a list of others whose values its serializer accepts."""
+
+    adopted_snapshots: ClassVar[tuple[str, ...]] = ()
+    """The stable names of the snapshots that are taken over."""
+
 
 MAX_PROBLEMS = 20
 """How many misfits of one value an error tells."""

@@ -1,4 +1,1 @@
-"""POJOs: records in the layout of Flink's PojoSerializer, with subclasses; and what their snapshots hold.
-
-What may change about a POJO is judged in `typeserializers.evolution`.
-"""
+"""Records in the layout of Flink's POJOs, with their subclasses."""

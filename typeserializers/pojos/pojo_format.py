@@ -21,7 +21,7 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import read_versioned_snapshot, snapshot_to_bytes
 from snapshots.errors import MalformedDataError, SnapshotFormatError, StateFormatError, UnresolvableSerializerError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from typeserializers.containers.optional_maps import OptionalEntry, read_optional_map, write_optional_map
+from typeserializers.containers.maps import OptionalEntry, read_optional_map, write_optional_map
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 CURRENT_VERSION: Final = 2

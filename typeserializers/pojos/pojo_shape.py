@@ -19,16 +19,17 @@ from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.serializer_inference import DEFAULT_RULES, Inference, InferenceRules, UnknownTypeError
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.pojos.pojo_format import WrittenPart, WrittenPojo
-from typeserializers.records.record_checks import (
+from typeserializers.records.record_format import is_field_name
+from typeserializers.records.record_serializer import (
+    AttrsSerializer,
+    arguments_of,
     check_defaults,
     check_shape,
     check_values_are_kept,
     refuse_undecorated,
+    stand_in_class,
 )
-from typeserializers.records.record_construction import arguments_of, stand_in_class
-from typeserializers.records.record_format import is_field_name
 from typeserializers.records.record_shape import RecordField, RecordShape, shape_of
-from typeserializers.records.records import AttrsSerializer
 
 POJO_CLASS_ATTRIBUTE: Final = "__pojo_class__"
 

@@ -1,17 +1,49 @@
-"""The families of record classes that Python users write most: attrs classes, dataclasses and NamedTuples."""
+"""pydantic models as records: field by field, by pydantic's own account of them. pydantic 2.11 or newer.
+
+A record is made by the model's own validation, with its fields by name, as the constructors of attrs classes and
+dataclasses run when a record is read: what a validator changes it changes again, and what it refuses of old data is
+told by the migration with its state, path and value. The other names that a model takes a field by in its input
+(``alias``, ``validation_alias``, ``AliasChoices``) count as former names of the field, unless another field has such a
+name.
+
+What no field says is not stored: computed fields and cached properties are derived again, and ``model_fields_set`` is
+every field of a record that was read. Where something of a value would be lost, or would come back as another type, the
+model is refused.
+
+The families of record classes that Python users write most: attrs classes, dataclasses and NamedTuples.
+
+``msgspec.Struct`` classes as records: field by field, by msgspec's own account of them.
+
+A record is made by the constructor of the class, with its fields by name; like msgspec's own constructor that checks no
+types, and runs ``__post_init__``. The name of a field in messages (``rename``, ``field(name=...)``) counts as a former
+name of it, unless another field has that name. How a struct looks in messages says nothing about how it is stored:
+tags, ``array_like``, ``omit_defaults`` and ``forbid_unknown_fields`` may come and go.
+"""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import inspect
-from collections.abc import Sequence
-from typing import Any, Final
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, Final
 
 import attrs
+from attrs import evolve
 
 from typeserializers.kernel.record_families import ABSENT, DeclaredField, RecordFamily, resolved_hints
 
-__all__ = ["AttrsFamily", "DataclassFamily", "NamedTupleFamily"]
+__all__ = [
+    "AttrsFamily",
+    "DataclassFamily",
+    "MsgspecFamily",
+    "NamedTupleFamily",
+    "PydanticDataclassFamily",
+    "PydanticFamily",
+]
+
 
 _MARKS: Final = ("__attrs_attrs__", "__dataclass_fields__")
 """What a decorator leaves in the class that it was put on."""
@@ -129,3 +161,206 @@ def _dataclass_field(item: dataclasses.Field[Any], hint: Any) -> DeclaredField:
         item.metadata,
         is_given=bool(item.init),
     )
+
+
+class MsgspecFamily(RecordFamily):
+    """Subclasses of ``msgspec.Struct``. msgspec is only looked for, never imported."""
+
+    description = "msgspec structs"
+
+    def recognizes(self, candidate: type) -> bool:
+        msgspec = _msgspec()
+        return msgspec is not None and issubclass(candidate, msgspec.Struct)
+
+    def refusal(self, record_class: Any) -> str | None:
+        if record_class is _msgspec().Struct:
+            return "any struct could be meant by Struct: name the class, or a union of those that may occur"
+        return None
+
+    def fields(self, record_class: Any) -> Sequence[DeclaredField]:
+        msgspec = _msgspec()
+        declared = msgspec.structs.fields(record_class)
+        names = {one.name for one in declared}
+        return [
+            DeclaredField(
+                one.name,
+                one.type,
+                ABSENT if one.default is msgspec.NODEFAULT else one.default,
+                None if one.default_factory is msgspec.NODEFAULT else one.default_factory,
+                one.name,
+                True,
+                former_names=() if one.encode_name in names else (one.encode_name,),
+            )
+            for one in declared
+        ]
+
+    def is_frozen(self, record_class: Any) -> bool:
+        return bool(record_class.__struct_config__.frozen)
+
+    def maker(self, record_class: Any) -> Callable[..., Any]:
+        return _StructMaker(record_class)
+
+
+class _StructMaker(functools.partial[Any]):
+    """The class itself, which says so if it arrives in another process without its fields."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        struct: Any = self.func
+        return _arrived, (struct, struct.__struct_fields__)
+
+
+def _arrived(struct: Any, fields: tuple[str, ...]) -> _StructMaker:
+    if struct.__struct_fields__ != fields:
+        # What sends classes by value sets their attributes afterwards; msgspec lays a class out when it is made.
+        raise TypeError(
+            f"the struct {struct.__qualname__} arrived in this process without its fields, since structs of a main "
+            f"script or a notebook cannot be sent to workers: define it in a module that the workers import"
+        )
+    return _StructMaker(struct)
+
+
+def _msgspec() -> Any:
+    return sys.modules.get("msgspec")
+
+
+_NEEDED: Final = (2, 11)
+
+
+class PydanticFamily(RecordFamily):
+    """Subclasses of ``pydantic.BaseModel``, ``RootModel`` among them. pydantic is only looked for, never imported."""
+
+    description = "pydantic models"
+
+    def recognizes(self, candidate: type) -> bool:
+        pydantic = _pydantic()
+        return pydantic is not None and issubclass(candidate, pydantic.BaseModel)
+
+    def refusal(self, record_class: Any) -> str | None:
+        return next(_refusals(record_class), None)
+
+    def fields(self, record_class: Any) -> Sequence[DeclaredField]:
+        if not record_class.__pydantic_complete__:
+            # As pydantic does at the first use of a model with names that were not defined yet.
+            record_class.model_rebuild(_parent_namespace_depth=0)
+        declared = record_class.model_fields
+        return [_declared(name, one, declared) for name, one in declared.items()]
+
+    def is_frozen(self, record_class: Any) -> bool:
+        return bool(record_class.model_config.get("frozen"))
+
+    def maker(self, record_class: Any) -> Callable[..., Any]:
+        made = _root if _is_root(record_class) else _validated
+        return functools.partial(made, record_class)
+
+
+class PydanticDataclassFamily(RecordFamily):
+    """Classes made by ``pydantic.dataclasses.dataclass``: made again by their constructor, which validates."""
+
+    description = "pydantic dataclasses"
+
+    def recognizes(self, candidate: type) -> bool:
+        own = candidate.__dict__
+        return "__dataclass_fields__" in own and "__pydantic_validator__" in own and _pydantic() is not None
+
+    def refusal(self, record_class: Any) -> str | None:
+        return _EXTRA if record_class.__pydantic_config__.get("extra") == "allow" else None
+
+    def fields(self, record_class: Any) -> Sequence[DeclaredField]:
+        declared = record_class.__pydantic_fields__
+        return [
+            evolve(
+                _declared(name, one, declared),
+                argument=next(_aliases(one), name),
+                is_given=one.init is not False,
+                # What pydantic makes of a `dataclasses.field` knows nothing of its metadata.
+                metadata=record_class.__dataclass_fields__[name].metadata,
+            )
+            for name, one in declared.items()
+        ]
+
+    def is_frozen(self, record_class: Any) -> bool:
+        return bool(record_class.__dataclass_params__.frozen)
+
+
+_EXTRA: Final = "with extra='allow' what is no field would be lost: declare a field for it, such as a dict"
+
+
+def _pydantic() -> Any:
+    return sys.modules.get("pydantic")
+
+
+def _is_root(record_class: Any) -> bool:
+    return bool(getattr(record_class, "__pydantic_root_model__", False))
+
+
+def _validated(model: Any, /, **values: Any) -> Any:
+    return model.model_validate(values, by_alias=False, by_name=True)
+
+
+def _root(model: Any, /, root: Any) -> Any:
+    return model.model_validate(root)
+
+
+def _declared(name: str, info: Any, declared: Any) -> DeclaredField:
+    default: Any = ABSENT
+    factory: Callable[[], Any] | None = None
+    if info.default_factory is not None:
+        # A factory that takes what was validated before it cannot complete a record that does not exist yet.
+        factory = None if info.default_factory_takes_validated_data else info.default_factory
+    elif not info.is_required():
+        default = info.default
+        if type(default).__hash__ is None:
+            # As pydantic does it for every model, so that two never share what can be changed.
+            default, factory = ABSENT, functools.partial(copy.deepcopy, default)
+    hint = info.annotation
+    if info.metadata:
+        annotated: Any = Annotated
+        with_metadata = (hint, *info.metadata)
+        hint = annotated[with_metadata]
+    names = dict.fromkeys(alias for alias in _aliases(info) if alias not in declared)
+    return DeclaredField(name, hint, default, factory, name, True, former_names=tuple(names))
+
+
+def _aliases(info: Any) -> Iterator[str]:
+    """The names of a field in the input; not those that lead into a value, which are no names."""
+    validation_alias = info.validation_alias
+    choices = getattr(validation_alias, "choices", [validation_alias])
+    for alias in (*choices, info.alias):
+        if isinstance(alias, str):
+            yield alias
+
+
+def _refusals(model: Any) -> Iterator[str]:
+    """Why a model cannot be stored, each with what to do."""
+    pydantic: Any = _pydantic()
+    version = tuple(int(part) for part in pydantic.VERSION.split(".")[:2])
+    if version < _NEEDED:
+        yield f"pydantic {pydantic.VERSION} is installed, and models as records need 2.11: upgrade it"
+    if model in (pydantic.BaseModel, pydantic.RootModel):
+        yield f"any model could be meant by {model.__name__}: name the model, or a union of those that may occur"
+    generic = model.__pydantic_generic_metadata__
+    if generic["parameters"]:
+        yield "it stands for any type: name a subclass in which its parameters are types"
+    if generic["origin"] is not None:
+        yield (
+            f"a generic model has no name of its own for each of its types: write a subclass, as in "
+            f"class {generic['origin'].__name__}OfThese({model.__name__}): ..., and use that"
+        )
+    if model.__private_attributes__:
+        yield (
+            f"its private attributes ({', '.join(model.__private_attributes__)}) would be lost: make them fields, with "
+            f"exclude=True if they are not for output, or derive them in a functools.cached_property"
+        )
+    if model.model_config.get("extra") == "allow":
+        yield _EXTRA
+    if model.model_config.get("use_enum_values"):
+        yield (
+            "with use_enum_values its values are not of the types of its fields: leave it out, or declare the fields "
+            "as what the constants stand for"
+        )
+    own_init = pydantic.RootModel.__init__ if _is_root(model) else pydantic.BaseModel.__init__
+    if model.__init__ is not own_init:
+        yield (
+            "its __init__ of its own need not take the fields, and nothing else, by their names: put what it does into "
+            "a model validator, or into a classmethod that makes the value"
+        )

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from attrs import evolve, field, frozen
 
+from snapshots.composite import merge_all
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import read_versioned_snapshot, write_versioned_snapshot
 from snapshots.errors import SerializationError, SnapshotFormatError
-from snapshots.merging import merge_all
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.kernel.record_families import ABSENT
 from typeserializers.kernel.type_serializer import TypeSerializer

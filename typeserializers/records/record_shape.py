@@ -3,25 +3,43 @@
 A shape is read once from a class, by the family that it is of (`shape_of`). Two shapes are equal if their names,
 their schema versions, and the names and serializers of their fields are: the class itself does not count, so that a
 record restored without its class compares equal to one with it.
+
+The names of the fields of any object that is a record, without its type hints: for printing and for emitting it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+import attrs
 from attrs import field, frozen
 
-from typeserializers.kernel.field_metadata import (
+from typeserializers.kernel.record_families import (
+    ABSENT,
     CONVERTER_KEY,
     FORMER_NAMES_KEY,
+    DeclaredField,
     FieldConverter,
     RecordConverter,
+    RecordFamily,
     metadata_of,
 )
-from typeserializers.kernel.record_families import ABSENT, DeclaredField, RecordFamily
 from typeserializers.kernel.serializer_inference import Inference, UnknownTypeError
 from typeserializers.kernel.type_serializer import TypeSerializer
+
+__all__ = ["field_names"]
+
+
+_FIELDS_OF_A_CLASS: Final = ("__dataclass_fields__", "__struct_fields__", "__pydantic_fields__")
+"""Where dataclasses, msgspec structs and pydantic models have the names of their fields."""
+
+
+def field_names(kind: type) -> tuple[str, ...] | None:
+    """The names in their order; None for a class that has no such fields. Those of a NamedTuple are its `_fields`."""
+    if attrs.has(kind):
+        return tuple(attribute.name for attribute in attrs.fields(kind))
+    return next((tuple(getattr(kind, one)) for one in _FIELDS_OF_A_CLASS if hasattr(kind, one)), None)
 
 
 @frozen

@@ -18,12 +18,11 @@ from typing import Any, Final
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import EndOfDataError, MalformedDataError
+from snapshots.errors import EndOfDataError, MalformedDataError, misfit
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
-from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.flink_names import BASE, nested_snapshot
+from typeserializers.kernel.known_serializers import BASE, nested_snapshot
 
 MAX_DIGITS: Final = 32_768
 """The most digits of a decimal."""

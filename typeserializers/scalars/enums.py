@@ -6,7 +6,7 @@ The snapshot holds the name of the enum and the names of its constants in wire o
 
     content := UTF(enum name) i32(constants) UTF(constant name)*
 
-How an enum may change is in `typeserializers.evolution.enum_evolution`.
+How an enum may change is in `typeserializers.evolution.simple_evolution`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from typing import Any, Final, TypeVar
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import SnapshotFormatError, UnresolvableSerializerError
+from snapshots.errors import SnapshotFormatError, UnresolvableSerializerError, cut, misfit, printable
 from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot
-from snapshots.value_text import cut, misfit, printable
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.flink_names import BASE, nested_snapshot
-from typeserializers.kernel.known_serializers import known_of
+from typeserializers.kernel.known_serializers import BASE, known_of, nested_snapshot
 
 C = TypeVar("C", bound=enum.Enum)
 

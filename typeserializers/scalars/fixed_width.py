@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
+from snapshots.errors import misfit
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
-from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.flink_names import BASE, nested_snapshot
+from typeserializers.kernel.known_serializers import BASE, nested_snapshot
 
 N = TypeVar("N", bound=float)
 

@@ -18,9 +18,8 @@ from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaC
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import MalformedDataError, StateFormatError
+from snapshots.errors import MalformedDataError, StateFormatError, cut, misfit, shown
 from snapshots.type_serializer_snapshot import resolve_compatibility
-from snapshots.value_text import cut, misfit, shown
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer

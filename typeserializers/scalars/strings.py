@@ -1,22 +1,545 @@
-"""The serializer of text, in Flink's encoding (see `typeserializers.scalars.string_encoding`).
+"""The serializer of one character: Java's ``char``, a UTF-16 code unit in two bytes.
+
+A character beyond U+FFFF is two code units and does not fit; a lone surrogate is one and survives.
+
+Flink's string encoding of text that is not ASCII, many characters at a time.
+
+A loop in Python over the characters takes half a microsecond for each of them. Here a block of characters is one large
+integer, one lane per character, and a few operations on the integer work on all lanes at once ("SIMD within a
+register", Lamport 1975). What makes it possible is that the bytes of a character that are not there are zero in its
+lane, and ``bytes.translate`` deletes zeros at the speed of C. So a NUL cannot be among the characters: whoever calls
+keeps such text out, and all else that a block cannot hold (numbers with needless bytes, or beyond 16 bits).
+
+Lanes come from, and go to, the form of Unicode that is nearest to the numbers:
+
+    to write    UTF-8    each character has three bytes there, as in Chinese, Japanese and Korean: 24 bits a lane
+                UTF-16   no number has three bytes, as in European languages and many more: 16 bits
+                UTF-32   anything else, with the halves of what is beyond 16 bits as characters: 32 bits
+    to read     UTF-8    each number has three bytes: 24 bits
+                UTF-16   each has two or three: without the third bytes they are pairs, of 16 bits; the third ones are
+                         found again among the last bytes of all numbers
+                both     anything else: each byte has 16 bits; a number is put together in the lane of its first byte,
+                         the others become zero, and in UTF-8, where no byte of a character is, zeros are deleted
+
+The operations are cheap beside what they are surrounded by. A pass that deletes bytes takes twice as long where the
+processor cannot foretell which: so there is at most one, or two, and numbers are counted as bits. The codecs are called
+by themselves: ``str.encode`` and ``bytes.decode`` look them up by name and run Python for UTF-16, at twice its cost.
+
+Flink's string encoding: a variable-length count, then a variable-length number per UTF-16 code unit.
+
+    varint := 7 bits per byte, low bits first, high bit set on all but the last byte
+    string := varint(code units + 1) varint(code unit)*          null := 00
+
+An ASCII text is therefore its ASCII bytes behind its length, which is what the fast path relies on. Surrogates are
+written as they are, so a lone one survives.
+
+The serializer of text, in Flink's encoding (see `typeserializers.scalars.strings`).
 
 It also writes None, as Flink's does; a record nevertheless refuses None in a field that is not optional.
 """
 
 from __future__ import annotations
 
+import array
+import functools
+import sys
+from codecs import utf_16_le_decode, utf_16_le_encode, utf_32_le_encode
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
+from snapshots.errors import EndOfDataError, MalformedDataError, misfit
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
-from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.flink_names import BASE, nested_snapshot
+from typeserializers.kernel.known_serializers import BASE, nested_snapshot
 from typeserializers.kernel.value_hooks import is_plain_text
-from typeserializers.scalars.string_encoding import SMALL_LENGTHS, decode_units, encode_varint, read_text, write_text
+
+BLOCK_UNITS: Final = 256
+BLOCK_BYTES: Final = 3 * BLOCK_UNITS
+
+HIGH_BYTES: Final = bytes(range(0x80, 0x100))
+"""The bytes of a number of variable length that are not its last one."""
+
+
+def _lanes(lane: str, count: int = BLOCK_BYTES) -> int:
+    """An integer of equal lanes, the lane written in hexadecimal digits with the highest byte first."""
+    return int.from_bytes(bytes.fromhex(lane)[::-1] * count, "little")
+
+
+_LEADS: Final = _lanes("0000f0")
+_BITS_0_TO_5_AND_FLAG: Final = _lanes("0000bf")
+_BIT_6: Final = _lanes("000040")
+_BITS_7_TO_11: Final = _lanes("001f00")
+_BITS_12_TO_13_AND_FLAG: Final = _lanes("00e000")
+_MIDDLE_FLAG: Final = _lanes("008000")
+_BITS_14_TO_15: Final = _lanes("030000")
+
+_TRIPLE: Final = _lanes("fc8080")
+_BITS_0_TO_5_BEHIND: Final = _lanes("3f0000")
+_BIT_6_BEHIND: Final = _lanes("000100")
+_BITS_7_TO_11_BEHIND: Final = _lanes("003e00")
+_BITS_12_TO_13_BEFORE: Final = _lanes("000003")
+_BITS_14_TO_15_BEFORE: Final = _lanes("00000c")
+
+_ABOVE_7_BITS: Final = _lanes("0000ff80")
+_ABOVE_14_BITS_MOVED: Final = _lanes("00018000")
+_ABOVE_16_BITS: Final = _lanes("001f0000")
+_MIDDLE_AND_LAST: Final = _lanes("00808000")
+_FIRST: Final = _lanes("00000080")
+_NARROW_ABOVE_7_BITS: Final = _lanes("ff80")
+_NARROW_ABOVE_14_BITS: Final = _lanes("c000")
+_NARROW_LAST: Final = _lanes("8000")
+
+_HIGH_BIT: Final = _lanes("0080")
+_LOW_BITS: Final = _lanes("007f")
+_MIDDLE_BITS: Final = _lanes("3f80")
+_NARROW_HIGH: Final = _lanes("8000")
+_NO_THIRD_BYTE: Final = _lanes("00fc")
+
+_BYTE_HIGH_BIT: Final = _lanes("80")
+
+
+@functools.lru_cache(maxsize=5 * BLOCK_UNITS)
+def _exactly(lane: str, count: int) -> int:
+    """So many lanes and no more: to add, or to compare with."""
+    return _lanes(lane, count)
+
+
+def encode_block(text: str, utf_8: bytes) -> tuple[int, bytes]:
+    """The number of code units of a text and their encoding; it is in UTF-8, surrogates too, beside itself.
+
+    The text must not be empty, have more than `BLOCK_UNITS` code units, or NUL among them.
+    """
+    size = len(utf_8)
+    count = len(text)
+    if size == 3 * count:
+        units = int.from_bytes(utf_8, "little")
+        if units & _LEADS == _exactly("0000e0", count):
+            # None has four bytes in UTF-8, and another fewer: 4, 6 and 6 bits, the highest ones first. What has a
+            # byte of its own here, flags the one before it.
+            units = (
+                units >> 16 & _BITS_0_TO_5_AND_FLAG
+                | units >> 2 & _BIT_6
+                | units >> 1 & _BITS_7_TO_11
+                | units << 13 & _BITS_12_TO_13_AND_FLAG
+                | units << 12 & _MIDDLE_FLAG
+                | units << 14 & _BITS_14_TO_15
+            )
+            return count, units.to_bytes(size, "little").translate(None, b"\0")
+    elif size <= 2 * count:
+        narrow = utf_16_le_encode(text, "surrogatepass")[0]
+        units = int.from_bytes(narrow, "little")
+        if not units & _NARROW_ABOVE_14_BITS:
+            # At most two bytes each: bits 7 to 13 move up by one.
+            units += units & _NARROW_ABOVE_7_BITS
+            count = len(narrow) >> 1
+            flags = (units + _exactly("7f00", count) & _NARROW_LAST) >> 8
+            return count, (units | flags).to_bytes(2 * count, "little").translate(None, b"\0")
+    wide = utf_32_le_encode(text, "surrogatepass")[0]
+    units = int.from_bytes(wide, "little")
+    if units & _ABOVE_16_BITS:
+        narrow = utf_16_le_encode(text, "surrogatepass")[0]
+        count = len(narrow) >> 1
+        lanes = bytearray(4 * count)
+        lanes[::4], lanes[1::4] = narrow[::2], narrow[1::2]
+        units = int.from_bytes(lanes, "little")
+    # Bits 7 to 13 move up by one, bits 14 and 15 by two.
+    units += units & _ABOVE_7_BITS
+    units += units & _ABOVE_14_BITS_MOVED
+    flags = (units + _exactly("007f7f00", count) & _MIDDLE_AND_LAST) >> 8
+    return count, (units | flags | flags >> 8 & _FIRST).to_bytes(4 * count, "little").translate(None, b"\0")
+
+
+def count_numbers(data: bytes) -> int:
+    """How many numbers end in the data."""
+    if not 32 < len(data) <= BLOCK_BYTES:
+        return len(data.translate(None, HIGH_BYTES))
+    return len(data) - (int.from_bytes(data, "little") & _BYTE_HIGH_BIT).bit_count()
+
+
+def decode_block(data: bytes, count: int) -> str | None:
+    """The text of the data, which have at most `BLOCK_BYTES` and no zero; None unless ``count`` numbers fill them."""
+    size = len(data)
+    units = int.from_bytes(data, "little")
+    high = units & _BYTE_HIGH_BIT
+    if size - high.bit_count() != count or data[-1] >= 0x80:
+        return None
+    if size == 3 * count and units & _TRIPLE == _exactly("008080", count):
+        # Three bytes each, as the character has in UTF-8, unless it is half of one.
+        utf_8 = (
+            units << 16 & _BITS_0_TO_5_BEHIND
+            | units << 2 & _BIT_6_BEHIND
+            | units << 1 & _BITS_7_TO_11_BEHIND
+            | units >> 13 & _BITS_12_TO_13_BEFORE
+            | units >> 14 & _BITS_14_TO_15_BEFORE
+            | _exactly("8080e0", count)
+        )
+        try:
+            return utf_8.to_bytes(size, "little").decode()
+        except UnicodeDecodeError:
+            pass
+    behind = high << 8
+    if (high | behind).bit_count() != size:
+        # A byte is neither one that is not the last of its number, nor behind such a one.
+        return _decode_mixed(data)
+    # Two bytes each, or three: without the third ones, if there is no more in them than two bits, they are pairs.
+    third = (high & behind) << 8
+    pairs = (
+        (units ^ units & (third >> 7 | third >> 6)).to_bytes(size, "little").translate(None, b"\0") if third else data
+    )
+    if len(pairs) != 2 * count:
+        return None
+    units = int.from_bytes(pairs, "little")
+    goes_on = units & _NARROW_HIGH
+    units = units & _LOW_BITS | units >> 1 & _MIDDLE_BITS
+    if third:
+        lasts = int.from_bytes(utf_16_le_encode(data.translate(None, HIGH_BYTES).decode("latin-1"))[0], "little")
+        units |= lasts << 14 & (goes_on | goes_on >> 1)
+    return utf_16_le_decode(units.to_bytes(2 * count, "little"), "surrogatepass", True)[0]
+
+
+def _decode_mixed(data: bytes) -> str | None:
+    """What `decode_block` gives, for numbers of one, two and three bytes."""
+    wide = int.from_bytes(utf_16_le_encode(data.decode("latin-1"))[0], "little")
+    high = wide & _HIGH_BIT
+    # All bits of a lane are set where its byte is not the last one of its number.
+    goes_on = (high >> 7) * 0xFFFF
+    low = wide ^ high
+    # Of each byte the number that begins there, if it has one byte or two; then if it has three.
+    units = low | low >> 9 & goes_on
+    three = goes_on >> 16 & goes_on
+    if three:
+        last = wide >> 32 & three
+        if last & _NO_THIRD_BYTE:
+            return None
+        units |= last << 14
+    # A number that begins in the middle of another is none.
+    units ^= units & goes_on << 16
+    lanes = units.to_bytes(2 * len(data), "little")
+    try:
+        return utf_16_le_decode(lanes, "strict", True)[0].encode().translate(None, b"\0").decode()
+    except UnicodeDecodeError:
+        # Two surrogates that belong together have zeros between them.
+        kept = array.array("H", lanes)
+        if sys.byteorder == "big":
+            kept.byteswap()
+        kept = array.array("H", filter(None, kept))
+        if sys.byteorder == "big":
+            kept.byteswap()
+        return utf_16_le_decode(kept, "surrogatepass", True)[0]
+
+
+MAX_VARINT_BYTES: Final = 5
+
+MAX_REPLACED_CHARACTERS: Final = 8
+"""A text that is ASCII but for so many different characters has them replaced, one after the other."""
+
+MAX_REMEMBERED_UNITS: Final = BLOCK_UNITS
+MAX_REMEMBERED_TEXTS: Final = 1024
+"""Short texts come again and again in a state; of those that are not ASCII so many are remembered, each way."""
+
+_CHARACTERS_AT_A_TIME: Final = BLOCK_UNITS // 2
+_MAX_KNOWN_CHARACTERS: Final = 4096
+_ASCII: Final = bytes(range(0x80))
+_LATIN: Final = {byte: (f"{chr(byte)}\1", chr(byte)) for byte in range(0x80, 0x100)}
+"""Of each character of the upper half of Latin-1 its number, the bytes taken for characters, and itself."""
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+_encoded: dict[str, tuple[int, bytes]] = {}
+_decoded: dict[bytes, tuple[int, str]] = {}
+
+SMALL_LENGTHS: Final = tuple(bytes((length,)) for length in range(0x80))
+"""The one-byte varints, as a table: indexing it is the cheapest way to write a short length."""
+
+
+def encode_varint(number: int) -> bytes:
+    """The bytes of a non-negative number."""
+    if number < 0x80:
+        return SMALL_LENGTHS[number]
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def decode_varint(data: bytes, position: int) -> tuple[int, int]:
+    """The number at ``position`` and the position behind it."""
+    number = shift = 0
+    start = position
+    while True:
+        if position >= len(data):
+            raise EndOfDataError(f"a number of variable length at byte {start} is cut off: the data is truncated")
+        byte = data[position]
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, position
+        shift += 7
+        if position - start >= MAX_VARINT_BYTES:
+            raise MalformedDataError(f"a number of variable length at byte {start} does not end")
+
+
+def _remember(known: dict[_K, _V], key: _K, value: _V) -> None:
+    if len(known) >= MAX_REMEMBERED_TEXTS:
+        known.clear()
+    known[key] = value
+
+
+@functools.lru_cache(_MAX_KNOWN_CHARACTERS)
+def _forms(character: str) -> tuple[bytes, bytes, str | None]:
+    """A character in UTF-8 and as it is written here, and itself if it is more than one code unit."""
+    utf_8 = character.encode("utf-8", "surrogatepass")
+    units, encoded = encode_block(character, utf_8)
+    return utf_8, encoded, character if units > 1 else None
+
+
+def _replacements(others: bytes) -> list[tuple[bytes, bytes, str | None]] | None:
+    """The forms of the characters in the UTF-8, the smallest first; None if they are too many."""
+    characters = set(others.decode("utf-8", "surrogatepass"))
+    return (
+        [_forms(character) for character in sorted(characters)] if len(characters) <= MAX_REPLACED_CHARACTERS else None
+    )
+
+
+_known_replacements = functools.lru_cache(_MAX_KNOWN_CHARACTERS)(_replacements)
+
+
+@functools.lru_cache(_MAX_KNOWN_CHARACTERS)
+def _unit(number: bytes) -> str | None:
+    """The code unit of a number of two bytes or three; None unless it is well-formed."""
+    return decode_block(number, 1) if number[-1] else None
+
+
+def encode_units(text: str) -> tuple[int, bytes]:
+    """The number of UTF-16 code units of the text and their encoding."""
+    if text.isascii():
+        return len(text), text.encode("ascii")
+    known = _encoded.get(text)
+    if known is None:
+        known = _encode_new(text)
+        if known[0] <= MAX_REMEMBERED_UNITS and text.__class__ is str:
+            _remember(_encoded, text, known)
+    return known
+
+
+def _encode_new(text: str) -> tuple[int, bytes]:
+    """What `encode_units` gives of a text that is not remembered.
+
+    If it is ASCII but for a few characters, the text in UTF-8 has those replaced, the smallest first. Then what has
+    been written is never taken for a character that is still to be replaced: a number of two bytes has one high byte,
+    and the characters that follow the first number of three, which has two, have three high bytes at least.
+    """
+    units = len(text)
+    encoded = text.encode("utf-8", "surrogatepass")
+    more = len(encoded) - units
+    few = more <= MAX_REPLACED_CHARACTERS
+    if 2 * more > units or (not few and units <= BLOCK_UNITS):
+        # In one block all characters together take less time than so many replacements.
+        if units <= _CHARACTERS_AT_A_TIME and 0 not in encoded:
+            return encode_block(text, encoded)
+        return _encode_dense(text)
+    others = encoded.translate(None, _ASCII)
+    replacements = _known_replacements(others) if few else _replacements(others)
+    if replacements is None:
+        return _encode_dense(text)
+    for utf_8, number, astral in replacements:
+        encoded = encoded.replace(utf_8, number)
+        if astral is not None:
+            units += text.count(astral)
+    return units, encoded
+
+
+def _encode_dense(text: str) -> tuple[int, bytes]:
+    """What `encode_units` gives, many characters at a time."""
+    runs: list[bytes] = []
+    units = -1
+    for run in text.split("\0"):
+        blocks: list[bytes] = []
+        for start in range(0, len(run), _CHARACTERS_AT_A_TIME):
+            characters = run[start : start + _CHARACTERS_AT_A_TIME]
+            count, block = encode_block(characters, characters.encode("utf-8", "surrogatepass"))
+            units += count
+            blocks.append(block)
+        runs.append(b"".join(blocks))
+        units += 1
+    return units, b"\0".join(runs)
+
+
+def decode_units(data: bytes, position: int, count: int) -> tuple[str, int]:
+    """The text of ``count`` code units at ``position`` and the position behind it."""
+    end = position + count
+    chunk = data[position:end]
+    if len(chunk) < count:
+        raise EndOfDataError(
+            f"a string of {count} characters at byte {position} needs as many bytes, "
+            f"only {len(data) - position} are left: the data is truncated"
+        )
+    if chunk.isascii():
+        return chunk.decode("ascii"), end
+    # The text may be the last thing there is; then where it ends need not be found out.
+    rest = data[position : position + 3 * count]
+    known = _decoded.get(rest)
+    if known is not None and known[0] == count:
+        return known[1], position + len(rest)
+    decoded = _decode_new(rest, count)
+    if decoded is None:
+        return _decode_one_by_one(data, position, count)
+    text, size = decoded
+    return text, position + size
+
+
+def _decode_new(data: bytes, count: int) -> tuple[str, int] | None:
+    """The text of the first ``count`` numbers and how many bytes they are; None unless they are well-formed."""
+    size = len(data)
+    text = None
+    if 3 * count < 2 * size <= 2 * BLOCK_BYTES and (size < 3 * count or data[2::3].isascii()) and 0 not in data:
+        # There may be nothing behind them.
+        text = decode_block(data, count)
+    if text is None:
+        others = data[:count].translate(None, _ASCII)
+        size = count + len(others)
+        if 2 * size <= 3 * count:
+            tail = data[count:size]
+            if not tail.isascii():
+                # Each byte that goes on needs another one, in which there may be one again.
+                found = [others]
+                while more := tail.translate(None, _ASCII):
+                    found.append(more)
+                    tail = data[size : size + len(more)]
+                    size += len(more)
+                others = b"".join(found)
+            if size > len(data):
+                return None
+            data = data[:size]
+        else:
+            numbers = _numbers(data, count, count - len(others))
+            if numbers is None:
+                return None
+            data = numbers
+            size = len(data)
+        known = _decoded.get(data)
+        if known is not None:
+            return known[1], size
+        if 2 * size <= 3 * count:
+            text = _decode_sparse(data, count, others)
+        if text is None:
+            text = _decode_dense(data, count)
+            if text is None:
+                return None
+    if count <= MAX_REMEMBERED_UNITS:
+        _remember(_decoded, data, (count, text))
+    return text, size
+
+
+def _decode_sparse(numbers: bytes, count: int, high: bytes) -> str | None:
+    """The text of ``count`` numbers with few high bytes; None if not so few, or not well-formed."""
+    text = numbers.decode("latin-1")
+    others = set(high) if numbers.count(1) >= len(high) else ()
+    if len(others) <= MAX_REPLACED_CHARACTERS:
+        for byte in others:
+            text = text.replace(*_LATIN[byte])
+        if len(text) == count:
+            # As many numbers became one character as there were bytes too many: those were all.
+            return text
+    if len(high) > min(MAX_REPLACED_CHARACTERS, 2 + (count >> 3)):
+        return None
+    text = numbers.decode("latin-1")
+    pieces: list[str] = []
+    start = seen = 0
+    surrogates = False
+    while seen < len(high):
+        first = numbers.index(high[seen], start)
+        last = first + 1
+        while numbers[last] >= 0x80:
+            last += 1
+        unit = _unit(numbers[first : last + 1])
+        if unit is None:
+            return None
+        surrogates = surrogates or "\ud800" <= unit <= "\udfff"
+        pieces += (text[start:first], unit)
+        seen += last - first
+        start = last + 1
+    pieces.append(text[start:])
+    return _joined("".join(pieces)) if surrogates else "".join(pieces)
+
+
+def _numbers(data: bytes, count: int, found: int) -> bytes | None:
+    """The first ``count`` numbers; None if there are fewer in the data. So many end in its first ``count`` bytes."""
+    size = count
+    while found < count:
+        if size >= len(data):
+            return None
+        # What follows tends to have numbers as long. From behind the end is neared so that it is not missed.
+        end = min(size + (count - found) * size // (found + 1) + 1, len(data))
+        found += count_numbers(data[size:end])
+        size = end
+    while found > count:
+        start = size + count - found
+        found -= count_numbers(data[start:size])
+        size = start
+    return data[:size].rstrip(HIGH_BYTES)
+
+
+def _decode_dense(numbers: bytes, count: int) -> str | None:
+    """The text of ``count`` numbers, many at a time; None unless they are well-formed."""
+    if len(numbers) <= BLOCK_BYTES and 0 not in numbers:
+        return decode_block(numbers, count)
+    runs: list[str] = []
+    for run in numbers.split(b"\0"):
+        if run and run[-1] >= 0x80:
+            return None
+        blocks: list[str] = []
+        start = 0
+        while start < len(run):
+            block = run[start : start + BLOCK_BYTES].rstrip(HIGH_BYTES)
+            decoded = decode_block(block, count_numbers(block)) if block else None
+            if decoded is None:
+                return None
+            blocks.append(decoded)
+            start += len(block)
+        # A block may end between two surrogates that belong together.
+        runs.append(blocks[0] if len(blocks) == 1 else _joined("".join(blocks)))
+    return "\0".join(runs)
+
+
+def _joined(text: str) -> str:
+    """The text with each two surrogates that belong together as one character."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def _decode_one_by_one(data: bytes, position: int, count: int) -> tuple[str, int]:
+    """What `decode_units` does, for numbers written with needless bytes, and to say what is wrong."""
+    units = bytearray()
+    for _ in range(count):
+        unit, position = decode_varint(data, position)
+        if unit > 0xFFFF:
+            raise MalformedDataError(f"{unit:#x} before byte {position} is not a UTF-16 code unit")
+        units += unit.to_bytes(2, "big")
+    return units.decode("utf-16-be", "surrogatepass"), position
+
+
+def write_text(text: str | None) -> bytes:
+    """The encoding of a text or None; raises `TypeError` for anything else."""
+    if text is None:
+        return b"\x00"
+    if not isinstance(text, str):
+        raise TypeError(f"a str is needed, not {type(text).__name__}")
+    count, units = encode_units(text)
+    return (SMALL_LENGTHS[count + 1] if count < 0x7F else encode_varint(count + 1)) + units
+
+
+def read_text(data: bytes, position: int) -> tuple[str | None, int]:
+    """The text at ``position``, or None, and the position behind it."""
+    length, position = decode_varint(data, position)
+    if length == 0:
+        return None, position
+    return decode_units(data, position, length - 1)
 
 
 class StringSerializer(CompiledTypeSerializer["str | None"]):
@@ -92,3 +615,58 @@ class StringSerializer(CompiledTypeSerializer["str | None"]):
 @register_snapshot(nested_snapshot(BASE, "StringSerializer"))
 class StringSerializerSnapshot(SimpleTypeSerializerSnapshot["str | None"]):
     serializer_class = StringSerializer
+
+
+def code_unit(value: Any) -> int:
+    """The code unit of a str of one; raises `TypeError` or `ValueError` with the reason."""
+    if not isinstance(value, str) or len(value) != 1:
+        raise TypeError("is not a str of one character")
+    unit = ord(value)
+    if unit > 0xFFFF:
+        raise ValueError("is beyond U+FFFF and takes two UTF-16 code units; use StringSerializer")
+    return unit
+
+
+class CharSerializer(CompiledTypeSerializer[str]):
+    """A str of one UTF-16 code unit."""
+
+    @property
+    def length(self) -> int:
+        return 2
+
+    @property
+    def is_immutable_type(self) -> bool:
+        return True
+
+    @property
+    def equal_values_have_equal_bytes(self) -> bool:
+        return True
+
+    def create_instance(self) -> str:
+        return "\0"
+
+    def write_to(self, value: str, out: DataOutputView) -> None:
+        out.write_unsigned_short(code_unit(value))
+
+    def read_from(self, source: DataInputView) -> str:
+        return chr(source.read_unsigned_short())
+
+    def emit_write(self, emitter: WriteEmitter, value: str) -> None:
+        emitter.fixed("H", f"{emitter.function.bind('code_unit', code_unit)}({value})")
+
+    def emit_read(self, emitter: ReadEmitter) -> str:
+        return f"chr({emitter.fixed('H')})"
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        try:
+            code_unit(value)
+        except (TypeError, ValueError) as error:
+            yield misfit(path, value, error)
+
+    def snapshot_configuration(self) -> CharSerializerSnapshot:
+        return CharSerializerSnapshot()
+
+
+@register_snapshot(nested_snapshot(BASE, "CharSerializer"))
+class CharSerializerSnapshot(SimpleTypeSerializerSnapshot[str]):
+    serializer_class = CharSerializer

@@ -14,12 +14,11 @@ from typing import Any
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
+from snapshots.errors import misfit
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
-from snapshots.value_text import misfit
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.flink_names import BASE, nested_snapshot
-from typeserializers.scalars.characters import CharSerializer
+from typeserializers.kernel.known_serializers import BASE, nested_snapshot
 from typeserializers.scalars.fixed_width import (
     BooleanSerializer,
     ByteSerializer,
@@ -29,7 +28,7 @@ from typeserializers.scalars.fixed_width import (
     LongSerializer,
     ShortSerializer,
 )
-from typeserializers.scalars.string_encoding import decode_units, decode_varint, encode_units, encode_varint
+from typeserializers.scalars.strings import CharSerializer, decode_units, decode_varint, encode_units, encode_varint
 
 
 class BooleanValueSerializer(BooleanSerializer):

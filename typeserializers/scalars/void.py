@@ -10,12 +10,12 @@ from typing import Any, Final, final
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
+from snapshots.errors import misfit, shown
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
-from snapshots.value_text import misfit, shown
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
-from typeserializers.kernel.flink_names import BASE, nested_snapshot
-from typeserializers.kernel.single_values import SingleValueSerializer, require_zero
+from typeserializers.kernel.fixed_fields import SingleValueSerializer, require_zero
+from typeserializers.kernel.known_serializers import BASE, nested_snapshot
 
 
 @final

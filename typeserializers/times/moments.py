@@ -8,21 +8,178 @@ Flink's SQL timestamp serializer writes twelve bytes for a null but reads only e
 follows is read four bytes out of step. Its bytes are kept, because they are what Flink's state holds and what Flink
 reads; here all twelve are read. (A stream that Flink itself re-read and rewrote wrongly cannot be told apart.)
 
-Each returns its own value class of `typeserializers.times.moment_values`. On write they take what Python has for it
+Each returns its own value class of `typeserializers.times.moments`. On write they take what Python has for it
 too: a ``datetime`` with a time zone for a moment, a ``date`` for an SQL date, a naive ``time`` for an SQL time.
+
+Moments counted from 1970-01-01T00:00Z, as Java has them: an instant, and the four classes of ``java.util`` and SQL.
+
+Java's SQL classes and ``java.util.Date`` are all milliseconds since the epoch; what they print depends on the time
+zone of the machine. Here they mean UTC, always. A Python datetime converts only if it has a time zone: without one it
+is not a moment.
 """
 
 from __future__ import annotations
 
 import datetime
-from typing import Any
+from typing import Any, Final
+
+from attrs import frozen
 
 from snapshots.envelope import register_snapshot
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
-from typeserializers.kernel.adoption import AdoptingTypeSerializerSnapshot
 from typeserializers.kernel.fixed_fields import FixedFieldsSerializer
-from typeserializers.kernel.flink_names import BASE, nested_snapshot
-from typeserializers.times.moment_values import LONG_MIN, Date, Instant, SqlDate, SqlTime, SqlTimestamp
+from typeserializers.kernel.known_serializers import BASE, nested_snapshot
+from typeserializers.kernel.type_serializer import AdoptingTypeSerializerSnapshot
+from typeserializers.times.calendar_values import plain_datetime, whole_microseconds
+
+LONG_MIN: Final = -(1 << 63)
+LONG_MAX: Final = (1 << 63) - 1
+MIN_INSTANT_SECOND: Final = -31_557_014_167_219_200
+MAX_INSTANT_SECOND: Final = 31_556_889_864_403_199
+EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_MICROSECOND: Final = datetime.timedelta(microseconds=1)
+
+
+def epoch_microseconds(value: datetime.datetime) -> int:
+    """Microseconds since the epoch; raises `ValueError` for a datetime without a time zone."""
+    value = plain_datetime(value)
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise ValueError("has no time zone, so it is not a moment; give it one, such as datetime.timezone.utc")
+    return (value - EPOCH) // _MICROSECOND
+
+
+def datetime_at(microseconds: int) -> datetime.datetime:
+    """The UTC datetime so many microseconds after the epoch; raises `ValueError` outside the years 1 to 9999."""
+    try:
+        return EPOCH + microseconds * _MICROSECOND
+    except OverflowError as error:
+        raise ValueError(f"{microseconds} microseconds since 1970 are outside the years 1 to 9999") from error
+
+
+def _whole_milliseconds(microseconds: int) -> int:
+    milliseconds, rest = divmod(microseconds, 1000)
+    if rest:
+        raise ValueError("has microseconds, which do not fit milliseconds")
+    return milliseconds
+
+
+def _check_milliseconds(epoch_milli: int) -> None:
+    # The least number stands for null in the bytes, so it cannot be a value.
+    if not LONG_MIN < epoch_milli <= LONG_MAX:
+        raise ValueError(f"{epoch_milli} milliseconds are not within -2**63 + 1 to 2**63 - 1")
+
+
+@frozen(order=True)
+class Instant:
+    """A moment with nanoseconds: ``java.time.Instant``, the years -1,000,000,000 to 1,000,000,000.
+
+    ``nano``, 0 to 999,999,999, always counts forward from ``epoch_second``.
+    """
+
+    epoch_second: int
+    nano: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        if not MIN_INSTANT_SECOND <= self.epoch_second <= MAX_INSTANT_SECOND:
+            raise ValueError(f"{self.epoch_second} seconds are outside the range of an instant")
+        if not 0 <= self.nano <= 999_999_999:
+            raise ValueError(f"{self.nano} nanoseconds are not within 0 to 999,999,999")
+
+    @classmethod
+    def from_datetime(cls, value: datetime.datetime) -> Instant:
+        """The moment of a datetime with a time zone."""
+        seconds, microseconds = divmod(epoch_microseconds(value), 1_000_000)
+        return cls(seconds, microseconds * 1000)
+
+    def to_datetime(self) -> datetime.datetime:
+        """The datetime in UTC; raises `ValueError` for other years or if nanoseconds would be lost."""
+        return datetime_at(self.epoch_second * 1_000_000 + whole_microseconds(self.nano))
+
+
+@frozen(order=True)
+class Date:
+    """``java.util.Date``: a moment in milliseconds."""
+
+    epoch_milli: int
+
+    def __attrs_post_init__(self) -> None:
+        _check_milliseconds(self.epoch_milli)
+
+    @classmethod
+    def from_datetime(cls, value: datetime.datetime) -> Date:
+        """The moment of a datetime with a time zone; raises `ValueError` if microseconds would be lost."""
+        return cls(_whole_milliseconds(epoch_microseconds(value)))
+
+    def to_datetime(self) -> datetime.datetime:
+        """The datetime in UTC; raises `ValueError` outside the years 1 to 9999."""
+        return datetime_at(self.epoch_milli * 1000)
+
+
+@frozen(order=True)
+class SqlDate:
+    """``java.sql.Date``: a day, kept as the milliseconds of some moment of it."""
+
+    epoch_milli: int
+
+    def __attrs_post_init__(self) -> None:
+        _check_milliseconds(self.epoch_milli)
+
+    @classmethod
+    def from_date(cls, date: datetime.date) -> SqlDate:
+        """The day that begins at midnight UTC."""
+        return cls((date.toordinal() - EPOCH.toordinal()) * 86_400_000)
+
+    def to_date(self) -> datetime.date:
+        """The day in UTC; raises `ValueError` outside the years 1 to 9999."""
+        return datetime_at(self.epoch_milli * 1000).date()
+
+
+@frozen(order=True)
+class SqlTime:
+    """``java.sql.Time``: a time of day, kept as milliseconds since the epoch."""
+
+    epoch_milli: int
+
+    def __attrs_post_init__(self) -> None:
+        _check_milliseconds(self.epoch_milli)
+
+    @classmethod
+    def from_time(cls, time: datetime.time) -> SqlTime:
+        """The time on 1970-01-01; raises `ValueError` for a time zone or if microseconds would be lost."""
+        if time.tzinfo is not None:
+            raise ValueError("has a time zone, which an SQL time has not")
+        seconds = time.hour * 3600 + time.minute * 60 + time.second
+        return cls(_whole_milliseconds(seconds * 1_000_000 + time.microsecond))
+
+    def to_time(self) -> datetime.time:
+        """The time of day in UTC, whatever the day."""
+        return datetime_at(self.epoch_milli % 86_400_000 * 1000).time()
+
+
+@frozen(order=True)
+class SqlTimestamp:
+    """``java.sql.Timestamp``: a moment in milliseconds, with the whole fraction of its second in ``nanos``."""
+
+    epoch_milli: int
+    nanos: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        _check_milliseconds(self.epoch_milli)
+        if not 0 <= self.nanos <= 999_999_999 or self.epoch_milli % 1000 != self.nanos // 1_000_000:
+            raise ValueError(
+                f"{self.nanos} nanoseconds do not go with {self.epoch_milli} milliseconds: they hold the whole "
+                f"fraction of the second, milliseconds included"
+            )
+
+    @classmethod
+    def from_datetime(cls, value: datetime.datetime) -> SqlTimestamp:
+        """The moment of a datetime with a time zone."""
+        microseconds = epoch_microseconds(value)
+        return cls(microseconds // 1000, microseconds % 1_000_000 * 1000)
+
+    def to_datetime(self) -> datetime.datetime:
+        """The datetime in UTC; raises `ValueError` for other years or if nanoseconds would be lost."""
+        return datetime_at(self.epoch_milli // 1000 * 1_000_000 + whole_microseconds(self.nanos))
 
 
 class InstantSerializer(FixedFieldsSerializer["Instant | None"]):

@@ -23,14 +23,13 @@ from typing import Any, Final
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
-from snapshots.errors import MalformedDataError
+from snapshots.errors import MalformedDataError, misfit, shown
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
-from snapshots.value_text import misfit, shown
-from typeserializers.kernel.adoption import AdoptingTypeSerializerSnapshot
 from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.fixed_fields import FixedFieldsSerializer
-from typeserializers.kernel.flink_names import BASE, nested_snapshot
+from typeserializers.kernel.known_serializers import BASE, nested_snapshot
+from typeserializers.kernel.type_serializer import AdoptingTypeSerializerSnapshot
 from typeserializers.times.calendar_values import (
     LocalDate,
     LocalDateTime,
@@ -39,7 +38,7 @@ from typeserializers.times.calendar_values import (
     plain_timedelta,
     whole_microseconds,
 )
-from typeserializers.times.moment_values import Date, Instant, SqlTimestamp
+from typeserializers.times.moments import Date, Instant, SqlTimestamp
 
 NO_ZONE: Final = 0
 UTC_ZONE: Final = 1

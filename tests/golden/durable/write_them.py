@@ -1,6 +1,6 @@
 """Writes the golden job directories and savepoints: `README.md` says what they are and when this was run.
 
-    environment/run.sh python -m tests.golden.durable.write_them v2
+    scripts/environment/run.sh python -m tests.golden.durable.write_them v2
 
 It refuses a folder that exists: what was released is never written again. A new version of a format gets a folder of
 its own, written by the code of its day. At the end it tells the commit and the versions of `_metadata` in the folder,
@@ -30,7 +30,7 @@ import golden_durable_keys as keys  # noqa: E402
 import golden_durable_timers as timers  # noqa: E402
 from golden_durable_programs import CLEAR, TAKE_AWAY, Write  # noqa: E402
 
-from checkpointing import (  # noqa: E402
+from statebackend.checkpoint import (  # noqa: E402
     Acknowledgement,
     ChannelWatermark,
     CheckpointCoordinator,
@@ -44,10 +44,10 @@ from checkpointing import (  # noqa: E402
     TimersDue,
     WatermarkState,
 )
-from checkpointing.storage.job_origin import read_origin, write_origin  # noqa: E402
-from checkpointing.storage.savepoint_directory import create_savepoint_directory  # noqa: E402
-from savepoints.export import export_tasks, finish_savepoint  # noqa: E402
-from streamjobs.inprocess import LocalStreamEnvironment  # noqa: E402
+from statebackend.checkpoint.store.job_directory import read_origin, write_origin  # noqa: E402
+from statebackend.checkpoint.store.savepoint_directory import create_savepoint_directory  # noqa: E402
+from statebackend.local import LocalStreamEnvironment  # noqa: E402
+from statebackend.savepoint.export import export_tasks, finish_savepoint  # noqa: E402
 
 BACKENDS = ("heap", "rocksdb")
 START_MS = 1_000_000

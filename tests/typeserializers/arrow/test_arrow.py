@@ -15,9 +15,9 @@ from record_versions import judged, migrated, rules, written
 import typeserializers as ts
 from migration import MigrationError
 from snapshots import DataInputView, DataOutputView, FieldVerdict
-from testkit.upgrades.upgrade_contract import migration_between
-from typeserializers.evolution.arrow_evolution import resolve_types
-from typeserializers.kernel.counts import MAX_EMPTY_ELEMENTS
+from statebackend.testing.upgrades import migration_between
+from typeserializers.evolution.simple_evolution import resolve_types
+from typeserializers.kernel.compiled import MAX_EMPTY_ELEMENTS
 
 SCHEMA = pa.schema([("a", pa.int32()), ("b", pa.string()), ("c", pa.list_(pa.int8()))])
 BATCH = pa.record_batch([[1, None], ["x", "é"], [[1], None]], schema=SCHEMA)

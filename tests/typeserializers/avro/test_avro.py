@@ -14,9 +14,8 @@ from record_versions import judged, migrated, rules, written
 import typeserializers as ts
 from migration import MigrationError, SchemaMigration
 from snapshots import DataInputView, DataOutputView, FieldVerdict, SnapshotFormatError, StateFormatError
-from testkit.upgrades.upgrade_contract import migration_between
-from typeserializers.avro.avro_bounds import is_recursive, is_risky, skip
-from typeserializers.avro.avro_serializer import AvroSerializer
+from statebackend.testing.upgrades import migration_between
+from typeserializers.avro import AvroSerializer, is_recursive, is_risky, skip
 
 
 def record(*fields: Any, name: str = "Flight", **more: Any) -> AvroSerializer:

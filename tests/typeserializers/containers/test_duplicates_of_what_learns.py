@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 import typeserializers as ts
-from testkit.backends.evolving_serializers import LearningWordSerializer
+from statebackend.testing.backends.evolving_serializers import LearningWordSerializer
 from typeserializers.containers.ttl import TtlValue
 
 

@@ -15,8 +15,8 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
-from snapshots.plans import PartsPlan, Plan
-from typeserializers.evolution.evolution_plans import TimestampPlan
+from snapshots.compatibility import PartsPlan, Plan
+from typeserializers.evolution.plans import TimestampPlan
 
 LONG, STRING, INT = ts.LongSerializer(), ts.StringSerializer(), ts.IntSerializer()
 

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 import typeserializers as ts
-from typeserializers.evolution.promotions import PROMOTIONS, as_binary32
+from typeserializers.evolution.plans import PROMOTIONS, as_binary32
 
 INTEGERS = (ts.ByteSerializer, ts.ShortSerializer, ts.IntSerializer, ts.LongSerializer, ts.BigIntSerializer)
 ROUNDING = {

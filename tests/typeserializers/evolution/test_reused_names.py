@@ -10,13 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import typeserializers as ts
-from snapshots import (
-    TypeSerializerSchemaCompatibility,
-    resolve_compatibility,
-    snapshot_from_bytes,
-    snapshot_to_bytes,
-)
-from testkit.upgrades.upgrade_contract import migration_between
+from snapshots import TypeSerializerSchemaCompatibility, resolve_compatibility, snapshot_from_bytes, snapshot_to_bytes
+from statebackend.testing.upgrades import migration_between
 from typeserializers import former_names
 
 

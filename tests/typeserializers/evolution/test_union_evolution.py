@@ -21,8 +21,8 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
-from testkit.backends.evolving_serializers import LearningWordSerializer
-from testkit.upgrades.upgrade_contract import migration_between
+from statebackend.testing.backends.evolving_serializers import LearningWordSerializer
+from statebackend.testing.upgrades import migration_between
 from typeserializers.kernel.known_serializers import restored_with
 
 LONG, STRING, BYTES, BOOL, DOUBLE, INT = (

@@ -21,8 +21,7 @@ from snapshots import (
     snapshot_to_bytes,
 )
 from typeserializers.containers.primitive_arrays import elements_of
-from typeserializers.pojos.pojo_tags import MAX_REGISTERED_SUBCLASSES
-from typeserializers.pojos.pojos import PojoSerializer
+from typeserializers.pojos.pojo_serializer import MAX_REGISTERED_SUBCLASSES, PojoSerializer
 from typeserializers.scalars import enums
 from typeserializers.scalars.enums import MAX_CONSTANTS
 

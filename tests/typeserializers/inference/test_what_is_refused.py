@@ -20,8 +20,8 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
-from testkit.upgrades.upgrade_contract import migration_between
-from typeserializers.evolution.part_evolution import resolve_part
+from statebackend.testing.upgrades import migration_between
+from typeserializers.evolution.record_evolution import resolve_part
 from typeserializers.kernel.references import ReferenceSerializerSnapshot
 
 LONG, STRING, INT = ts.LongSerializer(), ts.StringSerializer(), ts.IntSerializer()

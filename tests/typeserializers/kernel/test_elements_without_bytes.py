@@ -9,8 +9,8 @@ import pytest
 
 import typeserializers as ts
 from snapshots import DataInputView, DataOutputView, SerializationError, StateFormatError
-from testkit.serializers.hostile_bytes import peak_memory_of
-from typeserializers.kernel.counts import MAX_EMPTY_ELEMENTS
+from statebackend.testing.serializers import peak_memory_of
+from typeserializers.kernel.compiled import MAX_EMPTY_ELEMENTS
 
 
 @attrs.frozen

@@ -12,7 +12,7 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot, snapshot_from_bytes, snapshot_to_bytes
 from snapshots.errors import EndOfDataError
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
-from testkit.upgrades.upgrade_contract import migration_between
+from statebackend.testing.upgrades import migration_between
 from typeserializers.kernel.stepping_over import SteppedOverSerializer, stepping_over
 
 

@@ -8,8 +8,7 @@ import pytest
 
 import typeserializers as ts
 from snapshots import DataInputView, DataOutputView
-from statebackend.keyed.exact_values import compile_exact
-from statebackend.keyed.value_sizes import compile_size
+from statebackend.state.value_forms import compile_exact, compile_size
 from typeserializers.kernel.code_generation import GeneratedFunction
 from typeserializers.kernel.value_hooks import exact_condition, size_expression
 

@@ -8,7 +8,7 @@ import pytest
 
 import typeserializers as ts
 from snapshots import DataOutputView, snapshot_from_bytes
-from typeserializers.opaque.moved_modules import MOVED_MODULES, unpickled
+from typeserializers.opaque import MOVED_MODULES, unpickled
 
 MAP_OF_LISTS_0_1 = bytes.fromhex(
     "80049509010000000000008c147479706573657269616c697a6572732e6d617073948c0d4d617053657269616c697a65729493942981947d94"

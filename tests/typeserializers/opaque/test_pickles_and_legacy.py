@@ -20,8 +20,8 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
-from testkit.upgrades.upgrade_contract import migration_between
-from typeserializers.opaque.legacy import ALLOW_VARIABLE, PickledSerializerSnapshot
+from statebackend.testing.upgrades import migration_between
+from typeserializers.opaque import ALLOW_VARIABLE, PickledSerializerSnapshot
 
 
 class Basket:

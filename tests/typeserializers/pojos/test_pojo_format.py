@@ -7,7 +7,7 @@ import pytest
 from snapshots import DataInputView, DataOutputView, SnapshotFormatError, UnresolvableSerializerError, snapshot_to_bytes
 from snapshots.envelope import MAX_NESTING
 from typeserializers import LongSerializer
-from typeserializers.containers.optional_maps import OptionalEntry, write_optional_map
+from typeserializers.containers.maps import OptionalEntry, write_optional_map
 from typeserializers.pojos.pojo_format import UnreadableSnapshot, WrittenPart, WrittenPojo, read_pojo, write_pojo
 
 LONG = snapshot_to_bytes(LongSerializer().snapshot_configuration())

@@ -21,7 +21,7 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
-from testkit.upgrades.upgrade_contract import migration_between
+from statebackend.testing.upgrades import migration_between
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "flink"
 POJO = json.loads((GOLDEN / "pojo.json").read_text())

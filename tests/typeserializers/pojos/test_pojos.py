@@ -17,7 +17,7 @@ from snapshots import (
     snapshot_from_bytes,
     snapshot_to_bytes,
 )
-from testkit.upgrades.upgrade_contract import migration_between
+from statebackend.testing.upgrades import migration_between
 from typeserializers import former_names
 from typeserializers.kernel.known_serializers import restored_with
 

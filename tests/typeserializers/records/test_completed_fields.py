@@ -9,7 +9,7 @@ from snapshots.compatibility import FieldVerdict
 from snapshots.envelope import snapshot_to_bytes
 from snapshots.errors import SerializationError
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
-from testkit.upgrades.upgrade_contract import migration_between
+from statebackend.testing.upgrades import migration_between
 from typeserializers import AttrsSerializer, LongSerializer, PickleSerializer, PojoSerializer
 
 

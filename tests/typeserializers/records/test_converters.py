@@ -12,7 +12,7 @@ from record_versions import judged, migrated, rules, written
 import typeserializers as ts
 from migration import MigrationError, SchemaMigration
 from snapshots import FieldVerdict, snapshot_to_bytes
-from testkit.upgrades.upgrade_contract import migration_between
+from statebackend.testing.upgrades import migration_between
 from typeserializers import converted_by, former_names
 
 

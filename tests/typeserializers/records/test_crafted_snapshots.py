@@ -24,7 +24,7 @@ from snapshots import (
 )
 from typeserializers.containers.nullable import NullableSerializerSnapshot
 from typeserializers.pojos.pojo_shape import stand_in_shape
-from typeserializers.records.record_construction import stand_in_class
+from typeserializers.records.record_serializer import stand_in_class
 
 LONG = ts.LongSerializer()
 

@@ -11,11 +11,9 @@ import msgspec
 import pydantic
 import pytest
 
-from savepoints import Savepoint
-from savepoints.reading.plain_values import plain_value
-from statebackend import StateMigrationException, ValueStateDescriptor
-from streamjobs import KeyedProcessFunction
-from streamjobs.inprocess import LocalStreamEnvironment
+from statebackend import KeyedProcessFunction, Savepoint, StateMigrationException, ValueStateDescriptor
+from statebackend.local import LocalStreamEnvironment
+from statebackend.savepoint.plain_values import plain_value
 
 SCHEMA = "shop string, sales bigint"
 

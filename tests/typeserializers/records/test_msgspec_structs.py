@@ -10,7 +10,7 @@ import pytest
 
 import typeserializers as ts
 from migration.schema_migration import MigrationError
-from testkit.upgrades.upgrade_contract import migration_between
+from statebackend.testing.upgrades import migration_between
 
 T = TypeVar("T")
 

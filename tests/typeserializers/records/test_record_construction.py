@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 import typeserializers as ts
-from typeserializers.records.record_construction import settable_twin
+from typeserializers.records.record_serializer import settable_twin
 
 
 @attrs.frozen

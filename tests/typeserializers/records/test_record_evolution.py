@@ -23,9 +23,9 @@ from snapshots import (
     snapshot_to_bytes,
     verdict_tree,
 )
-from testkit.upgrades.upgrade_contract import migration_between
+from statebackend.testing.upgrades import migration_between
 from typeserializers import former_names
-from typeserializers.records.records import AttrsSerializerSnapshot
+from typeserializers.records.record_serializer import AttrsSerializerSnapshot
 
 
 def record(**fields: Any) -> Any:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import typeserializers as ts
 from snapshots import CompatibilityKind
 from snapshots.envelope import snapshot_to_bytes
-from testkit.serializers import SerializerContract
-from testkit.upgrades import UpgradeContract
+from statebackend.testing.serializers import SerializerContract
+from statebackend.testing.upgrades import UpgradeContract
 from typeserializers.kernel.serializer_inference import DEFAULT_RULES, InferenceRules
 from typeserializers.records.class_families import NamedTupleFamily
 

@@ -20,7 +20,7 @@ from snapshots import (
 )
 from typeserializers import AttrsSerializer, IntSerializer
 from typeserializers.pojos.pojo_shape import stand_in_shape
-from typeserializers.records.record_construction import stand_in_class
+from typeserializers.records.record_serializer import stand_in_class
 
 
 def steps_of_restoring(count: int) -> int:

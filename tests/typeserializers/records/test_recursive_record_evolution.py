@@ -9,7 +9,7 @@ from record_versions import judged, migrated, rules
 
 import typeserializers as ts
 from migration import MigrationError
-from testkit.upgrades.upgrade_contract import migration_between
+from statebackend.testing.upgrades import migration_between
 from typeserializers import former_names
 
 

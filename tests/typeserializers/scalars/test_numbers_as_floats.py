@@ -11,7 +11,7 @@ import pytest
 
 import typeserializers as ts
 from snapshots import DataOutputView, SerializationError
-from statebackend.keyed.exact_values import compile_exact
+from statebackend.state.value_forms import compile_exact
 
 ODD = (1 << 53) + 1
 DOUBLE, FLOAT = ts.DoubleSerializer(), ts.FloatSerializer()

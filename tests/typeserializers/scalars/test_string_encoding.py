@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import typeserializers.scalars.string_encoding as string_encoding
+import typeserializers.scalars.strings as string_encoding
 from snapshots import EndOfDataError, MalformedDataError
 from typeserializers import StringSerializer
-from typeserializers.scalars.string_encoding import decode_units, decode_varint, encode_units, encode_varint
+from typeserializers.scalars.strings import decode_units, decode_varint, encode_units, encode_varint
 
 KINDS = {
     "nul": (0, 0),

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from snapshots import SerializationError
-from streamjobs import KeyedProcessFunction, StreamJobError
-from streamjobs.inprocess import LocalStreamEnvironment
+from statebackend import KeyedProcessFunction, StreamJobError
+from statebackend.local import LocalStreamEnvironment
 from typeserializers import Date, Instant, LocalDateTime, SqlTimestamp, serializer_for
 
 UTC = datetime.timezone.utc

@@ -18,7 +18,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from statebackend.canonical.canonical_entries import Address
+from statebackend.state.canonical import Address
 
 Row = tuple[int, bytes, bytes, bytes, "bytes | None"]
 """Key group, key, namespace, part, value; a value of None says that the row is gone."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from sqlite_state.database import StoredTable
-from statebackend.api.key_groups import KeyGroupRange
-from statebackend.queues.paged_priority_queue import PagedPriorityQueue
+from statebackend.state.key_groups import KeyGroupRange
+from statebackend.state.rocksdb.priority_queue import PagedPriorityQueue
 from typeserializers import VOID_NAMESPACE, TypeSerializer, VoidNamespaceSerializer
 
 T = TypeVar("T")

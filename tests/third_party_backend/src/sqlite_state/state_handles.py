@@ -6,12 +6,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from sqlite_state.database import Row, StoredTable
-from statebackend.keyed.entry_bytes import checked_elements, decoded, encoded, encoded_user_key, encoded_user_value
-from statebackend.keyed.entry_keys import CurrentAddress
-from statebackend.kinds.internal_states import HandleContext, InternalState
-from statebackend.kinds.list_kind import InternalListState
-from statebackend.kinds.map_kind import InternalMapState
-from statebackend.kinds.value_kind import InternalValueState
+from statebackend.state.entry_keys import (
+    CurrentAddress,
+    checked_elements,
+    decoded,
+    encoded,
+    encoded_user_key,
+    encoded_user_value,
+)
+from statebackend.state.internal_states import HandleContext, InternalState
+from statebackend.state.list_state import InternalListState
+from statebackend.state.map_state import InternalMapState
+from statebackend.state.value_state import InternalValueState
 from typeserializers import ListSerializer, NullableSerializer, TypeSerializer
 
 T = TypeVar("T")

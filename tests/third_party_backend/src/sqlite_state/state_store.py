@@ -1,7 +1,7 @@
 """The SQLite store of one subtask, and its configuration.
 
 State is written through to the local database at every access; only priority queues hold their changes back. What the
-barrier costs is a file of the rows that changed since the last one. Files add up as `statebackend.keyed.state_files`
+barrier costs is a file of the rows that changed since the last one. Files add up as `statebackend.state.state_files`
 describes. A restore reads them all into an empty database.
 """
 
@@ -15,23 +15,21 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from checkpointing import CheckpointError, CheckpointFileSystem
 from sqlite_state.database import Row, SqliteDatabase
 from sqlite_state.row_files import read_row_file, write_row_file
 from sqlite_state.state_handles import chunk_part
 from sqlite_state.state_table import SqliteTable
 from statebackend import KeyedStateBackendParameters, KeyedStateSnapshot, StateBackend
-from statebackend.canonical.canonical_entries import CanonicalRow, read_canonical
-from statebackend.keyed.backend_parameters import KeyedStateSnapshotTask
-from statebackend.keyed.entry_migration import EntryMigration
-from statebackend.keyed.restored_states import RestoredStates
-from statebackend.keyed.snapshot_task import SnapshotTask
-from statebackend.keyed.state_files import MAX_FILES, StateFiles, StoredFile, handle_of_files, patience_of, stored_files
-from statebackend.keyed.state_meta import CANONICAL_BACKEND
-from statebackend.keyed.state_schema import StateSchema
-from statebackend.keyed.state_store import StateStore
-from statebackend.kinds.state_kind import TableForm
-from statebackend.ttl.row_filter import kept_rows
+from statebackend.checkpoint import CheckpointError, CheckpointFileSystem
+from statebackend.state.backend_parameters import KeyedStateSnapshotTask, RestoredStates
+from statebackend.state.canonical import CanonicalRow, read_canonical
+from statebackend.state.entry_migration import EntryMigration
+from statebackend.state.snapshot_task import SnapshotTask
+from statebackend.state.state_files import MAX_FILES, StateFiles, StoredFile, handle_of_files, patience_of, stored_files
+from statebackend.state.state_kind import TableForm
+from statebackend.state.state_meta import CANONICAL_BACKEND, StateSchema
+from statebackend.state.state_store import StateStore
+from statebackend.state.ttl import kept_rows
 from typeserializers import TypeSerializer
 
 SQLITE_BACKEND: Final = "sqlite"

@@ -8,14 +8,14 @@ from typing import Any
 from sqlite_state.database import StoredTable
 from sqlite_state.priority_queue import SqlitePriorityQueue
 from sqlite_state.state_handles import SqliteListState, SqliteMapState, SqliteValueState
-from statebackend.canonical.canonical_entries import Address, CanonicalRow
-from statebackend.keyed.entry_keys import CurrentAddress
-from statebackend.keyed.state_files import StateFiles
-from statebackend.keyed.state_schema import NAMESPACE_ROLE, StateSchema
-from statebackend.keyed.state_store import StateStore, StateTable
-from statebackend.kinds.internal_states import HandleContext
-from statebackend.kinds.state_kind import TableForm
-from statebackend.metrics import StateStatistics
+from statebackend.state.canonical import Address, CanonicalRow
+from statebackend.state.entry_keys import CurrentAddress
+from statebackend.state.internal_states import HandleContext
+from statebackend.state.metrics import StateStatistics
+from statebackend.state.state_files import StateFiles
+from statebackend.state.state_kind import TableForm
+from statebackend.state.state_meta import NAMESPACE_ROLE, StateSchema
+from statebackend.state.state_store import StateStore, StateTable
 from typeserializers import TypeSerializer
 
 

@@ -1,0 +1,254 @@
+"""Barriers, what a handler is told of them, and what it answers.
+
+Behind each barrier that it delivers a channel stands still until it is resumed; a handler answers every barrier with
+`Block` or with `Resume` for its channel. Times are milliseconds of one clock of the caller's.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Protocol
+
+from attrs import frozen
+
+from statebackend.checkpoint.errors import InvariantViolationError
+
+__all__ = [
+    "Abort",
+    "AbortReason",
+    "AlignmentTimedOut",
+    "BarrierAction",
+    "BarrierAnnounced",
+    "BarrierArrived",
+    "BarrierEvent",
+    "BarrierHandler",
+    "Block",
+    "CancellationArrived",
+    "CaptureComplete",
+    "ChannelEnded",
+    "CheckpointBarrier",
+    "DataPassed",
+    "EndOfChannel",
+    "Overtake",
+    "Resume",
+    "StartCapture",
+    "StartTimer",
+    "StopCapture",
+    "StopTimer",
+    "Trigger",
+]
+
+
+@frozen(kw_only=True)
+class CheckpointBarrier:
+    """A barrier as it travels.
+
+    An unaligned one overtakes records. One that is not may begin to when ``alignment_timeout_ms`` have passed since
+    ``created_ms``; None is never. A savepoint is never unaligned: it holds no records on their way.
+    """
+
+    checkpoint_id: int
+    created_ms: int = 0
+    is_savepoint: bool = False
+    is_unaligned: bool = False
+    alignment_timeout_ms: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.is_savepoint and self.is_unaligned:
+            raise InvariantViolationError(
+                f"savepoint {self.checkpoint_id} cannot be unaligned: it holds no records on their way"
+            )
+        if self.alignment_timeout_ms is not None and self.alignment_timeout_ms < 0:
+            raise InvariantViolationError(f"an alignment cannot time out after {self.alignment_timeout_ms} ms")
+
+    @property
+    def overtakes_from_ms(self) -> int | None:
+        """When it begins to overtake records, or None if it never does by itself."""
+        if self.is_savepoint or self.alignment_timeout_ms is None:
+            return None
+        return self.created_ms + self.alignment_timeout_ms
+
+
+class EndOfChannel(enum.Enum):
+    """What the end of a channel means to a checkpoint that waits for a barrier of it."""
+
+    ABORTS = "the checkpoint is given up"
+    IS_ALIGNED = "nothing of the channel is missing any more"
+
+
+class AbortReason(enum.Enum):
+    """Why a checkpoint was given up."""
+
+    CANCELLED = "a task before this one has cancelled it"
+    SUBSUMED = "a newer checkpoint arrived before it was complete"
+    END_OF_CHANNEL = "a channel ended before its barrier"
+    TOO_MANY_PENDING = "too many newer checkpoints were begun"
+
+
+@frozen
+class BarrierArrived:
+    """A channel has delivered a barrier."""
+
+    channel: int
+    barrier: CheckpointBarrier
+    now_ms: int
+
+
+@frozen
+class BarrierAnnounced:
+    """A barrier has come into a channel, behind records that the channel has still to deliver."""
+
+    channel: int
+    barrier: CheckpointBarrier
+    now_ms: int
+
+
+@frozen
+class CancellationArrived:
+    """A channel has delivered that a checkpoint is given up."""
+
+    channel: int
+    checkpoint_id: int
+    now_ms: int
+
+
+@frozen
+class ChannelEnded:
+    """A channel delivers nothing any more."""
+
+    channel: int
+    now_ms: int
+
+
+@frozen
+class AlignmentTimedOut:
+    """The time of `StartTimer` has come."""
+
+    checkpoint_id: int
+    now_ms: int
+
+
+@frozen
+class DataPassed:
+    """A channel has delivered records of so many bytes."""
+
+    channel: int
+    byte_count: int
+
+
+BarrierEvent = BarrierArrived | BarrierAnnounced | CancellationArrived | ChannelEnded | AlignmentTimedOut | DataPassed
+
+
+@frozen
+class Trigger:
+    """The task takes its snapshot now, and sends the barrier on.
+
+    ``start_delay_ms`` lies between the making of the barrier and its first arrival; ``alignment_ms`` between the first
+    arrival and now, while ``alignment_bytes`` of other channels passed.
+    """
+
+    barrier: CheckpointBarrier
+    start_delay_ms: int
+    alignment_ms: int
+    alignment_bytes: int
+
+
+@frozen
+class Abort:
+    """The task gives up a checkpoint, and sends that on."""
+
+    checkpoint_id: int
+    reason: AbortReason
+
+
+@frozen
+class Block:
+    """The channel goes on standing still behind its barrier."""
+
+    channel: int
+
+
+@frozen
+class Resume:
+    """The channels deliver again."""
+
+    channels: tuple[int, ...]
+
+
+@frozen
+class Overtake:
+    """The barrier announced in the channel comes out next; the records that it overtakes belong to the checkpoint."""
+
+    channel: int
+
+
+@frozen
+class StartCapture:
+    """From now on what the channels deliver belongs to the checkpoint too, besides being processed."""
+
+    checkpoint_id: int
+    channels: tuple[int, ...]
+
+
+@frozen
+class StopCapture:
+    """What the channels deliver from now on does not belong to the checkpoint."""
+
+    checkpoint_id: int
+    channels: tuple[int, ...]
+
+
+@frozen
+class CaptureComplete:
+    """Nothing on its way is missing in the checkpoint: it took so long, and so many bytes were delivered meanwhile."""
+
+    checkpoint_id: int
+    capture_ms: int
+    captured_bytes: int
+
+
+@frozen
+class StartTimer:
+    """`AlignmentTimedOut` is awaited at that time."""
+
+    checkpoint_id: int
+    at_ms: int
+
+
+@frozen
+class StopTimer:
+    """`AlignmentTimedOut` is not awaited any more."""
+
+    checkpoint_id: int
+
+
+BarrierAction = (
+    Trigger | Abort | Block | Resume | Overtake | StartCapture | StopCapture | CaptureComplete | StartTimer | StopTimer
+)
+
+
+class BarrierHandler(Protocol):
+    """One task's handler; belongs to one thread."""
+
+    @property
+    def open_channels(self) -> frozenset[int]:
+        """Those that have not ended."""
+
+    @property
+    def blocked_channels(self) -> frozenset[int]:
+        """Those that stand still behind a barrier."""
+
+    @property
+    def captured_channels(self) -> frozenset[int]:
+        """Those of which what they deliver belongs to a checkpoint, besides being processed."""
+
+    @property
+    def pending_checkpoint_ids(self) -> tuple[int, ...]:
+        """The checkpoints that wait for barriers, oldest first."""
+
+    def handle(self, event: BarrierEvent) -> Sequence[BarrierAction]:
+        """What is to be done, in order.
+
+        Raises `BarrierProtocolError`, and has changed nothing then, for what a channel cannot deliver there.
+        """

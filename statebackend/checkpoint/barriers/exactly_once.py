@@ -1,0 +1,577 @@
+"""Barriers for exactly once: aligned, unaligned, and switching between the two; one table decides.
+
+What differs between the three is how a barrier is read (`AlignmentPolicy`):
+
+    aligner      every barrier is aligned: channels stand still until the last one has come out
+    unaligner    every barrier overtakes, a savepoint's apart: the snapshot is taken at the first one
+    alternating  as the barrier says: savepoints are aligned, and so is a checkpoint until its time to align is over
+
+The time to align is over when its timer says so, when a barrier comes out too late, or when a task before this one has
+switched already, which its barrier shows. The last barrier is taken as it is: nothing is left to overtake.
+
+Invariants: a channel delivers a barrier of one checkpoint at most once; what stands still has delivered the barrier of
+the pending checkpoint; nothing is captured but in CAPTURING; ids of triggered and aborted checkpoints only rise.
+(Flink's ``SingleCheckpointBarrierHandler``, whose states are objects.)
+
+The table of exactly-once barriers: every state, every event that it admits, what follows and what is to be done.
+
+At most one checkpoint is pending. As long as it is aligned, the channels that have delivered its barrier stand still,
+and the snapshot is taken at the last barrier. Once it is unaligned, the snapshot is taken at the first barrier, or at
+once, and what other channels deliver before theirs is captured. A newer checkpoint ends the one before.
+
+It is documented in `docs/barriers.md`, which is generated from it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from attrs import define, evolve, field
+
+from statebackend.checkpoint.barriers.elements import (
+    Abort,
+    AbortReason,
+    AlignmentTimedOut,
+    BarrierAction,
+    BarrierAnnounced,
+    BarrierArrived,
+    BarrierEvent,
+    Block,
+    CancellationArrived,
+    CaptureComplete,
+    ChannelEnded,
+    CheckpointBarrier,
+    DataPassed,
+    EndOfChannel,
+    Overtake,
+    Resume,
+    StartCapture,
+    StartTimer,
+    StopCapture,
+    StopTimer,
+    Trigger,
+)
+from statebackend.checkpoint.errors import IllegalTransitionError, InvariantViolationError
+from statebackend.checkpoint.transition_tables import table_as_text
+
+__all__ = [
+    "EXACTLY_ONCE_TRANSITIONS",
+    "AlignmentPhase",
+    "AlignmentPolicy",
+    "AlignmentStep",
+    "ExactlyOnceHandler",
+    "SeenAs",
+    "alternating",
+    "always_aligned",
+    "always_unaligned",
+    "exactly_once_as_text",
+]
+
+
+class AlignmentPhase(enum.Enum):
+    """Where the pending checkpoint stands."""
+
+    IDLE = "no checkpoint is pending"
+    ANNOUNCED = "barriers lie in channels, none has come out"
+    OVERTAKING = "as announced, and the barriers overtake records"
+    ALIGNING = "barriers have come out, their channels stand still"
+    CAPTURING = "the snapshot is taken, and what lies before the missing barriers is captured"
+
+
+class SeenAs(enum.Enum):
+    """What an event is to the pending checkpoint."""
+
+    ANNOUNCEMENT = "a barrier of it lies in a channel"
+    ALIGNED_BARRIER = "a barrier of it came out, and others are missing"
+    LAST_ALIGNED_BARRIER = "the last barrier of it came out"
+    UNALIGNED_BARRIER = "a barrier of it came out that overtakes, or whose time to align is over; others are missing"
+    LAST_UNALIGNED_BARRIER = "the last barrier of it came out, and it overtakes"
+    CANCELLATION = "it is given up by a task before"
+    CHANNEL_ENDED = "a channel ended, and barriers of others are missing"
+    LAST_CHANNEL_ENDED = "the channel ended whose barrier alone was missing"
+    BARRIER_LOST = "a channel ended whose barrier was missing, which gives the checkpoint up"
+    TIMED_OUT = "its time to align is over"
+    SUPERSEDED = "a newer checkpoint has begun"
+    STALE_BARRIER = "a barrier of a checkpoint that is over came out"
+    STALE = "something else of a checkpoint that is over"
+
+
+class AlignmentStep(enum.Enum):
+    """What is done; "it" is the channel of the event."""
+
+    BEGIN = "make the checkpoint the pending one"
+    NOTE = "note that a barrier lies in it"
+    START_TIMER = "ask for the time at which it begins to overtake, if it has one"
+    STOP_TIMER = "ask for that time no more"
+    COUNT = "note the barrier of it"
+    BLOCK = "let it stand still"
+    RESUME = "let it deliver again"
+    RESUME_ALL = "let all that stand still deliver again"
+    TRIGGER = "take the snapshot, and send the barrier on"
+    TRIGGER_UNALIGNED = "take the snapshot, and send the barrier on as one that overtakes"
+    CAPTURE = "capture what channels without a barrier deliver"
+    STOP_CAPTURE = "capture no more of it"
+    STOP_CAPTURES = "capture no more"
+    COMPLETE = "say that nothing on its way is missing"
+    OVERTAKE = "let the barrier that lies in it overtake"
+    OVERTAKE_ALL = "let all barriers that lie in channels overtake"
+    ABORT = "give the checkpoint up, and send that on"
+
+
+_P, _E, _S = AlignmentPhase, SeenAs, AlignmentStep
+
+_GIVE_UP: Final[Mapping[AlignmentPhase, tuple[AlignmentStep, ...]]] = {
+    _P.ANNOUNCED: (_S.STOP_TIMER, _S.ABORT),
+    _P.OVERTAKING: (_S.ABORT,),
+    _P.ALIGNING: (_S.STOP_TIMER, _S.ABORT, _S.RESUME_ALL),
+    _P.CAPTURING: (_S.ABORT, _S.STOP_CAPTURES),
+}
+
+EXACTLY_ONCE_TRANSITIONS: Final[
+    Mapping[tuple[AlignmentPhase, SeenAs], tuple[AlignmentPhase, tuple[AlignmentStep, ...]]]
+] = MappingProxyType(
+    {
+        (_P.IDLE, _E.ANNOUNCEMENT): (_P.ANNOUNCED, (_S.BEGIN, _S.NOTE, _S.START_TIMER)),
+        (_P.IDLE, _E.ALIGNED_BARRIER): (_P.ALIGNING, (_S.BEGIN, _S.COUNT, _S.BLOCK, _S.START_TIMER)),
+        (_P.IDLE, _E.LAST_ALIGNED_BARRIER): (_P.IDLE, (_S.BEGIN, _S.BLOCK, _S.TRIGGER, _S.RESUME_ALL)),
+        (_P.IDLE, _E.UNALIGNED_BARRIER): (
+            _P.CAPTURING,
+            (_S.BEGIN, _S.COUNT, _S.TRIGGER_UNALIGNED, _S.CAPTURE, _S.RESUME),
+        ),
+        (_P.IDLE, _E.LAST_UNALIGNED_BARRIER): (
+            _P.IDLE,
+            (_S.BEGIN, _S.TRIGGER_UNALIGNED, _S.COMPLETE, _S.RESUME),
+        ),
+        # It becomes the newest one, so that no late barrier of it begins it again.
+        (_P.IDLE, _E.CANCELLATION): (_P.IDLE, (_S.BEGIN, _S.ABORT)),
+        (_P.IDLE, _E.CHANNEL_ENDED): (_P.IDLE, ()),
+        (_P.ANNOUNCED, _E.ANNOUNCEMENT): (_P.ANNOUNCED, (_S.NOTE,)),
+        (_P.ANNOUNCED, _E.ALIGNED_BARRIER): (_P.ALIGNING, (_S.COUNT, _S.BLOCK)),
+        (_P.ANNOUNCED, _E.LAST_ALIGNED_BARRIER): (
+            _P.IDLE,
+            (_S.STOP_TIMER, _S.COUNT, _S.BLOCK, _S.TRIGGER, _S.RESUME_ALL),
+        ),
+        (_P.ANNOUNCED, _E.UNALIGNED_BARRIER): (
+            _P.CAPTURING,
+            (_S.STOP_TIMER, _S.COUNT, _S.TRIGGER_UNALIGNED, _S.CAPTURE, _S.RESUME, _S.OVERTAKE_ALL),
+        ),
+        (_P.ANNOUNCED, _E.LAST_UNALIGNED_BARRIER): (
+            _P.IDLE,
+            (_S.STOP_TIMER, _S.COUNT, _S.TRIGGER_UNALIGNED, _S.COMPLETE, _S.RESUME),
+        ),
+        (_P.ANNOUNCED, _E.TIMED_OUT): (_P.OVERTAKING, (_S.STOP_TIMER, _S.OVERTAKE_ALL)),
+        (_P.ANNOUNCED, _E.CHANNEL_ENDED): (_P.ANNOUNCED, ()),
+        (_P.OVERTAKING, _E.ANNOUNCEMENT): (_P.OVERTAKING, (_S.NOTE, _S.OVERTAKE)),
+        (_P.OVERTAKING, _E.UNALIGNED_BARRIER): (
+            _P.CAPTURING,
+            (_S.COUNT, _S.TRIGGER_UNALIGNED, _S.CAPTURE, _S.RESUME),
+        ),
+        (_P.OVERTAKING, _E.LAST_UNALIGNED_BARRIER): (
+            _P.IDLE,
+            (_S.COUNT, _S.TRIGGER_UNALIGNED, _S.COMPLETE, _S.RESUME),
+        ),
+        (_P.OVERTAKING, _E.CHANNEL_ENDED): (_P.OVERTAKING, ()),
+        (_P.ALIGNING, _E.ANNOUNCEMENT): (_P.ALIGNING, (_S.NOTE,)),
+        (_P.ALIGNING, _E.ALIGNED_BARRIER): (_P.ALIGNING, (_S.COUNT, _S.BLOCK)),
+        (_P.ALIGNING, _E.LAST_ALIGNED_BARRIER): (
+            _P.IDLE,
+            (_S.STOP_TIMER, _S.COUNT, _S.BLOCK, _S.TRIGGER, _S.RESUME_ALL),
+        ),
+        (_P.ALIGNING, _E.UNALIGNED_BARRIER): (
+            _P.CAPTURING,
+            (
+                _S.STOP_TIMER,
+                _S.COUNT,
+                _S.TRIGGER_UNALIGNED,
+                _S.CAPTURE,
+                _S.RESUME,
+                _S.RESUME_ALL,
+                _S.OVERTAKE_ALL,
+            ),
+        ),
+        (_P.ALIGNING, _E.LAST_UNALIGNED_BARRIER): (
+            _P.IDLE,
+            (_S.STOP_TIMER, _S.COUNT, _S.TRIGGER_UNALIGNED, _S.COMPLETE, _S.RESUME, _S.RESUME_ALL),
+        ),
+        (_P.ALIGNING, _E.TIMED_OUT): (
+            _P.CAPTURING,
+            (_S.STOP_TIMER, _S.TRIGGER_UNALIGNED, _S.CAPTURE, _S.RESUME_ALL, _S.OVERTAKE_ALL),
+        ),
+        (_P.ALIGNING, _E.CHANNEL_ENDED): (_P.ALIGNING, ()),
+        (_P.ALIGNING, _E.LAST_CHANNEL_ENDED): (_P.IDLE, (_S.STOP_TIMER, _S.TRIGGER, _S.RESUME_ALL)),
+        (_P.CAPTURING, _E.ANNOUNCEMENT): (_P.CAPTURING, (_S.NOTE, _S.OVERTAKE)),
+        (_P.CAPTURING, _E.UNALIGNED_BARRIER): (_P.CAPTURING, (_S.COUNT, _S.STOP_CAPTURE, _S.RESUME)),
+        (_P.CAPTURING, _E.LAST_UNALIGNED_BARRIER): (
+            _P.IDLE,
+            (_S.COUNT, _S.STOP_CAPTURE, _S.COMPLETE, _S.RESUME),
+        ),
+        (_P.CAPTURING, _E.CHANNEL_ENDED): (_P.CAPTURING, (_S.STOP_CAPTURE,)),
+        (_P.CAPTURING, _E.LAST_CHANNEL_ENDED): (_P.IDLE, (_S.STOP_CAPTURE, _S.COMPLETE)),
+        **{(phase, _E.CANCELLATION): (_P.IDLE, steps) for phase, steps in _GIVE_UP.items()},
+        **{(phase, _E.BARRIER_LOST): (_P.IDLE, steps) for phase, steps in _GIVE_UP.items()},
+        **{(phase, _E.SUPERSEDED): (_P.IDLE, steps) for phase, steps in _GIVE_UP.items()},
+        **{(phase, _E.STALE_BARRIER): (phase, (_S.RESUME,)) for phase in _P},
+        **{(phase, _E.STALE): (phase, ()) for phase in _P},
+    }
+)
+"""(phase, event) -> (next phase, steps); everything else is illegal."""
+
+
+def exactly_once_as_text() -> str:
+    """The table as Markdown, for the documentation."""
+    return table_as_text(EXACTLY_ONCE_TRANSITIONS, (AlignmentPhase, SeenAs, AlignmentStep))
+
+
+AlignmentPolicy = Callable[[CheckpointBarrier], CheckpointBarrier]
+"""The barrier as the handler reads it."""
+
+_NO_CHECKPOINT: Final = -1
+
+
+def always_aligned(barrier: CheckpointBarrier) -> CheckpointBarrier:
+    """For an aligner: no barrier overtakes."""
+    return evolve(barrier, is_unaligned=False, alignment_timeout_ms=None)
+
+
+def always_unaligned(barrier: CheckpointBarrier) -> CheckpointBarrier:
+    """For an unaligner: every barrier overtakes but those of savepoints, which hold no records on their way."""
+    return barrier if barrier.is_savepoint else evolve(barrier, is_unaligned=True)
+
+
+def alternating(barrier: CheckpointBarrier) -> CheckpointBarrier:
+    """As the barrier says."""
+    return barrier
+
+
+@define
+class _Pending:
+    """The pending checkpoint: whose barriers came out, and what was counted."""
+
+    barrier: CheckpointBarrier
+    first_ms: int
+    start_delay_ms: int
+    arrived: set[int] = field(factory=set)
+    announced: set[int] = field(factory=set)
+    is_timed: bool = False
+    bytes_passed: int = 0
+
+
+@define
+class _Seen:
+    """An event as it was judged: ``channel`` is None for what concerns no channel."""
+
+    kind: SeenAs
+    channel: int | None
+    barrier: CheckpointBarrier | None
+    now_ms: int
+    reason: AbortReason = AbortReason.CANCELLED
+
+
+class ExactlyOnceHandler:
+    """See the module; a `BarrierHandler`. Takes time proportional to the channels for the last barrier, else O(1)."""
+
+    def __init__(
+        self,
+        channel_count: int,
+        policy: AlignmentPolicy = alternating,
+        end_of_channel: EndOfChannel = EndOfChannel.IS_ALIGNED,
+    ) -> None:
+        """Raises `InvariantViolationError` if there are no channels: a source has no barriers to wait for."""
+        if channel_count < 1:
+            raise InvariantViolationError(f"barriers come by channels, and there are {channel_count}")
+        self._policy = policy
+        self._end_of_channel = end_of_channel
+        self._phase = AlignmentPhase.IDLE
+        self._newest_id = _NO_CHECKPOINT
+        self._pending: _Pending | None = None
+        self._open = set(range(channel_count))
+        self._blocked: set[int] = set()
+        self._captured: set[int] = set()
+
+    @property
+    def phase(self) -> AlignmentPhase:
+        """Where the pending checkpoint stands."""
+        return self._phase
+
+    @property
+    def open_channels(self) -> frozenset[int]:
+        return frozenset(self._open)
+
+    @property
+    def blocked_channels(self) -> frozenset[int]:
+        return frozenset(self._blocked)
+
+    @property
+    def captured_channels(self) -> frozenset[int]:
+        return frozenset(self._captured)
+
+    @property
+    def pending_checkpoint_ids(self) -> tuple[int, ...]:
+        return (self._newest_id,) if self._pending is not None else ()
+
+    def handle(self, event: BarrierEvent) -> Sequence[BarrierAction]:
+        """What is to be done; raises `IllegalTransitionError`, and has changed nothing then."""
+        return _EVENTS[type(event)](self, event)
+
+    def _data(self, event: DataPassed) -> Sequence[BarrierAction]:
+        self._check_delivers(event.channel, "data")
+        pending = self._pending
+        if pending is not None and (self._phase is AlignmentPhase.ALIGNING or event.channel in self._captured):
+            pending.bytes_passed += event.byte_count
+        return ()
+
+    def _barrier(self, event: BarrierArrived) -> Sequence[BarrierAction]:
+        self._check_delivers(event.channel, f"barrier {event.barrier.checkpoint_id}")
+        barrier = self._policy(event.barrier)
+        checkpoint_id = barrier.checkpoint_id
+        if self._is_over(checkpoint_id):
+            return self._take([_Seen(SeenAs.STALE_BARRIER, event.channel, barrier, event.now_ms)])
+        pending = self._pending if checkpoint_id == self._newest_id else None
+        arrived = pending.arrived if pending is not None else set()
+        if event.channel in arrived:
+            raise self._illegal(f"barrier {checkpoint_id}", f"channel {event.channel} has delivered it already")
+        is_last = self._open <= arrived | {event.channel}
+        overtakes = barrier.is_unaligned or (
+            pending is not None and self._phase in (AlignmentPhase.OVERTAKING, AlignmentPhase.CAPTURING)
+        )
+        # Nothing is left to overtake when the last barrier is there: it is late, and needs no other form.
+        overtakes = overtakes or (not is_last and _is_late(barrier, event.now_ms))
+        kind = _BARRIERS[overtakes, is_last]
+        return self._take([*self._superseded_by(checkpoint_id), _Seen(kind, event.channel, barrier, event.now_ms)])
+
+    def _announcement(self, event: BarrierAnnounced) -> Sequence[BarrierAction]:
+        # A channel that stands still takes in what comes behind, and so it may announce the next barrier.
+        self._check_open(event.channel, f"the announcement of {event.barrier.checkpoint_id}")
+        barrier = self._policy(event.barrier)
+        checkpoint_id = barrier.checkpoint_id
+        if self._is_over(checkpoint_id):
+            return self._take([_Seen(SeenAs.STALE, event.channel, barrier, event.now_ms)])
+        pending = self._pending if checkpoint_id == self._newest_id else None
+        if pending is not None and event.channel in pending.arrived | pending.announced:
+            raise self._illegal(
+                f"the announcement of {checkpoint_id}", f"channel {event.channel} has announced or delivered it already"
+            )
+        seen = [*self._superseded_by(checkpoint_id), _Seen(SeenAs.ANNOUNCEMENT, event.channel, barrier, event.now_ms)]
+        is_awaited = pending is None or self._phase in _AWAITING
+        if is_awaited and _is_late(barrier, event.now_ms):
+            seen.append(_Seen(SeenAs.TIMED_OUT, None, None, event.now_ms))
+        return self._take(seen)
+
+    def _cancellation(self, event: CancellationArrived) -> Sequence[BarrierAction]:
+        self._check_delivers(event.channel, f"the cancellation of {event.checkpoint_id}")
+        if self._is_over(event.checkpoint_id):
+            return self._take([_Seen(SeenAs.STALE, event.channel, None, event.now_ms)])
+        cancelled = CheckpointBarrier(checkpoint_id=event.checkpoint_id, created_ms=event.now_ms)
+        seen = _Seen(SeenAs.CANCELLATION, event.channel, cancelled, event.now_ms)
+        return self._take([*self._superseded_by(event.checkpoint_id), seen])
+
+    def _end(self, event: ChannelEnded) -> Sequence[BarrierAction]:
+        self._check_delivers(event.channel, "its end")
+        pending = self._pending
+        kind = SeenAs.CHANNEL_ENDED
+        if pending is not None and event.channel not in pending.arrived:
+            if event.channel in pending.announced:
+                raise self._illegal("the end of a channel", f"channel {event.channel} has announced a barrier")
+            if self._end_of_channel is EndOfChannel.ABORTS:
+                kind = SeenAs.BARRIER_LOST
+            elif self._open - {event.channel} <= pending.arrived:
+                kind = SeenAs.LAST_CHANNEL_ENDED
+        actions = self._take([_Seen(kind, event.channel, None, event.now_ms, AbortReason.END_OF_CHANNEL)])
+        self._open.discard(event.channel)
+        return actions
+
+    def _timeout(self, event: AlignmentTimedOut) -> Sequence[BarrierAction]:
+        is_awaited = event.checkpoint_id == self._newest_id and self._phase in _AWAITING
+        kind = SeenAs.TIMED_OUT if is_awaited else SeenAs.STALE
+        if is_awaited:
+            # The timer has gone off: there is none to stop.
+            self._of_pending().is_timed = False
+        return self._take([_Seen(kind, None, None, event.now_ms)])
+
+    def _is_over(self, checkpoint_id: int) -> bool:
+        is_pending = self._pending is not None and checkpoint_id == self._newest_id
+        return checkpoint_id <= self._newest_id and not is_pending
+
+    def _superseded_by(self, checkpoint_id: int) -> Sequence[_Seen]:
+        if self._pending is None or checkpoint_id == self._newest_id:
+            return ()
+        return [_Seen(SeenAs.SUPERSEDED, None, None, 0, AbortReason.SUBSUMED)]
+
+    def _take(self, seen: Sequence[_Seen]) -> Sequence[BarrierAction]:
+        # All or nothing: every transition is looked up before the first step is taken.
+        transitions = []
+        phase = self._phase
+        for one in seen:
+            transition = EXACTLY_ONCE_TRANSITIONS.get((phase, one.kind))
+            if transition is None:
+                raise self._illegal(one.kind.name, f"channel {one.channel}")
+            transitions.append(transition)
+            phase = transition[0]
+        actions: list[BarrierAction] = []
+        for one, (following, steps) in zip(seen, transitions, strict=True):
+            for step in steps:
+                actions.extend(_STEPS[step](self, one))
+            self._phase = following
+            if following is AlignmentPhase.IDLE:
+                self._pending = None
+        return actions
+
+    def _begin(self, seen: _Seen) -> Sequence[BarrierAction]:
+        assert seen.barrier is not None
+        self._newest_id = seen.barrier.checkpoint_id
+        delay_ms = max(0, seen.now_ms - seen.barrier.created_ms)
+        self._pending = _Pending(seen.barrier, seen.now_ms, delay_ms)
+        return ()
+
+    def _note(self, seen: _Seen) -> Sequence[BarrierAction]:
+        assert seen.channel is not None
+        self._of_pending().announced.add(seen.channel)
+        return ()
+
+    def _start_timer(self, seen: _Seen) -> Sequence[BarrierAction]:
+        pending = self._of_pending()
+        at_ms = pending.barrier.overtakes_from_ms
+        if at_ms is None:
+            return ()
+        pending.is_timed = True
+        return (StartTimer(self._newest_id, max(at_ms, seen.now_ms)),)
+
+    def _stop_timer(self, seen: _Seen) -> Sequence[BarrierAction]:
+        return (StopTimer(self._newest_id),) if self._of_pending().is_timed else ()
+
+    def _count(self, seen: _Seen) -> Sequence[BarrierAction]:
+        assert seen.channel is not None
+        assert seen.barrier is not None
+        pending = self._of_pending()
+        if not pending.arrived:
+            # A checkpoint that was announced first begins to align with the first barrier that comes out.
+            pending.first_ms = seen.now_ms
+            pending.start_delay_ms = max(0, seen.now_ms - seen.barrier.created_ms)
+        pending.arrived.add(seen.channel)
+        pending.announced.discard(seen.channel)
+        return ()
+
+    def _block(self, seen: _Seen) -> Sequence[BarrierAction]:
+        assert seen.channel is not None
+        self._blocked.add(seen.channel)
+        return (Block(seen.channel),)
+
+    def _resume(self, seen: _Seen) -> Sequence[BarrierAction]:
+        assert seen.channel is not None
+        return (Resume((seen.channel,)),)
+
+    def _resume_all(self, seen: _Seen) -> Sequence[BarrierAction]:
+        resumed = tuple(sorted(self._blocked))
+        self._blocked.clear()
+        return (Resume(resumed),) if resumed else ()
+
+    def _trigger(self, seen: _Seen) -> Sequence[BarrierAction]:
+        pending = self._of_pending()
+        alignment_ms = max(0, seen.now_ms - pending.first_ms)
+        return (Trigger(pending.barrier, pending.start_delay_ms, alignment_ms, pending.bytes_passed),)
+
+    def _trigger_unaligned(self, seen: _Seen) -> Sequence[BarrierAction]:
+        pending = self._of_pending()
+        pending.barrier = evolve(pending.barrier, is_unaligned=True)
+        triggered = self._trigger(seen)
+        # From here on what passes is what is captured.
+        pending.bytes_passed = 0
+        return triggered
+
+    def _capture(self, seen: _Seen) -> Sequence[BarrierAction]:
+        self._captured = self._open - self._of_pending().arrived
+        return (StartCapture(self._newest_id, tuple(sorted(self._captured))),)
+
+    def _stop_capture(self, seen: _Seen) -> Sequence[BarrierAction]:
+        if seen.channel not in self._captured:
+            return ()
+        self._captured.discard(seen.channel)
+        return (StopCapture(self._newest_id, (seen.channel,)),)
+
+    def _stop_captures(self, seen: _Seen) -> Sequence[BarrierAction]:
+        stopped = tuple(sorted(self._captured))
+        self._captured.clear()
+        return (StopCapture(self._newest_id, stopped),) if stopped else ()
+
+    def _complete(self, seen: _Seen) -> Sequence[BarrierAction]:
+        pending = self._of_pending()
+        return (CaptureComplete(self._newest_id, max(0, seen.now_ms - pending.first_ms), pending.bytes_passed),)
+
+    def _overtake(self, seen: _Seen) -> Sequence[BarrierAction]:
+        assert seen.channel is not None
+        return (Overtake(seen.channel),)
+
+    def _overtake_all(self, seen: _Seen) -> Sequence[BarrierAction]:
+        return tuple(map(Overtake, sorted(self._of_pending().announced)))
+
+    def _abort(self, seen: _Seen) -> Sequence[BarrierAction]:
+        return (Abort(self._newest_id, seen.reason),)
+
+    def _of_pending(self) -> _Pending:
+        assert self._pending is not None
+        return self._pending
+
+    def _check_open(self, channel: int, what: str) -> None:
+        if channel not in self._open:
+            raise self._illegal(what, f"channel {channel} has ended, or there is none")
+
+    def _check_delivers(self, channel: int, what: str) -> None:
+        self._check_open(channel, what)
+        if channel in self._blocked:
+            raise self._illegal(what, f"channel {channel} stands still behind barrier {self._newest_id}")
+
+    def _illegal(self, event: str, detail: str) -> IllegalTransitionError:
+        return IllegalTransitionError(event, self._phase.name, detail)
+
+
+_AWAITING: Final = (AlignmentPhase.ANNOUNCED, AlignmentPhase.ALIGNING)
+"""The phases that the end of the time to align changes."""
+
+_BARRIERS: Final[Mapping[tuple[bool, bool], SeenAs]] = {
+    (False, False): SeenAs.ALIGNED_BARRIER,
+    (False, True): SeenAs.LAST_ALIGNED_BARRIER,
+    (True, False): SeenAs.UNALIGNED_BARRIER,
+    (True, True): SeenAs.LAST_UNALIGNED_BARRIER,
+}
+"""Whether it overtakes, and whether it is the last one."""
+
+_EVENTS: Final[Mapping[type, Callable[[ExactlyOnceHandler, Any], Sequence[BarrierAction]]]] = {
+    DataPassed: ExactlyOnceHandler._data,
+    BarrierArrived: ExactlyOnceHandler._barrier,
+    BarrierAnnounced: ExactlyOnceHandler._announcement,
+    CancellationArrived: ExactlyOnceHandler._cancellation,
+    ChannelEnded: ExactlyOnceHandler._end,
+    AlignmentTimedOut: ExactlyOnceHandler._timeout,
+}
+
+_STEPS: Final[Mapping[AlignmentStep, Callable[[ExactlyOnceHandler, _Seen], Sequence[BarrierAction]]]] = {
+    AlignmentStep.BEGIN: ExactlyOnceHandler._begin,
+    AlignmentStep.NOTE: ExactlyOnceHandler._note,
+    AlignmentStep.START_TIMER: ExactlyOnceHandler._start_timer,
+    AlignmentStep.STOP_TIMER: ExactlyOnceHandler._stop_timer,
+    AlignmentStep.COUNT: ExactlyOnceHandler._count,
+    AlignmentStep.BLOCK: ExactlyOnceHandler._block,
+    AlignmentStep.RESUME: ExactlyOnceHandler._resume,
+    AlignmentStep.RESUME_ALL: ExactlyOnceHandler._resume_all,
+    AlignmentStep.TRIGGER: ExactlyOnceHandler._trigger,
+    AlignmentStep.TRIGGER_UNALIGNED: ExactlyOnceHandler._trigger_unaligned,
+    AlignmentStep.CAPTURE: ExactlyOnceHandler._capture,
+    AlignmentStep.STOP_CAPTURE: ExactlyOnceHandler._stop_capture,
+    AlignmentStep.STOP_CAPTURES: ExactlyOnceHandler._stop_captures,
+    AlignmentStep.COMPLETE: ExactlyOnceHandler._complete,
+    AlignmentStep.OVERTAKE: ExactlyOnceHandler._overtake,
+    AlignmentStep.OVERTAKE_ALL: ExactlyOnceHandler._overtake_all,
+    AlignmentStep.ABORT: ExactlyOnceHandler._abort,
+}
+
+
+def _is_late(barrier: CheckpointBarrier, now_ms: int) -> bool:
+    from_ms = barrier.overtakes_from_ms
+    return from_ms is not None and now_ms >= from_ms
+
+
+if __name__ == "__main__":
+    print(exactly_once_as_text(), end="")  # noqa: T201

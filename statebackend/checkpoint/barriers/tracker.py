@@ -1,0 +1,289 @@
+"""Barriers for at least once: channels never stand still, and the snapshot is taken at the last barrier.
+
+Records of other channels that came out between the first barrier and the last are in the snapshot, and come again after
+a restore. What becomes of each checkpoint is in the table. At most `MAX_TRACKED_CHECKPOINTS` are remembered: beyond,
+the oldest is given up. A channel that ended counts as heard for every checkpoint.
+
+Invariants: ids that are remembered are no newer than the newest heard of, and what is older and not remembered is over.
+(Flink's ``CheckpointBarrierTracker``.)
+
+The table of at-least-once barriers: what becomes of each checkpoint that a task has heard of.
+
+No channel ever stands still, so several checkpoints are under way at once, each with a row of its own. The snapshot is
+taken at the last barrier; older checkpoints that are still under way then are dropped without a word, for the newer one
+takes their place. One that was cancelled is remembered until every channel was heard, so that no late barrier begins it
+again.
+
+It is documented in `docs/barriers.md`, which is generated from it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from attrs import define, field
+
+from statebackend.checkpoint.barriers.elements import (
+    Abort,
+    AbortReason,
+    AlignmentTimedOut,
+    BarrierAction,
+    BarrierAnnounced,
+    BarrierArrived,
+    BarrierEvent,
+    CancellationArrived,
+    ChannelEnded,
+    CheckpointBarrier,
+    DataPassed,
+    Resume,
+    Trigger,
+)
+from statebackend.checkpoint.errors import IllegalTransitionError, InvariantViolationError
+from statebackend.checkpoint.transition_tables import table_as_text
+
+__all__ = [
+    "AT_LEAST_ONCE_TRANSITIONS",
+    "MAX_TRACKED_CHECKPOINTS",
+    "BarrierTracker",
+    "Heard",
+    "TrackedPhase",
+    "TrackingStep",
+    "at_least_once_as_text",
+]
+
+
+class TrackedPhase(enum.Enum):
+    """Where one checkpoint stands."""
+
+    UNKNOWN = "newer than all that were heard of"
+    COUNTING = "some of its barriers came out"
+    CANCELLED = "it was given up, and not all channels were heard"
+    OVER = "nothing of it is remembered"
+
+
+class Heard(enum.Enum):
+    """What an event is to one checkpoint."""
+
+    BARRIER = "a barrier of it came out, and others are missing"
+    LAST_BARRIER = "the last barrier of it came out"
+    CANCELLATION = "a channel says that it is given up, and others were not heard"
+    LAST_CANCELLATION = "a channel says that it is given up, and all others were heard"
+    CHANNEL_ENDED = "a channel ended, and others were not heard"
+    LAST_CHANNEL_ENDED = "a channel ended, and all others were heard"
+
+
+class TrackingStep(enum.Enum):
+    """What is done; "it" is the checkpoint."""
+
+    TRACK = "remember it"
+    COUNT = "note the channel"
+    ABORT_OLDER = "give up the older ones, each once, and forget them"
+    ABORT = "give it up, and send that on"
+    FORGET = "forget it and the older ones"
+    TRIGGER = "take the snapshot, and send the barrier on"
+
+
+_P, _E, _S = TrackedPhase, Heard, TrackingStep
+
+AT_LEAST_ONCE_TRANSITIONS: Final[Mapping[tuple[TrackedPhase, Heard], tuple[TrackedPhase, tuple[TrackingStep, ...]]]] = (
+    MappingProxyType(
+        {
+            (_P.UNKNOWN, _E.BARRIER): (_P.COUNTING, (_S.TRACK, _S.COUNT)),
+            (_P.UNKNOWN, _E.LAST_BARRIER): (_P.OVER, (_S.TRACK, _S.TRIGGER, _S.FORGET)),
+            (_P.UNKNOWN, _E.CANCELLATION): (_P.CANCELLED, (_S.TRACK, _S.ABORT_OLDER, _S.ABORT, _S.COUNT)),
+            (_P.UNKNOWN, _E.LAST_CANCELLATION): (_P.OVER, (_S.TRACK, _S.ABORT_OLDER, _S.ABORT, _S.FORGET)),
+            (_P.COUNTING, _E.BARRIER): (_P.COUNTING, (_S.COUNT,)),
+            (_P.COUNTING, _E.LAST_BARRIER): (_P.OVER, (_S.TRIGGER, _S.FORGET)),
+            (_P.COUNTING, _E.CANCELLATION): (_P.CANCELLED, (_S.ABORT_OLDER, _S.ABORT, _S.COUNT)),
+            (_P.COUNTING, _E.LAST_CANCELLATION): (_P.OVER, (_S.ABORT_OLDER, _S.ABORT, _S.FORGET)),
+            (_P.COUNTING, _E.CHANNEL_ENDED): (_P.COUNTING, (_S.COUNT,)),
+            (_P.COUNTING, _E.LAST_CHANNEL_ENDED): (_P.OVER, (_S.TRIGGER, _S.FORGET)),
+            (_P.CANCELLED, _E.BARRIER): (_P.CANCELLED, (_S.COUNT,)),
+            (_P.CANCELLED, _E.LAST_BARRIER): (_P.OVER, (_S.FORGET,)),
+            (_P.CANCELLED, _E.CANCELLATION): (_P.CANCELLED, (_S.COUNT,)),
+            (_P.CANCELLED, _E.LAST_CANCELLATION): (_P.OVER, (_S.FORGET,)),
+            (_P.CANCELLED, _E.CHANNEL_ENDED): (_P.CANCELLED, (_S.COUNT,)),
+            (_P.CANCELLED, _E.LAST_CHANNEL_ENDED): (_P.OVER, (_S.FORGET,)),
+            **{(_P.OVER, heard): (_P.OVER, ()) for heard in Heard},
+        }
+    )
+)
+"""(phase, event) -> (next phase, steps); everything else is illegal."""
+
+
+def at_least_once_as_text() -> str:
+    """The table as Markdown, for the documentation."""
+    return table_as_text(AT_LEAST_ONCE_TRANSITIONS, (TrackedPhase, Heard, TrackingStep))
+
+
+MAX_TRACKED_CHECKPOINTS: Final = 50
+"""Checkpoints that may be under way at once."""
+
+
+@define
+class _Tracked:
+    """One checkpoint: ``barrier`` is None until one came out."""
+
+    phase: TrackedPhase
+    heard: set[int]
+    barrier: CheckpointBarrier | None = None
+    first_ms: int = 0
+    start_delay_ms: int = 0
+    had_barrier: set[int] = field(factory=set)
+    bytes_passed: int = 0
+
+
+@define
+class _Seen:
+    """An event of a channel, to one checkpoint; ``barrier`` is None if it is no barrier."""
+
+    checkpoint_id: int
+    channel: int
+    barrier: CheckpointBarrier | None
+    now_ms: int
+
+
+class BarrierTracker:
+    """See the module; a `BarrierHandler`."""
+
+    blocked_channels: frozenset[int] = frozenset()
+    captured_channels: frozenset[int] = frozenset()
+
+    def __init__(self, channel_count: int) -> None:
+        """Raises `InvariantViolationError` if there are no channels: a source has no barriers to wait for."""
+        if channel_count < 1:
+            raise InvariantViolationError(f"barriers come by channels, and there are {channel_count}")
+        self._open = set(range(channel_count))
+        self._newest_id = -1
+        self._tracked: dict[int, _Tracked] = {}
+
+    @property
+    def open_channels(self) -> frozenset[int]:
+        return frozenset(self._open)
+
+    @property
+    def pending_checkpoint_ids(self) -> tuple[int, ...]:
+        return tuple(sorted(one for one, known in self._tracked.items() if known.phase is TrackedPhase.COUNTING))
+
+    def handle(self, event: BarrierEvent) -> Sequence[BarrierAction]:
+        """What is to be done; raises `IllegalTransitionError`, and has changed nothing then."""
+        return _EVENTS[type(event)](self, event)
+
+    def _data(self, event: DataPassed) -> Sequence[BarrierAction]:
+        self._check_open(event.channel, "data")
+        for known in self._tracked.values():
+            known.bytes_passed += event.byte_count
+        return ()
+
+    def _barrier(self, event: BarrierArrived) -> Sequence[BarrierAction]:
+        checkpoint_id = event.barrier.checkpoint_id
+        self._check_open(event.channel, f"barrier {checkpoint_id}")
+        known = self._tracked.get(checkpoint_id)
+        if known is not None and event.channel in known.had_barrier:
+            raise self._illegal(f"barrier {checkpoint_id}", f"channel {event.channel} has delivered it already")
+        seen = _Seen(checkpoint_id, event.channel, event.barrier, event.now_ms)
+        return [*self._take(seen, Heard.BARRIER, Heard.LAST_BARRIER), Resume((event.channel,))]
+
+    def _cancellation(self, event: CancellationArrived) -> Sequence[BarrierAction]:
+        self._check_open(event.channel, f"the cancellation of {event.checkpoint_id}")
+        seen = _Seen(event.checkpoint_id, event.channel, None, event.now_ms)
+        return self._take(seen, Heard.CANCELLATION, Heard.LAST_CANCELLATION)
+
+    def _end(self, event: ChannelEnded) -> Sequence[BarrierAction]:
+        self._check_open(event.channel, "its end")
+        actions: list[BarrierAction] = []
+        # The newest one that it completes takes the place of all before it, which are forgotten when their turn comes.
+        for checkpoint_id in sorted(self._tracked, reverse=True):
+            seen = _Seen(checkpoint_id, event.channel, None, event.now_ms)
+            actions += self._take(seen, Heard.CHANNEL_ENDED, Heard.LAST_CHANNEL_ENDED)
+        self._open.discard(event.channel)
+        return actions
+
+    def _nothing(self, event: BarrierAnnounced | AlignmentTimedOut) -> Sequence[BarrierAction]:
+        # Nothing waits here for anything to be overtaken.
+        return ()
+
+    def _take(self, seen: _Seen, heard: Heard, last: Heard) -> Sequence[BarrierAction]:
+        known = self._tracked.get(seen.checkpoint_id)
+        phase = TrackedPhase.OVER if seen.checkpoint_id <= self._newest_id else TrackedPhase.UNKNOWN
+        had: set[int] = set()
+        if known is not None:
+            phase, had = known.phase, known.heard
+        is_last = self._open <= had | {seen.channel}
+        following, steps = AT_LEAST_ONCE_TRANSITIONS[phase, last if is_last else heard]
+        actions = [action for step in steps for action in _STEPS[step](self, seen)]
+        if seen.checkpoint_id in self._tracked:
+            self._tracked[seen.checkpoint_id].phase = following
+        return actions
+
+    def _track(self, seen: _Seen) -> Sequence[BarrierAction]:
+        delay_ms = 0 if seen.barrier is None else max(0, seen.now_ms - seen.barrier.created_ms)
+        self._newest_id = seen.checkpoint_id
+        tracked = _Tracked(TrackedPhase.UNKNOWN, set(), seen.barrier, seen.now_ms, delay_ms)
+        self._tracked[seen.checkpoint_id] = tracked
+        if len(self._tracked) <= MAX_TRACKED_CHECKPOINTS:
+            return ()
+        oldest = min(self._tracked)
+        is_new = self._tracked.pop(oldest).phase is TrackedPhase.COUNTING
+        return (Abort(oldest, AbortReason.TOO_MANY_PENDING),) if is_new else ()
+
+    def _count(self, seen: _Seen) -> Sequence[BarrierAction]:
+        known = self._tracked[seen.checkpoint_id]
+        known.heard.add(seen.channel)
+        if seen.barrier is not None:
+            known.had_barrier.add(seen.channel)
+        return ()
+
+    def _abort_older(self, seen: _Seen) -> Sequence[BarrierAction]:
+        older = [one for one in sorted(self._tracked) if one < seen.checkpoint_id]
+        counting = [one for one in older if self._tracked[one].phase is TrackedPhase.COUNTING]
+        for one in older:
+            del self._tracked[one]
+        return [Abort(one, AbortReason.SUBSUMED) for one in counting]
+
+    def _abort(self, seen: _Seen) -> Sequence[BarrierAction]:
+        return (Abort(seen.checkpoint_id, AbortReason.CANCELLED),)
+
+    def _forget(self, seen: _Seen) -> Sequence[BarrierAction]:
+        for one in [one for one in self._tracked if one <= seen.checkpoint_id]:
+            del self._tracked[one]
+        return ()
+
+    def _trigger(self, seen: _Seen) -> Sequence[BarrierAction]:
+        known = self._tracked[seen.checkpoint_id]
+        assert known.barrier is not None
+        alignment_ms = max(0, seen.now_ms - known.first_ms)
+        return (Trigger(known.barrier, known.start_delay_ms, alignment_ms, known.bytes_passed),)
+
+    def _check_open(self, channel: int, what: str) -> None:
+        if channel not in self._open:
+            raise self._illegal(what, f"channel {channel} has ended, or there is none")
+
+    def _illegal(self, event: str, detail: str) -> IllegalTransitionError:
+        return IllegalTransitionError(event, f"checkpoints {sorted(self._tracked)} under way", detail)
+
+
+_EVENTS: Final[Mapping[type, Callable[[BarrierTracker, Any], Sequence[BarrierAction]]]] = {
+    DataPassed: BarrierTracker._data,
+    BarrierArrived: BarrierTracker._barrier,
+    BarrierAnnounced: BarrierTracker._nothing,
+    CancellationArrived: BarrierTracker._cancellation,
+    ChannelEnded: BarrierTracker._end,
+    AlignmentTimedOut: BarrierTracker._nothing,
+}
+
+_STEPS: Final[Mapping[TrackingStep, Callable[[BarrierTracker, _Seen], Sequence[BarrierAction]]]] = {
+    TrackingStep.TRACK: BarrierTracker._track,
+    TrackingStep.COUNT: BarrierTracker._count,
+    TrackingStep.ABORT_OLDER: BarrierTracker._abort_older,
+    TrackingStep.ABORT: BarrierTracker._abort,
+    TrackingStep.FORGET: BarrierTracker._forget,
+    TrackingStep.TRIGGER: BarrierTracker._trigger,
+}
+
+
+if __name__ == "__main__":
+    print(at_least_once_as_text(), end="")  # noqa: T201

@@ -1,0 +1,1 @@
+"""The checkpoint coordinator as state machines without clock, thread or file."""

@@ -1,0 +1,260 @@
+"""How many failures of checkpoints a job endures.
+
+Failures are counted one behind the other: a checkpoint that completes begins the count again. Each checkpoint counts
+once, whatever becomes of it, and what is no fault of storage or of a task does not count: a task that was not running,
+a newer checkpoint, a stop. A savepoint that fails is told to who asked for it and is no failure of the job, unless the
+job was to stop with it: then part of it has stopped already, and it cannot go on.
+(Flink's ``CheckpointFailureManager``.)
+
+Why checkpoints are not begun, or fail.
+
+Which request for a checkpoint is next: a queue, and the rules by which one of it may begin.
+
+    order       savepoints, then what is forced, then what was asked for, then what is periodic; then the oldest
+    nothing     begins while another one is being begun, or while too many old checkpoints are still being removed
+    a limit     of pending checkpoints lets only forced ones pass
+    a pause     behind the last completed checkpoint is kept by periodic ones: they are refused and come again
+    a full      queue refuses what comes, or drops a periodic request of it for something that was asked for
+
+A savepoint is forced as long as checkpoints are aligned. When they are not, it would wait for its barriers behind
+records that checkpoints overtake: it is the first of the queue, and waits its turn. (Flink's
+``CheckpointRequestDecider``.)
+"""
+
+from __future__ import annotations
+
+import bisect
+import enum
+from collections.abc import Sequence
+from typing import Final
+
+from attrs import field, frozen
+
+from statebackend.checkpoint.invariants import MAX_ID, check_integer
+
+__all__ = [
+    "BeginCheckpoint",
+    "CheckpointFailureReason",
+    "CheckpointLimits",
+    "CheckpointRequest",
+    "CheckpointRequestKind",
+    "CheckpointRequestQueue",
+    "CoordinatorLoad",
+    "FailurePolicy",
+    "RefuseRequest",
+    "RequestDecision",
+]
+
+
+class CheckpointFailureReason(enum.Enum):
+    """Why a checkpoint was not begun, or did not complete."""
+
+    SHUTDOWN = "the coordinator has been shut down"
+    SUSPENDED = "the job has been suspended"
+    SCHEDULER_STOPPED = "checkpoints are not taken periodically any more"
+    TOO_MANY_REQUESTS = "too many requests wait already"
+    MINIMUM_PAUSE = "the pause behind the last checkpoint is not over"
+    TASKS_NOT_RUNNING = "not all tasks are running"
+    IO_ERROR = "storage failed while the checkpoint was begun"
+    COORDINATOR_FAILED = "the coordinator of an operator failed"
+    TASK_NOT_TRIGGERED = "a task could not be told to begin"
+    DECLINED = "a task declined"
+    DECLINED_NOT_READY = "a task declined, since it was not ready"
+    DECLINED_BY_CANCELLATION = "a task declined, since one before it had cancelled the checkpoint"
+    DECLINED_SUBSUMED = "a task declined, since a newer checkpoint had begun"
+    DECLINED_END_OF_INPUT = "a task declined, since an input had ended"
+    ASYNCHRONOUS_PART_FAILED = "a task could not store its state"
+    TASK_FAILED = "a task failed"
+    CONFLICT = "a task stored two different states"
+    EXPIRED = "the checkpoint took too long"
+    SUBSUMED = "a newer checkpoint completed first"
+    FINALIZE_FAILED = "the completed checkpoint could not be stored"
+
+
+class CheckpointRequestKind(enum.Enum):
+    """What is asked for."""
+
+    PERIODIC = "a checkpoint, by the clock"
+    ON_DEMAND = "a checkpoint, by somebody"
+    SAVEPOINT = "a savepoint"
+    STOP_WITH_SAVEPOINT = "a savepoint, behind which the job stops where it is"
+    DRAIN_WITH_SAVEPOINT = "a savepoint, behind which the job stops at the end of time"
+
+    @property
+    def is_periodic(self) -> bool:
+        """Whether it comes again by itself."""
+        return self is CheckpointRequestKind.PERIODIC
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether it belongs to who asked for it: it is never subsumed, and subsumes nothing."""
+        return self not in (CheckpointRequestKind.PERIODIC, CheckpointRequestKind.ON_DEMAND)
+
+    @property
+    def stops_job(self) -> bool:
+        """Whether tasks process nothing behind its barrier."""
+        return self in (CheckpointRequestKind.STOP_WITH_SAVEPOINT, CheckpointRequestKind.DRAIN_WITH_SAVEPOINT)
+
+
+@frozen
+class CheckpointRequest:
+    """One request; ``request_id`` names it for who asked, and ids rise with time."""
+
+    request_id: int
+    kind: CheckpointRequestKind
+    is_forced: bool = False
+
+    @property
+    def rank(self) -> tuple[bool, bool, bool, int]:
+        """Its place in the queue: smaller is earlier."""
+        return (not self.kind.is_savepoint, not self.is_forced, self.kind.is_periodic, self.request_id)
+
+
+@frozen
+class BeginCheckpoint:
+    """The request is begun now."""
+
+    request: CheckpointRequest
+
+
+@frozen
+class RefuseRequest:
+    """The request is over; a periodic one may come again after ``retry_in_ms``."""
+
+    request: CheckpointRequest
+    reason: CheckpointFailureReason
+    retry_in_ms: int | None = None
+
+
+RequestDecision = BeginCheckpoint | RefuseRequest
+
+
+@frozen(kw_only=True)
+class CheckpointLimits:
+    """How many checkpoints a job takes at once, how soon behind each other, and how many requests wait."""
+
+    max_concurrent_checkpoints: int = 1
+    minimum_pause_ms: int = 0
+    max_waiting_requests: int = 1000
+
+    def __attrs_post_init__(self) -> None:
+        check_integer("max_concurrent_checkpoints", self.max_concurrent_checkpoints, 1, 1000)
+        check_integer("minimum_pause_ms", self.minimum_pause_ms, 0, MAX_ID)
+        check_integer("max_waiting_requests", self.max_waiting_requests, 1, 1_000_000)
+
+
+@frozen(kw_only=True)
+class CoordinatorLoad:
+    """What the coordinator has to do: whether it begins a checkpoint, how many wait for tasks, how many are removed.
+
+    ``last_completed_ms`` is when a checkpoint completed last, on the clock of ``now_ms``; None if none has.
+    """
+
+    now_ms: int
+    is_beginning: bool
+    pending_count: int
+    removing_count: int = 0
+    last_completed_ms: int | None = None
+
+
+@frozen
+class CheckpointRequestQueue:
+    """See the module. Each call answers for at most one request to begin, besides those that are refused."""
+
+    limits: CheckpointLimits
+    _waiting: list[CheckpointRequest] = field(factory=list, init=False, repr=False)
+
+    @property
+    def waiting(self) -> Sequence[CheckpointRequest]:
+        """The requests that wait, first of all the next one."""
+        return tuple(self._waiting)
+
+    def submit(self, request: CheckpointRequest, load: CoordinatorLoad) -> Sequence[RequestDecision]:
+        """Takes a request in; O(waiting requests)."""
+        is_full = len(self._waiting) >= self.limits.max_waiting_requests
+        if is_full and not self._waiting[-1].kind.is_periodic:
+            return (RefuseRequest(request, CheckpointFailureReason.TOO_MANY_REQUESTS),)
+        bisect.insort(self._waiting, request, key=lambda one: one.rank)
+        dropped = [RefuseRequest(self._waiting.pop(), CheckpointFailureReason.TOO_MANY_REQUESTS)] if is_full else []
+        return (*dropped, *self.next(load))
+
+    def next(self, load: CoordinatorLoad) -> Sequence[RequestDecision]:
+        """The request that begins, or is refused for coming too early; none if none may."""
+        most = self.limits.max_concurrent_checkpoints
+        if load.is_beginning or not self._waiting or load.removing_count > most:
+            return ()
+        first = self._waiting[0]
+        if load.pending_count >= most and not first.is_forced:
+            return ()
+        del self._waiting[0]
+        wait_ms = self._left_of_pause_ms(load)
+        if first.kind.is_periodic and not first.is_forced and wait_ms > 0:
+            return (RefuseRequest(first, CheckpointFailureReason.MINIMUM_PAUSE, wait_ms),)
+        return (BeginCheckpoint(first),)
+
+    def drop_all(self) -> Sequence[CheckpointRequest]:
+        """Empties the queue; returns what was in it."""
+        dropped = tuple(self._waiting)
+        self._waiting.clear()
+        return dropped
+
+    def _left_of_pause_ms(self, load: CoordinatorLoad) -> int:
+        if load.last_completed_ms is None:
+            return 0
+        # A clock that went back must not make the pause longer than it is.
+        passed_ms = max(0, load.now_ms - load.last_completed_ms)
+        return max(0, self.limits.minimum_pause_ms - passed_ms)
+
+
+_COUNTED: Final = frozenset(
+    {
+        CheckpointFailureReason.IO_ERROR,
+        CheckpointFailureReason.DECLINED,
+        CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED,
+        CheckpointFailureReason.EXPIRED,
+        # A job that can never store a checkpoint must not run for ever without one.
+        CheckpointFailureReason.FINALIZE_FAILED,
+    }
+)
+
+
+class FailurePolicy:
+    """Counts failures of one job; ``tolerable_failures`` in a row are endured."""
+
+    def __init__(self, tolerable_failures: int = 0) -> None:
+        """Raises `InvariantViolationError` for a negative number."""
+        check_integer("tolerable_failures", tolerable_failures, 0, MAX_ID)
+        self.tolerable_failures = tolerable_failures
+        self._counted_ids: set[int] = set()
+        self._failures = 0
+        self._newest_completed_id = -1
+
+    @property
+    def failures(self) -> int:
+        """Those that were counted since a checkpoint completed."""
+        return self._failures
+
+    def completed(self, checkpoint_id: int) -> None:
+        """Begins to count again, if the checkpoint is newer than all that completed before."""
+        if checkpoint_id > self._newest_completed_id:
+            self._newest_completed_id = checkpoint_id
+            self._failures = 0
+            self._counted_ids.clear()
+
+    def failed(
+        self,
+        checkpoint_id: int | None,
+        reason: CheckpointFailureReason,
+        kind: CheckpointRequestKind,
+        *,
+        were_tasks_told: bool,
+    ) -> bool:
+        """Takes in a failure and returns whether the job has to fail; the id is None if there is none yet."""
+        if kind.stops_job:
+            return were_tasks_told
+        if kind.is_savepoint or reason not in _COUNTED or checkpoint_id in self._counted_ids:
+            return False
+        if checkpoint_id is not None:
+            self._counted_ids.add(checkpoint_id)
+        self._failures += 1
+        return self._failures > self.tolerable_failures

@@ -1,0 +1,1 @@
+"""File systems and object stores that checkpoints are written to."""

@@ -1,0 +1,72 @@
+"""The permissions of files with state: by default, only the user who runs the job reads and writes them.
+
+State holds keys and values of the user's data. The environment variable ``STATEBACKEND_FILE_MODE``, in octal, gives
+files other permissions: ``640`` lets the group read them, ``660`` lets it write too. A directory can be entered by
+those who may read the files in it. The umask of the process takes nothing away from what is configured there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from typing import BinaryIO, Final
+
+from statebackend.checkpoint.errors import StorageError
+
+__all__ = ["FILE_MODE_VARIABLE", "create_file", "directory_mode", "file_mode", "make_directory", "take_file_mode"]
+
+FILE_MODE_VARIABLE: Final = "STATEBACKEND_FILE_MODE"
+
+
+def file_mode() -> int:
+    """The permissions of a file. Raises `StorageError` if the environment names other ones than a file can have."""
+    text = os.environ.get(FILE_MODE_VARIABLE) or "600"
+    if re.fullmatch("0?6[0246]{2}", text) is None:
+        raise StorageError(
+            f"{FILE_MODE_VARIABLE} is {text!r}, and not the permissions of a file in octal that its owner reads and "
+            f"writes and nobody executes, such as 600, 640 or 660"
+        )
+    return int(text, 8)
+
+
+def directory_mode() -> int:
+    """The permissions of a directory of such files. Raises as `file_mode`."""
+    mode = file_mode()
+    return mode | (mode & 0o444) >> 2
+
+
+def create_file(path: str, directory: int | None = None) -> BinaryIO:
+    """Opens a new file for writing. Raises `FileExistsError` if there is one, and as `file_mode`.
+
+    ``directory`` is an open directory that a relative path is relative to.
+    """
+    mode = file_mode()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    if mode != 0o600:
+        os.fchmod(descriptor, mode)
+    return open(descriptor, "wb")
+
+
+def make_directory(path: str, directory: int | None = None) -> None:
+    """Makes a directory. Raises `FileExistsError` if something is there, and as `file_mode`.
+
+    ``directory`` is an open directory that a relative path is relative to.
+    """
+    mode = directory_mode()
+    os.mkdir(path, 0o700, dir_fd=directory)
+    if mode != 0o700:
+        # A link that somebody has put in its place meanwhile is not followed.
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
+
+
+def take_file_mode(descriptor: int) -> None:
+    """Gives an open file the permissions of state, if it belongs to this user: one that another program has made."""
+    mode = file_mode()
+    status = os.fstat(descriptor)
+    if stat.S_IMODE(status.st_mode) != mode and status.st_uid == os.geteuid():
+        os.fchmod(descriptor, mode)

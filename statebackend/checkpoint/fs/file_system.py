@@ -1,0 +1,434 @@
+"""One root directory in some store, and the only door to it.
+
+Every path is relative to the root and checked before the store sees it. Every write returns a
+`FileHandle` (path, size, checksum), and reading through a handle proves that the bytes are the ones that
+were written. A written file is complete and durable or absent. What the store itself reports (full disk,
+permissions, network) comes out as `StorageError` with the place in the message and the cause chained.
+
+On local disk the operating system is called directly, since syncing and linking have no portable form;
+every other URI goes through `pyarrow.fs`. What a URI says of credentials is in no message and in no file (`store_uri`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+from urllib.parse import quote
+
+import pyarrow
+import pyarrow.fs
+
+from statebackend.checkpoint.errors import CorruptFileError, MissingFileError, StorageError, UnsafePathError
+from statebackend.checkpoint.fs.arrow_storage import ArrowStorage
+from statebackend.checkpoint.fs.conditional_objects import ConditionalObjects
+from statebackend.checkpoint.fs.local_storage import TEMPORARY_PREFIX, Accept, LocalStorage
+from statebackend.checkpoint.fs.s3_storage import S3Location, S3Storage
+from statebackend.checkpoint.fs.store_uri import (
+    check_credentials,
+    is_uri,
+    place_inside,
+    scheme_of,
+    secrets_of,
+    without_secrets,
+)
+from statebackend.checkpoint.invariants import checked_relative_path, checksum_of_bytes, checksum_of_chunks
+from statebackend.checkpoint.state_handles import FileHandle
+
+__all__ = ["CheckpointFileSystem", "Storage"]
+
+_READ_AT_ONCE_BYTES = 8 << 20
+"""Each reading is a request to an object store."""
+
+_WHAT_TO_DO = "Restore from another checkpoint or savepoint, or bring back the original file from a backup."
+
+
+class Storage(Protocol):
+    """What a kind of store does for `CheckpointFileSystem`, which chooses it by URI.
+
+    Paths are relative to its root, checked, with `/` between their parts. A file is complete, or absent. All methods
+    raise `StorageError` when the store fails, and `MissingFileError` for a file to read that is not there.
+    """
+
+    def local_path(self, path: str) -> str | None:
+        """Where the file is on the local disk; None if it is elsewhere."""
+
+    @property
+    def has_conditional_writes(self) -> bool:
+        """Whether `conditional` has something to give."""
+
+    def conditional(self) -> ConditionalObjects | None:
+        """Its files as objects that are written under conditions; None for a store that has no such writes."""
+
+    def make_root(self) -> None:
+        """Makes the root directory, if the store has such a thing."""
+
+    def put(self, path: str, data: bytes, durable: bool) -> None:
+        """Writes a file; with ``durable``, it outlives a crash from the return on."""
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Writes a file that nobody has written, durably; False, and it is as it was, if somebody has.
+
+        ``data`` is unlike all others that are written there.
+        """
+
+    def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]:
+        """Takes over a local file, durably; returns size and checksum. With ``may_link``, nobody changes the source."""
+
+    def get_file(self, path: str, target_path: str, may_link: bool, accept: Accept) -> None:
+        """Brings a file to the local disk, where it appears once ``accept`` has taken its size and checksum."""
+
+    def read(self, path: str) -> bytes:
+        """The content of a file."""
+
+    def open_input(self, path: str) -> pyarrow.NativeFile:
+        """A file to be read in pieces."""
+
+    def size_bytes(self, path: str) -> int | None:
+        """The size of a file; None if there is none."""
+
+    def sizes_bytes(self, paths: Iterable[str]) -> list[int | None]:
+        """The sizes of several, in their order."""
+
+    def list_files(self, prefix: str) -> list[str]:
+        """The files below a directory, at any depth."""
+
+    def list_directories(self, prefix: str) -> list[str]:
+        """The directories directly below one."""
+
+    def copy(self, path: str, target: str) -> None:
+        """Gives the bytes of a file, which nobody changes in place, a second name, durably."""
+
+    def delete(self, path: str, durable: bool) -> None:
+        """Deletes a file; none is no error."""
+
+    def delete_directory(self, path: str) -> None:
+        """Deletes a directory with all that is in it; none is no error."""
+
+    def move_directory(self, path: str, target: str) -> None:
+        """Gives a directory another name."""
+
+
+class CheckpointFileSystem:
+    """Files below the root `uri`; make one with `from_uri`. Pickles as its URI. Safe to share by threads.
+
+    All methods raise `UnsafePathError` for a path that is absolute, has `..`, `.`, empty segments,
+    backslashes or control characters, and `StorageError` when the store fails.
+    """
+
+    def __init__(self, uri: str, storage: Storage) -> None:
+        self._uri = without_secrets(uri)
+        self._whole_uri = uri
+        self._storage = storage
+
+    @classmethod
+    def from_uri(cls, uri: str | os.PathLike[str]) -> CheckpointFileSystem:
+        """The root at a local path, a `file:///` URI or any URI `pyarrow.fs` knows. Touches nothing.
+
+        A path may begin with ``~``, the home of whoever runs this. A local root need not exist; it is created by the
+        first write. Raises `StorageError` for a URI that no file system understands.
+        """
+        text = os.fspath(uri)
+        if not text or "\0" in text:
+            raise UnsafePathError(f"{text!r} is neither a path nor a URI")
+        if not is_uri(text):
+            # Shells leave a tilde behind "=" as it is, and programs know none: it was a directory of that name.
+            root = os.path.abspath(os.path.expanduser(text))
+            return cls(root, LocalStorage(root))
+        check_credentials(text)
+        try:
+            if scheme_of(text) == "s3":
+                return cls(text, S3Storage.at(S3Location.from_uri(text)))
+            filesystem, root = pyarrow.fs.FileSystem.from_uri(text)
+        except (pyarrow.ArrowException, ImportError, OSError, ValueError) as error:
+            raise StorageError(
+                f"cannot open {without_secrets(text)!r}: {_without(secrets_of(text), str(error))}. Give a local path, "
+                "a file:/// URI, or a URI that pyarrow.fs supports, such as s3:// or gs://."
+            ) from (None if secrets_of(text) else error)
+        if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
+            root = os.path.abspath(root)
+            return cls(root, LocalStorage(root))
+        return cls(text, ArrowStorage(filesystem, root.rstrip("/")))
+
+    @property
+    def uri(self) -> str:
+        """What `from_uri` needs to open this root again: an absolute path when local, else the URI.
+
+        It has no credentials; where the URI had some, they must then be in the environment.
+        """
+        return self._uri
+
+    @property
+    def has_conditional_writes(self) -> bool:
+        """Whether it is a store with conditional writes; asks nobody."""
+        return self._storage.has_conditional_writes
+
+    @property
+    def conditional(self) -> ConditionalObjects | None:
+        """Its files as objects that are written under conditions, None for a store that has no such writes.
+
+        Raises `StorageError` if the package for them is not installed. Each call makes a client.
+        """
+        return self._storage.conditional()
+
+    def inside(self, directory: str) -> CheckpointFileSystem:
+        """The files in a directory below this root, which need not exist; its paths are relative to that.
+
+        On a local disk no symbolic link below this root is followed, as in this file system.
+        """
+        checked_relative_path(directory)
+        if isinstance(self._storage, LocalStorage):
+            return CheckpointFileSystem(place_inside(self._whole_uri, directory), self._storage.inside(directory))
+        return CheckpointFileSystem.from_uri(place_inside(self._whole_uri, quote(directory)))
+
+    def __reduce__(self) -> tuple[object, tuple[str, ...]]:
+        if isinstance(self._storage, LocalStorage) and self._storage.below:
+            return _inside, (self._storage.root, self._storage.below)
+        # To another process of this program, which needs the credentials as much as this one.
+        return CheckpointFileSystem.from_uri, (self._whole_uri,)
+
+    def __repr__(self) -> str:
+        return f"CheckpointFileSystem({self._uri!r})"
+
+    def location(self, path: str) -> str:
+        """`path` with its root in front, for messages to people: of a URI without credentials and parameters."""
+        place = self._uri.partition("?")[0] if is_uri(self._uri) else self._uri
+        return f"{place.rstrip('/')}/{path}" if path else place
+
+    def local_path(self, path: str = "") -> str | None:
+        """The real path of `path` (of the root by default) when the store is a local disk, else None.
+
+        Raises `StorageError` if a symbolic link leads there from the root: others would follow it.
+        """
+        with self._reporting("open", path):
+            return self._storage.local_path(path and checked_relative_path(path))
+
+    def check_regular(self, directory: str) -> None:
+        """Raise `StorageError` if `directory` of a local store has anything but files and directories, at any depth.
+
+        For a directory of a program that would follow a symbolic link, or wait for a named pipe.
+        """
+        checked_relative_path(directory)
+        if isinstance(self._storage, LocalStorage):
+            with self._reporting("use", directory):
+                self._storage.check_regular(directory)
+
+    def make_root(self) -> None:
+        """Create the root directory of a local store, durably; other stores need none."""
+        with self._reporting("create", ""):
+            self._storage.make_root()
+
+    def write_file(self, path: str, data: bytes, *, durable: bool = True) -> FileHandle:
+        """Write `data` under `path`, replacing what was there. Complete and durable on return.
+
+        On any error the path is absent, or still holds its former bytes. Without `durable` a power loss may
+        take the file, which spares the time to sync it.
+        """
+        handle = FileHandle(path, len(data), checksum_of_bytes(data))
+        with self._reporting("write", path):
+            self._storage.put(path, data, durable)
+        return handle
+
+    def create_file(self, path: str, data: bytes) -> bool:
+        """Write `data` under `path` unless there is a file; say whether it was written. Complete and durable on return.
+
+        Of several who do so in the same instant, one is told that it did, on a local disk and on stores with
+        conditional writes; on others, at most the last. `data` must be unlike what anybody else writes there: by that
+        a store is asked who was first.
+        """
+        checked_relative_path(path)
+        with self._reporting("create", path):
+            return self._storage.create(path, data)
+
+    def upload(self, local_path: str | os.PathLike[str], path: str, *, may_link: bool = True) -> FileHandle:
+        """Bring the local file in under `path`. Complete and durable on return, absent on any error.
+
+        On a local store on the same device it becomes a hard link, so the local file must not change in
+        place afterwards (deleting it is fine); pass `may_link=False` if it might. Raises
+        `MissingFileError` when there is no such local file. Reads the file once.
+        """
+        checked_relative_path(path)
+        source = os.fspath(local_path)
+        if not os.path.isfile(source):
+            raise MissingFileError(f"cannot upload {source} to {self.location(path)}: no such file")
+        with self._reporting(f"upload {source} to", path):
+            size_bytes, checksum = self._storage.put_file(source, path, may_link)
+        return FileHandle(path, size_bytes, checksum)
+
+    def read_file(self, handle_or_path: FileHandle | str) -> bytes:
+        """All bytes of a file, verified when a `FileHandle` is given.
+
+        Raises `MissingFileError` or `CorruptFileError`.
+        """
+        if isinstance(handle_or_path, str):
+            path = checked_relative_path(handle_or_path)
+            with self._reporting("read", path):
+                return self._storage.read(path)
+        handle = handle_or_path
+        self._verify_size(handle, self._size_or_none(handle.path))
+        with self._reporting("read", handle.path):
+            data = self._storage.read(handle.path)
+        self._verify(handle, len(data), checksum_of_bytes(data))
+        return data
+
+    def verify_content(self, handle: FileHandle) -> None:
+        """Read a file, in bounded memory, and compare it with its checksum.
+
+        Raises `MissingFileError` or `CorruptFileError`.
+        """
+        self._verify_size(handle, self._size_or_none(handle.path))
+        with self._reporting("read", handle.path), self._storage.open_input(handle.path) as source:
+            size_bytes, checksum = checksum_of_chunks(iter(lambda: source.read(_READ_AT_ONCE_BYTES), b""))
+        self._verify(handle, size_bytes, checksum)
+
+    def download(self, handle: FileHandle, local_path: str | os.PathLike[str], *, may_link: bool = True) -> None:
+        """Bring a file out to `local_path`, verified. On any error the target is absent or as before.
+
+        On a local store on the same device it becomes a hard link, so it must not be changed in place;
+        pass `may_link=False` if it might be. Raises `MissingFileError` or `CorruptFileError`.
+        """
+        self._verify_size(handle, self._size_or_none(handle.path))
+        target = os.path.abspath(os.fspath(local_path))
+        with self._reporting(f"download to {target}", handle.path):
+            self._storage.get_file(
+                handle.path,
+                target,
+                may_link,
+                lambda size_bytes, checksum: self._verify(handle, size_bytes, checksum),
+            )
+
+    def open_input(self, path: str) -> pyarrow.NativeFile:
+        """A seekable file object for pyarrow's readers. Not verified; `MissingFileError` if absent."""
+        checked_relative_path(path)
+        with self._reporting("open", path):
+            return self._storage.open_input(path)
+
+    def exists(self, path: str) -> bool:
+        """Whether `path` is a file."""
+        return self._size_or_none(checked_relative_path(path)) is not None
+
+    def size(self, path: str) -> int:
+        """Size of a file in bytes; `MissingFileError` if absent."""
+        size_bytes = self._size_or_none(checked_relative_path(path))
+        if size_bytes is None:
+            raise MissingFileError(f"there is no file {self.location(path)}")
+        return size_bytes
+
+    def verify_present(self, handles: Iterable[FileHandle]) -> None:
+        """Check that each file is there with its size, without reading it.
+
+        Raises `MissingFileError` or `CorruptFileError` for the first that is not.
+        """
+        expected = list(handles)
+        with self._reporting("look up files in", ""):
+            sizes_bytes = self._storage.sizes_bytes(handle.path for handle in expected)
+        for handle, size_bytes in zip(expected, sizes_bytes, strict=True):
+            self._verify_size(handle, size_bytes)
+
+    def list_files(self, prefix: str = "", *, include_temporary: bool = False) -> tuple[str, ...]:
+        """Paths of all files below the directory `prefix` (default: the root), sorted.
+
+        Remains of interrupted writes are left out unless `include_temporary`.
+        """
+        with self._reporting("list", prefix):
+            paths = self._storage.list_files(prefix and checked_relative_path(prefix))
+        return tuple(sorted(path for path in paths if include_temporary or not _is_temporary(path)))
+
+    def why_absent(self) -> str | None:
+        """Why there is nothing to be found at the root, as the end of a sentence about it; None if there may be."""
+        root = self.local_path()
+        if root is None:
+            # An object store knows no directories, only objects below a name.
+            return None if self.list_directories() or self.list_files() else "does not exist: no object lies below it"
+        with self._reporting("look up", ""):
+            try:
+                mode = os.stat(root).st_mode
+            except (FileNotFoundError, NotADirectoryError):
+                return "does not exist"
+        return None if stat.S_ISDIR(mode) else "is a file, and no directory"
+
+    def list_directories(self, prefix: str = "") -> tuple[str, ...]:
+        """Names of the directories directly below the directory `prefix` (default: the root), sorted."""
+        with self._reporting("list", prefix):
+            return tuple(sorted(self._storage.list_directories(prefix and checked_relative_path(prefix))))
+
+    def copy_file(self, path: str, target: str) -> None:
+        """Give a file, which nobody changes in place, a second name below the root: complete, or absent.
+
+        On a local store that has links it becomes one; an object store copies it itself. `MissingFileError` if absent.
+        """
+        checked_relative_path(path)
+        checked_relative_path(target)
+        with self._reporting(f"copy to {target}", path):
+            self._storage.copy(path, target)
+
+    def delete(self, path: str, *, durable: bool = False) -> None:
+        """Remove a file; a missing one is fine. With `durable` the removal survives a power loss."""
+        checked_relative_path(path)
+        with self._reporting("delete", path):
+            self._storage.delete(path, durable)
+
+    def delete_directory(self, path: str) -> None:
+        """Remove a directory below the root and all it holds; a missing one is fine."""
+        checked_relative_path(path)
+        with self._reporting("delete directory", path):
+            self._storage.delete_directory(path)
+
+    def move_directory(self, path: str, target: str) -> None:
+        """Give a directory below the root another name. Atomic on local disk, file by file elsewhere."""
+        checked_relative_path(path)
+        checked_relative_path(target)
+        with self._reporting(f"move to {target}", path):
+            self._storage.move_directory(path, target)
+
+    def _size_or_none(self, path: str) -> int | None:
+        with self._reporting("look up", path):
+            return self._storage.size_bytes(path)
+
+    def _verify_size(self, handle: FileHandle, size_bytes: int | None) -> None:
+        if size_bytes is None:
+            raise MissingFileError(
+                f"{self.location(handle.path)} is missing: expected {handle.size_bytes} bytes with "
+                f"checksum {handle.checksum}. {_WHAT_TO_DO}"
+            )
+        if size_bytes != handle.size_bytes:
+            raise CorruptFileError(
+                f"{self.location(handle.path)} is corrupt: expected {handle.size_bytes} bytes, "
+                f"found {size_bytes}. {_WHAT_TO_DO}"
+            )
+
+    def _verify(self, handle: FileHandle, size_bytes: int, checksum: str) -> None:
+        self._verify_size(handle, size_bytes)
+        if checksum != handle.checksum:
+            raise CorruptFileError(
+                f"{self.location(handle.path)} is corrupt: expected checksum {handle.checksum}, "
+                f"found {checksum}, at the expected size of {size_bytes} bytes. {_WHAT_TO_DO}"
+            )
+
+    @contextlib.contextmanager
+    def _reporting(self, action: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise MissingFileError(f"cannot {action} {self.location(path)}: {error}") from error
+        except (OSError, pyarrow.ArrowException) as error:
+            why = _without(secrets_of(self._whole_uri), str(error))
+            # Its cause would be shown beside it.
+            cause = error if why == str(error) else None
+            raise StorageError(f"cannot {action} {self.location(path)}: {why}") from cause
+
+
+def _inside(root: str, directory: str) -> CheckpointFileSystem:
+    return CheckpointFileSystem.from_uri(root).inside(directory)
+
+
+def _without(secrets: Iterable[str], message: str) -> str:
+    for secret in secrets:
+        message = message.replace(secret, "...")
+    return message
+
+
+def _is_temporary(path: str) -> bool:
+    return path.rpartition("/")[2].startswith(TEMPORARY_PREFIX)

@@ -1,0 +1,158 @@
+"""URIs of stores: which of their parts are secret, and how one is shown and stored without them.
+
+    s3://KEY:SECRET@bucket/jobs/flights?endpoint_override=127.0.0.1:9000&scheme=http      as it is given
+    s3://bucket/jobs/flights?endpoint_override=127.0.0.1:9000&scheme=http                 as it is shown and stored
+
+Who a URI is shown to finds the place by it, and opens it with credentials of his own, from the environment. What a URI
+has in front of an `@` goes as a whole when there is a password in it or the store is S3, whose key is half of a secret;
+otherwise it may be part of the place, as in `abfss://container@account`. Of the query those parameters go whose names
+say what they are, and those with an `@` in their value.
+
+A secret may contain an unescaped `/`, `?`, `#` or `@`, which ends the credentials too early. Such a URI is not opened
+(`check_credentials`). It is shown without everything up to its last `@`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import unquote
+
+from statebackend.checkpoint.errors import StorageError
+
+__all__ = [
+    "check_credentials",
+    "endpoint_of",
+    "is_uri",
+    "parent_and_name",
+    "place_inside",
+    "scheme_of",
+    "secrets_of",
+    "without_secrets",
+]
+
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_AUTHORITY_END = re.compile("[/?#]|$")
+_S3_SCHEMES: Final = ("s3", "s3a", "s3n")
+_BUCKET = re.compile("[A-Za-z0-9._-]*")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:@\[\]]*)(:[0-9]{1,5})?")
+_PARAMETER = re.compile(r"([?&;])([^=&;#]*)=([^&;#]*)")
+_SECRET_NAME = re.compile(
+    r"(?i)secret|password|passwd|token|credential|signature|account.?key|access.?key|api.?key|^sig$|^key$|^sas"
+)
+_WITHOUT_ENDPOINT: Final = ("request_timeout_s",)
+
+
+def is_uri(text: str) -> bool:
+    """Whether it is a URI of a store, and no path."""
+    return _URI.match(text) is not None
+
+
+def scheme_of(uri: str) -> str:
+    """The scheme in small letters; "" if there is none."""
+    found = _URI.match(uri)
+    return "" if found is None else found[1].lower()
+
+
+def parent_and_name(place: str) -> tuple[str, str]:
+    """The place of the directory that a place is in, and its name there; of a URI with its parameters."""
+    path, parameters = _path_and_parameters(place)
+    parent, slash, name = path.rstrip("/").rpartition("/")
+    return f"{parent or slash or '.'}{parameters}", name
+
+
+def place_inside(place: str, name: str) -> str:
+    """The place of what has that name in the directory that a place is; of a URI with its parameters."""
+    path, parameters = _path_and_parameters(place)
+    return f"{path.rstrip('/')}/{name}{parameters}"
+
+
+def _path_and_parameters(place: str) -> tuple[str, str]:
+    path, mark, parameters = place.partition("?") if is_uri(place) else (place, "", "")
+    return path, f"{mark}{parameters}"
+
+
+def without_secrets(uri: str) -> str:
+    """The URI as it may be shown, logged and stored; a path is returned as it is."""
+    span = _credentials(uri)
+    if span is not None:
+        start, end = span
+        uri = uri[:start] + (uri[end + 1 :] if end < len(uri) else "...")
+    if not is_uri(uri):
+        return uri
+    kept = _PARAMETER.sub(lambda found: "" if _is_secret_parameter(found[2], found[3]) else found[0], uri)
+    if "?" in uri and "?" not in kept:
+        # The first parameter has gone, and another one takes its place.
+        kept = re.sub("[&;]", "?", kept, count=1)
+    return kept
+
+
+def secrets_of(uri: str) -> tuple[str, ...]:
+    """What must be in no message: the parts that `without_secrets` takes away, the longest first."""
+    if not is_uri(uri):
+        return ()
+    found = [match[3] for match in _PARAMETER.finditer(uri) if _is_secret_parameter(match[2], match[3])]
+    span = _credentials(uri)
+    if span is not None:
+        credentials = uri[span[0] : span[1]]
+        found += [credentials, *credentials.split(":")]
+    # Libraries report what they have decoded.
+    found += [unquote(one) for one in found]
+    return tuple(sorted({one for one in found if one}, key=len, reverse=True))
+
+
+def check_credentials(uri: str) -> None:
+    """Raise `StorageError` if it cannot be told where the credentials of a URI end."""
+    span = _credentials(uri)
+    if span is None:
+        return
+    start, end = span
+    if end == len(uri) or re.search("[/?#@]", uri[start:end]):
+        raise StorageError(
+            f"cannot open {without_secrets(uri)!r}: it has credentials with an unescaped '/', '?', '#' or '@', or "
+            f"credentials and another '@'. Write %2F, %3F, %23 and %40 in their place, or give the credentials in the "
+            f"environment"
+        )
+
+
+def endpoint_of(place: str) -> str:
+    """What requests for a place are sent to, only for comparison: it may have secrets. "" for a path on a disk."""
+    scheme = scheme_of(place)
+    if scheme in ("", "file"):
+        return ""
+    span = _credentials(place)
+    start = len(scheme) + len("://") if span is None else span[1] + 1
+    authority = place[start : _authority_end(place, start)]
+    # All parameters: a name or value that looks like a secret may choose the endpoint too.
+    parameters = sorted(found[0][1:] for found in _PARAMETER.finditer(place) if found[2] not in _WITHOUT_ENDPOINT)
+    # A bucket is no endpoint: it is found by the region or the endpoint in the parameters.
+    return f"{scheme}://{'' if scheme in _S3_SCHEMES else authority}?{'&'.join(parameters)}"
+
+
+def _credentials(uri: str) -> tuple[int, int] | None:
+    """Where the credentials in front of the place begin and end; None if there are none.
+
+    They end at an `@`. Where somebody has left it out, all that follows may be secret.
+    """
+    scheme = _URI.match(uri)
+    if scheme is None:
+        return None
+    start = scheme.end()
+    end = _authority_end(uri, start)
+    is_s3 = scheme[1].lower() in _S3_SCHEMES
+    if (_BUCKET if is_s3 else _HOST).fullmatch(uri, start, end):
+        return None
+    user, at, host = uri[start:end].rpartition("@")
+    if at and not is_s3 and ":" not in user and _HOST.fullmatch(host):
+        return None
+    last = uri.rfind("@", start)
+    return start, len(uri) if last < 0 else last
+
+
+def _authority_end(uri: str, start: int) -> int:
+    found = _AUTHORITY_END.search(uri, start)
+    return len(uri) if found is None else found.start()
+
+
+def _is_secret_parameter(name: str, value: str) -> bool:
+    return _SECRET_NAME.search(name) is not None or "@" in unquote(value)

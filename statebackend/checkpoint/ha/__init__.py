@@ -1,0 +1,1 @@
+"""Leadership and checkpoint pointers in ZooKeeper and object stores."""

@@ -1,0 +1,471 @@
+"""How a job is led where the program does not say it: by what the store of its directory has.
+
+Which checkpoints of a job are complete, as one object: `completed-checkpoints.json`.
+
+It is a sealed JSON file (see `sealed_json`):
+
+    job_id          whose it is
+    leader          the token of the driver that wrote it; each leadership draws one
+    revision        how often it was written; with `leader` it makes every content unlike all others
+    greatest_id     the greatest id that any checkpoint of the job has or had, -1 for none
+    completed       [[id, path, size_bytes, checksum], ...]: the metadata files of the completed checkpoints, by id
+    set_aside       the same of those that were given up by falling back, in the order in which they were
+    driver_files    where the leader has its driver files, relative to their root; "" is the root itself
+
+Completed checkpoints noted in one object of a store with conditional writes: a `CheckpointPointers`.
+
+    checkpoints/chk-<id>-<32 hex>/_metadata    written first, under a name that nobody gives again
+    completed-checkpoints.json                 all pointers; once it names a checkpoint, that is complete
+    shared/...                                 data files, referred to by path from metadata
+
+* **Nothing depends on a listing.** The one object is read by its key, and so is every file that it names. Listings may
+  lag behind; they are asked for what can be cleared away, and what they lack is cleared away another time.
+* **A change is a compare and set** on the version of the object that this driver wrote last. A leader begins with such
+  a write (`take_over`), so that the version of the one before it is no more: whoever led before can change nothing from
+  then on, whatever it believes, and finds out when it tries. Of two who complete a checkpoint, one does.
+* **A lost answer** leaves it open whether a change took effect. Contents are all different, so whoever finds his own
+  has written it. Where that cannot be found out, the checkpoint is uncertain: nothing of it is deleted, and the next
+  `find` knows.
+* Withdrawing goes from the pointer to the files: a crash leaves files without a pointer, no pointer without files.
+
+High availability of a job on an object store alone: a lease says who leads, one object what is complete.
+
+What happens when a driver comes to lead (`take_over`), each step either done or not:
+
+1. It has the lease (`driver_lease`). A directory that is led so for the first time is taken over with the checkpoints
+   that are in it, and says from then on where they are noted (`high_availability_file`).
+2. The driver files of the leader before are copied to a directory of this driver (`driver_files`), if there are any.
+3. One write notes that directory, and makes it the leader's object (`object_pointers`): whoever led before changes
+   nothing from here on. What is left of the other directories goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeVar
+
+from attrs import evolve, field, frozen
+
+from statebackend.checkpoint.errors import (
+    CheckpointError,
+    CorruptFileError,
+    CorruptJobIdentityError,
+    CorruptMetadataError,
+    InvariantViolationError,
+    JobDirectoryError,
+    JobDirectoryMismatchError,
+    LeadershipLostError,
+    MissingFileError,
+    StorageError,
+    UncertainCheckpointError,
+)
+from statebackend.checkpoint.fs.checksummed_json import sealed_json, unsealed_json
+from statebackend.checkpoint.fs.conditional_objects import ConditionalObjects
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.fs.retries import steady_ms
+from statebackend.checkpoint.ha.services import DirectoryServices, JobRecords, JobServices
+from statebackend.checkpoint.invariants import MAX_ID, check_identifier, check_integer, checked_relative_path, require
+from statebackend.checkpoint.metadata import CheckpointMetadata
+from statebackend.checkpoint.state_handles import FileHandle
+from statebackend.checkpoint.store.checkpoint_directories import (
+    CheckpointPointer,
+    DirectoryPointers,
+    FoundCheckpoints,
+    RetainedCheckpoint,
+    delete_pointed_metadata,
+    read_metadata,
+    read_pointed_metadata,
+    unnamed_directories,
+    write_pointed_metadata,
+)
+from statebackend.checkpoint.store.driver_files import (
+    DRIVERS_DIRECTORY,
+    check_driver_files,
+    copy_driver_files,
+    delete_driver_files,
+    driver_files_of,
+    driver_root,
+)
+from statebackend.checkpoint.store.driver_lease import DEFAULT_LEASE_MS, DriverLease, ObjectStoreLease
+from statebackend.checkpoint.store.job_directory import JobDirectory, JobIdentity
+from statebackend.checkpoint.store.job_files import read_kept_in, write_kept_in
+
+__all__ = [
+    "COMPLETED_FILE_NAME",
+    "CompletedRecord",
+    "ObjectPointers",
+    "ObjectStoreHighAvailability",
+    "default_services",
+]
+
+
+COMPLETED_FILE_NAME: Final = "completed-checkpoints.json"
+
+_FORMAT_VERSION: Final = 1
+
+
+@frozen(kw_only=True)
+class CompletedRecord:
+    """See the module. Ids of completed checkpoints strictly increase, and none is above `greatest_id`."""
+
+    job_id: str
+    leader: str = ""
+    revision: int = 0
+    greatest_id: int = -1
+    completed: tuple[CheckpointPointer, ...] = ()
+    set_aside: tuple[CheckpointPointer, ...] = field(default=())
+    driver_files: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        check_identifier("job_id", self.job_id)
+        require(isinstance(self.leader, str) and len(self.leader) <= 64, "leader must be a short text")
+        check_integer("revision", self.revision, 0, MAX_ID)
+        check_integer("greatest_id", self.greatest_id, -1, MAX_ID)
+        ids = [one.checkpoint_id for one in self.completed]
+        require(ids == sorted(set(ids)), f"the ids of the completed checkpoints do not increase: {ids}")
+        greatest = max([*ids, *(one.checkpoint_id for one in self.set_aside)], default=-1)
+        require(greatest <= self.greatest_id, f"greatest_id {self.greatest_id} is below the id {greatest}")
+        require(isinstance(self.driver_files, str), "driver_files must be a text")
+        if self.driver_files:
+            checked_relative_path(self.driver_files)
+
+    @property
+    def by_id(self) -> dict[int, CheckpointPointer]:
+        """The completed checkpoints."""
+        return {one.checkpoint_id: one for one in self.completed}
+
+    def to_bytes(self) -> bytes:
+        """The content of the object."""
+        content = {
+            "job_id": self.job_id,
+            "leader": self.leader,
+            "revision": self.revision,
+            "greatest_id": self.greatest_id,
+            "completed": _listed(self.completed),
+            "set_aside": _listed(self.set_aside),
+            "driver_files": self.driver_files,
+        }
+        return sealed_json(content, _FORMAT_VERSION)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str) -> CompletedRecord:
+        """Raises `CorruptJobIdentityError`, naming where the bytes are from."""
+        content = unsealed_json(data, where, _FORMAT_VERSION)
+        try:
+            completed, set_aside = _pointers(content.pop("completed")), _pointers(content.pop("set_aside"))
+            return cls(completed=completed, set_aside=set_aside, **content)
+        except (InvariantViolationError, KeyError, TypeError, ValueError) as error:
+            raise CorruptJobIdentityError(
+                f"{where} is not valid: {error}. Bring it back from a backup, or start from a savepoint in a new job "
+                f"directory."
+            ) from error
+
+
+def _listed(pointers: Iterable[CheckpointPointer]) -> list[list[Any]]:
+    return [
+        [one.checkpoint_id, one.metadata_file.path, one.metadata_file.size_bytes, one.metadata_file.checksum]
+        for one in pointers
+    ]
+
+
+def _pointers(listed: Any) -> tuple[CheckpointPointer, ...]:
+    require(isinstance(listed, list), "the checkpoints are not a list")
+    return tuple(CheckpointPointer(one, FileHandle(path, size, checksum)) for one, path, size, checksum in listed)
+
+
+T = TypeVar("T")
+
+_TRIES: Final = 10
+
+_Change = Callable[[CompletedRecord], CompletedRecord]
+
+
+class ObjectPointers:
+    """Those of the job `job_id` whose directory is the root of `file_system`.
+
+    They can be looked at, and changed behind `take_over`. Safe to use by one thread at a time.
+    """
+
+    def __init__(self, file_system: CheckpointFileSystem, objects: ConditionalObjects, job_id: str) -> None:
+        self._fs = file_system
+        self._objects = objects
+        self._record = CompletedRecord(job_id=job_id)
+        self._version: str | None = None
+        self._leader: str | None = None
+        self._attempts = 0
+
+    @property
+    def place(self) -> str:
+        """The object."""
+        return self._fs.location(COMPLETED_FILE_NAME)
+
+    @property
+    def driver_files(self) -> str:
+        """Where the driver files are of who wrote the object last; after `find` or `take_over`."""
+        return self._record.driver_files
+
+    def check_there(self) -> None:
+        """Look at the object. Raises `JobDirectoryMismatchError` if there is none, of a job that must have one."""
+        self._look()
+        if self._version is None:
+            raise JobDirectoryMismatchError(
+                f"{self.place} does not exist, which says what the job has completed. Bring it back from a backup, or "
+                f"begin a new job directory from a savepoint"
+            )
+
+    def take_over(self, leader: str, begin: _Change) -> None:
+        """Become who may change it: `leader` is a new token, and `begin` makes the record to begin with.
+
+        `begin` may be called several times. Raises `JobDirectoryMismatchError` if the object is another job's.
+        """
+        for _ in range(_TRIES):
+            self._look()
+            # What a former driver that is still alive writes at this moment is seen in the next round.
+            record = evolve(begin(self._record), leader=leader, revision=self._record.revision + 1)
+            if self._write(record):
+                self._leader = leader
+                return
+        raise StorageError(f"{self.place} is written by another driver again and again; stop it, and start again")
+
+    def find(self) -> FoundCheckpoints:
+        """Read the object and what it names, all by their keys; changes nothing.
+
+        A leader may drop checkpoints while another driver looks, which looks again then; one that led until then is
+        told by that that it does not any more.
+        """
+        for _ in range(_TRIES):
+            record = self._look()
+            if self._leader is not None:
+                self._check_leading()
+            found = self._found(record)
+            if not found.unreadable or self._look().revision == record.revision:
+                break
+        return found
+
+    def publish(self, metadata: CheckpointMetadata) -> FileHandle:
+        """Write the metadata under a name of its own, then let the object name it."""
+        self._check_leading()
+        pointer = write_pointed_metadata(self._fs, metadata)
+        try:
+            self._change(lambda record: _with(record, pointer))
+        except LeadershipLostError:
+            raise
+        except StorageError as error:
+            raise UncertainCheckpointError(
+                f"whether checkpoint {pointer.checkpoint_id} is complete is not known, and is found at the next start; "
+                f"nothing is lost. {error}"
+            ) from error
+        return pointer.metadata_file
+
+    def withdraw(self, checkpoint_id: int) -> None:
+        """Take the checkpoint out of the object, then delete its metadata file."""
+        pointer = self._record.by_id.get(checkpoint_id)
+        self._change(lambda record: _without(record, checkpoint_id))
+        if pointer is not None:
+            delete_pointed_metadata(self._fs, pointer)
+
+    def set_aside(self, checkpoint_id: int) -> None:
+        """Note it among those that were given up; its files stay where they are."""
+        pointer = self._record.by_id[checkpoint_id]
+
+        def change(record: CompletedRecord) -> CompletedRecord:
+            others = tuple(one for one in record.set_aside if one != pointer)
+            return evolve(_without(record, checkpoint_id), set_aside=(*others, pointer))
+
+        self._change(change)
+
+    def set_aside_places(self) -> tuple[str, ...]:
+        """The directories of those that were given up and are there."""
+        there = (one for one in self._record.set_aside if self._fs.exists(one.metadata_file.path))
+        return tuple(self._fs.location(one.directory) for one in there)
+
+    def files_set_aside(self) -> frozenset[str]:
+        """Those that their metadata files name. Who has removed such a file has given the others free."""
+        paths: set[str] = set()
+        for pointer in self._record.set_aside:
+            # What cannot be read, for which it was given up, does not tell its files.
+            with contextlib.suppress(MissingFileError, CorruptFileError):
+                paths.update(file.path for file in read_metadata(self._fs, pointer.directory).files)
+        return frozenset(paths)
+
+    def _change(self, change: _Change) -> None:
+        """Writes the record anew. Raises `LeadershipLostError` if another driver has, `StorageError` if in doubt."""
+        for _ in range(_TRIES):
+            self._check_leading()
+            changed = change(self._record)
+            if changed == self._record:
+                return
+            # After a write of unknown outcome the next one has another content even so.
+            self._attempts += 1
+            if self._write(evolve(changed, revision=changed.revision + self._attempts)):
+                self._attempts = 0
+                return
+            self._look()
+        raise StorageError(f"{self.place} could not be written: its versions change, and nobody else writes it")
+
+    def _write(self, record: CompletedRecord) -> bool:
+        written = self._objects.write(COMPLETED_FILE_NAME, record.to_bytes(), self._version)
+        if written is None:
+            return False
+        self._record, self._version = record, written
+        return True
+
+    def _look(self) -> CompletedRecord:
+        found = self._objects.read(COMPLETED_FILE_NAME)
+        if found is None:
+            record, version = CompletedRecord(job_id=self._record.job_id), None
+        else:
+            record, version = CompletedRecord.from_bytes(found.content, self.place), found.version
+        if record.job_id != self._record.job_id:
+            raise JobDirectoryMismatchError(
+                f"{self.place} is that of job {record.job_id}, and {self._fs.location('job.json')} that of job "
+                f"{self._record.job_id}: the directory mixes two jobs. Bring back the original files from a backup"
+            )
+        self._record, self._version = record, version
+        return record
+
+    def _check_leading(self) -> None:
+        if self._leader is None:
+            raise LeadershipLostError(f"nobody leads the job of {self.place} here: it is only looked at")
+        if self._record.leader != self._leader:
+            raise LeadershipLostError(
+                f"another driver has taken {self.place} over, and this one completes no checkpoint any more: it was "
+                f"paused or cut off for too long. Stop it; the other one goes on"
+            )
+
+    def _found(self, record: CompletedRecord) -> FoundCheckpoints:
+        retained: dict[int, RetainedCheckpoint] = {}
+        unreadable: dict[int, CorruptMetadataError] = {}
+        for pointer in record.completed:
+            found = read_pointed_metadata(self._fs, pointer, self.place)
+            if isinstance(found, RetainedCheckpoint):
+                retained[pointer.checkpoint_id] = found
+            else:
+                unreadable[pointer.checkpoint_id] = found
+        greatest = record.greatest_id if record.greatest_id >= 0 else None
+        unfinished: list[str] = []
+        # A listing that fails leaves what could be cleared away to another time.
+        with contextlib.suppress(CheckpointError):
+            unfinished += (name for name, _ in unnamed_directories(self._fs, (*record.completed, *record.set_aside)))
+        return FoundCheckpoints(self._fs, self.place, retained, unreadable, unfinished, greatest)
+
+
+def _with(record: CompletedRecord, pointer: CheckpointPointer) -> CompletedRecord:
+    if pointer in record.completed:
+        return record
+    greatest_id = max(record.greatest_id, pointer.checkpoint_id)
+    return evolve(record, completed=(*record.completed, pointer), greatest_id=greatest_id)
+
+
+def _without(record: CompletedRecord, checkpoint_id: int) -> CompletedRecord:
+    return evolve(record, completed=tuple(one for one in record.completed if one.checkpoint_id != checkpoint_id))
+
+
+KEPT_IN: Final = "object:completed-checkpoints.json"
+
+
+@frozen(kw_only=True)
+class ObjectStoreHighAvailability:
+    """Leads jobs whose directories are on a store with conditional writes, such as S3; a `JobServices`.
+
+    A driver that is killed keeps the next one waiting for ``lease_ms`` milliseconds. A driver that finds another one
+    leading is refused, or waits for as long as that takes if it ``is_stand_by``. All drivers of a job may differ in
+    both. ``monotonic_ms`` is the clock by which a lease runs out that another driver holds and does not renew.
+
+    Raises `InvariantViolationError` for a length out of range and, where it is used, `StorageError` if boto3 is not
+    installed, `JobDirectoryError` for a store without conditional writes.
+    """
+
+    lease_ms: int = DEFAULT_LEASE_MS
+    is_stand_by: bool = False
+    driver_directory: str | None = field(default=None)
+    monotonic_ms: Callable[[], int] = field(default=steady_ms, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._lease()
+
+    def with_driver_directory(self, driver_directory: str) -> ObjectStoreHighAvailability:
+        """See `JobServices`."""
+        return evolve(self, driver_directory=driver_directory)
+
+    def kept_in(self, job_name: str) -> str | None:
+        """In an object of the directory."""
+        return KEPT_IN
+
+    def lead(self, file_system: CheckpointFileSystem, job_name: str) -> DriverLease:
+        """Take the lease; see `LeadershipProvider`."""
+        return self._lease().lead(file_system, job_name)
+
+    @contextlib.contextmanager
+    def looking(self, file_system: CheckpointFileSystem, identity: JobIdentity | None) -> Iterator[JobRecords]:
+        """See `JobServices`. A directory that was never led so is looked at as it is."""
+        if identity is None or read_kept_in(file_system) is None:
+            with DirectoryServices(driver_directory=self.driver_directory).looking(file_system, identity) as records:
+                yield records
+            return
+        pointers = ObjectPointers(file_system, _objects(file_system), identity.job_id)
+        pointers.check_there()
+        root = driver_root(file_system, self.driver_directory, identity.job_id)
+        yield JobRecords(file_system, pointers, driver_files_of(root, pointers.driver_files))
+
+    def take_over(self, directory: JobDirectory) -> JobRecords:
+        """See `JobServices` and the module."""
+        leadership, file_system = directory.leadership, directory.file_system
+        if not isinstance(leadership, DriverLease):
+            raise InvariantViolationError("the job directory was opened with another leadership")
+        root = driver_root(file_system, self.driver_directory, directory.identity.job_id)
+        has_driver_files = root.local_path() is not None
+        own = f"{DRIVERS_DIRECTORY}/{leadership.token}" if has_driver_files else ""
+        others = root.list_directories(DRIVERS_DIRECTORY) if has_driver_files else ()
+        is_first = read_kept_in(file_system) is None
+
+        def begin(record: CompletedRecord) -> CompletedRecord:
+            # Behind the reading of the record: who was paused, and finds it written by the leader that has overtaken
+            # him, is not to take it from that one.
+            leadership.check()
+            begun = _found_in_directory(file_system, record) if is_first else record
+            check_driver_files(root, begun.driver_files)
+            if has_driver_files:
+                copy_driver_files(root, begun.driver_files, own)
+            return evolve(begun, driver_files=own)
+
+        pointers = ObjectPointers(file_system, _objects(file_system), directory.identity.job_id)
+        if not is_first:
+            pointers.check_there()
+        pointers.take_over(leadership.token, begin)
+        if is_first:
+            write_kept_in(file_system, KEPT_IN)
+        delete_driver_files(root, others)
+        return JobRecords(file_system, pointers, driver_files_of(root, own))
+
+    def _lease(self) -> ObjectStoreLease:
+        return ObjectStoreLease(lease_ms=self.lease_ms, is_stand_by=self.is_stand_by, monotonic_ms=self.monotonic_ms)
+
+
+def _objects(file_system: CheckpointFileSystem) -> ConditionalObjects:
+    objects = file_system.conditional
+    if objects is None:
+        raise JobDirectoryError(f"{file_system.uri} has no conditional writes; use the lock file, or ZooKeeper")
+    return objects
+
+
+def _found_in_directory(file_system: CheckpointFileSystem, record: CompletedRecord) -> CompletedRecord:
+    """The record of a directory that has none, or was begun to be taken over and has gone on as it was since."""
+    found = DirectoryPointers(file_system).find()
+    pointers = tuple(
+        CheckpointPointer(checkpoint_id, found.retained[checkpoint_id].metadata_file)
+        for checkpoint_id in sorted(found.retained)
+    )
+    found.check_newest()
+    greatest_id = -1 if found.greatest_id is None else found.greatest_id
+    return evolve(record, completed=pointers, greatest_id=max(record.greatest_id, greatest_id))
+
+
+def default_services(job_dir: str) -> JobServices:
+    """The lock file of a directory on a disk; a lease on a store that has conditional writes.
+
+    Raises `StorageError` for what is neither a path nor a URI that is known.
+    """
+    file_system = CheckpointFileSystem.from_uri(job_dir)
+    return ObjectStoreHighAvailability() if file_system.has_conditional_writes else DirectoryServices()

@@ -1,0 +1,1085 @@
+"""High availability of a job through ZooKeeper: ids, pointers and leadership there, files in the file system.
+
+What happens when a driver comes to lead (`take_over`), each step either done or not:
+
+1. The node `job` and `job.json` of the directory must be of one job. A directory that is led so for the first time is
+   taken into ZooKeeper with the checkpoints that it has, while its lock file keeps other drivers away; from then on the
+   directory says where its checkpoints are (`high_availability_file`).
+2. The driver files of the leader before are copied to a directory of this driver (`driver_files`).
+3. One transaction notes that directory. From here on nobody reads what the former leader writes to its own; it goes.
+
+A crash in between leaves a directory `drivers/<32 hex>` that nobody has noted, which goes at the next take-over.
+
+A session with ZooKeeper, through `kazoo`: requests that wait for the connection to come back, for so long.
+
+A connection that breaks says nothing about the session: that ends when the servers have not heard of the client for the
+session timeout. So a request that got no answer is made again as long as the session may be alive. To read twice is
+nothing. A transaction that got no answer may have been carried out: whoever makes one finds out (`commit`).
+
+What is asked and cannot be sent waits in the client and may be sent later; so a caller that gives up closes the
+session, or has made sure that what comes late is refused.
+
+The nodes of a job in ZooKeeper: where they are and what is in them. `docs/formats-checkpoint.md` has the grammar.
+
+    <root>/<job>/job                        whose job this is
+    <root>/<job>/leaders/<uuid>__lock__<n>  one for each driver that leads or stands by; the lowest <n> leads
+    <root>/<job>/driver-files               where the driver files of the leader are
+    <root>/<job>/last-id                    the greatest id that a checkpoint of the job has had
+    <root>/<job>/checkpoints/<id>           a completed checkpoint: where its metadata file is
+    <root>/<job>/set-aside/<id>-<n>         one that was given up by an explicit fallback
+
+All content but that of `leaders` is sealed JSON (see `sealed_json`).
+
+The leadership of a job in ZooKeeper: a node that exists as long as the session of its driver does.
+
+Every driver of the job makes a node of its own below `leaders`, whose names the servers number; the lowest leads, and
+each of the others watches the one before it (the recipe of ZooKeeper's documentation, carried out by kazoo's `Lock`).
+The servers remove the node when they have not heard of the driver for the session timeout. The name of a node is never
+given again, so *the node exists* says *this driver leads*, at the place and in the order in which the servers do
+everything.
+
+1. `commit` carries out a transaction whose first operation asks for the node. What it does is done by the leader, or
+   not at all, however long the request was on its way: fencing where it counts.
+2. A request without an answer is asked again while the session may be alive. What it has done is read and not guessed.
+3. The end of the session is final, though the client begins another one: a driver that led does not lead again.
+
+Completed checkpoints noted in ZooKeeper: the form of `CheckpointPointers` for drivers that may lose leadership.
+
+    checkpoints/chk-<id>-<32 hex>/_metadata   written first, under a name that nobody gives again
+    <root>/<job>/checkpoints/<id>             the pointer; from here on the checkpoint is complete
+    <root>/<job>/set-aside/<id>-<n>           the pointer of one that was given up; its files stay where they are
+
+Every change is one transaction that asks whether its driver leads (`ZooKeeperLeadership.commit`), and that a repetition
+finds to be done: a pointer has the name of a file that only one attempt has written. Withdrawing goes from the pointer
+to the files, so a crash leaves files without a pointer, which the next recovery removes, and no pointer without files.
+
+Flink locks nodes that are in use, since several of its processes read and remove them. Here only the leader removes,
+and a driver that has lost its leadership may find the files gone that it was still reading: an error, and no loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import quote
+
+from attrs import asdict, evolve, field, frozen
+
+from snapshots.errors import cut
+from snapshots.loggers import logger_of
+from statebackend.checkpoint.errors import (
+    CheckpointError,
+    CorruptJobIdentityError,
+    CorruptMetadataError,
+    InvariantViolationError,
+    JobDirectoryLockedError,
+    JobDirectoryMismatchError,
+    LeadershipLostError,
+    StorageError,
+    UncertainCheckpointError,
+)
+from statebackend.checkpoint.fs.checksummed_json import sealed_json, unsealed_json
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.fs.retries import steady_s
+from statebackend.checkpoint.ha.leadership import LossListener
+from statebackend.checkpoint.ha.services import DirectoryServices, JobRecords
+from statebackend.checkpoint.invariants import check_identifier, checksum_of_bytes
+from statebackend.checkpoint.metadata import CheckpointMetadata
+from statebackend.checkpoint.state_handles import FileHandle
+from statebackend.checkpoint.store.checkpoint_directories import (
+    CheckpointPointer,
+    DirectoryPointers,
+    FoundCheckpoints,
+    RetainedCheckpoint,
+    checkpoint_directory,
+    delete_pointed_metadata,
+    metadata_path,
+    read_metadata,
+    read_pointed_metadata,
+    unnamed_directories,
+    write_pointed_metadata,
+)
+from statebackend.checkpoint.store.driver_files import (
+    DRIVERS_DIRECTORY,
+    copy_driver_files,
+    delete_driver_files,
+    driver_files_of,
+    driver_root,
+)
+from statebackend.checkpoint.store.driver_lock import DriverLockFile
+from statebackend.checkpoint.store.job_directory import JobDirectory, JobIdentity
+from statebackend.checkpoint.store.job_files import read_fall_back, read_kept_in, write_kept_in
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient, TransactionRequest
+
+__all__ = [
+    "JobNode",
+    "JobNodes",
+    "Refused",
+    "UnknownOutcomeError",
+    "ZooKeeperHighAvailability",
+    "ZooKeeperLeadership",
+    "ZooKeeperPointers",
+    "ZooKeeperSession",
+    "ZooKeeperSettings",
+    "checked_root",
+    "decode_pointer",
+    "decode_text",
+    "encode_pointer",
+    "encode_text",
+]
+
+
+T = TypeVar("T")
+
+_POLL_S = 0.05
+_LOOK_S = 0.5
+"""Who waits for an answer looks at the clock so often."""
+
+
+class UnknownOutcomeError(StorageError):
+    """Whether a transaction was carried out is not known, and cannot be found out now."""
+
+
+@frozen
+class Refused:
+    """A transaction that was refused whole: the place of the first operation that could not be, and why."""
+
+    index: int
+    error: Exception
+
+
+@frozen
+class ZooKeeperSettings:
+    """Where the servers are, `host:port` with commas between, and how long to wait, in seconds.
+
+    `client_options` go to `kazoo.client.KazooClient`: authentication, TLS, a default ACL. `monotonic_s` is the clock by
+    which a session whose connection is broken may still be alive.
+    """
+
+    hosts: str
+    session_timeout_s: float = 10.0
+    connection_timeout_s: float = 15.0
+    client_options: Mapping[str, Any] = field(factory=dict)
+    monotonic_s: Callable[[], float] = steady_s
+
+    def __attrs_post_init__(self) -> None:
+        if not self.hosts:
+            raise InvariantViolationError("hosts is empty; give the servers, such as 'zoo1:2181,zoo2:2181'")
+        for name in ("session_timeout_s", "connection_timeout_s"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < threading.TIMEOUT_MAX:
+                raise InvariantViolationError(f"{name} is {value!r}; it takes seconds, more than 0")
+
+
+class ZooKeeperSession:
+    """Connected from construction until `close`. May be used by several threads.
+
+    `at_end` is called, by a thread that must not be held up, when the servers have ended the session; a new one is then
+    begun by itself. Raises `StorageError` if no server answers in time.
+    """
+
+    def __init__(self, settings: ZooKeeperSettings, at_end: Callable[[], object] = lambda: None) -> None:
+        self._settings = settings
+        self._at_end = at_end
+        self._is_closed = False
+        self._errors = _errors()
+        self.client = _client(settings)
+        self.client.add_listener(self._state_changed)
+        try:
+            self.client.start(timeout=settings.connection_timeout_s)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, Exception):
+                raise StorageError(
+                    f"no server of ZooKeeper at {settings.hosts} has answered in {settings.connection_timeout_s:g} s "
+                    f"({type(error).__name__}: {error}). Check that they run, have a quorum, and take another "
+                    f"connection"
+                ) from error
+            raise
+
+    @property
+    def hosts(self) -> str:
+        """Where the servers are."""
+        return self._settings.hosts
+
+    def get(self, path: str) -> bytes | None:
+        """The content of a node, None if there is none. Raises `StorageError` if no server answers in time."""
+        found = self._asked(f"read {path}", lambda: self.client.get_async(path), missing=None)
+        return None if found is None else found[0]
+
+    def children(self, path: str) -> list[str]:
+        """The names of the children of a node, sorted; none if there is no node. Raises as `get`."""
+        found: list[str] = self._asked(f"list {path}", lambda: self.client.get_children_async(path), missing=[])
+        return sorted(found)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a node. Raises as `get`."""
+        return self._asked(f"look for {path}", lambda: self.client.exists_async(path), missing=None) is not None
+
+    def sync(self, path: str) -> None:
+        """Let this session see all that was done below a node until now, by whichever server. Raises as `get`."""
+        self._asked(f"look at {path}", lambda: self.client.sync_async(path), missing=None)
+
+    def make(self, path: str) -> None:
+        """Make a node and those above it, without content, unless they are there. Raises as `get`."""
+        ancestor = ""
+        for name in path.strip("/").split("/"):
+            ancestor = f"{ancestor}/{name}"
+            if not self.exists(ancestor):
+                self._make_one(ancestor)
+
+    def commit(self, what: str, build: Callable[[TransactionRequest], object]) -> Refused | None:
+        """Carry out a transaction once; None if it was. What stands in the way is returned, and nothing was done.
+
+        Raises `UnknownOutcomeError` if there was no answer.
+        """
+        transaction = self.client.transaction()
+        build(transaction)
+        try:
+            results = self._awaited(transaction.commit_async(), self.deadline_s())
+        except (self._errors.KazooException, self.client.handler.timeout_exception) as error:
+            raise UnknownOutcomeError(
+                f"ZooKeeper at {self.hosts} has not answered ({_named(error)}): {what}"
+            ) from error
+        consequences = (self._errors.RolledBackError, self._errors.RuntimeInconsistency)
+        for index, result in enumerate(results):
+            if isinstance(result, Exception) and not isinstance(result, consequences):
+                return Refused(index, result)
+        return None
+
+    def may_pass(self, error: Exception) -> bool:
+        """Whether an error of kazoo has to do with the connection only."""
+        errors = self._errors
+        return isinstance(
+            error,
+            (
+                errors.ConnectionLoss,
+                errors.ConnectionClosedError,
+                errors.OperationTimeoutError,
+                errors.SessionExpiredError,
+                errors.SessionMovedError,
+                self.client.handler.timeout_exception,
+            ),
+        )
+
+    def wait_for_connection(self, deadline_s: float) -> bool:
+        """Wait until a server answers again, until so much of the clock; whether one does."""
+        while not self.client.connected:
+            if self.is_past(deadline_s) or self._is_closed:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def deadline_s(self) -> float:
+        """When a session whose connection breaks now is over, by the clock."""
+        return self._settings.monotonic_s() + self._settings.session_timeout_s
+
+    def is_past(self, deadline_s: float) -> bool:
+        """Whether the clock has come so far."""
+        return self._settings.monotonic_s() >= deadline_s
+
+    def close(self) -> None:
+        """End the session, and with it what exists only as long as it does; again is fine."""
+        self._is_closed = True
+        # Whatever goes wrong with the farewell, the servers end the session for want of a sign of life.
+        with contextlib.suppress(Exception):
+            self.client.stop()
+        with contextlib.suppress(Exception):
+            self.client.close()
+
+    def _asked(self, what: str, ask: Callable[[], Any], missing: T) -> Any | T:
+        """The answer to a request that may be made twice; `missing` if there is no such node."""
+        deadline_s = self.deadline_s()
+        while True:
+            answer, error = self._answer(ask, missing, deadline_s)
+            if error is None:
+                return answer
+            if not self.may_pass(error) or not self._may_ask_again(deadline_s):
+                raise StorageError(
+                    f"cannot {what} in ZooKeeper at {self.hosts}: {_named(error)}. Check that the servers run and "
+                    f"have a quorum, and that this program may read and write there"
+                ) from error
+
+    def _answer(self, ask: Callable[[], Any], missing: T, deadline_s: float) -> tuple[Any | T, Exception | None]:
+        try:
+            return self._awaited(ask(), deadline_s), None
+        except self._errors.NoNodeError:
+            return missing, None
+        except self._errors.NodeExistsError:
+            raise
+        except (self._errors.KazooException, self.client.handler.timeout_exception) as error:
+            return missing, error
+
+    def _awaited(self, answer: Any, deadline_s: float) -> Any:
+        while True:
+            left_s = max(deadline_s - self._settings.monotonic_s(), _POLL_S)
+            try:
+                return answer.get(timeout=min(left_s, _LOOK_S))
+            except self.client.handler.timeout_exception:
+                if self.is_past(deadline_s):
+                    raise
+
+    def _make_one(self, path: str) -> None:
+        with contextlib.suppress(self._errors.NodeExistsError):
+            self._asked(f"make {path}", lambda: self.client.create_async(path), missing=None)
+
+    def _may_ask_again(self, deadline_s: float) -> bool:
+        if self.client.connected:
+            # The client may notice a moment later than its caller.
+            time.sleep(_POLL_S)
+        return self.wait_for_connection(deadline_s) and not self.is_past(deadline_s)
+
+    def _state_changed(self, state: str) -> None:
+        if state == "LOST" and not self._is_closed:
+            self._at_end()
+
+
+def _client(settings: ZooKeeperSettings) -> KazooClient:
+    try:
+        from kazoo.client import KazooClient
+    except ImportError as error:
+        raise StorageError(
+            "high availability through ZooKeeper needs the package kazoo: pip install 'statebackend[zookeeper]'"
+        ) from error
+    return KazooClient(
+        hosts=settings.hosts,
+        timeout=settings.session_timeout_s,
+        # Back as soon as a server is: what waits for it waits for no longer than the session.
+        connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": min(1.0, settings.session_timeout_s / 8)},
+        **settings.client_options,
+    )
+
+
+def _errors() -> Any:
+    try:
+        import kazoo.exceptions
+    except ImportError:
+        _client(ZooKeeperSettings("-"))
+        raise
+    return kazoo.exceptions
+
+
+def _named(error: Exception) -> str:
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+_FORMAT_VERSION: Final = 1
+_ID: Final = re.compile("[0-9]{12,19}")
+_SET_ASIDE: Final = re.compile("([0-9]{12,19})-([1-9][0-9]*)")
+
+
+def checked_root(root: str) -> str:
+    """The path of a node below which jobs are. Raises `InvariantViolationError`."""
+    segments = root.split("/")[1:]
+    if not root.startswith("/") or any(part in ("", ".", "..", "zookeeper") or "\0" in part for part in segments):
+        raise InvariantViolationError(f"root is {root!r}; give the path of a node of its own, such as '/statebackend'")
+    return root
+
+
+@frozen
+class JobNodes:
+    """Where the nodes of a job are."""
+
+    root: str
+    job_name: str
+
+    @property
+    def directory(self) -> str:
+        """The node above all others. Its name is that of the job; all but letters, digits, `_`, `-`, `~` are `%XX`."""
+        return f"{self.root}/{quote(self.job_name, safe='').replace('.', '%2E')}"
+
+    @property
+    def job(self) -> str:
+        """Whose job this is."""
+        return f"{self.directory}/job"
+
+    @property
+    def leaders(self) -> str:
+        """The parent of those that lead and stand by."""
+        return f"{self.directory}/leaders"
+
+    @property
+    def driver_files(self) -> str:
+        """Where the driver files are."""
+        return f"{self.directory}/driver-files"
+
+    @property
+    def last_id(self) -> str:
+        """The greatest id of all checkpoints."""
+        return f"{self.directory}/last-id"
+
+    @property
+    def checkpoints(self) -> str:
+        """The parent of the pointers."""
+        return f"{self.directory}/checkpoints"
+
+    @property
+    def set_aside(self) -> str:
+        """The parent of those that were given up."""
+        return f"{self.directory}/set-aside"
+
+    def checkpoint(self, checkpoint_id: int) -> str:
+        """The pointer of a checkpoint."""
+        return f"{self.checkpoints}/{checkpoint_id:012d}"
+
+    @staticmethod
+    def id_of(name: str) -> int | None:
+        """The checkpoint whose pointer has this name; None if none has."""
+        return int(name) if _ID.fullmatch(name) else None
+
+    @staticmethod
+    def id_set_aside(name: str) -> int | None:
+        """The checkpoint that was given up under this name; None if none was."""
+        matched = _SET_ASIDE.fullmatch(name)
+        return None if matched is None else int(matched.group(1))
+
+
+@frozen
+class JobNode:
+    """Whose job this is: `job_id` is that of `job.json`, `job_directory` where it was then, for people."""
+
+    job_id: str
+    job_directory: str
+
+    def __attrs_post_init__(self) -> None:
+        check_identifier("job_id", self.job_id)
+
+    def encode(self) -> bytes:
+        """The content of the node."""
+        return sealed_json(asdict(self), _FORMAT_VERSION)
+
+    @classmethod
+    def decode(cls, data: bytes, where: str) -> JobNode:
+        """From the content of the node. Raises `CorruptJobIdentityError`."""
+        content = unsealed_json(data, where, _FORMAT_VERSION)
+        try:
+            return cls(**content)
+        except (InvariantViolationError, TypeError) as error:
+            raise CorruptJobIdentityError(f"{where} is not valid: {error}") from error
+
+
+def encode_pointer(pointer: CheckpointPointer) -> bytes:
+    """The content of the node of a checkpoint."""
+    return sealed_json(asdict(pointer), _FORMAT_VERSION)
+
+
+def decode_pointer(data: bytes, checkpoint_id: int, where: str) -> CheckpointPointer:
+    """From the content of the node of a checkpoint. Raises `CorruptMetadataError`."""
+    try:
+        content = unsealed_json(data, where, _FORMAT_VERSION)
+        pointer = CheckpointPointer(content.pop("checkpoint_id"), FileHandle(**content.pop("metadata_file")))
+        if content or pointer.checkpoint_id != checkpoint_id:
+            raise InvariantViolationError("it is that of another checkpoint, or says more than it should")
+    except (CheckpointError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptMetadataError(f"{where} is not a pointer to a checkpoint: {error}") from error
+    return pointer
+
+
+def encode_text(value: Any) -> bytes:
+    """The content of a node with one value."""
+    return sealed_json({"value": value}, _FORMAT_VERSION)
+
+
+def decode_text(data: bytes, where: str, kind: type) -> Any:
+    """From the content of a node with one value of that type. Raises `CorruptJobIdentityError`."""
+    content = unsealed_json(data, where, _FORMAT_VERSION)
+    if content.keys() != {"value"} or type(content["value"]) is not kind:
+        raise CorruptJobIdentityError(f"{where} does not hold one value of type {kind.__name__}")
+    return content["value"]
+
+
+_TURN_S = 30.0
+"""A stand-by whose watch was lost in some way looks again after so long."""
+
+_ONE_LOOK_S = 0.01
+_CONTENDER = re.compile("[0-9a-f]{32}__lock__[0-9]{10}")
+
+_logger = logger_of(__name__)
+
+
+class ZooKeeperLeadership:
+    """Held from construction, which waits for it, until `close` or the end of the session; a `Leadership`.
+
+    `stand_by_timeout_s` is how long to wait for another driver to end, None for as long as it takes. Raises
+    `JobDirectoryLockedError` naming the leader, or `StorageError`.
+    """
+
+    def __init__(self, settings: ZooKeeperSettings, nodes: JobNodes, stand_by_timeout_s: float | None) -> None:
+        self.nodes = nodes
+        self._listeners: list[LossListener] = []
+        self._is_closed = False
+        self._lost: LeadershipLostError | None = None
+        self._guard = threading.Lock()
+        self.session = ZooKeeperSession(settings, self._session_ended)
+        try:
+            # Whatever ended before does not count: there was no leadership that it could have ended.
+            self._node = self._led(stand_by_timeout_s)
+            self._lost = None
+            if not self.session.exists(self._node):
+                raise self._loss(f"its node {self._node} has gone")
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def node(self) -> str:
+        """The node that exists as long as this driver leads."""
+        return self._node
+
+    def check(self) -> None:
+        """See `Leadership`; goes to the servers."""
+        self._check_known()
+        try:
+            self.session.sync(self._node)
+            exists = self.session.exists(self._node)
+        except StorageError as error:
+            raise self._loss(f"that cannot be found out ({error})") from error
+        if not exists:
+            raise self._loss(f"its node {self._node} has gone")
+
+    def commit(
+        self, what: str, build: Callable[[TransactionRequest], object], is_done: Callable[[], bool]
+    ) -> Exception | None:
+        """Carry out a transaction if this driver leads; None if it is carried out, else what stands in the way of it.
+
+        `is_done` reads whether it was carried out, of which nothing else may be the cause. Raises
+        `LeadershipLostError`, behind which it may have been carried out if an answer was lost, and
+        `UnknownOutcomeError` if nothing can be found out as long as the session may be alive.
+        """
+        self._check_known()
+
+        def guarded(transaction: TransactionRequest) -> None:
+            transaction.check(self._node, -1)
+            build(transaction)
+
+        deadline_s = self.session.deadline_s()
+        is_uncertain = False
+        while True:
+            try:
+                refused = self.session.commit(what, guarded)
+            except UnknownOutcomeError:
+                is_uncertain = True
+                if self.session.is_past(deadline_s) or not self.session.wait_for_connection(deadline_s):
+                    raise
+                continue
+            if refused is None or (is_uncertain and self._was_done(is_done)):
+                return None
+            if refused.index == 0:
+                raise self._loss(f"its node {self._node} has gone")
+            return refused.error
+
+    def at_loss(self, listener: LossListener) -> None:
+        """See `Leadership`; called by a thread of its own."""
+        with self._guard:
+            self._listeners.append(listener)
+            lost = self._lost
+        if lost is not None:
+            self._tell(listener, lost)
+
+    def close(self) -> None:
+        """End the session, and so let the next driver lead; again is fine."""
+        self._is_closed = True
+        self.session.close()
+
+    def _led(self, stand_by_timeout_s: float | None) -> str:
+        deadline_s = None if stand_by_timeout_s is None else time.monotonic() + stand_by_timeout_s
+        self.session.make(self.nodes.leaders)
+        lock = self.session.client.Lock(self.nodes.leaders, _identity())
+        known = ""
+        while True:
+            left = _TURN_S if deadline_s is None else min(_TURN_S, deadline_s - time.monotonic())
+            if self._acquired(lock.acquire, max(left, _ONE_LOOK_S) if known else _ONE_LOOK_S):
+                return f"{self.nodes.leaders}/{lock.node}"
+            is_over = deadline_s is not None and time.monotonic() >= deadline_s
+            try:
+                leader = self._leader() or "a driver that has just ended"
+            except StorageError:
+                # Who stands by has nothing to lose, and waits for the servers as well.
+                if is_over:
+                    raise
+                continue
+            if is_over:
+                raise JobDirectoryLockedError(
+                    f"job {self.nodes.job_name!r} is led by another driver: {leader}. Stop that driver, or stand by "
+                    f"for longer with stand_by_timeout_s"
+                )
+            if leader != known:
+                known = leader
+                _logger.warning("standing by for job %r, which is led by %s", self.nodes.job_name, leader)
+
+    def _acquired(self, acquire: Callable[..., bool], timeout_s: float) -> bool:
+        from kazoo.exceptions import KazooException, LockTimeout
+
+        try:
+            return acquire(timeout=timeout_s)
+        except LockTimeout:
+            return False
+        except KazooException as error:
+            if not self.session.may_pass(error):
+                raise StorageError(
+                    f"cannot stand by for job {self.nodes.job_name!r} below {self.nodes.leaders}: {error!r}"
+                ) from error
+            self.session.wait_for_connection(self.session.deadline_s())
+            return False
+
+    def _leader(self) -> str | None:
+        names = [name for name in self.session.children(self.nodes.leaders) if _CONTENDER.fullmatch(name)]
+        for name in sorted(names, key=lambda name: name[-10:])[:1]:
+            data = self.session.get(f"{self.nodes.leaders}/{name}")
+            return None if data is None else cut(data.decode("utf-8", "replace"), 200)
+        return None
+
+    def _was_done(self, is_done: Callable[[], bool]) -> bool:
+        self.session.sync(self.nodes.directory)
+        return is_done()
+
+    def _check_known(self) -> None:
+        if self._is_closed:
+            raise self._loss("it has given it up")
+        if self._lost is not None:
+            raise self._lost
+
+    def _loss(self, because: str) -> LeadershipLostError:
+        return LeadershipLostError(
+            f"this driver does not lead job {self.nodes.job_name!r} any more: {because}. It completes no checkpoint, "
+            f"and another driver may be going on; nothing that was complete is lost. Start it again, and it stands by"
+        )
+
+    def _session_ended(self) -> None:
+        with self._guard:
+            if self._is_closed or self._lost is not None:
+                return
+            self._lost = self._loss("ZooKeeper has ended its session, since it was not heard of for too long")
+            listeners = list(self._listeners)
+        for listener in listeners:
+            self._tell(listener, self._lost)
+
+    @staticmethod
+    def _tell(listener: LossListener, lost: LeadershipLostError) -> None:
+        threading.Thread(target=listener, args=(lost,), name="leadership lost", daemon=True).start()
+
+
+def _identity() -> str:
+    host = "an unknown host"
+    with contextlib.suppress(OSError):
+        host = socket.gethostname()
+    return f"process {os.getpid()} on host {host}, since {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}"
+
+
+_LOOKS: Final = 10
+
+
+class ZooKeeperPointers:
+    """Those of one job. Without `leadership` they can be looked at, and nothing else."""
+
+    def __init__(
+        self,
+        file_system: CheckpointFileSystem,
+        nodes: JobNodes,
+        session: ZooKeeperSession,
+        leadership: ZooKeeperLeadership | None = None,
+    ) -> None:
+        self._fs = file_system
+        self._nodes = nodes
+        self._session = session
+        self._leadership = leadership
+        self._pointers: dict[int, bytes] = {}
+
+    @property
+    def place(self) -> str:
+        """The node of the checkpoints, and where its servers are."""
+        return self._where(self._nodes.checkpoints)
+
+    def find(self) -> FoundCheckpoints:
+        """See `CheckpointPointers`. A leader may drop checkpoints while another driver looks, which looks again."""
+        for _ in range(_LOOKS):
+            pointers = self._read()
+            found = self._found(pointers)
+            if not found.unreadable or pointers == self._read():
+                break
+        self._pointers = pointers
+        return found
+
+    def publish(self, metadata: CheckpointMetadata) -> FileHandle:
+        """Write the metadata under a name of its own, then make the pointer and raise the greatest id, in one step."""
+        checkpoint_id = metadata.checkpoint_id
+        leadership, node = self._leading(), self._nodes.checkpoint(metadata.checkpoint_id)
+        pointer = write_pointed_metadata(self._fs, metadata)
+        data = encode_pointer(pointer)
+        last_id = max(checkpoint_id, self._last_id())
+
+        def build(transaction: TransactionRequest) -> None:
+            transaction.create(node, data)
+            transaction.set_data(self._nodes.last_id, encode_text(last_id))
+
+        try:
+            obstacle = leadership.commit(
+                f"complete checkpoint {checkpoint_id}", build, lambda: self._session.get(node) == data
+            )
+        except UnknownOutcomeError as error:
+            raise UncertainCheckpointError(
+                f"whether checkpoint {checkpoint_id} is complete is not known, and is found at the next start; nothing "
+                f"is lost. {error}"
+            ) from error
+        if obstacle is not None:
+            # It was refused, so nobody will ever point there.
+            with contextlib.suppress(CheckpointError):
+                self._fs.delete_directory(pointer.directory)
+            raise StorageError(
+                f"checkpoint {checkpoint_id} cannot be completed: {self._where(node)} cannot be made "
+                f"({type(obstacle).__name__}). Another program may have changed what is there"
+            ) from obstacle
+        self._pointers[checkpoint_id] = data
+        return pointer.metadata_file
+
+    def withdraw(self, checkpoint_id: int) -> None:
+        """Delete the pointer, then the metadata file with its directory.
+
+        Where that fails it is known as before, and may be withdrawn again.
+        """
+        node = self._nodes.checkpoint(checkpoint_id)
+        pointer = self._pointer(checkpoint_id)
+        self._change(
+            f"drop checkpoint {checkpoint_id}",
+            lambda transaction: transaction.delete(node),
+            lambda: not self._session.exists(node),
+        )
+        if pointer is not None:
+            delete_pointed_metadata(self._fs, pointer)
+        self._pointers.pop(checkpoint_id, None)
+
+    def set_aside(self, checkpoint_id: int) -> None:
+        """Move the pointer, in one step."""
+        node, data = self._nodes.checkpoint(checkpoint_id), self._pointers[checkpoint_id]
+        taken = self._session.children(self._nodes.set_aside)
+        base = f"{checkpoint_id:012d}"
+        name = next(f"{base}-{number}" for number in range(1, len(taken) + 2) if f"{base}-{number}" not in taken)
+
+        def build(transaction: TransactionRequest) -> None:
+            transaction.delete(node)
+            transaction.create(f"{self._nodes.set_aside}/{name}", data)
+
+        self._change(f"set checkpoint {checkpoint_id} aside", build, lambda: not self._session.exists(node))
+        del self._pointers[checkpoint_id]
+
+    def set_aside_places(self) -> tuple[str, ...]:
+        """The nodes, and the directories from before the job had any."""
+        names = [name for name in self._session.children(self._nodes.set_aside) if self._nodes.id_set_aside(name)]
+        nodes = (self._where(f"{self._nodes.set_aside}/{name}") for name in names)
+        return (*DirectoryPointers(self._fs).set_aside_places(), *nodes)
+
+    def files_set_aside(self) -> frozenset[str]:
+        """Those that their metadata files name, and these."""
+        paths = set(DirectoryPointers(self._fs).files_set_aside())
+        for pointer in self._set_aside():
+            # What cannot be read, for which it was given up, does not tell its files.
+            with contextlib.suppress(CheckpointError):
+                metadata = read_metadata(self._fs, pointer.directory)
+                paths.update(file.path for file in metadata.files)
+        return frozenset(paths)
+
+    def _read(self) -> dict[int, bytes]:
+        self._session.sync(self._nodes.directory)
+        pointers: dict[int, bytes] = {}
+        for name in self._session.children(self._nodes.checkpoints):
+            checkpoint_id = self._nodes.id_of(name)
+            data = None if checkpoint_id is None else self._session.get(f"{self._nodes.checkpoints}/{name}")
+            if checkpoint_id is not None and data is not None:
+                pointers[checkpoint_id] = data
+        return pointers
+
+    def _found(self, pointers: dict[int, bytes]) -> FoundCheckpoints:
+        retained: dict[int, RetainedCheckpoint] = {}
+        unreadable: dict[int, CorruptMetadataError] = {}
+        for checkpoint_id, data in pointers.items():
+            found = self._retained(checkpoint_id, data)
+            if isinstance(found, RetainedCheckpoint):
+                retained[checkpoint_id] = found
+            else:
+                unreadable[checkpoint_id] = found
+        unfinished = list(self._unfinished(pointers))
+        ids = [*pointers, *self._ids_set_aside(), *(found for _, found in unfinished)]
+        last_id = self._last_id()
+        if last_id >= 0:
+            ids.append(last_id)
+        return FoundCheckpoints(
+            self._fs, self.place, retained, unreadable, [name for name, _ in unfinished], max(ids, default=None)
+        )
+
+    def _retained(self, checkpoint_id: int, data: bytes) -> RetainedCheckpoint | CorruptMetadataError:
+        """The checkpoint of a pointer, or what is wrong with it."""
+        kept_at = self._where(self._nodes.checkpoint(checkpoint_id))
+        try:
+            pointer = decode_pointer(data, checkpoint_id, kept_at)
+        except CorruptMetadataError as error:
+            return error
+        return read_pointed_metadata(self._fs, pointer, kept_at)
+
+    def _unfinished(self, pointers: Mapping[int, bytes]) -> Iterator[tuple[str, int]]:
+        """The directories, with their ids, that no pointer names, nor one of a checkpoint that was given up.
+
+        None as long as there is one that cannot be read: what it names cannot be told from them.
+        """
+        try:
+            noted = [*self._set_aside(), *(decode_pointer(data, one, "") for one, data in pointers.items())]
+        except CorruptMetadataError:
+            return iter(())
+        return unnamed_directories(self._fs, noted)
+
+    def _set_aside(self) -> Iterator[CheckpointPointer]:
+        for name in self._session.children(self._nodes.set_aside):
+            node = f"{self._nodes.set_aside}/{name}"
+            checkpoint_id = self._nodes.id_set_aside(name)
+            data = None if checkpoint_id is None else self._session.get(node)
+            if checkpoint_id is not None and data is not None:
+                yield decode_pointer(data, checkpoint_id, self._where(node))
+
+    def _ids_set_aside(self) -> Iterable[int]:
+        ids = map(self._nodes.id_set_aside, self._session.children(self._nodes.set_aside))
+        return [checkpoint_id for checkpoint_id in ids if checkpoint_id is not None]
+
+    def _last_id(self) -> int:
+        """-1 if there was no checkpoint yet."""
+        data = self._session.get(self._nodes.last_id)
+        return -1 if data is None else int(decode_text(data, self._where(self._nodes.last_id), int))
+
+    def _pointer(self, checkpoint_id: int) -> CheckpointPointer | None:
+        """None if it cannot be read: its files cannot be told from those of an attempt, and go with these."""
+        with contextlib.suppress(CorruptMetadataError):
+            return decode_pointer(self._pointers[checkpoint_id], checkpoint_id, "")
+        return None
+
+    def _change(self, what: str, build: Callable[[TransactionRequest], object], is_done: Callable[[], bool]) -> None:
+        obstacle = self._leading().commit(what, build, is_done)
+        if obstacle is not None and not is_done():
+            raise StorageError(f"cannot {what} in {self.place}: {type(obstacle).__name__} {obstacle}") from obstacle
+
+    def _leading(self) -> ZooKeeperLeadership:
+        if self._leadership is None:
+            raise LeadershipLostError(f"nobody leads job {self._nodes.job_name!r} here: it is only looked at")
+        return self._leadership
+
+    def _where(self, node: str) -> str:
+        return f"zookeeper:{node} ({self._session.hosts})"
+
+
+_USUAL_ROOT: Final = "/statebackend"
+_COUNTERPARTS: Final = "Bring back what was lost from a backup, or begin a new job directory from a savepoint"
+
+
+@frozen
+class ZooKeeperHighAvailability:
+    """Leads jobs through the ZooKeeper at `hosts` (`host:port`, with commas between); a `JobServices`.
+
+    `root` is a node of its own, below which each job has one under its name. A driver of which the servers have heard
+    nothing for `session_timeout_s` seconds has lost the leadership (servers have bounds of their own: 2 to 20 of their
+    ticks). A driver that finds another one leading waits for `stand_by_timeout_s` seconds, None for as long as it
+    takes. `connection_timeout_s` is how long to wait for a server at the start. `client_options` go to
+    `kazoo.client.KazooClient`, for authentication (`auth_data`, `sasl_options`), `default_acl` and TLS (`use_ssl`,
+    `ca`, `certfile`, `keyfile`). `monotonic_s` is the clock by which a driver without connection may still lead.
+
+    All drivers of a job have the same root, and the same arguments otherwise. Raises `InvariantViolationError` for what
+    makes no sense, and, where it is used, `StorageError` if kazoo is not installed.
+    """
+
+    hosts: str
+    root: str = _USUAL_ROOT
+    session_timeout_s: float = field(default=10.0, kw_only=True)
+    connection_timeout_s: float = field(default=15.0, kw_only=True)
+    stand_by_timeout_s: float | None = field(default=None, kw_only=True)
+    client_options: Mapping[str, Any] = field(factory=dict, kw_only=True, repr=False)
+    driver_directory: str | None = field(default=None, kw_only=True)
+    monotonic_s: Callable[[], float] = field(default=steady_s, kw_only=True, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        checked_root(self.root)
+        self._settings()
+        limit = self.stand_by_timeout_s
+        is_number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
+        if limit is not None and not (is_number and 0 <= limit <= threading.TIMEOUT_MAX):
+            raise InvariantViolationError(
+                f"stand_by_timeout_s is {limit!r}; it takes seconds from 0 on, or None for no limit"
+            )
+
+    @classmethod
+    def at(cls, place: str, *, stand_by_timeout_s: float | None = None) -> ZooKeeperHighAvailability:
+        """That of a place as people write it, ``host:port,host:port/root``; without a root, of the usual one."""
+        hosts, _, root = place.partition("/")
+        return cls(hosts, f"/{root}" if root else _USUAL_ROOT, stand_by_timeout_s=stand_by_timeout_s)
+
+    def with_driver_directory(self, driver_directory: str) -> ZooKeeperHighAvailability:
+        """See `JobServices`."""
+        return evolve(self, driver_directory=driver_directory)
+
+    def kept_in(self, job_name: str) -> str | None:
+        """The node of the job."""
+        return f"zookeeper:{self._nodes(job_name).directory}"
+
+    def lead(self, file_system: CheckpointFileSystem, job_name: str) -> ZooKeeperLeadership:
+        """See `LeadershipProvider`; waits as a stand-by. `JobDirectoryMismatchError` if the node is another job's."""
+        nodes = self._nodes(job_name)
+        with self._session() as session:
+            # Who would wait for the leader of another job would wait in vain.
+            self._check_same_job(file_system, JobDirectory.inspect(file_system.uri), nodes, session)
+        return ZooKeeperLeadership(self._settings(), nodes, self.stand_by_timeout_s)
+
+    @contextlib.contextmanager
+    def looking(self, file_system: CheckpointFileSystem, identity: JobIdentity | None) -> Iterator[JobRecords]:
+        """See `JobServices`. A directory that was never led so is looked at as it is."""
+        if identity is None or read_kept_in(file_system) is None:
+            with DirectoryServices(driver_directory=self.driver_directory).looking(file_system, identity) as records:
+                yield records
+            return
+        nodes = self._nodes(identity.job_name)
+        with self._session() as session:
+            session.sync(nodes.directory)
+            self._check_same_job(file_system, identity, nodes, session)
+            pointers = ZooKeeperPointers(file_system, nodes, session)
+            root = driver_root(file_system, self.driver_directory, identity.job_id)
+            yield JobRecords(file_system, pointers, driver_files_of(root, _directory(nodes, session)))
+
+    def take_over(self, directory: JobDirectory) -> JobRecords:
+        """See `JobServices` and the module."""
+        leadership, file_system = directory.leadership, directory.file_system
+        if not isinstance(leadership, ZooKeeperLeadership):
+            raise InvariantViolationError("the job directory was opened with another leadership")
+        session, nodes = leadership.session, leadership.nodes
+        session.sync(nodes.directory)
+        self._check_same_job(file_system, directory.identity, nodes, session)
+        if read_kept_in(file_system) is None:
+            self._begin(directory, leadership)
+        own = f"{DRIVERS_DIRECTORY}/{uuid.uuid4().hex}"
+        root = driver_root(file_system, self.driver_directory, directory.identity.job_id)
+        others = root.list_directories(DRIVERS_DIRECTORY)
+        copy_driver_files(root, _directory(nodes, session), own)
+        noted = encode_text(own)
+        _carry_out(
+            leadership,
+            "note the driver files",
+            lambda transaction: transaction.set_data(nodes.driver_files, noted),
+            lambda: session.get(nodes.driver_files) == noted,
+        )
+        delete_driver_files(root, others)
+        pointers = ZooKeeperPointers(file_system, nodes, session, leadership)
+        return JobRecords(file_system, pointers, driver_files_of(root, own))
+
+    def _begin(self, directory: JobDirectory, leadership: ZooKeeperLeadership) -> None:
+        """Takes the checkpoints of a directory into ZooKeeper, all at once; nobody leads it by its lock meanwhile."""
+        file_system, nodes, session = directory.file_system, leadership.nodes, leadership.session
+        is_local = file_system.local_path() is not None
+        lock = DriverLockFile().lead(file_system, directory.identity.job_name) if is_local else None
+        try:
+            if read_fall_back(file_system) is not None:
+                raise JobDirectoryMismatchError(
+                    f"going back to an older checkpoint was begun in {file_system.uri} and is not finished: finish it "
+                    f"without high availability first"
+                )
+            found = DirectoryPointers(file_system).find()
+            pointers = {
+                nodes.checkpoint(one): encode_pointer(CheckpointPointer(one, _metadata_file(file_system, one)))
+                for one in sorted(found.ids)
+            }
+            greatest = -1 if found.greatest_id is None else found.greatest_id
+            contents = {
+                nodes.driver_files: encode_text(""),
+                nodes.last_id: encode_text(greatest),
+                # The last one, which says that they are there.
+                nodes.job: JobNode(directory.identity.job_id, file_system.uri).encode(),
+            }
+            for parent in (nodes.checkpoints, nodes.set_aside):
+                session.make(parent)
+            # A crash may have come between this and the file: the directory has gone on since.
+            former = [f"{nodes.checkpoints}/{name}" for name in session.children(nodes.checkpoints)]
+            there = {node for node in contents if session.exists(node)}
+
+            def build(transaction: TransactionRequest) -> None:
+                for node in former:
+                    transaction.delete(node)
+                for node, content in pointers.items():
+                    transaction.create(node, content)
+                for node, content in contents.items():
+                    (transaction.set_data if node in there else transaction.create)(node, content)
+
+            _carry_out(
+                leadership,
+                f"take the checkpoints of {file_system.uri} over",
+                build,
+                lambda: (
+                    all(session.get(node) == content for node, content in {**pointers, **contents}.items())
+                    and len(session.children(nodes.checkpoints)) == len(pointers)
+                ),
+            )
+            write_kept_in(file_system, f"zookeeper:{nodes.directory}")
+        finally:
+            if lock is not None:
+                lock.close()
+
+    def _check_same_job(
+        self,
+        file_system: CheckpointFileSystem,
+        identity: JobIdentity | None,
+        nodes: JobNodes,
+        session: ZooKeeperSession,
+    ) -> None:
+        where = f"zookeeper:{nodes.job} ({session.hosts})"
+        data = session.get(nodes.job)
+        if data is None:
+            if read_kept_in(file_system) is not None:
+                raise JobDirectoryMismatchError(
+                    f"{where} does not exist, and the completed checkpoints of {file_system.uri} are noted beside it: "
+                    f"this is another ZooKeeper, or it has lost its data. {_COUNTERPARTS}"
+                )
+            return
+        noted = JobNode.decode(data, where)
+        if identity is None or identity.job_id != noted.job_id:
+            raise JobDirectoryMismatchError(
+                f"{where} is of the job in {noted.job_directory}, and not of the one in {file_system.uri}. Give this "
+                f"job another name, or another root"
+            )
+
+    def _nodes(self, job_name: str) -> JobNodes:
+        return JobNodes(self.root, job_name)
+
+    def _settings(self) -> ZooKeeperSettings:
+        return ZooKeeperSettings(
+            self.hosts, self.session_timeout_s, self.connection_timeout_s, self.client_options, self.monotonic_s
+        )
+
+    def _session(self) -> contextlib.closing[ZooKeeperSession]:
+        return contextlib.closing(ZooKeeperSession(self._settings()))
+
+
+def _directory(nodes: JobNodes, session: ZooKeeperSession) -> str:
+    """Where the driver files are, relative to the job directory."""
+    data = session.get(nodes.driver_files)
+    return "" if data is None else str(decode_text(data, f"zookeeper:{nodes.driver_files}", str))
+
+
+def _metadata_file(file_system: CheckpointFileSystem, checkpoint_id: int) -> FileHandle:
+    path = metadata_path(checkpoint_directory(checkpoint_id))
+    data = file_system.read_file(path)
+    return FileHandle(path, len(data), checksum_of_bytes(data))
+
+
+def _carry_out(
+    leadership: ZooKeeperLeadership,
+    what: str,
+    build: Callable[[TransactionRequest], object],
+    is_done: Callable[[], bool],
+) -> None:
+    obstacle = leadership.commit(what, build, is_done)
+    if obstacle is not None:
+        raise StorageError(
+            f"cannot {what} in ZooKeeper: {type(obstacle).__name__} {obstacle}. Start again; if it happens again, "
+            f"another program changes what is there"
+        ) from obstacle

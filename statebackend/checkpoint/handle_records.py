@@ -1,0 +1,240 @@
+"""The Avro form of the state of a subtask, shared by acknowledgements and metadata files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import fastavro
+
+from snapshots.errors import shown
+from statebackend.checkpoint.errors import InvariantViolationError
+from statebackend.checkpoint.record_bounds import item_count_check
+from statebackend.checkpoint.state_handles import FileHandle, KeyedStateHandle, OpaqueStateHandle, SubtaskState
+
+__all__ = [
+    "FILE_HANDLE_SCHEMA",
+    "NO_FILES",
+    "SUBTASK_STATE_SCHEMA",
+    "KnownFiles",
+    "decode_keyed_state_handle",
+    "decode_subtask_state",
+    "encode_keyed_state_handle",
+    "encode_subtask_state",
+    "file_handle_to_record",
+    "keyed_state_handle_from_record",
+    "keyed_state_handle_to_record",
+    "read_subtask_state",
+    "subtask_state_from_record",
+    "subtask_state_to_record",
+]
+
+FILE_HANDLE_SCHEMA: Final[dict[str, Any]] = {
+    "type": "record",
+    "name": "statebackend.FileHandle",
+    "doc": "One file and the proof of its bytes.",
+    "fields": [
+        {"name": "path", "type": "string", "doc": "Relative to the root directory."},
+        {"name": "size_bytes", "type": "long", "doc": "Exact size."},
+        {"name": "checksum", "type": "string", "doc": "'xxh3:' and 32 hex digits."},
+    ],
+}
+
+_KEYED_STATE_HANDLE_SCHEMA: Final[dict[str, Any]] = {
+    "type": "record",
+    "name": "statebackend.KeyedStateHandle",
+    "doc": "State by key, of a range of key groups.",
+    "fields": [
+        {"name": "state_id", "type": "string", "doc": "Unique for each snapshot ever taken."},
+        {"name": "backend", "type": "string", "doc": "Format of meta and files."},
+        {"name": "key_group_start", "type": "int", "doc": "First key group."},
+        {"name": "key_group_end", "type": "int", "doc": "Last key group, inclusive."},
+        {"name": "meta", "type": "bytes", "doc": "Opaque to all but the backend."},
+        {"name": "files", "type": {"type": "array", "items": FILE_HANDLE_SCHEMA}, "doc": "Files that hold the state."},
+    ],
+}
+
+_OPAQUE_STATE_HANDLE_SCHEMA: Final[dict[str, Any]] = {
+    "type": "record",
+    "name": "statebackend.OpaqueStateHandle",
+    "doc": "State without key groups.",
+    "fields": [
+        {"name": "format", "type": "string", "doc": "Who can read meta and files."},
+        {"name": "meta", "type": "bytes", "doc": "Opaque to all others."},
+        {
+            "name": "files",
+            "type": {"type": "array", "items": "statebackend.FileHandle"},
+            "doc": "Files that hold the state.",
+        },
+    ],
+}
+
+SUBTASK_STATE_SCHEMA: Final[dict[str, Any]] = {
+    "type": "record",
+    "name": "statebackend.SubtaskState",
+    "doc": "All state of one subtask at one barrier, in parts. A part that is null is not there.",
+    "fields": [
+        {"name": "keyed", "type": ["null", _KEYED_STATE_HANDLE_SCHEMA], "doc": "State by key."},
+        {"name": "operator", "type": ["null", _OPAQUE_STATE_HANDLE_SCHEMA], "doc": "State of the subtask itself."},
+        {
+            "name": "input_channels",
+            "type": ["null", "statebackend.OpaqueStateHandle"],
+            "doc": "Records on their way into the subtask.",
+        },
+        {
+            "name": "output_channels",
+            "type": ["null", "statebackend.OpaqueStateHandle"],
+            "doc": "Records on their way out of the subtask.",
+        },
+    ],
+}
+
+_KEYED_NAME: Final = "statebackend.KeyedStateHandle"
+_OPAQUE_NAME: Final = "statebackend.OpaqueStateHandle"
+
+_SUBTASK_STATE = fastavro.parse_schema(SUBTASK_STATE_SCHEMA)
+_KEYED_STATE_HANDLE = fastavro.parse_schema(_KEYED_STATE_HANDLE_SCHEMA)
+_check_subtask_state = item_count_check(SUBTASK_STATE_SCHEMA)
+_check_keyed_state_handle = item_count_check(_KEYED_STATE_HANDLE_SCHEMA)
+
+KnownFiles = Mapping[str, FileHandle]
+"""Files by path that were checked before; those that are described alike again are taken from here.
+
+Most files of an increment are those of the one before. A file costs a look-up then, and no memory.
+"""
+
+NO_FILES: Final[KnownFiles] = MappingProxyType({})
+
+
+def file_handle_to_record(file: FileHandle) -> dict[str, Any]:
+    """`file` as a record of `FILE_HANDLE_SCHEMA`."""
+    return {"path": file.path, "size_bytes": file.size_bytes, "checksum": file.checksum}
+
+
+def keyed_state_handle_to_record(handle: KeyedStateHandle) -> dict[str, Any]:
+    """`handle` as an Avro record."""
+    return {
+        "state_id": handle.state_id,
+        "backend": handle.backend,
+        "key_group_start": handle.key_group_start,
+        "key_group_end": handle.key_group_end,
+        "meta": handle.meta,
+        "files": [file_handle_to_record(file) for file in handle.files],
+    }
+
+
+def subtask_state_to_record(state: SubtaskState) -> dict[str, Any]:
+    """`state` as a record of `SUBTASK_STATE_SCHEMA`."""
+    return {
+        # With the name of its type the encoder need not find out which one of the union it is.
+        "keyed": None if state.keyed is None else (_KEYED_NAME, keyed_state_handle_to_record(state.keyed)),
+        "operator": _opaque_to_record(state.operator),
+        "input_channels": _opaque_to_record(state.input_channels),
+        "output_channels": _opaque_to_record(state.output_channels),
+    }
+
+
+def keyed_state_handle_from_record(record: Mapping[str, Any], known_files: KnownFiles = NO_FILES) -> KeyedStateHandle:
+    """The handle in a record, with all its invariants checked."""
+    return KeyedStateHandle(**{**record, "files": _files(record["files"], known_files)})
+
+
+def subtask_state_from_record(record: Mapping[str, Any], known_files: KnownFiles = NO_FILES) -> SubtaskState:
+    """The state in a record of `SUBTASK_STATE_SCHEMA`, with all its invariants checked."""
+    keyed = record["keyed"]
+    return SubtaskState(
+        keyed=None if keyed is None else keyed_state_handle_from_record(keyed, known_files),
+        operator=_opaque_from_record(record["operator"], known_files),
+        input_channels=_opaque_from_record(record["input_channels"], known_files),
+        output_channels=_opaque_from_record(record["output_channels"], known_files),
+    )
+
+
+def encode_subtask_state(state: SubtaskState) -> bytes:
+    """The Avro binary encoding of `state`: the one that it was decoded from, if it has kept it."""
+    if state.encoding is not None:
+        return state.encoding
+    return _encoded(_SUBTASK_STATE, subtask_state_to_record(state))
+
+
+def read_subtask_state(source: io.BytesIO, known_files: KnownFiles = NO_FILES) -> SubtaskState:
+    """The state at the position of `source`, which keeps its encoding; leaves the position behind it.
+
+    Raises what the decoder does for bytes that are not one, and `InvariantViolationError`, `UnsafePathError` or
+    `TypeError` for one that breaks an invariant.
+    """
+    start = source.tell()
+    record: Any = fastavro.schemaless_reader(source, _SUBTASK_STATE, None)
+    state = subtask_state_from_record(record, known_files)
+    state.keep_encoding(bytes(source.getbuffer()[start : source.tell()]))
+    return state
+
+
+def decode_subtask_state(data: bytes) -> SubtaskState:
+    """The state of `encode_subtask_state`, with all its invariants checked.
+
+    Raises `InvariantViolationError` for bytes that are not one.
+    """
+    _check_subtask_state(data)
+    return subtask_state_from_record(_decoded(_SUBTASK_STATE, data, "the state of a subtask"))
+
+
+def encode_keyed_state_handle(handle: KeyedStateHandle) -> bytes:
+    """The Avro binary encoding of `handle`."""
+    return _encoded(_KEYED_STATE_HANDLE, keyed_state_handle_to_record(handle))
+
+
+def decode_keyed_state_handle(data: bytes) -> KeyedStateHandle:
+    """The handle of `encode_keyed_state_handle`, with all its invariants checked.
+
+    Raises `InvariantViolationError` for bytes that are not one.
+    """
+    _check_keyed_state_handle(data)
+    return keyed_state_handle_from_record(_decoded(_KEYED_STATE_HANDLE, data, "a state handle"))
+
+
+def _files(records: list[dict[str, Any]], known_files: KnownFiles) -> tuple[FileHandle, ...]:
+    find = known_files.get
+    files = []
+    for file in records:
+        known = find(file["path"])
+        if known is None or known.checksum != file["checksum"] or known.size_bytes != file["size_bytes"]:
+            known = FileHandle(**file)
+        files.append(known)
+    return tuple(files)
+
+
+def _opaque_to_record(handle: OpaqueStateHandle | None) -> tuple[str, dict[str, Any]] | None:
+    if handle is None:
+        return None
+    record = {
+        "format": handle.format,
+        "meta": handle.meta,
+        "files": [file_handle_to_record(file) for file in handle.files],
+    }
+    return _OPAQUE_NAME, record
+
+
+def _opaque_from_record(record: Mapping[str, Any] | None, known_files: KnownFiles) -> OpaqueStateHandle | None:
+    if record is None:
+        return None
+    return OpaqueStateHandle(record["format"], record["meta"], _files(record["files"], known_files))
+
+
+def _encoded(schema: Any, record: dict[str, Any]) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, record, strict=True)
+    return out.getvalue()
+
+
+def _decoded(schema: Any, data: bytes, what: str) -> Any:
+    source = io.BytesIO(data)
+    try:
+        record = fastavro.schemaless_reader(source, schema, None)
+    except Exception as error:
+        raise InvariantViolationError(f"these {len(data)} bytes are not {what}: {shown(error)}") from error
+    if source.tell() != len(data):
+        raise InvariantViolationError(f"{len(data) - source.tell()} bytes follow {what}")
+    return record

@@ -1,0 +1,205 @@
+"""The checksum of every durable file: xxh3 with 128 bits, written `xxh3:<32 lower-case hex digits>`.
+
+It finds accidents (truncation, bit rot, a file overwritten by another), not attacks: whoever can write
+the store can write a matching checksum. The prefix names the algorithm so that another can be added.
+
+The checks that the value classes of this floor share: each says what is wrong with which field.
+
+Values are shown as everywhere else (`snapshots.errors`): short, and never failing.
+
+Relative POSIX paths that cannot leave their directory.
+
+Paths inside checkpoints and savepoints come from files and messages, so they are checked wherever they
+enter: in the value classes that carry them and again by the file system that follows them. The rule is
+lexical and the same on every store:
+
+    path    := segment ("/" segment)*         at most 1024 bytes of UTF-8
+    segment := 1..255 bytes, no "/", "\\", NUL or other control character, and neither "." nor ".."
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import BinaryIO, Final
+from urllib.parse import quote
+
+import xxhash
+
+from snapshots.errors import shown
+from statebackend.checkpoint.errors import InvariantViolationError, UnsafePathError
+
+__all__ = [
+    "CHUNK_BYTES",
+    "MAX_ID",
+    "MAX_NAME_LENGTH",
+    "MAX_PATH_BYTES",
+    "UUID_PATTERN",
+    "check_encodable",
+    "check_identifier",
+    "check_integer",
+    "check_optional_integer",
+    "check_uuid",
+    "checked_relative_path",
+    "checked_segment",
+    "checksum_of_bytes",
+    "checksum_of_chunks",
+    "chunks_of",
+    "is_checksum",
+    "path_segment",
+    "require",
+]
+
+
+MAX_NAME_LENGTH: Final = 1024
+"""Most characters of a uid, a name or any other identifier."""
+
+MAX_ID: Final = (1 << 63) - 1
+"""Largest id, and latest time: what fits into a long of Avro."""
+
+
+UUID_PATTERN: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""A UUID as Python writes it."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise `InvariantViolationError(message)` unless `condition` holds."""
+    if not condition:
+        raise InvariantViolationError(message)
+
+
+def check_identifier(what: str, value: object) -> None:
+    """Require `value` to be a string of 1 to 1024 encodable characters; `what` names it in the message."""
+    if not (isinstance(value, str) and 0 < len(value) <= MAX_NAME_LENGTH):
+        raise InvariantViolationError(
+            f"{what} must be a string of 1 to {MAX_NAME_LENGTH} characters, not {shown(value)}"
+        )
+    check_encodable(what, value)
+
+
+def check_uuid(what: str, value: object) -> None:
+    """Require `value` to be a UUID as text; `what` names it in the message."""
+    if not (isinstance(value, str) and UUID_PATTERN.fullmatch(value)):
+        raise InvariantViolationError(
+            f"{what} must be a UUID such as '123e4567-e89b-12d3-a456-426614174000', not {shown(value)}"
+        )
+
+
+def check_encodable(what: str, value: str) -> None:
+    """Require `value` to have a UTF-8 encoding, which lone surrogates have not."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvariantViolationError(f"{what} is not valid Unicode: {shown(value)}") from None
+
+
+def check_integer(what: str, value: object, low: int, high: int) -> None:
+    """Require `value` to be an int (not a bool) with low <= value <= high."""
+    if type(value) is not int or not low <= value <= high:
+        raise InvariantViolationError(f"{what} must be an integer from {low} to {high}, not {shown(value)}")
+
+
+def check_optional_integer(what: str, value: object, low: int, high: int) -> None:
+    """Require `value` to be None, or what `check_integer` requires."""
+    if value is not None:
+        check_integer(what, value, low, high)
+
+
+MAX_PATH_BYTES = 1024
+MAX_SEGMENT_BYTES = 255
+
+_LONGEST_PLAIN_SEGMENT = 150
+_PLAIN_SEGMENT = r"[A-Za-z0-9_~%=-][A-Za-z0-9_~%=.-]*"
+_PLAIN_PATH = re.compile(f"{_PLAIN_SEGMENT}(?:/{_PLAIN_SEGMENT})*")
+"""What nearly all paths are like; such a path of no more characters than a segment may have is found good at once."""
+
+_DOTS = {".": "%2E", "..": "%2E%2E"}
+
+
+def checked_relative_path(path: str) -> str:
+    """Return `path` unchanged if it obeys the grammar above, otherwise raise `UnsafePathError`."""
+    reason = _objection(path)
+    if reason is not None:
+        raise UnsafePathError(
+            f"path {shown(path)} is refused: {reason}. Paths are relative, with '/' between plain segments, "
+            "for example 'shared/op-1/000042.sst'."
+        )
+    return path
+
+
+def checked_segment(name: str) -> str:
+    """Return `name` unchanged if it is a single segment of such a path, otherwise raise `UnsafePathError`."""
+    if "/" in checked_relative_path(name):
+        raise UnsafePathError(f"{shown(name)} cannot be the name of a file or directory: it contains '/'")
+    return name
+
+
+def path_segment(name: str) -> str:
+    """A segment for anything that has a name, such as an operator or a state; other names have other segments.
+
+    The name is escaped as in a URL. What gets longer than 150 characters by that is cut, and ends in a digest of the
+    name, so that there is room for a suffix. Raises `UnsafePathError` for an empty name.
+    """
+    escaped = _DOTS.get(name) or quote(name, safe="")
+    if len(escaped) > _LONGEST_PLAIN_SEGMENT:
+        digest = xxhash.xxh3_128_hexdigest(name.encode())
+        escaped = f"{escaped[: _LONGEST_PLAIN_SEGMENT - len(digest) - 1]}~{digest}"
+    return checked_relative_path(escaped)
+
+
+def _objection(path: object) -> str | None:
+    if not isinstance(path, str):
+        return f"it is a {type(path).__name__}, not a str"
+    if len(path) <= MAX_SEGMENT_BYTES and _PLAIN_PATH.fullmatch(path):
+        return None
+    try:
+        encoded = path.encode("utf-8")
+    except UnicodeEncodeError:
+        return "it is not valid Unicode"
+    if len(encoded) > MAX_PATH_BYTES:
+        return f"it is {len(encoded)} bytes long, the limit is {MAX_PATH_BYTES}"
+    if path.startswith("/"):
+        return "it is absolute"
+    if "\\" in path:
+        return "it contains a backslash"
+    if any(byte < 0x20 or byte == 0x7F for byte in encoded):
+        return "it contains NUL or another control character"
+    for segment in path.split("/"):
+        if segment == "":
+            return "it is empty or has an empty segment"
+        if segment in (".", ".."):
+            return f"it has a segment {segment!r}"
+        if len(segment.encode("utf-8")) > MAX_SEGMENT_BYTES:
+            return f"it has a segment longer than {MAX_SEGMENT_BYTES} bytes"
+    return None
+
+
+CHUNK_BYTES = 1 << 20
+
+_CHECKSUM = re.compile(r"xxh3:[0-9a-f]{32}")
+
+
+def is_checksum(text: object) -> bool:
+    """Whether `text` has the form of a checksum."""
+    return isinstance(text, str) and _CHECKSUM.fullmatch(text) is not None
+
+
+def checksum_of_bytes(data: bytes) -> str:
+    """The checksum of `data`."""
+    return "xxh3:" + xxhash.xxh3_128_hexdigest(data)
+
+
+def checksum_of_chunks(chunks: Iterable[bytes]) -> tuple[int, str]:
+    """Total size in bytes and checksum of the concatenated `chunks`, in constant memory."""
+    hasher = xxhash.xxh3_128()
+    size_bytes = 0
+    for chunk in chunks:
+        hasher.update(chunk)
+        size_bytes += len(chunk)
+    return size_bytes, "xxh3:" + hasher.hexdigest()
+
+
+def chunks_of(source: BinaryIO) -> Iterable[bytes]:
+    """The bytes of `source` from its position to its end, in chunks of at most 1 MiB."""
+    while chunk := source.read(CHUNK_BYTES):
+        yield chunk

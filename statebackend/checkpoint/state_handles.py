@@ -1,0 +1,316 @@
+"""The state of an operator: that of all its subtasks, and what must hold among them.
+
+`check_operator_states` runs before a checkpoint is written and after it was read. Its heart: wherever an operator has
+keyed state, every key group from 0 to max_parallelism - 1 belongs to exactly one subtask. An operator without keyed
+state is valid, and so is a subtask without state.
+
+Handles: what a checkpoint knows about state, without knowing what the state is.
+
+A `FileHandle` names bytes in a store and can prove they are the right ones. What one subtask hands over at a barrier
+is a `SubtaskState`, in parts, each of which may be missing:
+
+* keyed state, a `KeyedStateHandle`: the range of key groups that it covers, and where it is;
+* operator state, which belongs to the subtask and not to a key;
+* the records that were on their way into the subtask when the barrier passed them, and those on their way out of it:
+  they are in files, and a part of these without a file has none.
+
+The last three are an `OpaqueStateHandle` each. `meta` is read by nobody but whoever wrote it, which `backend` and
+`format` name. Constructors check what concerns one object; `operator_states` checks what concerns several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attrs import field, frozen
+
+from snapshots.errors import shown
+from statebackend.checkpoint.errors import InvariantViolationError
+from statebackend.checkpoint.invariants import (
+    MAX_ID,
+    check_identifier,
+    check_integer,
+    checked_relative_path,
+    is_checksum,
+    require,
+)
+
+__all__ = [
+    "MAX_MAX_PARALLELISM",
+    "FileHandle",
+    "KeyedStateHandle",
+    "OpaqueStateHandle",
+    "OperatorState",
+    "SubtaskState",
+    "check_operator_state",
+    "check_operator_states",
+    "files_by_path",
+    "files_of_operators",
+]
+
+
+MAX_MAX_PARALLELISM = 1 << 15
+"""Most key groups a job can have, as in Flink."""
+
+
+@frozen
+class FileHandle:
+    """A file in a store: `path` relative to the store's root, its size, and its checksum.
+
+    Raises `UnsafePathError` or `InvariantViolationError` when built from anything else.
+    """
+
+    path: str
+    size_bytes: int
+    checksum: str
+
+    def __attrs_post_init__(self) -> None:
+        checked_relative_path(self.path)
+        check_integer(f"size of file {self.path!r}", self.size_bytes, 0, MAX_ID)
+        require(
+            is_checksum(self.checksum),
+            f"checksum of file {self.path!r} must look like 'xxh3:' and 32 hex digits, not {shown(self.checksum)}",
+        )
+
+
+def _shown_size(meta: bytes) -> str:
+    return f"<{len(meta)} bytes>"
+
+
+@frozen
+class KeyedStateHandle:
+    """The keyed state of one subtask at one barrier.
+
+    `state_id` is unique for each snapshot ever taken, so two attempts at the same epoch differ in it.
+    `backend` names the format of `meta` and `files`; `key_group_end` is inclusive. `meta` is opaque.
+    """
+
+    state_id: str
+    backend: str
+    key_group_start: int
+    key_group_end: int
+    meta: bytes = field(repr=_shown_size)
+    files: tuple[FileHandle, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        check_identifier("state_id", self.state_id)
+        check_identifier(f"backend of state {self.state_id!r}", self.backend)
+        check_integer(f"key_group_start of state {self.state_id!r}", self.key_group_start, 0, MAX_MAX_PARALLELISM - 1)
+        check_integer(
+            f"key_group_end of state {self.state_id!r}",
+            self.key_group_end,
+            self.key_group_start,
+            MAX_MAX_PARALLELISM - 1,
+        )
+        _check_content(f"state {self.state_id!r}", self.meta, self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of `meta` and all files together."""
+        return len(self.meta) + sum(file.size_bytes for file in self.files)
+
+
+@frozen
+class OpaqueStateHandle:
+    """State of one subtask that has no key groups; `format` names whoever can read `meta` and `files`."""
+
+    format: str
+    meta: bytes = field(repr=_shown_size)
+    files: tuple[FileHandle, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        check_identifier("format of a state handle", self.format)
+        _check_content(f"a state handle of format {self.format!r}", self.meta, self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of `meta` and all files together."""
+        return len(self.meta) + sum(file.size_bytes for file in self.files)
+
+
+@frozen
+class SubtaskState:
+    """All state of one subtask at one barrier, in parts; a part that is None is not there.
+
+    Two attempts that made the same state differ in the `state_id` of its keyed part. Equal objects are one and the
+    same state, in the same files.
+    """
+
+    keyed: KeyedStateHandle | None = None
+    operator: OpaqueStateHandle | None = None
+    input_channels: OpaqueStateHandle | None = None
+    output_channels: OpaqueStateHandle | None = None
+    _encoding: bytes | None = field(default=None, init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        require(
+            self.keyed is None or type(self.keyed) is KeyedStateHandle,
+            "the keyed part of a subtask's state must be a KeyedStateHandle",
+        )
+        for name in ("operator", "input_channels", "output_channels"):
+            part = getattr(self, name)
+            require(
+                part is None or type(part) is OpaqueStateHandle,
+                f"the part {name!r} of a subtask's state must be an OpaqueStateHandle",
+            )
+
+    def __getstate__(self) -> tuple[object, ...]:
+        # Without its encoding, which would double what travels.
+        return (self.keyed, self.operator, self.input_channels, self.output_channels)
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        names = ("keyed", "operator", "input_channels", "output_channels")
+        for name, value in zip(names, state, strict=True):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_encoding", None)
+
+    @property
+    def parts(self) -> tuple[KeyedStateHandle | OpaqueStateHandle, ...]:
+        """The parts that are there."""
+        every = (self.keyed, self.operator, self.input_channels, self.output_channels)
+        return tuple(part for part in every if part is not None)
+
+    @property
+    def has_records_on_their_way(self) -> bool:
+        """Whether a restore that leaves out the channels would lose records."""
+        return any(part is not None and part.files for part in (self.input_channels, self.output_channels))
+
+    @property
+    def files(self) -> tuple[FileHandle, ...]:
+        """The files of all parts, in their order."""
+        return tuple([file for part in self.parts for file in part.files])
+
+    @property
+    def meta_bytes(self) -> int:
+        """Bytes of the `meta` of all parts together."""
+        return sum(len(part.meta) for part in self.parts)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all parts together."""
+        return sum(part.size_bytes for part in self.parts)
+
+    @property
+    def encoding(self) -> bytes | None:
+        """The Avro binary encoding that this state was decoded from, if it is kept; a copy of it has none."""
+        return self._encoding
+
+    def keep_encoding(self, encoding: bytes) -> None:
+        """Keeps the bytes that this state was just decoded from, for whoever writes it down again."""
+        object.__setattr__(self, "_encoding", encoding)
+
+
+def _check_content(what: str, meta: bytes, files: tuple[FileHandle, ...]) -> None:
+    require(type(meta) is bytes, f"meta of {what} must be bytes")
+    require(
+        type(files) is tuple and all(type(file) is FileHandle for file in files),
+        f"files of {what} must be a tuple of FileHandle objects",
+    )
+    paths = {file.path for file in files}
+    require(len(paths) == len(files), f"{what} names the same file twice")
+
+
+@frozen
+class OperatorState:
+    """All state of one operator: a `SubtaskState` for each of its subtasks, in the order of their indexes."""
+
+    uid: str
+    name: str
+    max_parallelism: int
+    subtasks: tuple[SubtaskState, ...]
+
+    def __attrs_post_init__(self) -> None:
+        check_identifier("operator uid", self.uid)
+        check_identifier(f"name of operator {self.uid!r}", self.name)
+        check_integer(f"max_parallelism of operator {self.uid!r}", self.max_parallelism, 1, MAX_MAX_PARALLELISM)
+        require(
+            type(self.subtasks) is tuple and all(type(subtask) is SubtaskState for subtask in self.subtasks),
+            f"subtasks of operator {self.uid!r} must be a tuple of SubtaskState objects",
+        )
+        check_integer(f"parallelism of operator {self.uid!r}", self.parallelism, 1, self.max_parallelism)
+
+    @property
+    def parallelism(self) -> int:
+        """The number of subtasks."""
+        return len(self.subtasks)
+
+    @property
+    def meta_bytes(self) -> int:
+        """Bytes of the opaque metas of all subtasks, which lie in `_metadata` and in no file of their own."""
+        return sum(subtask.meta_bytes for subtask in self.subtasks)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all state: files, each once however many subtasks refer to it, and metas."""
+        return self.meta_bytes + sum(file.size_bytes for file in files_of_operators([self]))
+
+    @property
+    def keyed_handles(self) -> tuple[KeyedStateHandle, ...]:
+        """The keyed state of all subtasks that have any, in their order, which is that of the key groups."""
+        return tuple([subtask.keyed for subtask in self.subtasks if subtask.keyed is not None])
+
+
+def check_operator_state(operator: OperatorState) -> None:
+    """Raise `InvariantViolationError` unless the keyed state of the subtasks, in their order, covers the key groups.
+
+    Where there is any, 0 to max_parallelism - 1 must be covered, each group exactly once.
+    """
+    expected_start = 0
+    for index, subtask in enumerate(operator.subtasks):
+        handle = subtask.keyed
+        if handle is None:
+            continue
+        require(
+            handle.key_group_start == expected_start,
+            f"operator {operator.uid!r}, subtask {index}: its key groups must start at "
+            f"{expected_start}, but its state {handle.state_id!r} covers {handle.key_group_start} to "
+            f"{handle.key_group_end}; every key group must belong to exactly one subtask",
+        )
+        expected_start = handle.key_group_end + 1
+    require(
+        expected_start in (0, operator.max_parallelism),
+        f"operator {operator.uid!r} must cover key groups 0 to {operator.max_parallelism - 1}, "
+        f"but its subtasks end at {expected_start - 1}",
+    )
+
+
+def check_operator_states(operators: Iterable[OperatorState]) -> None:
+    """Check each operator, and that uids, state ids and file descriptions are unambiguous among them."""
+    uids: set[str] = set()
+    state_ids: set[str] = set()
+    files: dict[str, FileHandle] = {}
+    for operator in operators:
+        require(operator.uid not in uids, f"two operators have the uid {operator.uid!r}")
+        uids.add(operator.uid)
+        check_operator_state(operator)
+        for subtask in operator.subtasks:
+            if subtask.keyed is not None:
+                state_id = subtask.keyed.state_id
+                require(state_id not in state_ids, f"two subtasks carry the state id {state_id!r}")
+                state_ids.add(state_id)
+            for part in subtask.parts:
+                _add_files(files, {file.path: file for file in part.files})
+
+
+def _add_files(files: dict[str, FileHandle], own: dict[str, FileHandle]) -> None:
+    # A checkpoint may have a hundred thousand files, and hardly ever one that two subtasks share.
+    for path in files.keys() & own.keys() if not files.keys().isdisjoint(own) else ():
+        if files[path] is not own[path] and files[path] != own[path]:
+            raise InvariantViolationError(f"one file is described in two ways: {files[path]} and {own[path]}")
+    files.update(own)
+
+
+def files_by_path(operators: Iterable[OperatorState]) -> dict[str, FileHandle]:
+    """Every distinct file the operators refer to by its path, in order of first mention."""
+    return {
+        file.path: file
+        for operator in operators
+        for subtask in operator.subtasks
+        for part in subtask.parts
+        for file in part.files
+    }
+
+
+def files_of_operators(operators: Iterable[OperatorState]) -> tuple[FileHandle, ...]:
+    """Every distinct file the operators refer to, in order of first mention."""
+    return tuple(files_by_path(operators).values())

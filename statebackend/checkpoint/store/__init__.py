@@ -1,0 +1,1 @@
+"""Where completed checkpoints, savepoints and the files of a job are kept."""

@@ -1,0 +1,525 @@
+"""The store of the completed checkpoints of a job directory that needs nothing but the directory.
+
+Where the completed checkpoints of a job are kept: what every such store does, whatever it keeps them in.
+
+A store knows which checkpoints there are, in which order, and which files they need; it alone deletes files, and it
+gives out the ids of new checkpoints. `default_checkpoint_store` does all of that over pointers, which are in the
+directory of the job (`checkpoint_directories`) or in ZooKeeper (`zookeeper_pointers`), and files where they are.
+`statebackend.testing.stores` has what every store must pass.
+
+Invariants of every store:
+1. No file is deleted that a retained or pinned checkpoint, or a protected owner, refers to.
+2. The newest checkpoint is never replaced by an older one without being asked.
+3. Once `add` returns, the checkpoint survives a crash. If deleting older ones fails, it does not make it fail.
+4. The ids of the checkpoints strictly increase; those that were set aside are none of them. `next_checkpoint_id` gives
+   out none that it gave out before, or that a checkpoint has or had before it was set aside. Who counts otherwise, as
+   the epochs of a job do, may add one under the id of what was set aside.
+5. Who has lost the leadership of the job completes no checkpoint.
+
+What a store of completed checkpoints asks of the place where it is noted which checkpoints are complete.
+
+The store (`default_checkpoint_store`) knows what may be added, how many are kept and which files nobody needs. A
+*pointer* is the note that a checkpoint is complete, and where its metadata is. In a directory the metadata file is its
+own pointer (`checkpoint_directories`); with ZooKeeper pointers are nodes there, and files where files are
+(`zookeeper_pointers`).
+
+Invariants of every form:
+1. A checkpoint is complete from the moment at which its pointer is there: in one step, or not at all.
+2. Publishing, withdrawing and setting aside succeed for the leader of the job only.
+3. Files that belong to a pointer are there before it, and go after it.
+4. Whoever does not lead changes no file that a pointer of another driver refers to: names of what is written before a
+   checkpoint is complete are never given twice, unless nobody but this driver can write here.
+5. An error of `publish` says that the checkpoint is not complete, unless it is an `UncertainCheckpointError` or a
+   `LeadershipLostError`. After those it may be, and none of its files may be deleted by this driver.
+
+Who still needs which file: reference counts of shared files by checkpoint.
+
+Incremental checkpoints share files. A file may be deleted when the last checkpoint that refers to it is
+dropped, and never if it belongs to somebody else, such as a savepoint the job was started from without
+claiming it (Flink's no-claim mode).
+
+Invariant: a path is in `referenced()` if and only if it is protected or some registered checkpoint names
+it; no path that `unregister` returns is in `referenced()` afterwards. Pure bookkeeping, no storage; each
+call costs time in proportion to the paths it names.
+
+A store of completed checkpoints over pointers: a `CompletedCheckpointStore`, wherever the pointers are.
+
+`checkpoint_pointers` says what makes a checkpoint complete. Dropping a checkpoint goes durably from its pointer to its
+files, so no crash leaves a checkpoint that lacks files.
+
+The invariants are those of every store. What could not be deleted is logged and repaired by the next `delete_orphans`.
+Files are deleted only that were found before a look that found this driver leading (see `leadership`), or that no
+other driver can know of: those of a checkpoint that this driver has withdrawn, and those of its own attempts.
+
+What a driver may have completed without knowing it, it does not delete: after an `UncertainCheckpointError`, or a
+leadership that was lost while a checkpoint was being completed, its files are for the next leader to judge.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import Protocol
+
+from snapshots.loggers import logger_of
+from statebackend.checkpoint.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    CorruptFileError,
+    CorruptMetadataError,
+    IllegalTransitionError,
+    InvariantViolationError,
+    LeadershipLostError,
+    MissingFileError,
+    UncertainCheckpointError,
+)
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.ha.leadership import Leadership
+from statebackend.checkpoint.invariants import check_integer, checked_relative_path, require
+from statebackend.checkpoint.metadata import CheckpointKind, CheckpointMetadata
+from statebackend.checkpoint.state_handles import FileHandle, SubtaskState
+from statebackend.checkpoint.store.checkpoint_directories import (
+    SHARED_DIRECTORY,
+    DirectoryPointers,
+    FoundCheckpoints,
+    RetainedCheckpoint,
+    not_found,
+)
+
+__all__ = [
+    "CheckpointPointers",
+    "CompletedCheckpointStore",
+    "DefaultCompletedCheckpointStore",
+    "DirectoryCheckpointStore",
+    "SharedStateRegistry",
+]
+
+
+class CompletedCheckpointStore(Protocol):
+    """The newest completed checkpoints of one job. `recover` is called once before anything else.
+
+    May be used by several threads of the one driver that leads the job.
+    """
+
+    @property
+    def unreadable(self) -> Mapping[int, CorruptMetadataError]:
+        """Older checkpoints that `recover` could not read; they stay until they would be dropped anyway."""
+
+    def recover(self, *, fall_back_to: int | None = None) -> CheckpointMetadata | None:
+        """Find the completed checkpoints, remove unfinished ones, return the newest (None if none).
+
+        A damaged newest checkpoint raises `CorruptMetadataError`. With `fall_back_to=<id>` everything newer than that
+        checkpoint is set aside and it becomes the newest; if it cannot be read either, nothing is moved.
+        """
+
+    def set_aside_places(self) -> tuple[str, ...]:
+        """Where the checkpoints are that were given up by falling back, for people."""
+
+    def next_checkpoint_id(self) -> int:
+        """An id for a new checkpoint, greater than all there were; a later call gives a greater one."""
+
+    def add(self, metadata: CheckpointMetadata) -> FileHandle:
+        """Store a completed checkpoint durably, then drop those that are too many.
+
+        Its data files must be in place already. Returns the handle of its metadata file; the checksum is the
+        `parent_digest` of its children. Raises `InvariantViolationError` (not a checkpoint, id not greater than the
+        newest, wrong parent digest), `MissingFileError` or `CorruptFileError` (a data file is not there in its size),
+        `StorageError`; the store is then as before. After `UncertainCheckpointError` and `LeadershipLostError` the
+        checkpoint may be complete or not, and none of its files is deleted.
+        """
+
+    def latest(self) -> CheckpointMetadata | None:
+        """The newest completed checkpoint."""
+
+    def all(self) -> tuple[CheckpointMetadata, ...]:
+        """All completed checkpoints that are retained or pinned, oldest first."""
+
+    def get(self, checkpoint_id: int) -> CheckpointMetadata:
+        """One completed checkpoint; `CheckpointNotFoundError` names those there are."""
+
+    def digest(self, checkpoint_id: int) -> str:
+        """Checksum of a checkpoint's metadata file: the `parent_digest` of its children."""
+
+    def pin(self, checkpoint_id: int) -> AbstractContextManager[CheckpointMetadata]:
+        """Keep a checkpoint and its files while the context is open, whatever completes meanwhile."""
+
+    def protect(self, paths: Iterable[str]) -> None:
+        """Never delete these files: they belong to a savepoint that the job did not claim."""
+
+    def discard(self, states: Iterable[SubtaskState], in_use: Collection[str] = ()) -> tuple[str, ...]:
+        """Delete the files of given-up state that nobody else needs; return their paths.
+
+        `in_use` are files of pending checkpoints (`CheckpointCoordinator.files_in_use()`).
+        """
+
+    def delete_orphans(self, in_use: Collection[str] = ()) -> tuple[str, ...]:
+        """Delete files that nobody refers to: remains of aborted attempts and crashes. Call it while no task runs."""
+
+
+class CheckpointPointers(Protocol):
+    """The pointers of one job. All methods raise `StorageError` where nothing can be found out."""
+
+    @property
+    def place(self) -> str:
+        """Where the pointers are, for messages."""
+
+    def find(self) -> FoundCheckpoints:
+        """Read all that is there; changes nothing."""
+
+    def publish(self, metadata: CheckpointMetadata) -> FileHandle:
+        """Write the metadata of a checkpoint, whose data files are there, and let it be complete.
+
+        The id is greater than all that `find` found. Returns the handle of the metadata file. See invariant 5.
+        """
+
+    def withdraw(self, checkpoint_id: int) -> None:
+        """Let a checkpoint that `find` or `publish` has told of be none any more, durably; then delete its metadata.
+
+        Its data files are the business of the caller, behind this. On an error it may be withdrawn or not; this may
+        be called again.
+        """
+
+    def set_aside(self, checkpoint_id: int) -> None:
+        """Give a checkpoint up, in one step and durably: it is kept with its files, but no checkpoint any more."""
+
+    def set_aside_places(self) -> tuple[str, ...]:
+        """Where the checkpoints are that were given up, for people, who may remove them."""
+
+    def files_set_aside(self) -> frozenset[str]:
+        """The data files of checkpoints that were given up: whoever removes those gives the files free."""
+
+
+class SharedStateRegistry:
+    """Reference counts of files, by checkpoint id."""
+
+    def __init__(self) -> None:
+        self._paths_by_checkpoint: dict[int, frozenset[str]] = {}
+        self._counts: Counter[str] = Counter()
+        self._protected: set[str] = set()
+
+    def register(self, checkpoint_id: int, paths: Iterable[str]) -> None:
+        """Let a checkpoint refer to `paths`. An id that is registered is refused."""
+        if checkpoint_id in self._paths_by_checkpoint:
+            raise InvariantViolationError(f"checkpoint {checkpoint_id} is already registered")
+        distinct = frozenset(paths)
+        # Those that are known were checked when they became so: most files of an increment are.
+        for path in distinct.difference(self._counts):
+            checked_relative_path(path)
+        self._paths_by_checkpoint[checkpoint_id] = distinct
+        self._counts.update(distinct)
+
+    def unregister(self, checkpoint_id: int) -> frozenset[str]:
+        """Drop a checkpoint; return the files that nobody refers to any more, which may be deleted.
+
+        Raises `CheckpointNotFoundError` for an id that is not registered.
+        """
+        if checkpoint_id not in self._paths_by_checkpoint:
+            raise CheckpointNotFoundError(f"checkpoint {checkpoint_id} is not registered")
+        released = set()
+        for path in self._paths_by_checkpoint.pop(checkpoint_id):
+            self._counts[path] -= 1
+            if self._counts[path] == 0:
+                del self._counts[path]
+                if path not in self._protected:
+                    released.add(path)
+        return frozenset(released)
+
+    def protect(self, paths: Iterable[str]) -> None:
+        """Never give `paths` free: they belong to somebody else, such as a savepoint not claimed."""
+        self._protected.update([checked_relative_path(path) for path in paths])
+
+    def unreferenced(self, paths: Iterable[str]) -> list[str]:
+        """Those of `paths` that are neither protected nor referred to, in their order."""
+        return [path for path in paths if path not in self._counts and path not in self._protected]
+
+    def referenced(self) -> frozenset[str]:
+        """All paths that must not be deleted."""
+        return frozenset(self._counts) | self._protected
+
+    def protected(self) -> frozenset[str]:
+        """All paths given to `protect`."""
+        return frozenset(self._protected)
+
+    def checkpoints(self) -> frozenset[int]:
+        """Ids of all registered checkpoints."""
+        return frozenset(self._paths_by_checkpoint)
+
+
+_logger = logger_of(__name__)
+
+
+class DefaultCompletedCheckpointStore:
+    """The newest `max_retained` completed checkpoints by `pointers`; their files are under `fs`, the job directory.
+
+    Call `recover` once before anything else. May be used by several threads of the one driver that holds `leadership`
+    of the job; None is for who knows that nobody else writes.
+    """
+
+    def __init__(
+        self,
+        fs: CheckpointFileSystem,
+        pointers: CheckpointPointers,
+        max_retained: int = 3,
+        *,
+        leadership: Leadership | None = None,
+    ) -> None:
+        check_integer("max_retained", max_retained, 1, 1_000_000)
+        self._fs = fs
+        self._pointers = pointers
+        self._max_retained = max_retained
+        self._leadership = leadership
+        self._retained: dict[int, RetainedCheckpoint] = {}
+        self._greatest_id = -1
+        self._unreadable: dict[int, CorruptMetadataError] = {}
+        self._pins: dict[int, int] = {}
+        self._registry = SharedStateRegistry()
+        self._is_recovered = False
+        self._uncertain_id: int | None = None
+        self._uncertain_files: frozenset[str] = frozenset()
+        self._lock = threading.RLock()
+
+    @property
+    def unreadable(self) -> Mapping[int, CorruptMetadataError]:
+        """Older checkpoints that `recover` could not read; they stay until they would be dropped anyway."""
+        return MappingProxyType(self._unreadable)
+
+    def recover(self, *, fall_back_to: int | None = None) -> CheckpointMetadata | None:
+        """Find the completed checkpoints, remove unfinished ones, return the newest (None if none).
+
+        A damaged newest checkpoint raises `CorruptMetadataError`. With `fall_back_to=<id>` everything
+        newer than that checkpoint is set aside, the newest first, and it becomes the newest; if it cannot be read
+        either, nothing is moved. May be called again; it then starts from what is on the storage.
+        """
+        with self._lock:
+            found = self._pointers.find()
+            retained, unreadable = found.retained, found.unreadable
+            if fall_back_to is not None:
+                found.target(fall_back_to)
+                for checkpoint_id in sorted({*retained, *unreadable}, reverse=True):
+                    if checkpoint_id > fall_back_to:
+                        self._pointers.set_aside(checkpoint_id)
+                        retained.pop(checkpoint_id, None)
+                        unreadable.pop(checkpoint_id, None)
+            found.check_newest()
+            found.check_parents()
+            self._delete_unfinished(found)
+            registry = SharedStateRegistry()
+            for checkpoint_id, one in retained.items():
+                registry.register(checkpoint_id, (file.path for file in one.metadata.files))
+            registry.protect(self._registry.protected())
+            registry.protect(self._pointers.files_set_aside())
+            self._retained, self._unreadable, self._registry = retained, unreadable, registry
+            if found.greatest_id is not None:
+                self._greatest_id = max(self._greatest_id, found.greatest_id)
+            self._is_recovered = True
+            self._uncertain_id, self._uncertain_files = None, frozenset()
+            return self.latest()
+
+    def set_aside_places(self) -> tuple[str, ...]:
+        """Where the checkpoints are that were given up by falling back, for people."""
+        return self._pointers.set_aside_places()
+
+    def next_checkpoint_id(self) -> int:
+        """An id for a new checkpoint, greater than all there were; a later call gives a greater one.
+
+        Those that were given out, but of which no checkpoint was stored, are forgotten by the next run.
+        """
+        with self._lock:
+            self._check_recovered("NEXT_CHECKPOINT_ID")
+            self._greatest_id += 1
+            return self._greatest_id
+
+    def add(self, metadata: CheckpointMetadata) -> FileHandle:
+        """Store a completed checkpoint durably, then drop those beyond `max_retained`.
+
+        Its data files must be in place already. Returns the handle of its metadata file; the checksum is
+        the `parent_digest` of its children. Raises
+        `InvariantViolationError` (not a checkpoint, id not greater than the newest, wrong parent digest),
+        `MissingFileError` or `CorruptFileError` (a data file is not there in its size), `StorageError`; the store is
+        then as before. After `UncertainCheckpointError` and `LeadershipLostError` the checkpoint may be complete or
+        not; nothing more can be added, and none of its files is deleted.
+        """
+        with self._lock:
+            self._check_recovered("ADD")
+            self._check_may_add(metadata)
+            files = {file.path: file for file in metadata.files}
+            try:
+                self._check_present(files[path] for path in self._registry.unreferenced(files))
+                metadata_file = self._pointers.publish(metadata)
+            except BaseException as error:
+                may_be = (UncertainCheckpointError, LeadershipLostError)
+                if isinstance(error, may_be) or not isinstance(error, CheckpointError):
+                    # An interrupt, too, may come behind the moment at which it became complete.
+                    self._uncertain_id = metadata.checkpoint_id
+                    self._uncertain_files = frozenset(files)
+                raise
+            self._greatest_id = max(self._greatest_id, metadata.checkpoint_id)
+            self._registry.register(metadata.checkpoint_id, files)
+            self._retained[metadata.checkpoint_id] = RetainedCheckpoint(metadata, metadata_file)
+            self._drop_surplus()
+            return metadata_file
+
+    def latest(self) -> CheckpointMetadata | None:
+        """The newest completed checkpoint."""
+        with self._lock:
+            self._check_recovered("LATEST")
+            return self._retained[max(self._retained)].metadata if self._retained else None
+
+    def all(self) -> tuple[CheckpointMetadata, ...]:
+        """All completed checkpoints that are retained or pinned, oldest first."""
+        with self._lock:
+            self._check_recovered("ALL")
+            return tuple(one.metadata for _, one in sorted(self._retained.items()))
+
+    def get(self, checkpoint_id: int) -> CheckpointMetadata:
+        """One completed checkpoint; `CheckpointNotFoundError` names those there are."""
+        return self._get(checkpoint_id).metadata
+
+    def digest(self, checkpoint_id: int) -> str:
+        """Checksum of a checkpoint's metadata file: the `parent_digest` of its children."""
+        return self._get(checkpoint_id).metadata_file.checksum
+
+    @contextlib.contextmanager
+    def pin(self, checkpoint_id: int) -> Iterator[CheckpointMetadata]:
+        """Keep a checkpoint and its files while the context is open, whatever completes meanwhile."""
+        with self._lock:
+            metadata = self.get(checkpoint_id)
+            self._pins[checkpoint_id] = self._pins.get(checkpoint_id, 0) + 1
+        try:
+            yield metadata
+        finally:
+            with self._lock:
+                self._pins[checkpoint_id] -= 1
+                if self._pins[checkpoint_id] == 0:
+                    del self._pins[checkpoint_id]
+                self._drop_surplus()
+
+    def protect(self, paths: Iterable[str]) -> None:
+        """Never delete these files: they belong to a savepoint that the job did not claim."""
+        with self._lock:
+            self._registry.protect(paths)
+
+    def discard(self, states: Iterable[SubtaskState], in_use: Collection[str] = ()) -> tuple[str, ...]:
+        """Delete the files of given-up state that nobody else needs; return their paths.
+
+        `in_use` are files of pending checkpoints (`CheckpointCoordinator.files_in_use()`). Failures to
+        delete are logged, since the state is given up either way.
+        """
+        with self._lock:
+            self._check_recovered("DISCARD")
+            paths = {file.path for state in states for file in state.files}
+            return self._delete_files(self._registry.unreferenced(paths.difference(in_use, self._uncertain_files)))
+
+    def delete_orphans(self, in_use: Collection[str] = ()) -> tuple[str, ...]:
+        """Delete files under `shared/` that nobody refers to: remains of aborted attempts and crashes.
+
+        Files of pending checkpoints must be in `in_use`, files being uploaded cannot be known, so call it
+        while no task runs, such as right after `recover`. Deletes nothing while there are `unreadable`
+        checkpoints, whose files cannot be told from orphans. Raises `LeadershipLostError`.
+        """
+        with self._lock:
+            self._check_recovered("DELETE_ORPHANS")
+            if self._unreadable:
+                return ()
+            found = self._fs.list_files(SHARED_DIRECTORY, include_temporary=True)
+            if found and self._leadership is not None:
+                # In this order: what another leader writes is not among what was there while this driver led.
+                self._leadership.check()
+            keep = self._registry.referenced().union(in_use, self._uncertain_files)
+            return self._delete_files(path for path in found if path not in keep)
+
+    def _check_may_add(self, metadata: CheckpointMetadata) -> None:
+        checkpoint_id = metadata.checkpoint_id
+        if self._uncertain_id is not None:
+            raise IllegalTransitionError(
+                "ADD", "UNCERTAIN", f"whether checkpoint {self._uncertain_id} is complete is not known: call recover()"
+            )
+        require(
+            metadata.kind is CheckpointKind.CHECKPOINT,
+            f"{metadata.kind.value} {checkpoint_id} is not a checkpoint; savepoints are kept by their owner",
+        )
+        newest = max(self._retained, default=-1)
+        require(
+            checkpoint_id > newest,
+            f"checkpoint {checkpoint_id} is not newer than the stored checkpoint {newest}",
+        )
+        parent = self._retained.get(-1 if metadata.parent_checkpoint_id is None else metadata.parent_checkpoint_id)
+        if parent is not None and parent.metadata_file.checksum != metadata.parent_digest:
+            raise InvariantViolationError(
+                f"checkpoint {checkpoint_id} names the digest {metadata.parent_digest} for its parent "
+                f"{metadata.parent_checkpoint_id}, which is {parent.metadata_file.checksum}"
+            )
+
+    def _check_present(self, files: Iterable[FileHandle]) -> None:
+        try:
+            self._fs.verify_present(list(files))
+        except (MissingFileError, CorruptFileError):
+            if self._leadership is not None:
+                # The next leader clears away what a former one has written: nothing is wrong with the storage then.
+                self._leadership.check()
+            raise
+
+    def _drop_surplus(self) -> None:
+        surplus = len(self._retained) - self._max_retained
+        for checkpoint_id in sorted(self._retained)[: max(surplus, 0)]:
+            if checkpoint_id not in self._pins:
+                self._drop(checkpoint_id)
+        if len(self._retained) >= self._max_retained:
+            oldest = min(self._retained)
+            for checkpoint_id in [known for known in self._unreadable if known < oldest]:
+                if self._delete_checkpoint(checkpoint_id):
+                    del self._unreadable[checkpoint_id]
+
+    def _drop(self, checkpoint_id: int) -> None:
+        if self._delete_checkpoint(checkpoint_id):
+            del self._retained[checkpoint_id]
+            self._delete_files(self._registry.unregister(checkpoint_id))
+
+    def _delete_unfinished(self, found: FoundCheckpoints) -> None:
+        if found.unfinished and self._leadership is not None:
+            self._leadership.check()
+        for directory in found.unfinished:
+            self._fs.delete_directory(directory)
+
+    def _delete_checkpoint(self, checkpoint_id: int) -> bool:
+        try:
+            self._pointers.withdraw(checkpoint_id)
+        except CheckpointError as error:
+            _logger.warning("checkpoint %d could not be dropped, it is kept: %s", checkpoint_id, error)
+            return False
+        return True
+
+    def _delete_files(self, paths: Iterable[str]) -> tuple[str, ...]:
+        return tuple(path for path in sorted(paths) if self._delete_file(path))
+
+    def _delete_file(self, path: str) -> bool:
+        try:
+            self._fs.delete(path)
+        except CheckpointError as error:
+            _logger.warning("file left behind, delete_orphans will retry: %s", error)
+            return False
+        return True
+
+    def _get(self, checkpoint_id: int) -> RetainedCheckpoint:
+        with self._lock:
+            self._check_recovered("GET")
+            if checkpoint_id not in self._retained:
+                raise not_found(self._pointers.place, checkpoint_id, self._retained)
+            return self._retained[checkpoint_id]
+
+    def _check_recovered(self, event: str) -> None:
+        if not self._is_recovered:
+            raise IllegalTransitionError(event, "NOT_RECOVERED", "call recover() on the store first")
+
+
+class DirectoryCheckpointStore(DefaultCompletedCheckpointStore):
+    """A `DefaultCompletedCheckpointStore` over the `DirectoryPointers` of the job directory at the root of `fs`."""
+
+    def __init__(
+        self, fs: CheckpointFileSystem, max_retained: int = 3, *, leadership: Leadership | None = None
+    ) -> None:
+        super().__init__(fs, DirectoryPointers(fs, leadership), max_retained, leadership=leadership)

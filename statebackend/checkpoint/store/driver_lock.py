@@ -1,0 +1,147 @@
+"""An exclusive lock on a job directory: `driver.lock`, held by at most one driver process. A `Leadership`.
+
+The lock is the kernel's (`flock`), so it is released when the holder closes it or dies in any way; there
+is nothing to clean up after a crash and nothing to time out. What is written inside the file (one line of
+JSON: pid, host, start time) only serves the message for the one who comes second. The file is never
+removed, since removing a lock file lets two processes lock two files of one name.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+
+from attrs import frozen
+
+from statebackend.checkpoint.errors import JobDirectoryError, JobDirectoryLockedError, LeadershipLostError
+from statebackend.checkpoint.fs.file_lock import FileLock, open_lock_file
+from statebackend.checkpoint.fs.file_modes import take_file_mode
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.ha.leadership import LossListener
+
+__all__ = ["LOCK_FILE_NAME", "DriverLock", "DriverLockFile"]
+
+LOCK_FILE_NAME = "driver.lock"
+
+_MAX_HOLDER_BYTES = 4096
+
+
+class DriverLock:
+    """The lock on `path`, held from construction until `close` or the end of the process.
+
+    Raises `JobDirectoryLockedError` naming the holder when another driver has it, `JobDirectoryError`
+    when the file system has no locks.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._lock: FileLock | None = None
+        try:
+            descriptor = open_lock_file(path)
+        except OSError as error:
+            raise JobDirectoryError(f"cannot open the lock file {path}: {error}") from error
+        try:
+            lock = FileLock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = _read_holder(path)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise JobDirectoryLockedError(
+                    f"{os.path.dirname(path)} is in use by another driver: {holder}. Stop that driver, or "
+                    "use another job directory; the lock ends with the process that holds it."
+                ) from None
+            raise _not_locked(path, error) from error
+        try:
+            self._write_holder(descriptor)
+            take_file_mode(descriptor)
+        except OSError as error:
+            lock.release()
+            raise _not_locked(path, error) from error
+        self._lock = lock
+
+    @staticmethod
+    def is_held(path: str) -> bool:
+        """Whether a process holds the lock at this moment. A driver that takes it in that moment may be refused."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            FileLock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB).release()
+        except OSError:
+            return True
+        return False
+
+    def check(self) -> None:
+        """Raise `LeadershipLostError` if the lock was released; nothing else takes it from a process that lives."""
+        if self._lock is None or not self._lock.is_held:
+            raise LeadershipLostError(
+                f"this driver has released {self.path} and completes no checkpoint any more; start the job again"
+            )
+
+    def at_loss(self, listener: LossListener) -> None:
+        """Nobody is ever told: the lock ends with the process, or by `close`."""
+
+    def close(self) -> None:
+        """Release the lock; again is fine."""
+        if self._lock is not None:
+            self._lock.release()
+
+    @staticmethod
+    def _write_holder(descriptor: int) -> None:
+        holder = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, (json.dumps(holder) + "\n").encode(), 0)
+
+
+@frozen
+class DriverLockFile:
+    """Leadership by the lock file of the job directory, or by `lock_path`; a `LeadershipProvider` that never waits.
+
+    A store without locks (anything but a local disk) needs `lock_path`, a local file that all drivers of the job agree
+    on.
+    """
+
+    lock_path: str | None = None
+
+    def lead(self, file_system: CheckpointFileSystem, job_name: str) -> DriverLock:
+        """Take the lock. Raises as `DriverLock`, and `JobDirectoryError` where no lock file is known."""
+        return DriverLock(self.lock_path or _default_lock_path(file_system))
+
+
+def _default_lock_path(file_system: CheckpointFileSystem) -> str:
+    if file_system.local_path() is None:
+        raise JobDirectoryError(
+            f"{file_system.uri} is not on a local disk and cannot be locked: pass lock_path, a local file "
+            "that every driver of this job uses (DirectoryServices(DriverLockFile(lock_path)))."
+        )
+    file_system.make_root()
+    path = file_system.local_path(LOCK_FILE_NAME)
+    assert path is not None
+    return path
+
+
+def _read_holder(path: str) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            holder = json.loads(os.pread(descriptor, _MAX_HOLDER_BYTES, 0))
+        finally:
+            os.close(descriptor)
+        return f"process {holder['pid']} on host {holder['host']}, since {holder['started']}"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return "a process that has not written its name yet"
+
+
+def _not_locked(path: str, error: OSError) -> JobDirectoryError:
+    return JobDirectoryError(
+        f"cannot lock {path}: {error}. The job directory needs a file system with flock; "
+        "put it, or its lock file, on a local disk."
+    )

@@ -1,0 +1,265 @@
+"""The job directory: one job's identity, its lock, and the root of all it keeps.
+
+    job.json        who this directory belongs to; written once, never changed
+    origin.json     the savepoint that the job was begun from, see job_origin; absent if from none
+    driver.lock     held by the one driver that may write here, unless leadership is elsewhere
+    high-availability.json    where that is, and the completed checkpoints are noted, see high_availability_file
+    checkpoints/ shared/ set-aside/    see completed_checkpoint_store
+
+A directory is created for a job, or opened again by the same job; anything else is refused before it is
+touched. A directory that has files but no `job.json` is somebody else's. Each opening is a *run* with an
+id of its own, which fences off messages of earlier runs.
+
+`job.json` is a sealed JSON file (see `sealed_json`) with `job_id`, `job_name`, `max_parallelism`, `created_ms`.
+
+What a job directory was begun from: `origin.json`, beside `job.json`.
+
+A job that begins from a savepoint may fail before its first checkpoint. The next start must go on from the savepoint,
+whether it is named again or not, so the directory remembers it from before its first epoch. A directory without the
+file was begun from nothing, or by a release that kept this in the properties of its checkpoints only.
+
+`origin.json` is a sealed JSON file (see `sealed_json`) with the fields of `JobOrigin`. Version 1, which is still read,
+had no `begun_anew`.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from types import TracebackType
+
+from attrs import asdict, frozen
+
+from snapshots.errors import shown
+from statebackend.checkpoint.errors import InvariantViolationError, JobDirectoryMismatchError
+from statebackend.checkpoint.fs.checksummed_json import corrupt, read_sealed_json, sealed_json
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.ha.leadership import Leadership, LeadershipProvider
+from statebackend.checkpoint.invariants import check_identifier, check_integer, check_uuid, require
+from statebackend.checkpoint.metadata import SavepointIdentity
+from statebackend.checkpoint.state_handles import MAX_MAX_PARALLELISM
+from statebackend.checkpoint.store.driver_lease import LEASE_FILE_NAME
+from statebackend.checkpoint.store.driver_lock import LOCK_FILE_NAME, DriverLockFile
+from statebackend.checkpoint.store.job_files import HIGH_AVAILABILITY_FILE_NAME, check_kept_in
+
+__all__ = [
+    "JOB_FILE_NAME",
+    "ORIGIN_FILE_NAME",
+    "JobDirectory",
+    "JobIdentity",
+    "JobOrigin",
+    "read_origin",
+    "write_origin",
+]
+
+
+ORIGIN_FILE_NAME = "origin.json"
+
+_ORIGIN_FORMAT_VERSION = 2
+_MAX_INTEGER = (1 << 63) - 1
+_MAX_URI_LENGTH = 8192
+
+
+@frozen(kw_only=True)
+class JobOrigin:
+    """The savepoint that a job was begun from.
+
+    `savepoint_uri` is where it was then, as `CheckpointFileSystem.uri`. `savepoint_job_id`, `savepoint_id` and
+    `savepoint_timestamp_ms` (since the Unix epoch) are those in its metadata, and tell it from all others.
+    `with_source_progress` says whether the job reads on where the savepoint had read to, `begun_anew` which sources it
+    reads from their beginning even so, by uid.
+    """
+
+    savepoint_uri: str
+    savepoint_job_id: str
+    savepoint_id: int
+    savepoint_timestamp_ms: int
+    with_source_progress: bool
+    begun_anew: tuple[str, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        require(
+            isinstance(self.savepoint_uri, str) and 0 < len(self.savepoint_uri) <= _MAX_URI_LENGTH,
+            f"savepoint_uri must be a string of 1 to {_MAX_URI_LENGTH} characters, not {shown(self.savepoint_uri)}",
+        )
+        check_identifier("savepoint_job_id", self.savepoint_job_id)
+        check_integer("savepoint_id", self.savepoint_id, 0, _MAX_INTEGER)
+        check_integer("savepoint_timestamp_ms", self.savepoint_timestamp_ms, 0, _MAX_INTEGER)
+        require(type(self.with_source_progress) is bool, "with_source_progress must be a bool")
+        require(type(self.begun_anew) is tuple, "begun_anew must be a tuple of uids")
+        for uid in self.begun_anew:
+            check_identifier("a uid in begun_anew", uid)
+
+    @property
+    def savepoint_identity(self) -> SavepointIdentity:
+        """What tells the savepoint from all others, wherever it lies."""
+        return SavepointIdentity(self.savepoint_job_id, self.savepoint_id, self.savepoint_timestamp_ms)
+
+
+def write_origin(file_system: CheckpointFileSystem, origin: JobOrigin) -> None:
+    """Make the job directory at the root of `file_system` remember its origin, durably."""
+    file_system.write_file(ORIGIN_FILE_NAME, sealed_json(asdict(origin), _ORIGIN_FORMAT_VERSION))
+
+
+def read_origin(file_system: CheckpointFileSystem) -> JobOrigin | None:
+    """The origin of the job directory at the root of `file_system`. Raises `CorruptJobIdentityError`."""
+    if not file_system.exists(ORIGIN_FILE_NAME):
+        return None
+    content = read_sealed_json(file_system, ORIGIN_FILE_NAME, 1, _ORIGIN_FORMAT_VERSION)
+    try:
+        return JobOrigin(**{**content, "begun_anew": tuple(content.get("begun_anew", ()))})
+    except (InvariantViolationError, TypeError) as error:
+        corrupt(file_system, ORIGIN_FILE_NAME, f"is not valid: {error}")
+
+
+JOB_FILE_NAME = "job.json"
+
+_FORMAT_VERSION = 1
+
+
+@frozen
+class JobIdentity:
+    """Who a job directory belongs to. `job_id` is a random UUID, `created_ms` counts from the Unix epoch."""
+
+    job_id: str
+    job_name: str
+    max_parallelism: int
+    created_ms: int
+
+    def __attrs_post_init__(self) -> None:
+        check_uuid("job_id", self.job_id)
+        check_identifier("job_name", self.job_name)
+        check_integer("max_parallelism", self.max_parallelism, 1, MAX_MAX_PARALLELISM)
+        check_integer("created_ms", self.created_ms, 0, (1 << 63) - 1)
+
+
+class JobDirectory:
+    """An open job directory, held by its lock until `close` or the end of the process.
+
+    `file_system` is rooted at the directory, `identity` tells whose it is, `run_id` is new in each opening.
+    `leadership` is what the store of its checkpoints asks before it completes one.
+    """
+
+    def __init__(self, file_system: CheckpointFileSystem, identity: JobIdentity, leadership: Leadership) -> None:
+        self.file_system = file_system
+        self.identity = identity
+        self.run_id = uuid.uuid4().hex
+        self.leadership = leadership
+
+    @staticmethod
+    def inspect(uri: str) -> JobIdentity | None:
+        """Whose directory it is, None if it is empty or absent. Touches nothing and needs no lock.
+
+        Raises `CorruptJobIdentityError`, or `JobDirectoryMismatchError` if it holds other files.
+        """
+        return _read_identity(CheckpointFileSystem.from_uri(uri))
+
+    @staticmethod
+    def check(uri: str, job_name: str, max_parallelism: int) -> None:
+        """Raise `JobDirectoryMismatchError` as `open` would. Touches nothing and needs no lock."""
+        file_system = CheckpointFileSystem.from_uri(uri)
+        _check_same_job(_read_identity(file_system), _new_identity(job_name, max_parallelism, None), file_system)
+
+    @classmethod
+    def open(
+        cls,
+        uri: str,
+        job_name: str,
+        max_parallelism: int,
+        *,
+        lock_path: str | None = None,
+        leadership: LeadershipProvider | None = None,
+        kept_in: str | None = None,
+        now_ms: int | None = None,
+        origin: JobOrigin | None = None,
+    ) -> JobDirectory:
+        """Open the job's directory, or create it where there is none.
+
+        `origin` is what a new directory is begun from; one that exists keeps what it has. It is on the disk
+        before the directory belongs to the job, so no crash leaves a job that has forgotten its beginning.
+        `leadership` is how the driver comes to lead the job; by default it is the lock file, of which `lock_path` says
+        where it is (see `DriverLockFile`). `kept_in` is where its checkpoints are noted, None for the directory; see
+        `high_availability_file`. Raises `JobDirectoryMismatchError` (nothing is touched),
+        `CorruptJobIdentityError`, and what the leadership raises: `JobDirectoryLockedError` names the holder.
+        """
+        file_system = CheckpointFileSystem.from_uri(uri)
+        wanted = _new_identity(job_name, max_parallelism, now_ms)
+        _check_same_job(_read_identity(file_system), wanted, file_system)
+        check_kept_in(file_system, kept_in)
+        led = (leadership or DriverLockFile(lock_path)).lead(file_system, job_name)
+        try:
+            # Another driver may have created the job, and led it for long, between the first look and now.
+            identity = _read_identity(file_system)
+            _check_same_job(identity, wanted, file_system)
+            check_kept_in(file_system, kept_in)
+            if identity is None:
+                led.check()
+                if origin is not None:
+                    write_origin(file_system, origin)
+                file_system.write_file(JOB_FILE_NAME, sealed_json(asdict(wanted), _FORMAT_VERSION))
+                identity = wanted
+            return cls(file_system, identity, led)
+        except BaseException:
+            led.close()
+            raise
+
+    def close(self) -> None:
+        """Release the directory; again is fine."""
+        self.leadership.close()
+
+    def __enter__(self) -> JobDirectory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _new_identity(job_name: str, max_parallelism: int, now_ms: int | None) -> JobIdentity:
+    return JobIdentity(
+        job_id=str(uuid.uuid4()),
+        job_name=job_name,
+        max_parallelism=max_parallelism,
+        created_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
+    )
+
+
+def _check_same_job(found: JobIdentity | None, wanted: JobIdentity, file_system: CheckpointFileSystem) -> None:
+    if found is None:
+        return
+    if found.job_name != wanted.job_name:
+        raise JobDirectoryMismatchError(
+            f"{file_system.uri} belongs to job {found.job_name!r}, not to {wanted.job_name!r}. Use another "
+            "job directory, or the job's former name."
+        )
+    if found.max_parallelism != wanted.max_parallelism:
+        raise JobDirectoryMismatchError(
+            f"{file_system.uri} was laid out for max_parallelism {found.max_parallelism}, not "
+            f"{wanted.max_parallelism}; it cannot change, since it decides which key group a key belongs to. "
+            f"Start job {wanted.job_name!r} with max_parallelism={found.max_parallelism}."
+        )
+
+
+def _read_identity(file_system: CheckpointFileSystem) -> JobIdentity | None:
+    if file_system.exists(JOB_FILE_NAME):
+        return _decode(file_system)
+    known = (LOCK_FILE_NAME, LEASE_FILE_NAME, ORIGIN_FILE_NAME, HIGH_AVAILABILITY_FILE_NAME)
+    strangers = [path for path in file_system.list_files() if path not in known]
+    if strangers:
+        raise JobDirectoryMismatchError(
+            f"{file_system.uri} has no {JOB_FILE_NAME} but is not empty (it holds {strangers[0]!r}), so it "
+            "is not a job directory. Use an empty or a new directory."
+        )
+    return None
+
+
+def _decode(file_system: CheckpointFileSystem) -> JobIdentity:
+    content = read_sealed_json(file_system, JOB_FILE_NAME, _FORMAT_VERSION)
+    try:
+        return JobIdentity(**content)
+    except (InvariantViolationError, TypeError) as error:
+        corrupt(file_system, JOB_FILE_NAME, f"is not valid: {error}")

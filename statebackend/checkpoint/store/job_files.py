@@ -1,0 +1,207 @@
+"""Where the checkpoints of a job directory are noted, if not in the directory itself: `high-availability.json`.
+
+A directory whose pointers are in ZooKeeper holds metadata files of checkpoints that never became complete, and a driver
+that knew nothing of ZooKeeper would take it for one without checkpoints. So the directory says where they are, from the
+moment on at which they are there, and a driver that looks elsewhere is refused.
+
+`high-availability.json` is a sealed JSON file (see `sealed_json`) with the field `kept_in`, a text such as
+`zookeeper:/statebackend/flights`. It is written once, when a job is first led so.
+
+A fall-back that has been begun: `fall-back.json`, there from its first step to its last.
+
+To go back to an older checkpoint takes several steps: newer checkpoints are set aside, and so is what else the job
+directory's owner keeps for them. A crash in between leaves a directory that fits no checkpoint. So the intent is on the
+disk before the first step, and goes after the last; as long as it is there, the only start is one that takes all steps
+again, each of which finds what it has done.
+
+`fall-back.json` is a sealed JSON file (see `sealed_json`) with the fields of `FallBack`.
+
+The epoch without records that is open: `time-epoch.json`, there from before its tasks run until its output is shown.
+
+An epoch of records is planned by whoever reads them, and its plan is on a disk before it runs. One without records has
+no such plan but this file: its processing time, which its replay after a crash must see too. What the file means is
+told by the newest checkpoint:
+
+    the checkpoint before it is the newest    the epoch is to be processed again, with this time, before any other; one
+                                              at the end of time is given up, since who starts a job again goes on
+    its own checkpoint is the newest          its output may not be committed yet
+    anything else                             it was left behind by a history that was given up, and means nothing
+
+`time-epoch.json` is a sealed JSON file (see `sealed_json`) with the fields of `OpenTimeEpoch`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import asdict, frozen
+
+from snapshots.errors import shown
+from statebackend.checkpoint.errors import InvariantViolationError, JobDirectoryMismatchError
+from statebackend.checkpoint.fs.checksummed_json import corrupt, read_sealed_json, sealed_json
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.invariants import MAX_ID, check_integer, is_checksum, path_segment, require
+from statebackend.checkpoint.metadata import CheckpointMetadata
+
+__all__ = [
+    "FALL_BACK_FILE_NAME",
+    "HIGH_AVAILABILITY_FILE_NAME",
+    "NO_SOURCE_LOG",
+    "TIME_EPOCH_FILE_NAME",
+    "FallBack",
+    "OpenTimeEpoch",
+    "check_kept_in",
+    "end_fall_back",
+    "end_time_epoch",
+    "read_fall_back",
+    "read_kept_in",
+    "read_time_epoch",
+    "write_fall_back",
+    "write_kept_in",
+    "write_time_epoch",
+]
+
+
+FALL_BACK_FILE_NAME = "fall-back.json"
+
+NO_SOURCE_LOG = "no-source-log"
+"""The source log of a job whose sources are read by itself: there is none to be set aside."""
+
+_ROLLBACK_FORMAT_VERSION = 1
+_MAX_INTEGER = (1 << 63) - 1
+
+
+@frozen(kw_only=True)
+class FallBack:
+    """`checkpoint_id` is to become the newest; `newest_id` is the newest epoch that was begun before.
+
+    `source_log` is the name, below `set-aside/`, of the source log as it was, or `NO_SOURCE_LOG`.
+    """
+
+    checkpoint_id: int
+    newest_id: int
+    source_log: str
+
+    def __attrs_post_init__(self) -> None:
+        check_integer("checkpoint_id", self.checkpoint_id, 0, _MAX_INTEGER)
+        check_integer("newest_id", self.newest_id, self.checkpoint_id, _MAX_INTEGER)
+        is_name = isinstance(self.source_log, str) and self.source_log != ""
+        require(
+            is_name and self.source_log == path_segment(self.source_log),
+            f"source_log must be the name of a directory, not {shown(self.source_log)}",
+        )
+
+
+def write_fall_back(file_system: CheckpointFileSystem, fall_back: FallBack) -> None:
+    """Begin a fall-back in the job directory at the root of `file_system`, durably."""
+    file_system.write_file(FALL_BACK_FILE_NAME, sealed_json(asdict(fall_back), _ROLLBACK_FORMAT_VERSION))
+
+
+def read_fall_back(file_system: CheckpointFileSystem) -> FallBack | None:
+    """The fall-back that was begun and not ended, if there is one. Raises `CorruptJobIdentityError`."""
+    if not file_system.exists(FALL_BACK_FILE_NAME):
+        return None
+    content = read_sealed_json(file_system, FALL_BACK_FILE_NAME, _ROLLBACK_FORMAT_VERSION)
+    try:
+        return FallBack(**content)
+    except (InvariantViolationError, TypeError) as error:
+        corrupt(file_system, FALL_BACK_FILE_NAME, f"is not valid: {error}")
+
+
+def end_fall_back(file_system: CheckpointFileSystem) -> None:
+    """End the fall-back, durably: all its steps are taken."""
+    file_system.delete(FALL_BACK_FILE_NAME, durable=True)
+
+
+TIME_EPOCH_FILE_NAME: Final = "time-epoch.json"
+
+_NO_DATA_EPOCH_FORMAT_VERSION: Final = 1
+
+
+@frozen(kw_only=True)
+class OpenTimeEpoch:
+    """An epoch without records. `parent_digest` is that of the checkpoint before it, None if there is none of the job.
+
+    `is_drain` says that it is at the end of time.
+    """
+
+    checkpoint_id: int
+    parent_digest: str | None
+    processing_time_ms: int
+    is_drain: bool
+
+    def __attrs_post_init__(self) -> None:
+        check_integer("checkpoint_id", self.checkpoint_id, 0, MAX_ID)
+        check_integer("processing_time_ms", self.processing_time_ms, 0, MAX_ID)
+        require(
+            self.parent_digest is None or is_checksum(self.parent_digest), "parent_digest must be a checksum or null"
+        )
+        require(type(self.is_drain) is bool, "is_drain must be a bool")
+
+    def is_epoch_of(self, checkpoint: CheckpointMetadata) -> bool:
+        """Whether a checkpoint is that of this epoch."""
+        own = self.checkpoint_id, self.parent_digest
+        return own == (checkpoint.checkpoint_id, checkpoint.parent_digest)
+
+    def follows(self, digest: str | None) -> bool:
+        """Whether the epoch is to be processed again behind the checkpoint with that digest, None for none."""
+        return self.parent_digest == digest and not self.is_drain
+
+
+def write_time_epoch(file_system: CheckpointFileSystem, epoch: OpenTimeEpoch) -> None:
+    """Open an epoch without records in the job directory at the root of `file_system`, durably."""
+    file_system.write_file(TIME_EPOCH_FILE_NAME, sealed_json(asdict(epoch), _NO_DATA_EPOCH_FORMAT_VERSION))
+
+
+def read_time_epoch(file_system: CheckpointFileSystem) -> OpenTimeEpoch | None:
+    """The epoch that was opened and not ended, if there is one. Raises `CorruptJobIdentityError`."""
+    if not file_system.exists(TIME_EPOCH_FILE_NAME):
+        return None
+    content = read_sealed_json(file_system, TIME_EPOCH_FILE_NAME, _NO_DATA_EPOCH_FORMAT_VERSION)
+    try:
+        return OpenTimeEpoch(**content)
+    except (InvariantViolationError, TypeError) as error:
+        corrupt(file_system, TIME_EPOCH_FILE_NAME, f"is not valid: {error}")
+
+
+def end_time_epoch(file_system: CheckpointFileSystem) -> None:
+    """End the epoch: its output is committed. If a crash undoes it, the output is committed again."""
+    file_system.delete(TIME_EPOCH_FILE_NAME)
+
+
+HIGH_AVAILABILITY_FILE_NAME: Final = "high-availability.json"
+
+_HIGH_AVAILABILITY_FORMAT_VERSION: Final = 1
+
+
+def read_kept_in(file_system: CheckpointFileSystem) -> str | None:
+    """Where the checkpoints of the job directory are noted; None: in it. Raises `CorruptJobIdentityError`."""
+    if not file_system.exists(HIGH_AVAILABILITY_FILE_NAME):
+        return None
+    content = read_sealed_json(file_system, HIGH_AVAILABILITY_FILE_NAME, _HIGH_AVAILABILITY_FORMAT_VERSION)
+    kept_in = content.get("kept_in")
+    if content.keys() != {"kept_in"} or not isinstance(kept_in, str) or not kept_in:
+        corrupt(file_system, HIGH_AVAILABILITY_FILE_NAME, "does not say where the checkpoints are noted")
+    return kept_in
+
+
+def write_kept_in(file_system: CheckpointFileSystem, kept_in: str) -> None:
+    """Say where they are from now on, durably."""
+    file_system.write_file(
+        HIGH_AVAILABILITY_FILE_NAME, sealed_json({"kept_in": kept_in}, _HIGH_AVAILABILITY_FORMAT_VERSION)
+    )
+
+
+def check_kept_in(file_system: CheckpointFileSystem, kept_in: str | None) -> None:
+    """Raise `JobDirectoryMismatchError` if a driver that looks there would miss them; None is in the directory.
+
+    A directory that says nothing yet may come to be kept elsewhere.
+    """
+    said = read_kept_in(file_system)
+    if said is not None and said != kept_in:
+        looked = "in the directory alone" if kept_in is None else f"in {kept_in}"
+        raise JobDirectoryMismatchError(
+            f"the completed checkpoints of {file_system.uri} are noted in {said}, and this driver would look for them "
+            f"{looked}. Start the job with the high availability that it had, or begin a new job directory from a "
+            f"savepoint"
+        )

@@ -1,0 +1,232 @@
+"""Savepoints: checkpoints that belong to the user, in a directory that stands alone.
+
+A savepoint directory holds `_metadata` (kind SAVEPOINT) and every data file it refers to, by paths
+relative to the directory, so it can be copied, moved and archived as a whole. While it is being written
+there is a file `_in_progress` instead of `_metadata`:
+
+    create_savepoint_directory(uri)    refuses anything but an absent or empty directory
+    fs.upload / fs.write_file ...      data files, by any number of tasks
+    write_savepoint(fs, metadata)      checks that all files are there, writes `_metadata`, last
+
+A directory with `_metadata` is therefore complete, and one without can only be deleted.
+
+How far the source was read (`source_progress`) is files too, below `source-progress/`: the log of a file source grows
+with every file ever read. Savepoints of older releases have it in their metadata.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+
+from statebackend.checkpoint.errors import MissingFileError, SavepointError, SavepointExistsError, StorageError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.fs.store_uri import is_uri
+from statebackend.checkpoint.invariants import require
+from statebackend.checkpoint.metadata import SOURCE_PROGRESS_DIRECTORY, CheckpointKind, CheckpointMetadata
+from statebackend.checkpoint.state_handles import FileHandle
+from statebackend.checkpoint.store.checkpoint_directories import (
+    CHECKPOINTS_DIRECTORY,
+    METADATA_FILE_NAME,
+    SHARED_DIRECTORY,
+    read_metadata,
+    write_metadata,
+)
+from statebackend.checkpoint.store.job_directory import JOB_FILE_NAME
+
+__all__ = [
+    "SavedSourceProgress",
+    "abandon_savepoint_directory",
+    "check_savepoint_directory",
+    "create_savepoint_directory",
+    "not_a_savepoint",
+    "read_savepoint",
+    "write_savepoint",
+    "write_source_progress",
+]
+
+_IN_PROGRESS = "_in_progress"
+_IN_PROGRESS_TEXT = "A savepoint is being written here. Without _metadata it is incomplete. Written by {writer}.\n"
+
+
+def check_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSystem:
+    """Raises `SavepointExistsError` for what is neither an absent nor an empty directory; touches nothing.
+
+    `SavepointError` for one among the files of a job, or of a savepoint that is being written, which would be removed
+    with what is left over there. For who works long before the first byte is written there.
+    """
+    fs = CheckpointFileSystem.from_uri(uri)
+    present = _present(fs)
+    if present:
+        raise SavepointExistsError(_refusal(fs, present))
+    _check_nobody_removes(fs, fs.local_path() or os.fspath(uri))
+    return fs
+
+
+def create_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSystem:
+    """Reserve an absent or empty directory for a savepoint; raises as `check_savepoint_directory` for any other.
+
+    Of several who do so in the same instant, one gets it.
+    """
+    fs = check_savepoint_directory(uri)
+    if not fs.create_file(_IN_PROGRESS, _IN_PROGRESS_TEXT.format(writer=uuid.uuid4().hex).encode()):
+        raise SavepointExistsError(_refusal(fs, (_IN_PROGRESS,)))
+    if fs.exists(METADATA_FILE_NAME):
+        # Somebody else has begun and finished one there since it was looked at.
+        fs.delete(_IN_PROGRESS)
+        raise SavepointExistsError(_refusal(fs, (METADATA_FILE_NAME,)))
+    return fs
+
+
+def abandon_savepoint_directory(fs: CheckpointFileSystem) -> None:
+    """Empties a directory that `create_savepoint_directory` reserved, of a savepoint that is not to be.
+
+    The mark that it is not finished goes last. Does nothing where `_metadata` is.
+    """
+    if METADATA_FILE_NAME in (present := _present(fs)):
+        return
+    for path in present:
+        if path != _IN_PROGRESS:
+            fs.delete(path)
+    for name in fs.list_directories():
+        fs.delete_directory(name)
+    fs.delete(_IN_PROGRESS)
+
+
+def write_source_progress(fs: CheckpointFileSystem, progress: Mapping[str, bytes]) -> tuple[FileHandle, ...]:
+    """Write source progress, by relative file name, as files of the savepoint at the root of `fs`, one by one."""
+    return tuple(fs.write_file(f"{SOURCE_PROGRESS_DIRECTORY}/{name}", progress[name]) for name in sorted(progress))
+
+
+class SavedSourceProgress(Mapping[str, bytes]):
+    """The source progress of a savepoint: relative file name to content, which is read when it is asked for.
+
+    Looking up a name raises `MissingFileError` or `CorruptFileError` if its file is not what was written.
+    """
+
+    def __init__(self, fs: CheckpointFileSystem, metadata: CheckpointMetadata) -> None:
+        self._fs = fs
+        self._content = metadata.source_progress
+        self._files = {file.path.partition("/")[2]: file for file in metadata.source_progress_files}
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._fs.read_file(self._files[name]) if name in self._files else self._content[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files or self._content)
+
+    def __len__(self) -> int:
+        return len(self._files or self._content)
+
+
+def write_savepoint(fs: CheckpointFileSystem, metadata: CheckpointMetadata) -> FileHandle:
+    """Complete the savepoint at the root of `fs`; return the handle of its metadata file.
+
+    All data files must be in place. In a directory reserved by `create_savepoint_directory`, remains of
+    failed attempts are removed; in any other, a file the savepoint does not refer to is a
+    `SavepointExistsError`, and nothing is changed. Raises `MissingFileError` or `CorruptFileError` when a
+    data file is not there in its size.
+    """
+    require(
+        metadata.kind is CheckpointKind.SAVEPOINT,
+        f"{metadata.kind.value} {metadata.checkpoint_id} is not a savepoint",
+    )
+    present = _present(fs)
+    surplus = set(present) - {file.path for file in metadata.files} - {_IN_PROGRESS}
+    if METADATA_FILE_NAME in present or (surplus and _IN_PROGRESS not in present):
+        raise SavepointExistsError(_refusal(fs, sorted(surplus)))
+    fs.verify_present(metadata.files)
+    for path in surplus:
+        fs.delete(path)
+    handle = write_metadata(fs, "", metadata)
+    fs.delete(_IN_PROGRESS)
+    return handle
+
+
+def read_savepoint(uri: str | os.PathLike[str]) -> tuple[CheckpointFileSystem, CheckpointMetadata]:
+    """Open a savepoint: the file system its paths are relative to, and its metadata.
+
+    Checks that every file is there with its size; checksums are checked when a file is read. Raises
+    `SavepointError` when the directory is no finished savepoint, `MissingFileError`, `CorruptFileError`
+    or `CorruptMetadataError`. Changes nothing.
+    """
+    fs = CheckpointFileSystem.from_uri(uri)
+    try:
+        metadata = read_metadata(fs, "")
+    except MissingFileError as error:
+        raise not_a_savepoint(fs) from error
+    if metadata.kind is not CheckpointKind.SAVEPOINT:
+        raise SavepointError(
+            f"{fs.uri} is {metadata.kind.value} {metadata.checkpoint_id} of job {metadata.job_name!r}, not a "
+            "savepoint: its files lie elsewhere in the job directory. Take a savepoint of that job."
+        )
+    fs.verify_present(metadata.files)
+    return fs, metadata
+
+
+def not_a_savepoint(fs: CheckpointFileSystem) -> SavepointError:
+    """The error for a root without `_metadata`, which says what is there instead, if anything is."""
+    absent = fs.why_absent()
+    if absent is not None:
+        return SavepointError(f"{fs.uri} {absent}: there is no state to be read")
+    if fs.exists(_IN_PROGRESS):
+        why = "a savepoint was begun there and not finished; take it again into another directory"
+    elif fs.exists(JOB_FILE_NAME):
+        why = "it is the directory of a job; take a savepoint of that"
+    else:
+        why = f"it has no file {METADATA_FILE_NAME}; give the savepoint's own directory"
+    return SavepointError(f"{fs.uri} is not a savepoint: {why}.")
+
+
+def _around(place: str) -> Iterator[tuple[CheckpointFileSystem, str]]:
+    """The directories around a place, the outermost first, each with the name in it that leads to the place."""
+    path, mark, options = place.partition("?") if is_uri(place) else (os.path.realpath(place), "", "")
+    names = path.rstrip("/").split("/")
+    # What a URI begins with, its scheme and the name of a bucket, is no directory.
+    for index in range(4 if is_uri(place) else 2, len(names)):
+        yield CheckpointFileSystem.from_uri("/".join(names[:index]) + mark + options), names[index]
+
+
+def _check_nobody_removes(fs: CheckpointFileSystem, place: str) -> None:
+    """Raises `SavepointError` for a place among the files of a job or of a savepoint that is being written."""
+    for around, name in _around(place):
+        if name in (CHECKPOINTS_DIRECTORY, SHARED_DIRECTORY) and around.exists(JOB_FILE_NAME):
+            whose = f"of the job in {around.uri}, which removes"
+        elif _is_unfinished(around):
+            whose = (
+                f"of the savepoint in {around.uri}, which is being written or was not finished: finishing it removes"
+            )
+        else:
+            continue
+        raise SavepointError(
+            f"{fs.uri} lies among the files {whose} what is none of its own there. Nothing was changed; give a "
+            f"directory outside."
+        )
+
+
+def _is_unfinished(around: CheckpointFileSystem) -> bool:
+    try:
+        return around.exists(_IN_PROGRESS)
+    except StorageError:
+        # Who may write to a place need not be let into what is above it.
+        return False
+
+
+def _present(fs: CheckpointFileSystem) -> tuple[str, ...]:
+    """What is there: all that is listed, and what decides, which an object store may not list yet."""
+    listed = fs.list_files(include_temporary=True)
+    unlisted = (name for name in (METADATA_FILE_NAME, _IN_PROGRESS) if name not in listed and fs.exists(name))
+    return (*listed, *unlisted)
+
+
+def _refusal(fs: CheckpointFileSystem, present: tuple[str, ...] | list[str]) -> str:
+    instead = "give a directory that is empty or does not exist yet"
+    if METADATA_FILE_NAME in present:
+        what = "already is a checkpoint or savepoint"
+    elif _IN_PROGRESS in present:
+        what = "holds a savepoint that is being written or was not finished"
+        instead = f"if nobody writes it any more, remove it, or {instead}"
+    else:
+        what = f"is not empty (it holds {present[0]!r})"
+    return f"{fs.uri} {what}. Nothing was changed; {instead}."

@@ -1,0 +1,232 @@
+"""The command that gives a state to other programs, as one file.
+
+A state as one file that other programs read: Parquet, Arrow, CSV or JSON.
+
+| format | what is written |
+|---|---|
+| `parquet` | typed columns, compressed with zstd |
+| `arrow` | the same as an Arrow IPC file |
+| `csv` | a line for each entry, in UTF-8; texts as they are, nothing for null, everything else as JSON; see below |
+| `json` | a JSON object on a line for each entry, as `plain_values` tells values |
+
+The file appears when it is whole (`whole_files`). Memory holds a batch.
+
+A spreadsheet runs a cell of a CSV file as a formula if it begins with one of ``= + - @``, a tab or a line end. With
+``escape_formulas`` such a text begins with an apostrophe, which a spreadsheet takes for text; a program that reads the
+file has to remove it. Without, `ExportedState.formula_cells` counts them. Numbers are no formulas.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, Annotated, Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+from attrs import asdict, frozen
+
+from statebackend.cli.inspect_commands import entries_of
+from statebackend.cli.opening import opened_with_progress
+from statebackend.cli.printing import Printer
+from statebackend.cli.terminal import AsJson, CheckpointId, OperatorUid, Overwrite, Place, StateName, ZooKeeper, tell
+from statebackend.savepoint.atomic_files import check_place, whole_file
+from statebackend.savepoint.sizes import counted, shown_bytes
+from statebackend.savepoint.tables.column_forms import ColumnForms
+
+__all__ = ["EXPORT_COMMANDS", "EXPORT_FORMATS", "ExportedState", "TableOfState", "export_state"]
+
+
+class TableOfState(Protocol):
+    """What is exported: `StateEntries`, or `OperatorStateElements`."""
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns."""
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What stands in the place of something else, by its path."""
+
+    def to_arrow_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as columns."""
+
+    def plain(self) -> Iterator[Mapping[str, Any]]:
+        """The rows as plain data, by the names of the columns."""
+
+
+@frozen
+class ExportedState:
+    """What was written: entries, the bytes of the file, and what stands in it in the place of something else."""
+
+    path: str
+    entries: int
+    size_bytes: int
+    notes: Mapping[str, str]
+    formula_cells: int = 0
+    """Cells of a CSV file that a spreadsheet would run as a formula."""
+
+
+def export_state(
+    entries: TableOfState,
+    file_format: str,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    escape_formulas: bool = False,
+) -> ExportedState:
+    """Writes the entries to a local file in one of `EXPORT_FORMATS`; ``escape_formulas`` is for CSV alone.
+
+    Raises what `whole_file` and reading raise; nothing is written then, and what was there is as it was.
+    """
+    csv = _CsvWriter(escape_formulas)
+    write = csv.write if file_format == "csv" else _WRITERS[file_format]
+    target = check_place(path, overwrite=overwrite)
+    with whole_file(path, overwrite=overwrite, has_state=True) as file:
+        count = write(entries, file)
+        file.flush()
+        size_bytes = file.tell()
+    notes = entries.notes if file_format in _TABULAR else {}
+    return ExportedState(target, count, size_bytes, notes, csv.formula_cells)
+
+
+def _parquet(entries: TableOfState, file: IO[bytes]) -> int:
+    with pq.ParquetWriter(file, entries.arrow_schema, compression="zstd") as writer:
+        return _written(writer.write_batch, entries)
+
+
+def _arrow(entries: TableOfState, file: IO[bytes]) -> int:
+    with pa.ipc.new_file(file, entries.arrow_schema) as writer:
+        return _written(writer.write_batch, entries)
+
+
+def _written(write: Callable[[pa.RecordBatch], Any], entries: TableOfState) -> int:
+    count = 0
+    for batch in entries.to_arrow_batches():
+        write(batch)
+        count += batch.num_rows
+    return count
+
+
+def _json(entries: TableOfState, file: IO[bytes]) -> int:
+    count = 0
+    with _text(file) as text:
+        for entry in entries.plain():
+            text.write(json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n")
+            count += 1
+    return count
+
+
+class _CsvWriter:
+    """Writes a CSV file; ``formula_cells`` are the cells that a spreadsheet would run."""
+
+    def __init__(self, escape_formulas: bool) -> None:
+        self._escape_formulas = escape_formulas
+        self.formula_cells = 0
+
+    def write(self, entries: TableOfState, file: IO[bytes]) -> int:
+        names = entries.arrow_schema.names
+        count = 0
+        with _text(file) as text:
+            text.write(_line(names))
+            for entry in entries.plain():
+                text.write(_line([self._cell(entry.get(name)) for name in names]))
+                count += 1
+        return count
+
+    def _cell(self, value: Any) -> str:
+        if not isinstance(value, str):
+            return "" if value is None else json.dumps(value, ensure_ascii=False)
+        if _FORMULA.match(value) is None or _NUMBER.fullmatch(value) is not None:
+            return value
+        if self._escape_formulas:
+            return f"'{value}"
+        self.formula_cells += 1
+        return value
+
+
+@contextlib.contextmanager
+def _text(file: IO[bytes]) -> Iterator[io.TextIOWrapper]:
+    # Half of a surrogate pair has no form in UTF-8, and one in JSON, which is the escape that Python writes too.
+    text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
+    yield text
+    text.detach()
+
+
+def _line(cells: Sequence[str]) -> str:
+    return ",".join(map(_quoted, cells)) + "\n"
+
+
+def _quoted(cell: str) -> str:
+    # The library of Python leaves a carriage return without quotes, and reads it as the end of a line.
+    return '"' + cell.replace('"', '""') + '"' if _QUOTED.search(cell) else cell
+
+
+_QUOTED: Final = re.compile('[",\r\n]')
+
+_FORMULA: Final = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?inf")
+
+_TABULAR: Final = ("parquet", "arrow")
+
+_WRITERS: Final[Mapping[str, Callable[[TableOfState, IO[bytes]], int]]] = {
+    "parquet": _parquet,
+    "arrow": _arrow,
+    "json": _json,
+}
+
+EXPORT_FORMATS: Final = ("parquet", "arrow", "csv", "json")
+
+
+FileFormat = enum.Enum("FileFormat", {name: name for name in EXPORT_FORMATS})  # type: ignore[misc]
+
+
+def export(
+    path: Place,
+    operator: OperatorUid,
+    state: StateName,
+    output: Annotated[str, typer.Argument(metavar="OUT", help="The file to write.")],
+    to: Annotated[FileFormat, typer.Option("--to", help="What the file is to be.")],
+    key: Annotated[
+        list[str] | None, typer.Option("--key", help="Only this key; once for each column of a key of several.")
+    ] = None,
+    as_text: Annotated[
+        bool, typer.Option("--as-text", help="Decimals, unbounded numbers and Java's times as text, so that all fit.")
+    ] = False,
+    escape_formulas: Annotated[
+        bool,
+        typer.Option("--escape-formulas", help="Of CSV: texts that a spreadsheet would run begin with an apostrophe."),
+    ] = False,
+    overwrite: Overwrite = False,
+    checkpoint: CheckpointId = None,
+    zookeeper: ZooKeeper = None,
+    as_json: AsJson = False,
+) -> None:
+    """Writes the entries of a state to a file: typed columns in Parquet or Arrow, lines in CSV or JSON."""
+    if escape_formulas and to.value != "csv":
+        raise typer.BadParameter("--escape-formulas is for --to csv")
+    with opened_with_progress(path, checkpoint, zookeeper) as savepoint:
+        entries = entries_of(savepoint, operator, state, key).with_forms(ColumnForms(as_text=as_text))
+        written = export_state(entries, to.value, output, overwrite=overwrite, escape_formulas=escape_formulas)
+    if written.formula_cells:
+        cells = counted(written.formula_cells, "cell")
+        print(f"warning: a spreadsheet would run {cells} as formulas; use --escape-formulas", file=sys.stderr)
+    tell(as_json, asdict(written), _tell_export)
+
+
+def _tell_export(printer: Printer, answer: dict[str, Any]) -> None:
+    printer.line(
+        f"{answer['path']}: {counted(answer['entries'], 'entry', 'entries')}, {shown_bytes(answer['size_bytes'])}"
+    )
+    for path, note in answer["notes"].items():
+        printer.line(f"  {path}: {note}")
+
+
+EXPORT_COMMANDS: Final[Sequence[Callable[..., None]]] = (export,)

@@ -1,0 +1,270 @@
+"""The commands that need the program of a job: what it would restore, and the lock file of its state.
+
+What `check` and `lock` found, as plain data, and told to people: refusals first to the eye, with what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, Protocol, TypeAlias
+
+import typer
+
+from snapshots.compatibility import CompatibilityKind, FieldVerdict, Finding
+from statebackend.cli.comparisons import Comparison, Outcome, compared_with, compared_with_history, compared_with_lock
+from statebackend.cli.job_loading import load_job
+from statebackend.cli.printing import Printer
+from statebackend.cli.terminal import DIFFERENT, LOSES, REFUSED, AsJson, CheckpointId, ZooKeeper, services_of, tell
+from statebackend.savepoint.errors import StateLockError
+from statebackend.savepoint.lockfile import is_lock_file, read_lock, would_change, write_locks
+from statebackend.state.state_compatibility import SchemaReport, StateVerdict
+from statebackend.streaming.runtime.described_job import DescribedJob, lock_of
+
+__all__ = [
+    "JOB_COMMANDS",
+    "STATUSES",
+    "Job",
+    "LinePrinter",
+    "comparison_answer",
+    "tell_comparison",
+    "tell_comparisons",
+    "worst_outcome",
+]
+
+
+Answer = dict[str, Any]
+
+
+class LinePrinter(Protocol):
+    """What prints line by line: `statebackend.cli.printing`, or a test that fails."""
+
+    def line(self, text: str, style: str = "") -> None:
+        """One line, in a colour where there are colours."""
+
+
+_OUTCOMES: Final[Mapping[str, str]] = {
+    Outcome.RESTORES.name.lower(): "green",
+    Outcome.LOSES.name.lower(): "yellow",
+    Outcome.REFUSED_UNLESS_ALLOWED.name.lower(): "red",
+    Outcome.REFUSED.name.lower(): "bold red",
+}
+_VERDICTS: Final[Mapping[str, str]] = {FieldVerdict.REFUSE.name: "red", FieldVerdict.LOSSY.name: "yellow"}
+
+
+def comparison_answer(comparison: Comparison) -> Answer:
+    """What was found of a job and something stored."""
+    takeover = comparison.takeover
+    return {
+        "stored": comparison.stored,
+        "outcome": comparison.outcome.name.lower(),
+        "refusal": comparison.refusal,
+        "operators": {} if takeover is None else {uid: _report(one) for uid, one in takeover.reports.items()},
+        "dropped_operators": [] if takeover is None else list(takeover.dropped_operators),
+    }
+
+
+def worst_outcome(comparisons: Sequence[Comparison]) -> Outcome:
+    """Of several comparisons that which ends worst."""
+    return max((one.outcome for one in comparisons), key=list(Outcome).index, default=Outcome.RESTORES)
+
+
+def tell_comparisons(printer: LinePrinter, answers: Sequence[Answer]) -> None:
+    """Of several how each ends, and the first of those that end worst; of one everything."""
+    if len(answers) == 1:
+        tell_comparison(printer, answers[0])
+        return
+    for answer in answers:
+        _tell_outcome(printer, answer)
+    worst = max((Outcome[answer["outcome"].upper()] for answer in answers), key=list(Outcome).index)
+    told = [answer for answer in answers if answer["outcome"] == worst.name.lower()]
+    for answer in () if worst is Outcome.RESTORES else told[:1]:
+        printer.line("")
+        printer.line("the first of them:")
+        tell_comparison(printer, answer)
+
+
+def tell_comparison(printer: LinePrinter, answer: Answer) -> None:
+    """Everything that was found, in the words of `env.check`."""
+    _tell_outcome(printer, answer)
+    if answer["refusal"] is not None:
+        printer.line(f"  {answer['refusal']}", "red")
+    for uid, operator in answer["operators"].items():
+        printer.line(f"operator {uid!r}: {operator['verdict']}", "" if operator["is_compatible"] else "red")
+        if operator["key"]["kind"] != CompatibilityKind.AS_IS.name:
+            _tell_state(printer, "state", "(key)", operator["key"])
+        for name, state in operator["states"].items():
+            _tell_state(printer, "state", name, state)
+        for name, state in operator["operator_states"].items():
+            _tell_state(printer, "operator state", name, state)
+        for name in operator["unregistered"]:
+            printer.line(f"  state {name!r}: {_UNREGISTERED}", "yellow")
+        for name in operator["unregistered_operator_states"]:
+            printer.line(f"  operator state {name!r}: {_UNREGISTERED}", "yellow")
+    for uid in answer["dropped_operators"]:
+        printer.line(f"operator {uid!r}: {_DROPPED}", "yellow")
+
+
+_UNREGISTERED: Final = (
+    "nobody registers it. Register it under its old name, or give it its new one in a savepoint that is written anew "
+    "(Plan().rename_state, docs/changing-state.md); or start with allow_non_restored_state=True, which keeps it as it "
+    "is, unread"
+)
+_DROPPED: Final = (
+    "the job has no operator of this uid. Give an operator its old uid back, or the state the new one "
+    "(Plan().rename_operator, docs/changing-state.md); or start with allow_non_restored_state=True, which drops its "
+    "state"
+)
+
+
+def _tell_outcome(printer: LinePrinter, answer: Answer) -> None:
+    outcome = answer["outcome"]
+    printer.line(f"{answer['stored']}: {Outcome[outcome.upper()].value}", _OUTCOMES[outcome])
+
+
+def _tell_state(printer: LinePrinter, what: str, name: str, state: Answer) -> None:
+    printer.line(f"  {what} {name!r}: {CompatibilityKind[state['kind']].label}")
+    for one in state["findings"]:
+        printer.line(f"    {Finding.from_dict(one)}", _VERDICTS.get(one["verdict"], ""))
+
+
+def _report(report: SchemaReport) -> Answer:
+    return {
+        "verdict": "compatible" if report.is_compatible else "incompatible",
+        "is_compatible": report.is_compatible,
+        "key": _state(report.key_verdict),
+        "states": {one.state_name: _state(one) for one in report.verdicts},
+        "operator_states": {one.state_name: _state(one) for one in report.operator_state_verdicts},
+        "unregistered": list(report.unregistered),
+        "unregistered_operator_states": list(report.unregistered_operator_state),
+    }
+
+
+def _state(verdict: StateVerdict) -> Answer:
+    return {"kind": verdict.kind.name, "findings": [one.to_dict() for one in verdict.findings]}
+
+
+Job: TypeAlias = Annotated[
+    str, typer.Option("--job", metavar="MODULE:FACTORY", help="What builds the job, as flights.job:build.")
+]
+
+STATUSES: Final = {
+    Outcome.RESTORES: 0,
+    Outcome.LOSES: LOSES,
+    Outcome.REFUSED_UNLESS_ALLOWED: REFUSED,
+    Outcome.REFUSED: REFUSED,
+}
+"""How a command ends that found this, where it is not accepted."""
+
+
+def check(
+    job: Job,
+    path: Annotated[
+        str | None, typer.Argument(metavar="[PATH]", help="A lock file, a savepoint, a checkpoint or a job directory.")
+    ] = None,
+    lock: Annotated[str | None, typer.Option("--lock", metavar="FILE", help="A lock file, as PATH may be.")] = None,
+    history: Annotated[
+        str | None, typer.Option("--history", metavar="DIR", help="Every lock that there has been, the newest first.")
+    ] = None,
+    checkpoint: CheckpointId = None,
+    zookeeper: ZooKeeper = None,
+    backend: Annotated[
+        str | None, typer.Option("--backend", help="The backend to restore to, where that is another.")
+    ] = None,
+    parallelism: Annotated[
+        int | None, typer.Option("--parallelism", min=1, help="The parallelism to restore to, where that is another.")
+    ] = None,
+    allow_loss: Annotated[
+        bool, typer.Option("--allow-loss", help="End with 0 also if fields, states or operators are left behind.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Whether a job restores what is stored: the verdicts of a start, which touch nothing."""
+    if path is None and lock is None and history is None:
+        raise typer.BadParameter("name what to compare the job with: PATH, --lock FILE or --history DIR")
+    if (path is None or is_lock_file(path)) and any(
+        one is not None for one in (checkpoint, zookeeper, backend, parallelism)
+    ):
+        raise typer.BadParameter(
+            "--checkpoint, --zookeeper, --backend and --parallelism are for a PATH of stored state, not for locks"
+        )
+    described = load_job(job)
+    comparisons: list[Comparison] = []
+    if path is not None:
+        comparisons.append(
+            compared_with(
+                described,
+                path,
+                checkpoint_id=checkpoint,
+                backend=backend,
+                parallelism=parallelism,
+                services=services_of(zookeeper),
+            )
+        )
+    if lock is not None:
+        comparisons.append(compared_with_lock(described, read_lock(lock)))
+    if history is not None:
+        comparisons += compared_with_history(described, history)
+    tell(as_json, [comparison_answer(one) for one in comparisons], tell_comparisons)
+    outcome = worst_outcome(comparisons)
+    if not outcome.is_accepted(allow_loss):
+        raise typer.Exit(STATUSES[outcome])
+
+
+def lock(
+    job: Job,
+    output: Annotated[str, typer.Option("--output", metavar="FILE", help="The lock file to write.")] = "state.lock",
+    history: Annotated[
+        str | None, typer.Option("--history", metavar="DIR", help="Where every lock that there has been is kept.")
+    ] = None,
+    only_check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; end with 1 if the file is not that of the job.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Writes the lock file of a job's state, which `check` compares later programs with; tells what has changed."""
+    described = load_job(job)
+    made = lock_of(described)
+    answer: dict[str, Any] = {"path": output, "operators": list(made.operator_uids)}
+    answer["former"] = _former(described, output)
+    if only_check:
+        answer["changed"] = would_change(output, made)
+    else:
+        answer["changed"], added = write_locks(output, history, made)
+        answer["added_to_history"] = None if added is None else str(added)
+    tell(as_json, answer, _tell_would_change if only_check else _tell_lock)
+    if only_check and answer["changed"]:
+        raise typer.Exit(DIFFERENT)
+
+
+JOB_COMMANDS: Final[tuple[Callable[..., None], ...]] = (check, lock)
+
+
+def _former(job: DescribedJob, path: str) -> dict[str, Any] | None:
+    """What the job makes of the lock that is there; None if there is none that can be read, which `lock` puts right."""
+    if not is_lock_file(path):
+        return None
+    try:
+        return comparison_answer(compared_with_lock(job, read_lock(path)))
+    except StateLockError:
+        return None
+
+
+def _tell_lock(printer: Printer, answer: dict[str, Any]) -> None:
+    printer.line(f"{answer['path']}: {'written' if answer['changed'] else 'as it was'}")
+    if answer["added_to_history"] is not None:
+        printer.line(f"{answer['added_to_history']}: added")
+    _tell_former(printer, answer)
+
+
+def _tell_would_change(printer: Printer, answer: dict[str, Any]) -> None:
+    if answer["changed"]:
+        printer.line(f"{answer['path']}: not that of the job; run statebackend lock without --check to write it", "red")
+    else:
+        printer.line(f"{answer['path']}: that of the job", "green")
+    _tell_former(printer, answer)
+
+
+def _tell_former(printer: Printer, answer: dict[str, Any]) -> None:
+    if answer["changed"] and answer["former"] is not None:
+        printer.line("of what was written before, this job takes over:")
+        tell_comparison(printer, answer["former"])

@@ -1,0 +1,131 @@
+"""From ``module:factory`` to the job of a program, in a process that has never imported the program.
+
+The factory is an environment, or a function without arguments that returns one: a `LocalStreamEnvironment` whose
+sources have schemas and no elements, or whatever else has a method `described`. The module is found as Python finds it
+with ``python -m``: in the directory that the command runs in, then as installed. Whatever the program prints meanwhile
+goes to the error output, since the standard output is for the answer. Whatever fails is one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import reduce
+from typing import Any
+
+from snapshots.errors import StateFormatError
+from statebackend.state.errors import StateBackendError
+from statebackend.streaming.errors import StreamJobError, cited, one_line, told
+from statebackend.streaming.runtime.described_job import DescribedJob, DescribesJob
+
+__all__ = ["JobLoadingError", "described_job", "load_job"]
+
+_CONTRACT = (
+    "a factory is a function without arguments that builds the job and returns its environment, as "
+    "LocalStreamEnvironment with from_elements([], schema=...)"
+)
+
+
+class JobLoadingError(StreamJobError):
+    """The program that a command was given gives no job; the message is a line that says what to do."""
+
+
+def load_job(name: str) -> DescribedJob:
+    """The job that ``module:factory`` gives. Raises `JobLoadingError`."""
+    module_name, colon, path = name.partition(":")
+    if not colon or not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
+        raise JobLoadingError(
+            f"--job is {name!r}, which is no module:factory: name a module as `import` does, and a function in it, as "
+            f"flights.job:build"
+        )
+    if module_name == "__main__":
+        raise JobLoadingError(
+            "--job: __main__ is this command, and not the program: name the module as `import` does, which a script "
+            "app.py is under the name app; what it does when it is run belongs under if __name__ == '__main__'"
+        )
+    with _program_of_this_directory(), contextlib.redirect_stdout(sys.stderr):
+        found = _attribute(_module(module_name, name), module_name, path)
+        return described_job(found, f"--job {name}")
+
+
+def described_job(given: Any, name: str) -> DescribedJob:
+    """The job of an environment, or of a factory of one; ``name`` is what errors call it. Raises `JobLoadingError`."""
+    made = given
+    if not _describes(given):
+        if not callable(given):
+            raise JobLoadingError(f"{name}: {cited(given, 80)} is no factory: {_CONTRACT}")
+        made = _asked(given, name)
+        if not _describes(made):
+            raise JobLoadingError(f"{name} returned {cited(made, 80)}, which is no environment: {_CONTRACT}")
+    described: DescribedJob = _asked(made.described, name)
+    return described
+
+
+def _describes(given: Any) -> bool:
+    return isinstance(given, DescribesJob) and not isinstance(given, type)
+
+
+def _asked(function: Callable[[], Any], name: str) -> Any:
+    """What code of the program returns. It may do anything, when a job is built and when its functions are opened."""
+    try:
+        return function()
+    except SystemExit as error:
+        raise JobLoadingError(
+            f"{name} ended the process (sys.exit({error.code!r})) and gave no job: {_CONTRACT}"
+        ) from error
+    except (StreamJobError, StateBackendError, StateFormatError) as error:
+        raise JobLoadingError(f"{name}: {one_line(str(error))}") from error
+    except Exception as error:
+        raise JobLoadingError(f"{name} raised {told(error)}; {_CONTRACT}") from error
+
+
+def _module(module_name: str, name: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
+            raise JobLoadingError(
+                f"--job {name}: there is no module {error.name!r} in {os.getcwd()}, and none is installed: run the "
+                f"command in the directory of the program, or set PYTHONPATH"
+            ) from error
+        raise JobLoadingError(
+            f"--job {name}: {module_name} imports {error.name!r}, which is not installed beside this command; install "
+            f"it, or run the command by the program's own interpreter: python -m statebackend.cli"
+        ) from error
+    except SystemExit as error:
+        raise JobLoadingError(
+            f"--job {name}: importing {module_name} ended the process (sys.exit({error.code!r})): put what the program "
+            f"does when it is run under if __name__ == '__main__'"
+        ) from error
+    except Exception as error:
+        raise JobLoadingError(
+            f"--job {name}: importing {module_name} raised {told(error)}; it has to be importable without arguments, "
+            f"a Spark session or data"
+        ) from error
+
+
+def _attribute(module: Any, module_name: str, path: str) -> Any:
+    try:
+        return reduce(getattr, path.split("."), module)
+    except AttributeError:
+        raise JobLoadingError(
+            f"--job: the module {module_name} has no {path!r}: define a function of that name there; {_CONTRACT}"
+        ) from None
+
+
+@contextlib.contextmanager
+def _program_of_this_directory() -> Iterator[None]:
+    """As ``python -m``: a script that was installed has its own directory in the path instead."""
+    directory = os.getcwd()
+    is_added = directory not in sys.path and "" not in sys.path
+    if is_added:
+        sys.path.insert(0, directory)
+    try:
+        yield
+    finally:
+        if is_added:
+            sys.path.remove(directory)

@@ -1,0 +1,326 @@
+"""The commands that work on the directory of a job that does not run, without its program.
+
+Work on the directory of a job that does not run, without its program: clearing up, and going back.
+
+Whoever does it leads the job meanwhile, by the services that the job is led by, so that no driver runs beside it; one
+that does is named, and nothing is touched.
+
+*Clearing up* is what a start does before its first epoch: checkpoints that did not become complete go, then the files
+that no completed checkpoint refers to and none that was given up, then restore plans. Files of a checkpoint that cannot
+be read cannot be told from those, so no file of state goes as long as there is one.
+
+*Going back* needs the program where sinks have shown what is given up, or may have: only they can take it back. What
+this does then is the first step of `execute(fall_back_to=...)`: the intent is written down, no other start is possible
+from then on, and the start that says the same takes all steps. Where no sink has anything to take back, and the job is
+one of this process, which has no log of its sources, all is done at once.
+
+Going back to an older checkpoint from the command line: what is done at once, and what the next start has to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, Final, TypeAlias
+
+import typer
+from attrs import evolve, frozen
+
+from statebackend.checkpoint.errors import CheckpointNotFoundError, MissingFileError, SavepointError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.ha.leadership import telling_of_loss
+from statebackend.checkpoint.ha.object_store import default_services
+from statebackend.checkpoint.ha.services import DirectoryServices, JobRecords, JobServices
+from statebackend.checkpoint.metadata import CheckpointMetadata
+from statebackend.checkpoint.store.checkpoint_directories import (
+    METADATA_FILE_NAME,
+    PREVIOUS,
+    SHARED_DIRECTORY,
+    FoundCheckpoints,
+)
+from statebackend.checkpoint.store.completed_checkpoint_store import DefaultCompletedCheckpointStore
+from statebackend.checkpoint.store.job_directory import JOB_FILE_NAME, JobDirectory
+from statebackend.checkpoint.store.job_files import check_kept_in, read_kept_in, write_fall_back
+from statebackend.cli.printing import Printer
+from statebackend.cli.terminal import AsJson, ZooKeeper, services_of, tell
+from statebackend.savepoint.sizes import counted, shown_bytes
+from statebackend.streaming.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY, delete_restore_plans
+from statebackend.streaming.runtime.starting_point import check_no_fall_back
+
+__all__ = ["UPKEEP_COMMANDS", "LedJob", "Needless", "clear_up", "go_back_at_once", "led_job", "needless", "went_back"]
+
+
+@frozen
+class LedJob:
+    """A job that is led for as long as the context lasts; ``store`` has found nothing yet."""
+
+    directory: JobDirectory
+    records: JobRecords
+    store: DefaultCompletedCheckpointStore
+
+
+@frozen
+class Needless:
+    """What nobody needs: files with their sizes, and directories of checkpoints that did not become complete.
+
+    ``unreadable`` are the checkpoints that keep all files of state there as long as they cannot be read.
+    """
+
+    files: Sequence[tuple[str, int]]
+    directories: Sequence[str]
+    unreadable: Sequence[int]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the files."""
+        return sum(size for _, size in self.files)
+
+
+@contextmanager
+def led_job(job_dir: str, services: JobServices | None = None, driver_directory: str | None = None) -> Iterator[LedJob]:
+    """Leads the job of a directory; by default as one that was told nothing.
+
+    ``driver_directory`` is that of the job, if it has one. Raises `CheckpointNotFoundError` where there is no job,
+    `JobDirectoryMismatchError` for services that are not its own, and `JobDirectoryLockedError` while a driver runs.
+    """
+    file_system = CheckpointFileSystem.from_uri(job_dir)
+    identity = JobDirectory.inspect(job_dir) if file_system.exists(JOB_FILE_NAME) else None
+    if identity is None:
+        raise CheckpointNotFoundError(f"{file_system.uri} {_why_no_job(file_system)}. Nothing was changed")
+    led_by = _services_of(job_dir, file_system, services, identity.job_name)
+    if driver_directory is not None:
+        led_by = led_by.with_driver_directory(driver_directory)
+    with (
+        JobDirectory.open(
+            job_dir,
+            identity.job_name,
+            identity.max_parallelism,
+            leadership=led_by,
+            kept_in=led_by.kept_in(identity.job_name),
+        ) as directory,
+        telling_of_loss(directory.leadership),
+    ):
+        records = led_by.take_over(directory)
+        store = DefaultCompletedCheckpointStore(file_system, records.pointers, leadership=directory.leadership)
+        yield LedJob(directory, records, store)
+
+
+def needless(job: LedJob) -> Needless:
+    """What `clear_up` would remove; touches nothing."""
+    found, file_system = job.records.pointers.find(), job.records.file_system
+    needed = {file.path for one in found.retained.values() for file in one.metadata.files}
+    needed |= job.records.pointers.files_set_aside()
+    present = () if found.unreadable else file_system.list_files(SHARED_DIRECTORY, include_temporary=True)
+    plans = file_system.list_files(RESTORE_PLANS_DIRECTORY, include_temporary=True)
+    paths = [*(path for path in present if path not in needed), *plans]
+    sizes = [(path, _size_bytes(file_system, path)) for path in paths]
+    return Needless(sizes, tuple(found.unfinished), sorted(found.unreadable))
+
+
+def _size_bytes(file_system: CheckpointFileSystem, path: str) -> int:
+    try:
+        return file_system.size(path)
+    except MissingFileError:
+        # A link, a pipe, or a file that somebody has deleted since.
+        return 0
+
+
+def clear_up(job: LedJob) -> Needless:
+    """Removes what nobody needs, as a start does, and says what that was.
+
+    Raises `CorruptMetadataError` if the newest checkpoint cannot be read.
+    """
+    judged = needless(job)
+    job.store.recover()
+    job.store.delete_orphans()
+    delete_restore_plans(job.records.file_system, job.directory.leadership)
+    left = needless(job)
+    # What could not be deleted is left to another time.
+    return evolve(
+        judged,
+        files=[one for one in judged.files if one not in left.files],
+        directories=[one for one in judged.directories if one not in left.directories],
+    )
+
+
+def go_back_at_once(job: LedJob, found: FoundCheckpoints, checkpoint_id: int) -> Sequence[str]:
+    """Lets an older checkpoint be the newest; returns where those are that are given up.
+
+    Only for a job of this process, none of whose sinks has shown anything.
+    """
+    before = frozenset(job.store.set_aside_places())
+    job.store.recover(fall_back_to=checkpoint_id)
+    return [place for place in job.store.set_aside_places() if place not in before]
+
+
+def _why_no_job(file_system: CheckpointFileSystem) -> str:
+    absent = file_system.why_absent()
+    if absent is not None:
+        return f"{absent}; give the directory of a job"
+    if file_system.exists(METADATA_FILE_NAME):
+        return (
+            "is a savepoint, or one checkpoint: nothing in it is needless, and it goes back to nothing older; give the "
+            "directory of the job"
+        )
+    return f"is no job directory: it has no file {JOB_FILE_NAME}; give the directory that the job was started with"
+
+
+def _services_of(
+    job_dir: str, file_system: CheckpointFileSystem, services: JobServices | None, job_name: str
+) -> JobServices:
+    said = read_kept_in(file_system)
+    if said is None:
+        # Leading it in another way for the first time would move its checkpoints there.
+        return DirectoryServices()
+    chosen = default_services(job_dir) if services is None else services
+    check_kept_in(file_system, chosen.kept_in(job_name))
+    return chosen
+
+
+def went_back(job: LedJob, fall_back_to: int | str, *, dry_run: bool) -> dict[str, Any]:
+    """Goes back, or begins to, and says what is given up and processed again.
+
+    Raises `CheckpointNotFoundError`, `CorruptMetadataError`, and `SavepointError` for a job in one process whose sinks
+    have to take output back, of which only its program can make one.
+    """
+    found = job.records.pointers.find()
+    target = found.fall_back_target(fall_back_to)
+    is_spark = job.records.driver_files.exists("spark/metadata") or target.source_positions is not None
+    return (_on_spark if is_spark else _in_process)(job, found, target, fall_back_to, dry_run)
+
+
+def _in_process(
+    job: LedJob, found: FoundCheckpoints, target: CheckpointMetadata, fall_back_to: int | str, dry_run: bool
+) -> dict[str, Any]:
+    check_no_fall_back(job.records.driver_files)
+    given_up = [one for one in sorted(found.ids) if one > target.checkpoint_id]
+    # What cannot be read does not say which sinks have written it: those of the job, as far as others know them.
+    known = given_up if found.retained.keys() >= set(given_up) else list(found.retained)
+    sinks = {name for one in known for name in found.retained[one].metadata.sink_committables}
+    if sinks:
+        raise SavepointError(
+            f"the sinks {', '.join(sorted(sinks))} have written what is given up, and only the program of the job can "
+            f"let them take it back: start it with execute(fall_back_to={target.checkpoint_id}). Nothing was changed"
+        )
+    places = () if dry_run else go_back_at_once(job, found, target.checkpoint_id)
+    return {
+        "status": "planned" if dry_run else "done",
+        "checkpoint_id": target.checkpoint_id,
+        "given_up": given_up,
+        "processed_again": "what these epochs had read, where the source can give it again",
+        "set_aside": list(places),
+        "next": "start the job as always",
+    }
+
+
+def _on_spark(
+    job: LedJob, found: FoundCheckpoints, target: CheckpointMetadata, fall_back_to: int | str, dry_run: bool
+) -> dict[str, Any]:
+    # Spark is imported for the jobs that run on it, and not for every command.
+    from statebackend.spark.rollback import planned_fall_back, shown_offsets
+    from statebackend.spark.sources.offset_log import source_log_directory
+    from statebackend.spark.sources.progress import newest_planned_batch
+    from statebackend.streaming.runtime.checkpoint_writing import batch_of
+
+    driver_files = job.records.driver_files
+    source_log = driver_files.local_path(source_log_directory(driver_files))
+    if source_log is None:
+        raise SavepointError(
+            f"the driver files of the job are in {driver_files.uri}, which is on no disk: give --driver-directory"
+        )
+    planned, target = planned_fall_back(found, driver_files, source_log, fall_back_to)
+    after = shown_offsets(source_log, batch_of(target))
+    before = shown_offsets(source_log, newest_planned_batch(source_log))
+    if not dry_run:
+        write_fall_back(driver_files, planned)
+    return {
+        "status": "planned" if dry_run else "begun",
+        "checkpoint_id": target.checkpoint_id,
+        "given_up": list(range(planned.checkpoint_id + 1, planned.newest_id + 1)),
+        "processed_again": f"what lies after {after}, up to {before}",
+        "set_aside": [],
+        "next": f"start the job with execute(fall_back_to={target.checkpoint_id}), which lets its sinks take back what "
+        f"they have shown, and sets the later epochs aside",
+    }
+
+
+JobDir: TypeAlias = Annotated[str, typer.Argument(metavar="JOB_DIR", help="The directory of a job that does not run.")]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+DriverDirectory: TypeAlias = Annotated[
+    str | None, typer.Option("--driver-directory", metavar="DIR", help="That of the job, if it has one.")
+]
+
+
+def gc(
+    job_dir: JobDir,
+    dry_run: DryRun = False,
+    zookeeper: ZooKeeper = None,
+    driver_directory: DriverDirectory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Removes what no checkpoint needs, as a start of the job does; refuses while a driver runs."""
+    with led_job(job_dir, services_of(zookeeper, stands_by=False), driver_directory) as job:
+        found = needless(job) if dry_run else clear_up(job)
+    answer = {
+        "removed": not dry_run,
+        "size_bytes": found.size_bytes,
+        "files": [{"path": path, "size_bytes": size} for path, size in found.files],
+        "unfinished_checkpoints": list(found.directories),
+        "unreadable_checkpoints": list(found.unreadable),
+    }
+    tell(as_json, answer, _tell_cleared)
+
+
+def fall_back(
+    job_dir: JobDir,
+    to: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Its id, or `previous`.")],
+    dry_run: DryRun = False,
+    zookeeper: ZooKeeper = None,
+    driver_directory: DriverDirectory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Goes back to an older checkpoint, or begins to where the sinks of the job have to take output back."""
+    if to != PREVIOUS and not to.isdecimal():
+        raise typer.BadParameter(f"{to!r} is neither the id of a checkpoint nor {PREVIOUS!r}")
+    target = to if to == PREVIOUS else int(to)
+    with led_job(job_dir, services_of(zookeeper, stands_by=False), driver_directory) as job:
+        answer = went_back(job, target, dry_run=dry_run)
+    tell(as_json, answer, _tell_gone_back)
+
+
+def _tell_cleared(printer: Printer, answer: dict[str, Any]) -> None:
+    if answer["unreadable_checkpoints"]:
+        unreadable = ", ".join(map(str, answer["unreadable_checkpoints"]))
+        printer.line(f"no file of state is removed as long as there are checkpoints that cannot be read: {unreadable}")
+    found = []
+    if answer["unfinished_checkpoints"]:
+        found.append(f"{counted(len(answer['unfinished_checkpoints']), 'checkpoint')} that did not become complete")
+    if answer["files"]:
+        found.append(f"{counted(len(answer['files']), 'file')} with {shown_bytes(answer['size_bytes'])}")
+    done = "removed" if answer["removed"] else "would be removed"
+    printer.line(f"{done}: {' and '.join(found)}" if found else "nothing is needless: there is nothing to remove")
+    for path in answer["unfinished_checkpoints"]:
+        printer.line(f"  {path} (did not become complete)")
+    for file in answer["files"]:
+        printer.line(f"  {file['path']} ({shown_bytes(file['size_bytes'])})")
+
+
+def _tell_gone_back(printer: Printer, answer: dict[str, Any]) -> None:
+    checkpoint_id = answer["checkpoint_id"]
+    begun = {
+        "planned": f"would go back to checkpoint {checkpoint_id}",
+        "begun": f"going back to checkpoint {checkpoint_id} is begun",
+        "done": f"went back to checkpoint {checkpoint_id}",
+    }
+    printer.line(begun[answer["status"]])
+    printer.pairs(
+        {
+            "given up": ", ".join(map(str, answer["given_up"])) or "nothing",
+            "processed again": answer["processed_again"],
+            "set aside": ", ".join(answer["set_aside"]),
+            "next": answer["next"],
+        }
+    )
+
+
+UPKEEP_COMMANDS: Final[Sequence[Callable[..., None]]] = (gc, fall_back)

@@ -1,0 +1,89 @@
+"""The command that brings a savepoint to the types of a program before that is deployed."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import typer
+
+from statebackend.cli.comparisons import compared_with
+from statebackend.cli.job_commands import STATUSES, Job, comparison_answer, tell_comparisons
+from statebackend.cli.job_loading import load_job
+from statebackend.cli.opening import told_progress
+from statebackend.cli.rewrite_command import NewPlace, tell_written, written_answer
+from statebackend.cli.terminal import AsJson, CheckpointId, Place, ZooKeeper, services_of, tell
+from statebackend.savepoint.restored_state import RestoredState
+from statebackend.savepoint.rewrite.plan import Plan
+from statebackend.savepoint.rewrite.savepoint_writer import SavepointWriter
+from statebackend.savepoint.state_location import find_state
+from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.streaming.runtime.described_job import DescribedJob
+from statebackend.streaming.runtime.state_registration import keyed_descriptors
+
+__all__ = ["MIGRATE_COMMANDS", "migration_plan"]
+
+
+def migrate(
+    path: Place,
+    new: NewPlace,
+    job: Job,
+    checkpoint: CheckpointId = None,
+    allow_loss: Annotated[
+        bool, typer.Option("--allow-loss", help="Go on also if fields, states or operators are not taken over.")
+    ] = False,
+    drop_sinks: Annotated[
+        bool, typer.Option("--drop-sinks", help="Of a checkpoint: what its sinks had to commit was committed.")
+    ] = False,
+    drop_source_progress: Annotated[
+        bool, typer.Option("--drop-source-progress", help="Let sources be read from their beginning.")
+    ] = False,
+    zookeeper: ZooKeeper = None,
+    as_json: AsJson = False,
+) -> None:
+    """Writes a savepoint whose keyed state is in the types of a program, so that a start has nothing to migrate."""
+    described = load_job(job)
+    services = services_of(zookeeper)
+    restored = find_state(path, checkpoint, services)
+    # The newest of a job goes on: what is judged here is what is migrated.
+    found = restored.metadata.checkpoint_id
+    comparison = compared_with(described, path, checkpoint_id=found, services=services)
+    if not comparison.outcome.is_accepted(allow_loss):
+        tell(as_json, [comparison_answer(comparison)], tell_comparisons)
+        raise typer.Exit(STATUSES[comparison.outcome])
+    plan = migration_plan(described, restored)
+    if drop_sinks:
+        plan.drop_sinks()
+    if drop_source_progress:
+        plan.drop_source_progress()
+    writer = SavepointWriter.copy_of(path, new, checkpoint_id=found, high_availability=services)
+    # What converters of the program print is no part of the answer.
+    with contextlib.redirect_stdout(sys.stderr), told_progress() as progress:
+        written = writer.write(plan, progress)
+    tell(as_json, written_answer(written), tell_written)
+
+
+def migration_plan(job: DescribedJob, restored: RestoredState) -> Plan:
+    """The plan that brings the keyed state there to what the job registers."""
+    plan = Plan()
+    for uid, operator in job.operators.items():
+        metas = restored.keyed_metas_of(uid)
+        if not metas:
+            continue
+        stored = {state.name for meta in metas for state in meta.states}
+        key_serializer = operator.key_serializer or metas[0].key_snapshot.restore_serializer()
+        namespaces = operator.states.namespaces
+        plan.migrate_operator(
+            uid,
+            [
+                (descriptor, namespaces.get(descriptor.name, VOID_NAMESPACE_SERIALIZER))
+                for descriptor in keyed_descriptors(operator.states, key_serializer)
+                if descriptor.name in stored
+            ],
+        )
+    return plan
+
+
+MIGRATE_COMMANDS: Final[tuple[Callable[..., None], ...]] = (migrate,)

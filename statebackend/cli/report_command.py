@@ -1,0 +1,131 @@
+"""The command that writes a report: a page for people about state that lies somewhere.
+
+The report of stored state, without its job: of a savepoint, or of the checkpoints in a job directory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.store.job_directory import JOB_FILE_NAME
+from statebackend.cli.opening import opened
+from statebackend.cli.printing import Printer
+from statebackend.cli.terminal import AsJson, Overwrite, Place, ZooKeeper, services_of, tell
+from statebackend.savepoint.atomic_files import check_place
+from statebackend.savepoint.html_pages import (
+    Html,
+    Section,
+    Table,
+    Tile,
+    document,
+    figures,
+    growth_figures,
+    sizes_section,
+    tiles,
+    write_page,
+)
+from statebackend.savepoint.sizes import NOTHING, counted, short_bytes, shown_bytes, shown_time
+from statebackend.savepoint.state_location import completed_checkpoints
+from statebackend.savepoint.statistics import CheckpointFigures, checkpoint_figures
+
+__all__ = ["REPORT_COMMANDS", "stored_page"]
+
+
+def stored_page(uri: str, checkpoints: Sequence[CheckpointFigures]) -> str:
+    """The whole page; the checkpoints are oldest first, and there is at least one."""
+    newest = checkpoints[-1]
+    states = sum(len(one.bytes_by_state) for one in newest.operators)
+    numbers = [
+        Tile(
+            newest.kind.capitalize(),
+            str(newest.checkpoint_id),
+            f"of {len(checkpoints)} that are kept" if len(checkpoints) > 1 else "stands alone",
+        ),
+        Tile("State", short_bytes(newest.size_bytes), f"in {counted(newest.file_count, 'file')}"),
+        Tile("Operators", str(len(newest.operators)), counted(states, "keyed state")),
+        Tile("Watermark", shown_time(newest.watermark_ms), "no event time" if newest.watermark_ms is None else "UTC"),
+    ]
+    facts = [
+        ("lies in", uri),
+        ("taken", f"{shown_time(newest.timestamp_ms)} UTC"),
+        ("key groups", str(newest.max_parallelism)),
+        ("job", newest.job_id),
+    ]
+    body: list[Html | Section] = [tiles(numbers), _kept(checkpoints)]
+    if newest.operators:
+        body.append(sizes_section(newest, _growth(checkpoints)))
+    return document(newest.job_name, kind="Report of stored state", status="stored", facts=facts, body=body)
+
+
+def _kept(checkpoints: Sequence[CheckpointFigures]) -> Section:
+    rows = [
+        (
+            str(one.checkpoint_id),
+            shown_time(one.timestamp_ms),
+            shown_bytes(one.size_bytes),
+            f"{one.file_count:,}",
+            NOTHING if one.watermark_ms is None else shown_time(one.watermark_ms),
+        )
+        for one in reversed(checkpoints)
+    ]
+    columns = ("checkpoint", "taken (UTC)", "state", "files", "watermark (UTC)")
+    return Section("Checkpoints", [Table("Kept", columns, rows, {0, 2, 3}).html()])
+
+
+def _growth(checkpoints: Sequence[CheckpointFigures]) -> list[Html]:
+    if len(checkpoints) < 2:
+        return []
+    ends = f"checkpoint {checkpoints[0].checkpoint_id}", f"checkpoint {checkpoints[-1].checkpoint_id}"
+    by_operator: dict[str, list[int | None]] = {}
+    by_state: dict[str, list[int | None]] = {}
+    for place, checkpoint in enumerate(checkpoints):
+        for operator in checkpoint.operators:
+            by_operator.setdefault(operator.uid, [None] * len(checkpoints))[place] = operator.size_bytes
+            for state, size_bytes in operator.bytes_by_state.items():
+                name = f"{operator.uid} / {state}"
+                by_state.setdefault(name, [None] * len(checkpoints))[place] = size_bytes
+    return [
+        figures(
+            [
+                growth_figures(list(by_operator.items()), ends, "Growth by operator"),
+                growth_figures(list(by_state.items()), ends, "Growth by state"),
+            ]
+        )
+    ]
+
+
+def report(
+    path: Place,
+    target: Annotated[str, typer.Argument(metavar="OUT.html", help="The file to write.")],
+    overwrite: Overwrite = False,
+    zookeeper: ZooKeeper = None,
+    as_json: AsJson = False,
+) -> None:
+    """A page for people: checkpoints, sizes of states and subtasks, as plots and tables in one file of HTML."""
+    written = check_place(target, overwrite=overwrite)
+    newest, services = opened(path, None, zookeeper), services_of(zookeeper)
+    kept = [newest.metadata]
+    if CheckpointFileSystem.from_uri(path).exists(JOB_FILE_NAME):
+        found = completed_checkpoints(path, services).retained
+        kept = [one.metadata for checkpoint_id, one in sorted(found.items())] or kept
+    write_page(target, stored_page(newest.uri, [checkpoint_figures(one) for one in kept]), overwrite=overwrite)
+    answer = {
+        "path": written,
+        "size_bytes": os.path.getsize(written),
+        "kind": newest.metadata.kind.value.lower(),
+        "checkpoints": [one.checkpoint_id for one in kept],
+    }
+    tell(as_json, answer, _tell_report)
+
+
+def _tell_report(printer: Printer, answer: dict[str, Any]) -> None:
+    told = counted(len(answer["checkpoints"]), answer["kind"])
+    printer.line(f"{answer['path']}: {told}, {shown_bytes(answer['size_bytes'])}; open it in a browser")
+
+
+REPORT_COMMANDS: Final[Sequence[Callable[..., None]]] = (report,)

@@ -1,0 +1,137 @@
+"""The command that makes another savepoint of a savepoint or checkpoint, by a plan that is a Python file."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Annotated, Any, Final
+
+import typer
+
+from snapshots.errors import shown
+from statebackend.cli.opening import told_progress
+from statebackend.cli.printing import Printer
+from statebackend.cli.terminal import AsJson, CheckpointId, Place, ZooKeeper, services_of, tell
+from statebackend.savepoint.errors import PlanError
+from statebackend.savepoint.rewrite.plan import Plan
+from statebackend.savepoint.rewrite.savepoint_writer import SavepointWriter, WrittenSavepoint
+from statebackend.savepoint.savepoint import Savepoint
+from statebackend.savepoint.sizes import counted, shown_bytes
+
+__all__ = ["REWRITE_COMMANDS", "NewPlace", "tell_written", "written_answer"]
+
+NewPlace = Annotated[str, typer.Argument(metavar="NEW", help="Where the new savepoint is to be: nothing is there yet.")]
+
+_EXAMPLE: Final = "def plan(savepoint): return Plan().rename_operator('old', 'new')"
+
+
+def rewrite(
+    path: Place,
+    new: NewPlace,
+    plan: Annotated[
+        str, typer.Option("--plan", metavar="FILE", help="A Python file with a function plan(savepoint) -> Plan.")
+    ],
+    checkpoint: CheckpointId = None,
+    scratch: Annotated[
+        str | None,
+        typer.Option("--scratch", metavar="DIR", help="Where to sort; it needs room for all of it."),
+    ] = None,
+    zookeeper: ZooKeeper = None,
+    as_json: AsJson = False,
+) -> None:
+    """Writes another savepoint, changed as a plan says; the plan is a program, and is run."""
+    services = services_of(zookeeper)
+    # What the plan and its functions print is no part of the answer.
+    with contextlib.redirect_stdout(sys.stderr):
+        module = _loaded(plan)
+        known = _known(module, plan)
+        looked_at = Savepoint.open(path, checkpoint, known=known, high_availability=services)
+        made = _made(module, looked_at, plan)
+        # The newest of a job goes on: what the plan was made of is what is rewritten.
+        found = looked_at.metadata.checkpoint_id
+        with told_progress() as progress:
+            writer = SavepointWriter.copy_of(
+                path, new, checkpoint_id=found, known=known, scratch_directory=scratch, high_availability=services
+            )
+            written = writer.write(made, progress)
+    tell(as_json, written_answer(written), tell_written)
+
+
+def written_answer(written: WrittenSavepoint) -> dict[str, Any]:
+    """What was written, as plain data."""
+    return {
+        "uri": written.uri,
+        "files": written.files,
+        "size_bytes": written.size_bytes,
+        "duration_s": round(written.duration_s, 3),
+        "operators": {
+            uid: {
+                "is_copied": uid in written.copied_operators,
+                "rows": dict(rows),
+                "operator_state_rows": dict(written.operator_state_rows[uid]),
+                "left_out": dict(written.left_out[uid]),
+            }
+            for uid, rows in written.rows.items()
+        },
+        "warnings": [
+            f"change {number} of the plan ({change}) left out nothing; does it compare with values of their type?"
+            for number, change in written.changes_without_effect.items()
+        ],
+    }
+
+
+def tell_written(printer: Printer, answer: dict[str, Any]) -> None:
+    """What was written, for people."""
+    printer.line(f"{answer['uri']}: {counted(answer['files'], 'file')}, {shown_bytes(answer['size_bytes'])}")
+    for uid, operator in answer["operators"].items():
+        for name, rows in (operator["rows"] | operator["operator_state_rows"]).items():
+            left_out = operator["left_out"].get(name)
+            also = "" if left_out is None else f", {left_out:,} left out"
+            printer.line(f"  operator {uid}, state {name}: {counted(rows, 'row')} written{also}")
+        if operator["is_copied"]:
+            printer.line(f"  operator {uid}: as it was")
+    for warning in answer["warnings"]:
+        printer.line(f"warning: {warning}")
+
+
+def _loaded(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("statebackend_plan", os.path.expanduser(path))
+    if spec is None or spec.loader is None:
+        raise typer.BadParameter(f"--plan {path} is no Python file; it has a name that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    # Classes in it are looked up there by whoever asks for their hints.
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except FileNotFoundError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PlanError(f"the plan {path} cannot be run: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _known(module: ModuleType, path: str) -> Sequence[Any]:
+    known = getattr(module, "known", ())
+    if not isinstance(known, (list, tuple)):
+        raise PlanError(f"known of {path} is {shown(known)}, and no list of the program's classes: known = [Order]")
+    return known
+
+
+def _made(module: ModuleType, savepoint: Savepoint, path: str) -> Plan:
+    function = getattr(module, "plan", None)
+    if not callable(function):
+        raise PlanError(f"{path} has no function plan; it needs one: {_EXAMPLE}")
+    try:
+        made = function(savepoint)
+    except (Exception, SystemExit) as error:
+        raise PlanError(f"plan() of {path} failed with {type(error).__name__}: {error}. Nothing was written") from error
+    if not isinstance(made, Plan):
+        raise PlanError(f"plan() of {path} returned a {type(made).__name__} and no Plan: {_EXAMPLE}")
+    return made
+
+
+REWRITE_COMMANDS: Final[Sequence[Callable[..., None]]] = (rewrite,)

@@ -1,0 +1,363 @@
+"""Each answer for people: which of its parts are told, in which order; `printing` says how they look.
+
+The arguments and options that many commands have, so that they are called and explained alike.
+
+How a command ends, as a number for whoever called it; the head of the room says what each means.
+
+The standard streams of the command, so that nobody who reads them decides how a command ends.
+
+A status says what was found, and scripts act on it: that a reader has enough (`| head`), that there is no output at all
+(`>&-`) or that the locale has not all characters is no finding. That the answer could not be written, to a disk that is
+full, is one: whoever reads it later would take what is there for all.
+
+Answers of any number on their way from what finds them to what prints them: in a file, once they are many.
+
+What is printed must not come between the bars of what is still being read, and memory need not hold it all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import IO, Annotated, Any, Final, TextIO, TypeAlias
+
+import typer
+
+from statebackend.checkpoint.ha.services import JobServices
+from statebackend.checkpoint.ha.zookeeper import ZooKeeperHighAvailability
+from statebackend.cli.printing import Printer, printer_for
+from statebackend.savepoint.sizes import shown_bytes
+
+__all__ = [
+    "DIFFERENT",
+    "INTERRUPTED",
+    "LOSES",
+    "MISUSED",
+    "NOT_READABLE",
+    "REFUSED",
+    "AsJson",
+    "CheckpointId",
+    "OperatorUid",
+    "Overwrite",
+    "Place",
+    "SpooledAnswers",
+    "StateName",
+    "ZooKeeper",
+    "lenient_stream",
+    "prepare_standard_streams",
+    "services_of",
+    "spooled_answers",
+    "status_once_written",
+    "tell",
+    "tell_difference",
+    "tell_entries",
+    "tell_inspection",
+    "tell_schemas",
+]
+
+
+Place: TypeAlias = Annotated[
+    str, typer.Argument(metavar="PATH", help="A savepoint, a checkpoint, or the directory of a job (its newest one).")
+]
+OperatorUid: TypeAlias = Annotated[str, typer.Argument(metavar="OPERATOR", help="The uid of the operator.")]
+StateName: TypeAlias = Annotated[str, typer.Argument(metavar="STATE", help="The name of the state.")]
+CheckpointId: TypeAlias = Annotated[
+    int | None, typer.Option("--checkpoint", help="Which checkpoint of a job directory, by its id.")
+]
+Overwrite: TypeAlias = Annotated[bool, typer.Option("--overwrite", help="Replace the file that is there.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+ZooKeeper: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--zookeeper", metavar="HOSTS[/ROOT]", help="The ZooKeeper that the job is led by: host:port,host:port/root."
+    ),
+]
+
+
+def services_of(zookeeper: str | None, *, stands_by: bool = True) -> JobServices | None:
+    """How a job is led, by the option; None is as a job is that was told nothing.
+
+    One that does not stand by is refused at once where another leads.
+    """
+    if zookeeper is None:
+        return None
+    return ZooKeeperHighAvailability.at(zookeeper, stand_by_timeout_s=None if stands_by else 0.0)
+
+
+DIFFERENT: Final = 1
+REFUSED: Final = 1
+LOSES: Final = 2
+NOT_READABLE: Final = 3
+MISUSED: Final = 64
+INTERRUPTED: Final = 130
+
+
+def prepare_standard_streams() -> None:
+    """Puts lenient streams in the place of the output and the error output of this process."""
+    sys.stdout = lenient_stream(sys.stdout)
+    sys.stderr = lenient_stream(sys.stderr)
+
+
+def status_once_written(status: int) -> int:
+    """The status of a command when all that it has printed is out, or that of one whose answer could not be written."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        print(f"error: the answer could not be written: {error.strerror or error}", file=sys.stderr)
+        return NOT_READABLE
+    return status
+
+
+def lenient_stream(stream: TextIO | None) -> TextIO:
+    """The stream, which shows what its encoding has not by an escape, and drops what nobody reads any more.
+
+    None, which is a stream that was closed before the process began, becomes one that drops everything. A stream that
+    is no file is given back as it is.
+    """
+    if stream is None:
+        return open(os.devnull, "w", encoding="utf-8")
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_WhileItIsRead(stream.fileno())),
+        encoding=stream.encoding,
+        errors="backslashreplace",
+        line_buffering=stream.line_buffering,
+    )
+
+
+class _WhileItIsRead(io.FileIO):
+    """A file of this process that it does not own. It takes everything once its reader is gone, or it has failed."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self._has_failed = False
+
+    def write(self, data: object) -> int:
+        """As of every file; a pipe without a reader drops the data, and so does what has raised that it cannot."""
+        size_bytes = memoryview(data).nbytes  # type: ignore[arg-type]
+        if self._has_failed:
+            return size_bytes
+        try:
+            return super().write(data)  # type: ignore[arg-type]
+        except BrokenPipeError:
+            return size_bytes
+        except OSError:
+            # Python would try once more when the process ends, and end it with a status of its own.
+            self._has_failed = True
+            raise
+
+
+_IN_MEMORY_BYTES = 1 << 20
+
+
+class SpooledAnswers:
+    """Answers as plain data, which are given again in their order; see `spooled_answers`."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._count = 0
+
+    def add(self, answer: dict[str, Any]) -> None:
+        """One more; not while they are being given."""
+        self._file.write(json.dumps(answer).encode() + b"\n")
+        self._count += 1
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self._file.seek(0)
+        return map(json.loads, self._file)
+
+
+@contextlib.contextmanager
+def spooled_answers() -> Iterator[SpooledAnswers]:
+    """None yet; they are gone when the context ends."""
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES, prefix="statebackend-answers-") as file:
+        yield SpooledAnswers(file)
+
+
+def tell(as_json: bool, answer: Any, telling: Callable[[Printer, Any], None]) -> None:
+    """Prints an answer: as one JSON document, or for people as ``telling`` says."""
+    if as_json:
+        print(_json_text(answer))
+    else:
+        telling(printer_for(), answer)
+
+
+def _json_text(answer: Any) -> str:
+    text = json.dumps(answer, ensure_ascii=False, indent=2, allow_nan=False)
+    if not text.isprintable():
+        # The text of JSON itself has no line ends but those between its parts.
+        text = "\n".join(line if line.isprintable() else _escaped(line) for line in text.split("\n"))
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        # Half a surrogate pair, which no encoding has, or a character that this one has not.
+        return json.dumps(answer, indent=2, allow_nan=False)
+    return text
+
+
+def _escaped(text: str) -> str:
+    """JSON with its own escapes for what a terminal would obey: control and bidirectional characters."""
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+
+
+_STATE_COLUMNS: Final = ("state", "kind", "types", "entries", "bytes", "key groups", "skew", "largest")
+
+
+def tell_inspection(printer: Printer, answer: dict[str, Any]) -> None:
+    """What `inspect` found: pairs about the whole, and a table of states for each operator."""
+    printer.line(f"{answer['kind']} {answer['checkpoint_id']} of job {answer['job_name']}")
+    left_out = ("operators", "timers_due", "source", "sinks", "restored_from", "kind", "checkpoint_id", "job_name")
+    pairs = {name: value for name, value in answer.items() if name not in left_out}
+    pairs["size_bytes"] = shown_bytes(answer["size_bytes"])
+    source = answer["source"]
+    if source is not None:
+        pairs["source"] = f"batch {source['batch_id']} of {', '.join(source['sources'])}"
+    pairs["sinks"] = ", ".join(answer["sinks"])
+    pairs["restored_from"] = answer["restored_from"]
+    printer.pairs(pairs)
+    due = {one["operator_uid"]: one for one in answer["timers_due"]}
+    for operator in answer["operators"]:
+        uid = operator["uid"]
+        printer.line("")
+        printer.line(f"operator {uid}: parallelism {operator['parallelism']}, {shown_bytes(operator['size_bytes'])}")
+        timers = due.get(uid)
+        if timers is not None:
+            printer.line(f"next timers: event time {timers['event_time_ms']}, clock {timers['processing_time_ms']}")
+        rows = [
+            (
+                one["name"],
+                one["kind"],
+                ", ".join(f"{role} {name}" for role, name in one["types"].items()),
+                one.get("entries"),
+                None if "entry_bytes" not in one else shown_bytes(one["entry_bytes"]),
+                one.get("key_groups"),
+                one.get("skew"),
+                next(map(shown_bytes, one.get("largest_entry_bytes", ())), None),
+            )
+            for one in operator["states"]
+        ]
+        # What has no keys has an element count and nothing else of this.
+        rows += [
+            (one["name"], one["mode"], "", one["elements"], None, None, None, None)
+            for one in operator["operator_states"]
+        ]
+        printer.table(_STATE_COLUMNS, rows)
+
+
+def tell_entries(as_json: bool, answers: Iterable[dict[str, Any]], nothing: str = "no entries") -> None:
+    """Prints entries while they are read, some at a time: as one JSON document, or as a table for people.
+
+    ``nothing`` is what people are told where there are none.
+    """
+    pieces = _in_pieces(answers)
+    if as_json:
+        _print_list(pieces)
+    else:
+        _print_table(printer_for(), pieces, nothing)
+
+
+def _in_pieces(answers: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    source = iter(answers)
+    return iter(lambda: list(islice(source, _AT_ONCE)), [])
+
+
+def _print_list(pieces: Iterator[list[dict[str, Any]]], indent: str = "") -> None:
+    is_begun = False
+    for piece in pieces:
+        # The text of a list, without its brackets.
+        told = _json_text(piece)[2:-2].replace("\n", f"\n{indent}")
+        print(",\n" if is_begun else "[\n", indent, told, sep="", end="")
+        is_begun = True
+    print(f"\n{indent}]" if is_begun else "[]")
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n", "\n  ")
+
+
+def _print_table(printer: Printer, pieces: Iterator[list[dict[str, Any]]], nothing: str) -> None:
+    """With the columns that entries have; where a later one has more of them, under a new head."""
+    columns: list[str] = []
+    for piece in pieces:
+        known = len(columns)
+        columns = [name for name in _ENTRY_COLUMNS if name in columns or any(name in one for one in piece)]
+        rows = ([one.get(name) for name in columns] for one in piece)
+        printer.table(columns, rows, goes_on=known == len(columns))
+    if not columns:
+        printer.line(nothing)
+
+
+_AT_ONCE: Final = 1000
+
+_ENTRY_COLUMNS: Final = ("subtask", "key", "namespace", "user_key", "value", "last_access_ms")
+
+
+def tell_schemas(printer: Printer, answer: dict[str, Any]) -> None:
+    """The types of each operator's states, with keys and without, their records below them."""
+    for uid, operator in answer.items():
+        printer.line(f"operator {uid}")
+        for name, state in operator["states"].items():
+            _tell_schema(printer, name, state["kind"], state["types"])
+        for name, state in operator["operator_states"].items():
+            _tell_schema(printer, name, f"{state['kind']}, without keys", state["types"])
+
+
+def _tell_schema(printer: Printer, name: str, kind: str, types: dict[str, Any]) -> None:
+    shown = ", ".join(f"{role}: {one['type']}" for role, one in types.items())
+    printer.line(f"  {name} ({kind}) {shown}")
+    for one in types.values():
+        for record, content in one.get("records", {}).items():
+            printer.line(f"    {record}" + "".join(f" {value}" for value in content.get("constants", ())))
+            for part, described in content["fields"].items():
+                default = f" = {described['default']}" if "default" in described else ""
+                former = "".join(f", formerly {name}" for name in described.get("former_names", ()))
+                printer.line(f"      {part}: {described['type']}{default}{former}")
+        if "unknown" in one:
+            printer.line(f"    unknown here: {one['unknown']}")
+
+
+def tell_difference(
+    as_json: bool, of_schemas: Sequence[dict[str, Any]], of_entries: Iterable[dict[str, Any]] | None
+) -> None:
+    """What differs: paths with both sides, then entries, unless they were not compared, some at a time."""
+    pieces = _in_pieces(of_entries or ())
+    if as_json:
+        print('{\n  "schema": ', _indented(_json_text(of_schemas)), sep="", end="")
+        if of_entries is not None:
+            print(',\n  "entries": ', end="")
+            _print_list(pieces, "  ")
+        print("\n}" if of_entries is None else "}")
+        return
+    printer = printer_for()
+    for one in of_schemas:
+        printer.line(f"{one['change']}: {one['path']}")
+        for name, sign in (("before", "-"), ("after", "+")):
+            if one[name] is not None:
+                printer.line(f"  {sign} {json.dumps(one[name], ensure_ascii=False)}")
+    columns = ("operator", "state", "change", "key", "before", "after")
+    goes_on = False
+    for piece in pieces:
+        printer.table(columns, (_changed(one) for one in piece), goes_on=goes_on)
+        goes_on = True
+    if not of_schemas and not goes_on:
+        compared = "" if of_entries is not None else " of schemas; --entries compares keys and values too"
+        printer.line(f"no difference{compared}")
+
+
+def _changed(one: dict[str, Any]) -> tuple[Any, ...]:
+    before, after = one["before"], one["after"]
+    known = before or after
+    place = [known[name] for name in ("key", "namespace", "user_key") if name in known]
+    values = [None if side is None else side["value"] for side in (before, after)]
+    return (one["operator"], one["state"], one["change"], place[0] if len(place) == 1 else place, *values)

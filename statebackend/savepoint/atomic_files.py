@@ -1,0 +1,101 @@
+"""A file on a disk that appears when it is whole: what a command writes for its user, a table, a page or a lock.
+
+It is written under a temporary name beside its own, and takes its name when all of it is on the disk. Who finds it
+finds all of it, and what ends the writing, an interrupt as well, leaves what was there before. A symbolic link is
+followed: the file that it leads to is written, and the link stays. A path may begin with ``~``. What takes the place of
+a file may be read by those who could read that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from typing import IO, Final
+
+from statebackend.checkpoint.fs.file_modes import create_file
+from statebackend.checkpoint.fs.store_uri import is_uri, without_secrets
+from statebackend.savepoint.errors import ExportExistsError
+
+__all__ = ["check_place", "whole_file"]
+
+_SHOWN_CHARACTERS: Final = 40
+
+
+def check_place(path: str | os.PathLike[str], *, overwrite: bool) -> str:
+    """The absolute path of the file that is to be written; for who works long before its first byte.
+
+    Raises `ExportExistsError` if something is there that is not to be overwritten, `FileNotFoundError` naming the
+    directory that is missing, and `IsADirectoryError` or `OSError` for what is there and no file, and for ``-``.
+    """
+    if os.fspath(path) == "-":
+        # What programs take for their output is a file of that name here, which nobody wants and few can remove.
+        raise OSError(errno.EINVAL, "a file is written, and never the standard output; name one", "-")
+    text = os.fspath(path)
+    if isinstance(text, str) and is_uri(text):
+        raise OSError(errno.EINVAL, "a file on a disk is written; name one, and no URI", without_secrets(text))
+    named = os.path.abspath(os.path.expanduser(path))
+    if not overwrite and os.path.lexists(named):
+        raise ExportExistsError(f"{named} exists; give another name, or overwrite it (--overwrite, overwrite=True)")
+    target = os.path.realpath(named)
+    directory = os.path.dirname(target)
+    if not os.path.isdir(directory):
+        raise FileNotFoundError(
+            errno.ENOENT, f"there is no directory to write {os.path.basename(target)} in", directory
+        )
+    if os.path.isdir(target):
+        raise IsADirectoryError(errno.EISDIR, "a directory is there; name a file in it", target)
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise OSError(errno.EINVAL, "no regular file is there; name one", target)
+    return target
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str], *, overwrite: bool, has_state: bool = False) -> Iterator[IO[bytes]]:
+    """The file to write, which has its name when the context ends without an error.
+
+    ``has_state`` says that it holds keys and values: a new file then has the permissions of state (`file_modes`), and
+    otherwise those that the umask leaves.
+
+    Raises what `check_place` raises, before anything is written, and `ExportExistsError` if another file has come to
+    have the name meanwhile.
+    """
+    target = check_place(path, overwrite=overwrite)
+    directory, name = os.path.split(target)
+    # As much of the name as fits into one beside what makes it another.
+    temporary = os.path.join(directory, f".{name[:_SHOWN_CHARACTERS]}.{uuid.uuid4().hex}.part")
+    try:
+        with create_file(temporary) if has_state else open(temporary, "xb") as file:
+            _take_mode(target, file)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if overwrite:
+            os.replace(temporary, target)
+        else:
+            _appear(temporary, target)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _take_mode(target: str, file: IO[bytes]) -> None:
+    """Lets nobody read, or keeps from reading, what is written in the place of a file that he could not, or could."""
+    with contextlib.suppress(FileNotFoundError):
+        os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
+
+
+def _appear(temporary: str, target: str) -> None:
+    """Gives a file its name, unless another has come to have it meanwhile."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        raise ExportExistsError(f"{target} has come to exist meanwhile; give another name") from None
+    except OSError:
+        # A file system without links.
+        if os.path.lexists(target):
+            raise ExportExistsError(f"{target} has come to exist meanwhile; give another name") from None
+        os.replace(temporary, target)

@@ -1,0 +1,241 @@
+"""Taking a savepoint: the state of a completed checkpoint rewritten in canonical form, one task per subtask.
+
+Where the tasks run (in Spark, or one after the other in this process) is the environment's business; what they return
+is put together here. The metadata is written last of all, and makes the savepoint complete.
+
+The canonical export of one subtask's state, opened in a directory of its own and written as Parquet.
+
+A task is picklable and needs nothing of the job that wrote the state: where it runs is its caller's business. What
+expires is left out by what the caller says of each state's time-to-live, for nobody registers the states here.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
+
+from attrs import evolve, frozen
+
+from statebackend.checkpoint.errors import SavepointError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.invariants import path_segment
+from statebackend.checkpoint.metadata import CheckpointKind, CheckpointMetadata
+from statebackend.checkpoint.state_handles import FileHandle, KeyedStateHandle, OperatorState, SubtaskState
+from statebackend.checkpoint.store.savepoint_directory import write_savepoint
+from statebackend.state.backend_parameters import KeyedStateBackendParameters, RestoredHandle
+from statebackend.state.canonical_files import export_canonical_handle
+from statebackend.state.clock import StoppedClock, wall_clock
+from statebackend.state.descriptors import Descriptor
+from statebackend.state.key_groups import KeyGroupRange
+from statebackend.state.operator_state_backend import export_operator_state
+from statebackend.state.private_directory import temporary_directory
+from statebackend.state.progress import Operation, Progress, ProgressListener, StateProgress, no_progress
+from statebackend.state.state_backend import state_backend
+from statebackend.state.state_kind import StateDescriptor
+from statebackend.state.state_meta import CANONICAL_BACKEND, decode_meta
+from statebackend.state.ttl_config import StateTtlConfig
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+_BACKEND_OF_CANONICAL: Final = "rocksdb"
+
+
+class ScratchSpace(Protocol):
+    """Where tasks work on the local disk of the host they run on; travels to them by pickling."""
+
+    def scratch(self) -> AbstractContextManager[str]:
+        """A fresh private directory for as long as the context lasts."""
+
+
+@frozen
+class ExportedSubtask:
+    """The canonical state of one subtask, and the rows of each state."""
+
+    operator_uid: str
+    subtask_index: int
+    state: SubtaskState
+    rows: Mapping[str, int]
+    operator_state_rows: Mapping[str, int]
+
+
+@frozen
+class ExportTask:
+    """One subtask's state to export; picklable.
+
+    What has expired at ``now_ms`` is left out: ``ttl`` says, by state, how long entries live, since nobody registers
+    the states here. The state is opened in ``scratch_space``, or in the system's temporary directory if there is none.
+    """
+
+    operator_uid: str
+    subtask_index: int
+    max_parallelism: int
+    state: SubtaskState
+    source: CheckpointFileSystem
+    target: CheckpointFileSystem
+    ttl: Mapping[str, StateTtlConfig]
+    now_ms: int
+    scratch_space: ScratchSpace | None = None
+    registered: Sequence[tuple[Descriptor, TypeSerializer[Any]]] = ()
+    """Descriptors, each with the serializer of its namespaces, that entries are migrated to before they are written."""
+
+    def run(self, progress: ProgressListener = no_progress) -> ExportedSubtask:
+        """Writes the files, and tells how far it is. Raises `SavepointError` for state that no savepoint can hold."""
+
+        def tell(one: Progress) -> None:
+            progress(evolve(one, subtask_index=self.subtask_index))
+
+        state = self.state
+        if state.has_records_on_their_way:
+            raise SavepointError(
+                f"subtask {self.subtask_index} of operator {self.operator_uid!r} has records on their way among its "
+                f"state, which a savepoint cannot hold: take it of a checkpoint whose barriers were aligned"
+            )
+        directory, stem = f"operators/{path_segment(self.operator_uid)}", f"part-{self.subtask_index:05d}"
+        keyed, rows = (None, {}) if state.keyed is None else self._export_keyed(state.keyed, directory, stem, tell)
+        operator, operator_state_rows = export_operator_state(state.operator, self.source, self.target, directory, stem)
+        for name, count in operator_state_rows.items():
+            told = StateProgress(tell, Operation.SAVEPOINT, self.operator_uid, name)
+            told.add(count)
+            told.done()
+        exported = SubtaskState(keyed, operator)
+        return ExportedSubtask(self.operator_uid, self.subtask_index, exported, rows, operator_state_rows)
+
+    def _export_keyed(
+        self, handle: KeyedStateHandle, directory: str, stem: str, progress: ProgressListener
+    ) -> tuple[KeyedStateHandle, Mapping[str, int]]:
+        meta = decode_meta(handle.meta, len(handle.files))
+        with self._scratch() as local_directory:
+            parameters = KeyedStateBackendParameters(
+                operator_uid=self.operator_uid,
+                key_serializer=meta.key_snapshot.restore_serializer(),
+                max_parallelism=self.max_parallelism,
+                key_group_range=KeyGroupRange(handle.key_group_start, handle.key_group_end),
+                file_system=self.target,
+                file_prefix="unused",
+                local_directory=os.path.join(local_directory, "state"),
+                restore=(RestoredHandle(handle, self.source),),
+                clock=StoppedClock(self.now_ms),
+            )
+            # Of what every backend reads, the one that needs no memory for all of it.
+            name_of_backend = _BACKEND_OF_CANONICAL if handle.backend == CANONICAL_BACKEND else handle.backend
+            with state_backend(name_of_backend).create_keyed_state_backend(parameters) as backend:
+                for name, ttl in self.ttl.items():
+                    backend.declare_ttl(name, ttl)
+                for descriptor, namespaces in self.registered:
+                    if isinstance(descriptor, StateDescriptor):
+                        backend.get_or_create_keyed_state(namespaces, descriptor)
+                return export_canonical_handle(
+                    backend,
+                    self.target,
+                    directory,
+                    stem,
+                    uuid.uuid4().hex,
+                    scratch_directory=local_directory,
+                    progress=progress,
+                )
+
+    def _scratch(self) -> AbstractContextManager[str]:
+        if self.scratch_space is not None:
+            return self.scratch_space.scratch()
+        return temporary_directory()
+
+
+@frozen
+class SavepointReport:
+    """What was written: where, of which epoch, the rows of each operator's states, its size, and how long it took.
+
+    ``rows`` are those of keyed state, ``operator_state_rows`` those of operator state, by uid and name of the state.
+    """
+
+    path: str
+    epoch_id: int
+    rows: Mapping[str, Mapping[str, int]]
+    operator_state_rows: Mapping[str, Mapping[str, int]]
+    size_bytes: int
+    duration_s: float
+
+
+def export_tasks(
+    metadata: CheckpointMetadata,
+    source: CheckpointFileSystem,
+    target: CheckpointFileSystem,
+    registered: Mapping[str, Iterable[StateDescriptor]],
+    now_ms: int,
+    scratch_space: ScratchSpace | None = None,
+) -> Sequence[ExportTask]:
+    """The tasks that rewrite a checkpoint whose files are in ``source``.
+
+    ``registered`` are the descriptors of keyed state by operator uid; what has expired by them at ``now_ms`` is left
+    out. ``scratch_space`` is where they work, by default the system's temporary directory.
+    """
+    ttl_by_operator = {
+        uid: {descriptor.name: descriptor.ttl for descriptor in descriptors if descriptor.ttl is not None}
+        for uid, descriptors in registered.items()
+    }
+    return [
+        ExportTask(
+            operator.uid,
+            index,
+            metadata.max_parallelism,
+            subtask,
+            source,
+            target,
+            ttl_by_operator.get(operator.uid, {}),
+            now_ms,
+            scratch_space,
+        )
+        for operator in metadata.operators
+        for index, subtask in enumerate(operator.subtasks)
+    ]
+
+
+def finish_savepoint(
+    metadata: CheckpointMetadata,
+    exported: Iterable[ExportedSubtask],
+    target: CheckpointFileSystem,
+    source_progress_files: tuple[FileHandle, ...],
+    started_s: float,
+) -> SavepointReport:
+    """Writes the savepoint's metadata, last of all; ``started_s`` is the monotonic time of the beginning."""
+    subtasks: dict[str, dict[int, SubtaskState]] = {}
+    rows: dict[str, Counter[str]] = {}
+    operator_state_rows: dict[str, Counter[str]] = {}
+    for one in exported:
+        subtasks.setdefault(one.operator_uid, {})[one.subtask_index] = one.state
+        # A Counter's update adds, and keeps states without rows.
+        rows.setdefault(one.operator_uid, Counter()).update(one.rows)
+        operator_state_rows.setdefault(one.operator_uid, Counter()).update(one.operator_state_rows)
+    operators = tuple(
+        OperatorState(
+            operator.uid,
+            operator.name,
+            operator.max_parallelism,
+            tuple(subtasks[operator.uid][index] for index in range(operator.parallelism)),
+        )
+        for operator in metadata.operators
+    )
+    savepoint = evolve(
+        metadata,
+        kind=CheckpointKind.SAVEPOINT,
+        operators=operators,
+        timestamp_ms=wall_clock(),
+        parent_checkpoint_id=None,
+        parent_digest=None,
+        source_progress={},
+        source_progress_files=source_progress_files,
+        sink_committables={},
+        sink_identities={},
+    )
+    write_savepoint(target, savepoint)
+    return SavepointReport(
+        target.location(""),
+        metadata.checkpoint_id,
+        rows,
+        operator_state_rows,
+        savepoint.size_bytes,
+        time.monotonic() - started_s,
+    )

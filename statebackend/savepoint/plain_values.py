@@ -1,0 +1,162 @@
+"""Any value of state as what JSON knows: for printing, comparing and exporting without the classes of the program.
+
+    records, named tuples   objects, by field            lists, tuples, sets   lists; of sets, sorted
+    bytes                   {"base64": ...}              times, decimals, UUIDs, enumerations   texts
+    maps with text keys     objects                      other maps            lists of [key, value]
+
+Numbers that JSON does not know (not a number, infinite), and integers with more digits than Python reads again, are
+texts. What is of no known class is shown as its repr. `printed_value` is the same for a terminal: it shows a large
+integer by its size, because its digits take long to compute.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import enum
+import math
+import uuid
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Final
+
+from attrs import frozen
+
+from snapshots.errors import shown
+from typeserializers.records.record_shape import field_names
+
+__all__ = ["comparable_value", "digits", "plain_value", "printed_value"]
+
+_MOST_BITS: Final = 14_281
+"""Numbers of so many bits have no more than the 4,300 digits that Python writes and reads by itself."""
+
+
+@frozen
+class _PlainValues:
+    """Makes plain values; ``large_integer`` makes those of integers that Python does not write by itself."""
+
+    large_integer: Callable[[int], str]
+
+    def __call__(self, value: Any) -> Any:
+        """The value, made of None, bool, int, float, str, list and dict only; never raises."""
+        plain = _PLAIN.get(type(value))
+        if plain is not None:
+            return plain(self, value)
+        for kind, of_kind in _BY_KIND.items():
+            if isinstance(value, kind):
+                return of_kind(self, value)
+        names = field_names(type(value))
+        if names is not None:
+            return {name: self(getattr(value, name, None)) for name in names}
+        return shown(value)
+
+    def integer(self, value: int) -> Any:
+        return int(value) if value.bit_length() <= _MOST_BITS else self.large_integer(int(value))
+
+    def sequence(self, value: Any) -> Any:
+        if hasattr(value, "_fields"):
+            return {name: self(part) for name, part in zip(value._fields, value, strict=True)}
+        return list(map(self, value))
+
+    def sorted_set(self, value: Any) -> Any:
+        return sorted(map(self, value), key=repr)
+
+    def mapping(self, value: Mapping[Any, Any]) -> Any:
+        if all(isinstance(key, str) for key in value):
+            return {key: self(part) for key, part in value.items()}
+        return [[self(key), self(part)] for key, part in value.items()]
+
+
+def digits(number: int) -> str:
+    """The decimal digits of an integer of any size."""
+    if number.bit_length() <= _MOST_BITS:
+        return str(number)
+    # Splitting in halves: converting all bits at once takes quadratic time, 20 seconds for a megabyte.
+    with decimal.localcontext() as context:
+        context.prec, context.Emax, context.Emin = decimal.MAX_PREC, decimal.MAX_EMAX, decimal.MIN_EMIN
+
+        @cache
+        def power_of_two(exponent: int) -> decimal.Decimal:
+            if exponent <= _MOST_BITS:
+                return decimal.Decimal(1 << exponent)
+            half = exponent // 2
+            return power_of_two(half) * power_of_two(exponent - half)
+
+        def converted(part: int, bits: int) -> decimal.Decimal:
+            if bits <= _MOST_BITS:
+                return decimal.Decimal(part)
+            low_bits = bits // 2
+            high = part >> low_bits
+            low = part - (high << low_bits)
+            return converted(high, bits - low_bits) * power_of_two(low_bits) + converted(low, low_bits)
+
+        text = f"{converted(abs(number), number.bit_length()):f}"
+    return f"-{text}" if number < 0 else text
+
+
+_MOST_PRINTED_BITS: Final = 1 << 16
+"""About 20,000 digits; nobody reads more."""
+
+
+def _digits_or_size(number: int) -> str:
+    if number.bit_length() <= _MOST_PRINTED_BITS:
+        return digits(number)
+    sign = "negative " if number < 0 else ""
+    return f"({sign}integer of {number.bit_length():,} bits)"
+
+
+def _float(_: _PlainValues, value: float) -> Any:
+    return value if math.isfinite(value) else str(value)
+
+
+def _bytes(_: _PlainValues, value: Any) -> Any:
+    return {"base64": base64.b64encode(bytes(value)).decode("ascii")}
+
+
+def _duration(_: _PlainValues, value: datetime.timedelta) -> str:
+    # As a float the seconds of a long one would lose their last digits.
+    seconds, microseconds = divmod(abs(value) // datetime.timedelta(microseconds=1), 1_000_000)
+    sign = "-" if value < datetime.timedelta(0) else ""
+    return f"{sign}{seconds}.{f'{microseconds:06d}'.rstrip('0') or '0'} s"
+
+
+def _itself(_: _PlainValues, value: Any) -> Any:
+    return value
+
+
+def _text(_: _PlainValues, value: Any) -> str:
+    return str(value)
+
+
+_PLAIN: Final[Mapping[type, Callable[[_PlainValues, Any], Any]]] = {
+    type(None): _itself,
+    bool: _itself,
+    int: _PlainValues.integer,
+    str: _itself,
+    float: _float,
+    bytes: _bytes,
+    list: _PlainValues.sequence,
+    tuple: _PlainValues.sequence,
+    dict: _PlainValues.mapping,
+}
+
+_BY_KIND: Final[Mapping[Any, Callable[[_PlainValues, Any], Any]]] = {
+    enum.Enum: lambda _, value: value.name,
+    int: _PlainValues.integer,
+    str: _text,
+    float: _float,
+    (bytes, bytearray, memoryview): _bytes,
+    (datetime.date, datetime.time): lambda _, value: value.isoformat(),
+    datetime.timedelta: _duration,
+    (decimal.Decimal, uuid.UUID): _text,
+    (set, frozenset): _PlainValues.sorted_set,
+    Mapping: _PlainValues.mapping,
+    (list, tuple): _PlainValues.sequence,
+}
+"""Of subclasses, and of classes that have many; the first that fits."""
+
+plain_value: Final = _PlainValues(digits)
+printed_value: Final = _PlainValues(_digits_or_size)
+comparable_value: Final = _PlainValues(hex)
+"""For comparing: large integers are exact, without the time that their digits take."""

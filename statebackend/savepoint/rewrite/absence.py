@@ -1,0 +1,189 @@
+"""Whether something is gone from a savepoint: looked for in every state of every kind, and in all bytes of it.
+
+After a customer's data was left out by a plan, `remains` reads the new savepoint from beginning to end, by other code
+than that which wrote it, and gives whatever is left:
+
+    entries     of keyed state and timers, for which the predicate is True, and of which a key or value cannot be read
+    elements    of state without keys, by a predicate of their own
+    a marker    bytes that are in nothing but that customer's data, looked for in every file as it lies there, in every
+                column of every Parquet file once it is unpacked, and in the metadata; of savepoints only, since the
+                files of a checkpoint are packed as its backend likes
+
+A marker that is a text is looked for as UTF-8 and as the serializer of texts writes it. Nothing that is found is proof
+only as far as the predicates and the marker go: what they do not know of is not looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+from attrs import fields, frozen, has
+
+from snapshots.errors import shown
+from statebackend.checkpoint.errors import SavepointError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.metadata import CheckpointKind, CheckpointMetadata
+from statebackend.checkpoint.state_handles import SubtaskState
+from statebackend.checkpoint.store.checkpoint_directories import METADATA_FILE_NAME
+from statebackend.savepoint.errors import RemainsError
+from statebackend.savepoint.savepoint import Savepoint
+from statebackend.savepoint.state_entries import OperatorStateElement
+from statebackend.savepoint.stored_entries import StateEntry
+from statebackend.state.canonical import BATCH_BYTES, BATCH_ROWS
+from statebackend.state.parquet_bounds import BoundedParquetFile
+from typeserializers.scalars.strings import StringSerializer
+
+__all__ = ["Remainder", "remains", "require_absent"]
+
+_TOLD = 20
+_CHUNK_BYTES = 1 << 20
+
+
+@frozen
+class Remainder:
+    """Something that is there still: in which operator and state, or in which file, and what it is."""
+
+    place: str
+    found: str
+
+
+def require_absent(
+    savepoint: Savepoint,
+    *,
+    entries: Callable[[StateEntry], bool] | None = None,
+    elements: Callable[[OperatorStateElement], bool] | None = None,
+    marker: bytes | str | None = None,
+) -> None:
+    """Raises `RemainsError`, with the first 20 things that are there still; otherwise as `remains`."""
+    found = []
+    for one in remains(savepoint, entries=entries, elements=elements, marker=marker):
+        found.append(f"{one.place}: {one.found}")
+        if len(found) == _TOLD:
+            break
+    if found:
+        raise RemainsError(f"{savepoint.uri} still has what was to be gone:\n" + "\n".join(found))
+
+
+def remains(
+    savepoint: Savepoint,
+    *,
+    entries: Callable[[StateEntry], bool] | None = None,
+    elements: Callable[[OperatorStateElement], bool] | None = None,
+    marker: bytes | str | None = None,
+) -> Iterator[Remainder]:
+    """What is there still; see the module. Reads all of it, a batch at a time. Raises what reading raises.
+
+    Raises `ValueError` if nothing is looked for, or the marker is empty or no text, and `SavepointError` for a marker
+    in a checkpoint.
+    """
+    if entries is None and elements is None and marker is None:
+        raise ValueError("say what is to be gone: entries, elements or a marker")
+    if marker is not None and not isinstance(marker, (bytes, str)):
+        raise ValueError(f"a marker is bytes or a text, not {shown(marker)}")
+    if marker is not None and not marker:
+        raise ValueError("an empty marker is in everything")
+    if marker is not None and savepoint.metadata.kind is not CheckpointKind.SAVEPOINT:
+        raise SavepointError(
+            f"{savepoint.uri} is a checkpoint, whose files its backend has packed: that a marker is not in their bytes "
+            f"says nothing. Take a savepoint and look there, or look for entries and elements"
+        )
+    if entries is not None:
+        for uid, name in savepoint.states:
+            for entry in savepoint.read(uid, name):
+                if entries(entry):
+                    yield Remainder(f"operator {uid!r}, state {name!r}", shown(entry))
+    if elements is not None:
+        for uid, operator in savepoint.operators.items():
+            for name in operator.operator_states:
+                for element in savepoint.read_operator_state(uid, name):
+                    if elements(element):
+                        yield Remainder(f"operator {uid!r}, operator state {name!r}", shown(element))
+    if marker is not None:
+        yield from _marked(savepoint, _bytes_of(marker))
+
+
+def _bytes_of(marker: bytes | str) -> Sequence[bytes]:
+    if isinstance(marker, bytes):
+        return (marker,)
+    try:
+        texts = [marker.encode()]
+    except UnicodeEncodeError:
+        # State may have half of a pair of surrogates, and UTF-8 not.
+        texts = []
+    # In front of a short text its length takes one byte, in front of a longer one more.
+    stored = StringSerializer().to_bytes(marker)
+    prefix = 1
+    while stored[prefix - 1] & 0x80:
+        prefix += 1
+    return tuple(dict.fromkeys((*texts, stored[prefix:])))
+
+
+def _marked(savepoint: Savepoint, markers: Sequence[bytes]) -> Iterator[Remainder]:
+    file_system = savepoint.file_system
+    paths = [file.path for file in savepoint.metadata.files]
+    paths += [METADATA_FILE_NAME] if file_system.exists(METADATA_FILE_NAME) else []
+    for path in paths:
+        if _is_in_file(file_system, path, markers):
+            yield Remainder(f"file {path}", "the marker, in the bytes of the file")
+        if path.endswith(".parquet"):
+            for column in _columns_with(file_system, path, markers):
+                yield Remainder(f"file {path}", f"the marker, in the column {column}")
+    # All that the metadata file says is packed in it.
+    for operator in savepoint.metadata.operators:
+        for index, subtask in enumerate(operator.subtasks):
+            if any(marker in part.meta for part in subtask.parts for marker in markers):
+                yield Remainder(
+                    f"operator {operator.uid!r}, subtask {index}", "the marker, in the meta data of its state"
+                )
+    for attribute in fields(CheckpointMetadata):
+        said = _said_in(getattr(savepoint.metadata, attribute.name))
+        if any(marker in one for one in said for marker in markers):
+            yield Remainder(attribute.name.replace("_", " "), "the marker, in what the metadata says of it")
+
+
+def _said_in(content: Any) -> Iterator[bytes]:
+    """All texts and bytes of a section of the metadata, without the state of subtasks."""
+    if isinstance(content, str):
+        yield content.encode("utf-8", "surrogatepass")
+    elif isinstance(content, bytes):
+        yield content
+    elif isinstance(content, Mapping):
+        yield from chain.from_iterable(_said_in(part) for item in content.items() for part in item)
+    elif isinstance(content, tuple):
+        yield from chain.from_iterable(map(_said_in, content))
+    elif has(type(content)) and not isinstance(content, SubtaskState):
+        yield from chain.from_iterable(_said_in(getattr(content, part.name)) for part in fields(type(content)))
+
+
+def _is_in_file(file_system: CheckpointFileSystem, path: str, markers: Sequence[bytes]) -> bool:
+    overlap = max(map(len, markers)) - 1
+    with file_system.open_input(path) as source:
+        before = b""
+        while chunk := source.read(_CHUNK_BYTES):
+            window = before + chunk
+            if any(marker in window for marker in markers):
+                return True
+            before = window[-overlap:] if overlap else b""
+    return False
+
+
+def _columns_with(file_system: CheckpointFileSystem, path: str, markers: Sequence[bytes]) -> Iterator[str]:
+    found: dict[str, None] = {}
+    with file_system.open_input(path) as source, BoundedParquetFile(source) as file:
+        for row_group in range(file.metadata.num_row_groups):
+            for batch in file.batches(row_group, file.schema.names, BATCH_ROWS, BATCH_BYTES):
+                for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                    if name not in found and pa.types.is_binary(column.type) and _is_in_column(column, markers):
+                        found[name] = None
+    yield from found
+
+
+def _is_in_column(column: pa.Array, markers: Sequence[bytes]) -> bool:
+    data = column.buffers()[2]
+    if data is None or not any(marker in memoryview(data).tobytes() for marker in markers):
+        return False
+    # The end of one value and the beginning of the next may look like it.
+    return any(marker in value for value in column.to_pylist() if value is not None for marker in markers)

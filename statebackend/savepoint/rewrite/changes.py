@@ -1,0 +1,340 @@
+"""The changes that a plan is made of, each of which is data, and what each makes of the drafts.
+
+A change raises `PlanError`, or what the state's meta data raises, and has then changed nothing that counts: drafts of
+which one change was refused are thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from attrs import frozen
+
+from snapshots.errors import shown
+from statebackend.checkpoint.invariants import check_identifier
+from statebackend.savepoint.errors import PlanError
+from statebackend.savepoint.rewrite.drafts import (
+    Drafts,
+    GivenElements,
+    Merge,
+    OperatorDraft,
+    OperatorStateDraft,
+    StateDraft,
+)
+from statebackend.savepoint.rewrite.entry_schema import EntrySchema
+from statebackend.savepoint.rewrite.given_entries import GivenEntries
+from statebackend.savepoint.rewrite.staged_entries import StagedEntries
+from statebackend.savepoint.rewrite.steps import ChangeEntries, ChangeKeys, ChangeValues, KeepEntries, KeepKeys, Step
+from statebackend.state.descriptors import Descriptor
+from statebackend.state.key_columns import KEY_COLUMNS, serializer_of_key
+from statebackend.state.operator_state_descriptors import OperatorStateDescriptor
+from statebackend.state.state_kind import StateDescriptor
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+__all__ = ["Change"]
+
+
+class Change(Protocol):
+    """See the module. Its text tells a person which one it is."""
+
+    def apply(self, drafts: Drafts) -> None:
+        """Changes the drafts."""
+
+
+@frozen
+class AddOperator:
+    uid: str
+    key: tuple[str, ...]
+    name: str
+
+    def apply(self, drafts: Drafts) -> None:
+        serializer = _key_serializer(self.key) if self.key else None
+        drafts.add(OperatorDraft(self.uid, self.name, key_serializer=serializer, is_opened=True))
+        check_identifier("the name of an operator", self.name)
+
+
+@frozen
+class RemoveOperator:
+    uid: str
+
+    def apply(self, drafts: Drafts) -> None:
+        drafts.operator(self.uid)
+        del drafts.operators[self.uid]
+        drafts.inherit((self.uid,), ())
+
+
+@frozen
+class RenameOperator:
+    uid: str
+    to: str
+
+    def apply(self, drafts: Drafts) -> None:
+        draft = drafts.operator(self.uid)
+        drafts.check_free(self.to)
+        draft.uid = self.to
+        draft.name = self.to if draft.name == self.uid else draft.name
+        drafts.operators = {draft.uid: draft for draft in drafts.operators.values()}
+        drafts.inherit((self.uid,), (self.to,))
+
+
+@frozen
+class AddState:
+    uid: str
+    state: StateDescriptor | EntrySchema
+    entries: GivenEntries | StagedEntries
+    namespace: TypeSerializer[Any] | None
+    merge: Merge | None
+    replaces: bool
+
+    def apply(self, drafts: Drafts) -> None:
+        if not isinstance(self.state, EntrySchema):
+            _check_descriptor(self.state, StateDescriptor, "keyed state")
+        elif self.state.is_queue:
+            raise PlanError(f"{self.state.name!r} is a queue, and no state of entries; timers are given by add_timers")
+        draft = drafts.opened(self.uid)
+        # Asked for first: it says that there is no key.
+        assert draft.key_columns
+        if self.replaces:
+            if draft.state(self.state.name).schema.is_timers:
+                raise PlanError(
+                    f"operator {self.uid!r}: {self.state.name!r} are timers, and no state of entries; remove them, and "
+                    f"give others by add_timers"
+                )
+        else:
+            draft.check_free(self.state.name)
+        assert draft.key_serializer is not None
+        schema = EntrySchema.of(self.state, draft.key_serializer, self.namespace)
+        draft.states[self.state.name] = StateDraft(schema, given=[self.entries], merge=self.merge, may_collide=True)
+
+
+@frozen
+class AddTimers:
+    uid: str
+    state_name: str
+    entries: GivenEntries
+    namespace: TypeSerializer[Any] | None
+
+    def apply(self, drafts: Drafts) -> None:
+        draft = drafts.opened(self.uid)
+        assert draft.key_columns
+        assert draft.key_serializer is not None
+        schema = EntrySchema.of_timers(self.state_name, draft.key_serializer, self.namespace)
+        known = draft.states.get(self.state_name)
+        if known is None:
+            draft.check_free(self.state_name, is_timers=True)
+            draft.states[self.state_name] = StateDraft(schema, given=[self.entries], may_collide=True)
+            return
+        if not known.schema.is_like(schema):
+            raise PlanError(f"operator {self.uid!r}: the timers of {self.state_name!r} have other keys or namespaces")
+        known.given.append(self.entries)
+        known.may_collide = True
+
+
+@frozen
+class AddOperatorState:
+    uid: str
+    elements: GivenElements
+
+    def apply(self, drafts: Drafts) -> None:
+        descriptor = self.elements.descriptor
+        _check_descriptor(descriptor, OperatorStateDescriptor, "state without keys")
+        draft = drafts.opened(self.uid)
+        draft.check_free(descriptor.name)
+        draft.operator_states[descriptor.name] = OperatorStateDraft(
+            descriptor.name, descriptor.mode, given=self.elements
+        )
+
+
+@frozen
+class RemoveState:
+    uid: str
+    name: str
+
+    def apply(self, drafts: Drafts) -> None:
+        draft = drafts.opened(self.uid)
+        has_no_keys = draft.operator_state(self.name) is not None
+        if has_no_keys:
+            del draft.operator_states[self.name]
+        # A job may have both under one name: what is to be gone is gone.
+        if not has_no_keys or self.name in draft.states:
+            draft.state(self.name)
+            del draft.states[self.name]
+
+
+@frozen
+class RenameState:
+    uid: str
+    name: str
+    to: str
+
+    def apply(self, drafts: Drafts) -> None:
+        draft = drafts.opened(self.uid)
+        operator_state = draft.operator_state(self.name)
+        if operator_state is not None and self.name in draft.states:
+            raise PlanError(
+                f"operator {self.uid!r} has a state {self.name!r} with keys and one without: nobody could say which "
+                f"one is to be renamed"
+            )
+        if operator_state is not None:
+            draft.check_free(self.to)
+            operator_state.name = self.to
+            draft.operator_states = {one.name: one for one in draft.operator_states.values()}
+            return
+        state = draft.state(self.name)
+        draft.check_free(self.to, is_timers=state.schema.is_timers)
+        state.schema = state.schema.renamed(self.to)
+        draft.states = {one.schema.name: one for one in draft.states.values()}
+
+
+@frozen
+class ChangeState:
+    uid: str
+    name: str
+    descriptor: StateDescriptor
+    function: Callable[[Any], Any]
+    is_given_entries: bool
+
+    def apply(self, drafts: Drafts) -> None:
+        _check_descriptor(self.descriptor, StateDescriptor, "keyed state")
+        draft = drafts.opened(self.uid)
+        state = draft.state(self.name)
+        state.schema.check_known()
+        if state.schema.is_queue:
+            raise PlanError(f"operator {self.uid!r}: {self.name!r} is a queue; its elements have no values to change")
+        if self.descriptor.name != self.name:
+            draft.check_free(self.descriptor.name)
+        assert draft.key_serializer is not None
+        schema = EntrySchema.of_descriptor(self.descriptor, draft.key_serializer, state.schema.namespace_serializer)
+        if (schema.is_map, schema.is_timed) != (state.schema.is_map, state.schema.is_timed):
+            raise PlanError(
+                f"operator {self.uid!r}: the entries of {self.name!r} cannot become those of this descriptor: a map "
+                f"stays a map, and state with a time-to-live keeps one. Read them, and give them to a new state"
+            )
+        step: Step = ChangeEntries(self.function) if self.is_given_entries else ChangeValues(self.function)
+        state.put_behind(step)
+        # Other bytes have another order, and two user keys may be one in the new type.
+        state.may_collide |= not schema.has_user_keys_of(state.schema)
+        state.schema = schema
+        draft.states = {one.schema.name: one for one in draft.states.values()}
+
+
+@frozen
+class Keep:
+    uid: str
+    step: KeepKeys | KeepEntries
+    states: tuple[str, ...] | None
+
+    def apply(self, drafts: Drafts) -> None:
+        draft = drafts.opened(self.uid)
+        assert self.step.change_number is not None
+        kept = "keep_entries" if self.step.looks_at_values else "keep_keys"
+        drafts.keeping[self.step.change_number] = f"{kept} of operator {self.uid!r}"
+        for name in tuple(draft.states) if self.states is None else self.states:
+            state = draft.state(name)
+            if self.step.looks_at_values:
+                state.schema.check_known()
+            state.put_behind(self.step)
+
+
+@frozen
+class KeepElements:
+    uid: str
+    name: str
+    predicate: Callable[[Any], bool]
+    number: int
+
+    def apply(self, drafts: Drafts) -> None:
+        draft = drafts.opened(self.uid)
+        drafts.keeping[self.number] = f"keep_elements of state {self.name!r} of operator {self.uid!r}"
+        state = draft.operator_state(self.name)
+        if state is None:
+            known = ", ".join(draft.operator_states) or "none"
+            raise PlanError(f"operator {self.uid!r} has no operator state {shown(self.name)}; it has {known}")
+        state.predicates.append((self.predicate, self.number))
+
+
+@frozen
+class ChangeKeysOf:
+    uid: str
+    function: Callable[[Any], Any]
+    key: tuple[str, ...]
+    merge: Mapping[str, Merge]
+
+    def apply(self, drafts: Drafts) -> None:
+        draft = drafts.opened(self.uid)
+        assert draft.key_columns
+        serializer = _key_serializer(self.key)
+        draft.check_mergeable(self.merge)
+        for name, state in draft.states.items():
+            state.put_behind(ChangeKeys(self.function))
+            state.schema = state.schema.with_key(serializer)
+            state.merge = self.merge.get(name, state.merge)
+            state.may_collide = True
+        draft.key_serializer = serializer
+        draft.is_placed_anew = True
+
+
+@frozen
+class MigrateOperator:
+    uid: str
+    registered: tuple[tuple[Descriptor, TypeSerializer[Any]], ...]
+
+    def apply(self, drafts: Drafts) -> None:
+        draft = drafts.operator(self.uid)
+        if draft.is_opened:
+            raise PlanError(f"operator {self.uid!r} is changed; migrate it by another plan, before or behind that")
+        draft.registered = self.registered
+
+
+@frozen
+class ChangeMaxParallelism:
+    max_parallelism: int
+
+    def apply(self, drafts: Drafts) -> None:
+        _check_whole_number("max_parallelism", self.max_parallelism)
+        if drafts.max_parallelism == self.max_parallelism:
+            return
+        drafts.max_parallelism = self.max_parallelism
+        for uid in tuple(drafts.operators):
+            draft = drafts.opened(uid)
+            draft.is_placed_anew = True
+            for state in draft.states.values():
+                state.check_has_keys()
+
+
+@frozen
+class ChangeParallelism:
+    parallelism: int
+
+    def apply(self, drafts: Drafts) -> None:
+        _check_whole_number("parallelism", self.parallelism)
+        drafts.parallelism = self.parallelism
+
+
+@frozen
+class Drop:
+    section: str
+
+    def apply(self, drafts: Drafts) -> None:
+        drafts.dropped.add(self.section)
+
+
+def _check_descriptor(given: object, wanted: type, what: str) -> None:
+    if not isinstance(given, wanted):
+        raise PlanError(f"{shown(given)} is no descriptor of {what}; pass the one that the job registers")
+
+
+def _check_whole_number(what: str, given: object) -> None:
+    # True is an int to Python.
+    if type(given) is not int:
+        raise PlanError(f"{what} is a whole number, not {shown(given)}")
+
+
+def _key_serializer(columns: Sequence[str]) -> TypeSerializer[Any]:
+    unknown = [repr(column) for column in columns if column not in KEY_COLUMNS]
+    if unknown or not columns:
+        raise PlanError(
+            f"{', '.join(unknown) or 'nothing'} is no type of the column of a key; there are {', '.join(KEY_COLUMNS)}"
+        )
+    return serializer_of_key(columns)

@@ -1,0 +1,252 @@
+"""What the new savepoint is to hold, as far as a plan has said: operators, their states, and where each comes from.
+
+A draft refers to stored state by operator and name, and reads none. An operator that no change has touched is not even
+opened: it has no draft of its states, and its files go on as they are. The first change that touches one makes drafts
+of all its states, by what its subtasks say together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from attrs import define, evolve, field, frozen
+
+from snapshots.errors import shown
+from statebackend.checkpoint.invariants import check_identifier
+from statebackend.savepoint.errors import PlanError
+from statebackend.savepoint.restored_state import RestoredState
+from statebackend.savepoint.rewrite.entry_schema import EntrySchema
+from statebackend.savepoint.rewrite.given_entries import GivenEntries
+from statebackend.savepoint.rewrite.staged_entries import StagedEntries
+from statebackend.savepoint.rewrite.steps import Step
+from statebackend.state.descriptors import Descriptor, check_state_name
+from statebackend.state.key_columns import columns_of_key
+from statebackend.state.operator_state_descriptors import OperatorStateDescriptor, OperatorStateMode, uid_problem
+from statebackend.state.operator_state_redistribution import operator_state_metas
+from statebackend.state.priority_queue import TIMER_STATES, timer_state_name
+from statebackend.state.state_meta import decode_meta, merge_metas
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+__all__ = ["Drafts", "GivenElements", "OperatorDraft", "OperatorStateDraft", "StateDraft", "StoredInput"]
+
+T = TypeVar("T")
+
+Merge = Callable[[Any, Any], Any]
+
+_NAMES_OF_TIMERS: Final = (timer_state_name("event", ""), timer_state_name("processing", ""))
+
+
+@frozen
+class StoredInput:
+    """A stored state that goes into a draft, and what is done with its entries on the way."""
+
+    operator_uid: str
+    state_name: str
+    schema: EntrySchema
+    steps: tuple[Step, ...] = ()
+    uncounted_steps: int = 0
+    """How many of the first steps do not tell how many entries they leave out, since others tell it."""
+
+    def behind(self, step: Step) -> StoredInput:
+        """The same with one more step."""
+        return evolve(self, steps=(*self.steps, step))
+
+    def uncounted(self) -> StoredInput:
+        """The same, of which nobody is told how many entries the steps so far leave out."""
+        return evolve(self, uncounted_steps=len(self.steps))
+
+
+@define
+class StateDraft:
+    """A keyed state: its schema, and what goes into it. ``merge`` makes one value of two under one key."""
+
+    schema: EntrySchema
+    stored: list[StoredInput] = field(factory=list)
+    given: list[GivenEntries | StagedEntries] = field(factory=list)
+    merge: Merge | None = None
+    may_collide: bool = False
+    """Whether two entries may have got one address, though each input has it once."""
+
+    def check_has_keys(self) -> None:
+        """Raises `PlanError` for a queue of what are no timers: which keys its elements are of is not known."""
+        if self.schema.is_queue and not self.schema.is_timers:
+            raise PlanError(
+                f"the elements of the queue {self.schema.name!r} are no timers, and have keys that nobody knows of; "
+                f"remove it, or leave its operator as it is"
+            )
+
+    def put_behind(self, step: Step) -> None:
+        """Has all stored entries go through one more step. Raises `PlanError` where that cannot be."""
+        self.check_has_keys()
+        if self.given:
+            raise PlanError(
+                f"the entries of {self.schema.name!r} are given by the plan itself; give them as they are to be, and "
+                f"behind the changes of what is stored"
+            )
+        self.stored = [one.behind(step) for one in self.stored]
+
+
+@frozen
+class GivenElements:
+    """Elements of a list, or entries of a broadcast state, as the caller gives them."""
+
+    descriptor: OperatorStateDescriptor
+    elements: Iterable[Any] | Mapping[Any, Any]
+
+
+@define
+class OperatorStateDraft:
+    """A state without keys: stored ones, by operator and name, with predicates that its elements have to meet."""
+
+    name: str
+    mode: OperatorStateMode
+    stored: list[tuple[str, str]] = field(factory=list)
+    schemas: tuple[Mapping[str, bytes], ...] = ()
+    """Under which stored elements were written: the envelopes of the serializers' snapshots, by role."""
+    given: GivenElements | None = None
+    predicates: list[tuple[Callable[[Any], bool], int]] = field(factory=list)
+    """Each with the number of its change."""
+
+
+@define
+class OperatorDraft:
+    """An operator. ``origins`` are the stored operators that it is made of; it is their layout if there is one."""
+
+    uid: str
+    name: str
+    origins: tuple[str, ...] = ()
+    key_serializer: TypeSerializer[Any] | None = None
+    states: dict[str, StateDraft] = field(factory=dict)
+    operator_states: dict[str, OperatorStateDraft] = field(factory=dict)
+    registered: tuple[tuple[Descriptor, TypeSerializer[Any]], ...] = ()
+    """Descriptors, each with the serializer of its namespaces, that its state is to be migrated to."""
+    is_opened: bool = False
+    is_placed_anew: bool = False
+    """Whether its keys have other key groups, or come from several operators."""
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether its state goes on as it is."""
+        return not self.is_opened and not self.registered
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The types of the columns of its keys. Raises `PlanError` if it has none, `StateRestoreError` for others."""
+        columns = () if self.key_serializer is None else columns_of_key(self.key_serializer)
+        if not columns:
+            raise PlanError(f"operator {self.uid!r} has no key, and so no keyed state")
+        return columns
+
+    def state(self, name: str) -> StateDraft:
+        """A keyed state. Raises `PlanError`, naming those there are."""
+        state = _found(self.states, name)
+        if state is None:
+            raise PlanError(f"operator {self.uid!r} has no keyed state {shown(name)}; it has {_listed(self.states)}")
+        return state
+
+    def operator_state(self, name: str) -> OperatorStateDraft | None:
+        """A state without keys; None if there is none of that name."""
+        return _found(self.operator_states, name)
+
+    def check_mergeable(self, names: Iterable[str]) -> None:
+        """Raises `PlanError` for what is no keyed state, `UnresolvableSerializerError` if its values cannot be read."""
+        for name in names:
+            self.state(name).schema.check_known()
+
+    def check_free(self, name: str, *, is_timers: bool = False) -> None:
+        """Raises `PlanError` if there is a state of that name, or no job could register, and so find, it by that.
+
+        Of a name that is none at all, `StateRegistrationError`.
+        """
+        check_state_name("a state", name)
+        if name.startswith(_NAMES_OF_TIMERS if is_timers else TIMER_STATES) is not is_timers:
+            raise PlanError(
+                f"operator {self.uid!r}: {name!r} is no name of its timers, which are found as "
+                f"{' or '.join(_NAMES_OF_TIMERS)}<service>"
+                if is_timers
+                else f"operator {self.uid!r}: names such as {name!r} are those of timers; give the state another one"
+            )
+        if name in self.states or name in self.operator_states:
+            raise PlanError(f"operator {self.uid!r} has a state {name!r} already; remove it first, or replace it")
+
+
+class Drafts:
+    """The operators of the new savepoint, by uid, in their order. Methods raise `PlanError`."""
+
+    def __init__(self, source: RestoredState | None, known: Sequence[TypeSerializer[Any]] = ()) -> None:
+        self._source = source
+        self._known = tuple(known)
+        stored = () if source is None else source.metadata.operators
+        self.operators = {one.uid: OperatorDraft(one.uid, one.name, (one.uid,)) for one in stored}
+        self.max_parallelism = None if source is None else source.metadata.max_parallelism
+        self.parallelism: int | None = None
+        self.keeping: dict[int, str] = {}
+        """The changes that leave entries out, by their numbers."""
+        self.dropped: set[str] = set()
+        """The sections of the metadata that are not carried along."""
+        self.heirs: dict[str, list[str]] = {uid: [uid] for uid in self.operators}
+        """Under which uids each stored operator goes on."""
+
+    def operator(self, uid: str) -> OperatorDraft:
+        """An operator, its states not looked at. Raises `PlanError`, naming those there are."""
+        draft = _found(self.operators, uid)
+        if draft is None:
+            raise PlanError(f"there is no operator {shown(uid)}; there are {_listed(self.operators)}")
+        return draft
+
+    def opened(self, uid: str) -> OperatorDraft:
+        """An operator whose states are changed. Raises what its meta data raises besides."""
+        draft = self.operator(uid)
+        if draft.registered:
+            raise PlanError(f"operator {uid!r} is migrated; change it by another plan, before or behind that")
+        if not draft.is_opened:
+            draft.is_opened = True
+            for origin in draft.origins:
+                self._open(draft, origin)
+        return draft
+
+    def add(self, draft: OperatorDraft) -> None:
+        """One more operator. Raises `PlanError` for a uid that is taken or is none."""
+        self.check_free(draft.uid)
+        self.operators[draft.uid] = draft
+
+    def check_free(self, uid: str) -> None:
+        """Raises `PlanError` if a uid is taken or no job takes it, `InvariantViolationError` if it is no text."""
+        check_identifier("operator uid", uid)
+        problem = uid_problem(uid)
+        if problem is not None:
+            raise PlanError(f"the uid {problem}")
+        if uid in self.operators:
+            raise PlanError(f"there is an operator {uid!r} already; remove or rename it first")
+
+    def inherit(self, former: Collection[str], heirs: Sequence[str]) -> None:
+        """Notes that what were these operators is those from here on, all at once; none if they are removed."""
+        for origin, own in self.heirs.items():
+            passed_on = [heir for uid in own for heir in (heirs if uid in former else (uid,))]
+            self.heirs[origin] = list(dict.fromkeys(passed_on))
+
+    def _open(self, draft: OperatorDraft, origin: str) -> None:
+        assert self._source is not None
+        stored = self._source.operator(origin)
+        assert stored is not None
+        metas = [decode_meta(handle.meta, len(handle.files)) for handle in stored.keyed_handles]
+        merged = merge_metas(metas)
+        if merged is not None:
+            draft.key_serializer = merged.key_snapshot.restore_serializer()
+            for meta in merged.states:
+                schema = EntrySchema.of_stored(meta, draft.key_serializer, self._known)
+                draft.states[meta.name] = StateDraft(schema, [StoredInput(origin, meta.name, schema)])
+        for one in operator_state_metas([subtask.operator for subtask in stored.subtasks]):
+            draft.operator_states[one.name] = OperatorStateDraft(
+                one.name, one.mode, [(origin, one.name)], tuple(part.envelopes for part in one.parts)
+            )
+
+
+def _found(held: Mapping[str, T], name: object) -> T | None:
+    # A plan is a program: what stands in the place of a name may be anything, and not even hashable.
+    return held.get(name) if isinstance(name, str) else None
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names) or "none"

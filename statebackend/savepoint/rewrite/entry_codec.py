@@ -1,0 +1,494 @@
+"""From entries as columns of values to rows as columns of bytes, and nothing that does not fit.
+
+What is refused is told with state, key and column. Columns that nobody changes are not encoded: their bytes go through.
+
+The times of last access of values and of lists whose elements have one each, where plans change or merge them.
+
+Keys as a job knows them: of all Python values that are one key, the one whose bytes the job looks for.
+
+Only a moment is many values: a job knows it as a datetime in `datetime.timezone.utc`, and finds nothing under the bytes
+of another zone, though they have the same key group. Here a datetime in any zone becomes that one. A datetime without a
+zone is refused: which moment it is would depend on the machine that writes the savepoint.
+
+What serializers would write and no job has for a key is refused too: None, in any column, and True for a number.
+
+From rows as columns of bytes to entries as columns of values: what `EntryReader` reads, many at a time.
+
+Only the column that is asked for is decoded.
+
+Entries on their way from rows to rows: decoded as far as somebody asks, encoded as far as somebody changed them.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from attrs import frozen
+
+from snapshots.errors import SerializationError, shown
+from statebackend.savepoint.errors import EntryError
+from statebackend.savepoint.rewrite.entry_schema import EntrySchema
+from statebackend.savepoint.rewrite.key_placement import KeyPlacement, stored_column
+from statebackend.savepoint.stored_entries import StateEntry
+from statebackend.savepoint.tables.whole_columns import whole_column
+from statebackend.state.canonical import SCHEMA
+from statebackend.state.clock import wall_clock
+from statebackend.state.descriptors import ELEMENT_ROLE
+from statebackend.state.errors import StateRestoreError
+from statebackend.state.key_columns import moment_in_utc
+from statebackend.state.state_kind import StateKind
+from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.containers.ttl import TtlValue
+from typeserializers.containers.tuples import TupleSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.records.record_serializer import AttrsSerializer
+from typeserializers.scalars.fixed_width import FixedWidthSerializer
+from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
+from typeserializers.times.python_times import PythonDateTimeSerializer
+from typeserializers.times.timers import Timer
+
+__all__ = [
+    "EntryBatch",
+    "canonical",
+    "canonical_key",
+    "decoded",
+    "encoded",
+    "encoded_keys",
+    "joined_chunks",
+    "key_of",
+    "latest_time",
+    "refused_key",
+    "stored_keys",
+    "time_or_now",
+    "times_behind",
+    "times_of_elements",
+]
+
+
+def times_behind(before: Sequence[Any], after: Any, times: Sequence[int]) -> tuple[int, ...]:
+    """The times of last access of a list that a function has made of another one: ``before`` is a copy of that.
+
+    The same list keeps its times. Nobody knows which elements of another one were which: all have the latest time, so
+    that none is gone earlier than it would have been.
+    """
+    if not isinstance(after, (list, tuple)):
+        return tuple(times)
+    try:
+        is_same = list(after) == list(before)
+    except Exception:
+        # Elements may be anybody's, and not comparable.
+        is_same = False
+    return tuple(times) if is_same else (max(times, default=0),) * len(after)
+
+
+def latest_time(times: int | Sequence[int]) -> int:
+    """The latest time there is; of a list that becomes one value, that of its elements."""
+    return times if isinstance(times, int) else max(times, default=0)
+
+
+def times_of_elements(elements: Sequence[Any], times: int | Sequence[int]) -> Sequence[int]:
+    """The time of each element: one for all, or, where the list has grown or shrunk, the last of those it had."""
+    if isinstance(times, int):
+        return [times] * len(elements)
+    return times if len(times) == len(elements) else [max(times, default=0)] * len(elements)
+
+
+def time_or_now(time_ms: int | None) -> int:
+    """The time, and that of this moment if there is none: what is given begins to live, and is not gone already."""
+    return wall_clock() if time_ms is None else time_ms
+
+
+def refused_key(serializer: TypeSerializer[Any], keys: Sequence[Any] | pa.Array) -> tuple[int, str] | None:
+    """The first of these keys that serializers would write and no job has: its place, and why; None if all are keys."""
+    if isinstance(keys, pa.Array):
+        # Of columns only those of numbers and text come as they are.
+        return (keys.is_null().index(True).as_py(), "None cannot be one") if keys.null_count else None
+    if not isinstance(serializer, TupleSerializer):
+        place = _none_or_truth(serializer, keys)
+        return None if place is None else (place, _why(keys[place], "None cannot be one"))
+    if not all(issubclass(kind, (tuple, list)) for kind in set(map(type, keys))):
+        # What is no key of several columns is for the serializer to refuse.
+        return None
+    for part, column in zip(serializer.field_serializers, zip(*keys, strict=False), strict=False):
+        place = _none_or_truth(part, column)
+        if place is not None:
+            return place, _why(column[place], "a column of it is None")
+    return None
+
+
+def _none_or_truth(serializer: TypeSerializer[Any], values: Sequence[Any]) -> int | None:
+    is_number = isinstance(serializer, FixedWidthSerializer) and serializer.value_class is int
+    refused = {type(None), bool} if is_number else {type(None)}
+    if refused.isdisjoint(map(type, values)):
+        return None
+    return next(place for place, value in enumerate(values) if type(value) in refused)
+
+
+def _why(value: Any, if_none: str) -> str:
+    return if_none if value is None else f"{shown(value)} is a truth value, and the column is one of numbers"
+
+
+def canonical_key(serializer: TypeSerializer[Any]) -> Callable[[Any], Any] | None:
+    """What makes the job's key of a value; None where every value is that itself.
+
+    The function raises `ValueError` or `OverflowError` for a datetime that is no moment of UTC's, and leaves what is no
+    key of the serializer to the serializer.
+    """
+    if isinstance(serializer, TupleSerializer):
+        moments = [index for index, part in enumerate(serializer.field_serializers) if _is_moment(part)]
+        return partial(_with_moments, moments) if moments else None
+    return _moment if _is_moment(serializer) else None
+
+
+def _is_moment(serializer: TypeSerializer[Any]) -> bool:
+    return isinstance(serializer, PythonDateTimeSerializer)
+
+
+def _with_moments(indexes: list[int], key: Any) -> Any:
+    if not isinstance(key, tuple):
+        return key
+    return tuple(_moment(part) if index in indexes else part for index, part in enumerate(key))
+
+
+def _moment(value: Any) -> Any:
+    if not isinstance(value, datetime.datetime):
+        raise ValueError("is not a datetime.datetime")
+    if value.utcoffset() is None:
+        raise ValueError("has no time zone, so it is another moment on another machine; give it one, such as UTC")
+    return moment_in_utc(value)
+
+
+_TIMESTAMP_BYTES: Final = 8
+_COUNT_BYTES: Final = 4
+
+
+def decoded(schema: EntrySchema, rows: pa.RecordBatch, column: str) -> list[Any]:
+    """A column of the entries of these rows, of which a list is one row. Raises `StateRestoreError`."""
+    if schema.is_queue:
+        timers = _read(schema, schema.serializers[ELEMENT_ROLE], rows.column("key"))
+        return list(map(_PARTS_OF_TIMERS[column], timers))
+    if column in ("value", "last_access_ms"):
+        return _values(schema, rows.column("value"), column)
+    return _read(schema, schema.values_of(column), rows.column(column))
+
+
+def key_of(schema: EntrySchema, rows: pa.RecordBatch) -> Any:
+    """The key of the first of these rows, for messages."""
+    return decoded(schema, rows.slice(0, 1), "key")[0]
+
+
+def stored_keys(schema: EntrySchema, rows: pa.RecordBatch) -> pa.Array:
+    """The bytes of the keys of these rows. Raises `StateRestoreError` for a queue of what are no timers."""
+    column = rows.column("key")
+    if not schema.is_queue:
+        return column
+    if not schema.is_timers:
+        raise StateRestoreError(
+            f"state {schema.name!r} is a queue of elements that are no timers: which keys they are of is not known"
+        )
+    if not schema.has_namespaces:
+        return pc.binary_slice(column, _TIMESTAMP_BYTES, -1)
+    return pa.array(map(schema.key_serializer.to_bytes, decoded(schema, rows, "key")), pa.binary())
+
+
+def joined_chunks(rows: pa.RecordBatch) -> bytes:
+    """The chunks of one list as one."""
+    chunks = rows.column("value").to_pylist()
+    count = sum(int.from_bytes(chunk[:_COUNT_BYTES], "big", signed=True) for chunk in chunks)
+    return count.to_bytes(_COUNT_BYTES, "big", signed=True) + b"".join(chunk[_COUNT_BYTES:] for chunk in chunks)
+
+
+def _values(schema: EntrySchema, column: pa.Array, wanted: str) -> list[Any]:
+    assert isinstance(schema.kind, StateKind)
+    values = _read(schema, schema.kind.storage_serializer(schema.serializers), column)
+    if not schema.is_timed:
+        return values
+    if schema.is_list:
+        if wanted == "value":
+            return [list(map(_value_of, elements)) for elements in values]
+        return [tuple(map(_time_of, elements)) for elements in values]
+    return list(map(_value_of if wanted == "value" else _time_of, values))
+
+
+def _read(schema: EntrySchema, serializer: TypeSerializer[Any], column: pa.Array) -> list[Any]:
+    try:
+        whole = None if _makes_records(serializer) else whole_column(serializer, column)
+        if whole is not None:
+            found: list[Any] = whole.to_pylist()
+            return found
+        return list(map(serializer.from_bytes, column.to_pylist()))
+    except Exception as error:
+        # A serializer may be anybody's: whatever it makes of bytes that do not fit, one kind of error comes out.
+        raise StateRestoreError(f"state {schema.name!r}: an entry cannot be read: {error}") from error
+
+
+def _makes_records(serializer: TypeSerializer[Any]) -> bool:
+    """Whether a column of its values has something else in the place of them."""
+    inner = serializer.inner if isinstance(serializer, NullableSerializer) else serializer
+    return isinstance(inner, AttrsSerializer)
+
+
+def _value_of(stored: TtlValue[Any]) -> Any:
+    return stored.value
+
+
+def _time_of(stored: TtlValue[Any]) -> int:
+    return stored.last_access_timestamp
+
+
+_PARTS_OF_TIMERS: Final[Mapping[str, Callable[[Timer[Any, Any]], Any]]] = {
+    "key": lambda timer: timer.key,
+    "namespace": lambda timer: timer.namespace,
+    "value": lambda timer: timer.timestamp,
+}
+
+
+Columns = Mapping[str, Sequence[Any]]
+Keys = Callable[[], Sequence[Any]]
+
+_NO_NAMESPACE: Final = VoidNamespaceSerializer().to_bytes(VOID_NAMESPACE)
+_NEVER_NONE: Final = ("namespace", "user key")
+
+
+def encoded(schema: EntrySchema, columns: Columns, keys: Keys) -> dict[str, pa.Array]:
+    """The columns of rows that these columns of entries make, without the key groups.
+
+    Raises `EntryError` for a value that does not fit, naming the state and the key: ``keys`` gives those.
+    """
+    return _Encoding(schema, keys).rows(columns)
+
+
+def encoded_keys(schema: EntrySchema, keys: Sequence[Any]) -> pa.Array:
+    """The bytes of keys. Raises `EntryError` for one that does not fit."""
+    return _Encoding(schema, lambda: keys).keys(keys)
+
+
+def canonical(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with all columns of the canonical form."""
+    count = rows.num_rows
+    columns = []
+    for field in SCHEMA:
+        if field.name in rows.schema.names:
+            columns.append(rows.column(field.name))
+        elif field.name == "namespace":
+            columns.append(pa.repeat(pa.scalar(_NO_NAMESPACE, pa.binary()), count))
+        elif field.name == "value":
+            columns.append(pa.repeat(pa.scalar(b"", pa.binary()), count))
+        else:
+            columns.append(pa.nulls(count, field.type))
+    return pa.record_batch(columns, schema=SCHEMA)
+
+
+@frozen
+class _Encoding:
+    """Entries of a schema; ``given_keys`` gives their keys, to name what is refused."""
+
+    schema: EntrySchema
+    given_keys: Keys
+
+    def rows(self, columns: Columns) -> dict[str, pa.Array]:
+        schema = self.schema
+        if schema.is_queue:
+            return {"key": self._timers(columns)}
+        rows = {"key": self.keys(columns["key"])} if "key" in columns else {}
+        for name in ("namespace", "user_key"):
+            if name in columns:
+                rows[name] = self._written(schema.values_of(name), columns[name], name.replace("_", " "))
+        if "value" in columns:
+            stored = self._stored_values(columns["value"], columns.get("last_access_ms"))
+            assert isinstance(schema.kind, StateKind)
+            rows["value"] = self._written(schema.kind.storage_serializer(schema.serializers), stored, "value")
+        return rows
+
+    def keys(self, keys: Sequence[Any]) -> pa.Array:
+        return self._written(self.schema.key_serializer, self._canonical_keys(keys), "key")
+
+    def _timers(self, columns: Columns) -> pa.Array:
+        schema = self.schema
+        spaces = columns["namespace"] if schema.has_namespaces else [VOID_NAMESPACE] * len(columns["value"])
+        self._refuse_none(spaces, "namespace", "None cannot be one")
+        timers = list(map(Timer, columns["value"], self._canonical_keys(columns["key"]), spaces))
+        return self._written(schema.serializers[ELEMENT_ROLE], timers, "timer")
+
+    def _canonical_keys(self, keys: Sequence[Any]) -> Sequence[Any]:
+        serializer = self.schema.key_serializer
+        refused = refused_key(serializer, keys)
+        if refused is not None:
+            raise self._misfit("key", refused[1], refused[0])
+        make = canonical_key(serializer)
+        if make is None:
+            return keys
+        given = keys.to_pylist() if isinstance(keys, pa.Array) else keys
+        made: list[Any] = []
+        try:
+            # What came before a refusal stays in the list, and so tells which key was refused.
+            made.extend(map(make, given))
+        except (ValueError, OverflowError) as error:
+            raise self._misfit("key", f"{shown(given[len(made)])}: {error}", len(made)) from error
+        return made
+
+    def _stored_values(self, values: Sequence[Any], times: Sequence[Any] | None) -> Sequence[Any]:
+        schema = self.schema
+        if schema.is_list:
+            self._check_lists(values)
+        elif not schema.is_map:
+            self._refuse_none(values, "value", "None means that there is no entry; leave it out")
+        if not schema.is_timed:
+            return values
+        assert times is not None
+        if not schema.is_list:
+            return list(map(TtlValue, values, map(latest_time, times)))
+        own_times = map(times_of_elements, values, times)
+        return [list(map(TtlValue, elements, own)) for elements, own in zip(values, own_times, strict=True)]
+
+    def _check_lists(self, values: Sequence[Any]) -> None:
+        for row, elements in enumerate(values):
+            if not isinstance(elements, (list, tuple)):
+                raise self._misfit("value", f"{shown(elements)} is no list", row)
+            if type(None) in set(map(type, elements)):
+                raise self._misfit("value", "None cannot be an element of a list", row)
+
+    def _refuse_none(self, values: Sequence[Any] | pa.Array, what: str, reason: str) -> None:
+        if isinstance(values, pa.Array):
+            values = values.to_pylist() if values.null_count else ()
+        if type(None) in set(map(type, values)):
+            raise self._misfit(what, reason, next(row for row, value in enumerate(values) if value is None))
+
+    def _written(self, serializer: TypeSerializer[Any], values: Sequence[Any] | pa.Array, what: str) -> pa.Array:
+        if what in _NEVER_NONE:
+            self._refuse_none(values, what, "None cannot be one")
+        whole = stored_column(serializer, values)
+        if whole is not None:
+            return whole
+        given = values.to_pylist() if isinstance(values, pa.Array) else values
+        try:
+            return pa.array(list(map(serializer.codec.write, given)), pa.binary())
+        except Exception as unclear:
+            # The bare codec tells less of what it refuses, so that is written once more.
+            for row, error in enumerate(map(partial(_refusal, serializer.to_bytes), given)):
+                if error is not None:
+                    raise self._misfit(what, str(error), row) from error
+            raise unclear
+
+    def _misfit(self, what: str, reason: str, row: int) -> EntryError:
+        place = ""
+        if what != "key":
+            key = self.given_keys()[row]
+            place = f", key {shown(key.as_py() if isinstance(key, pa.Scalar) else key)}"
+        return EntryError(f"state {self.schema.name!r}{place}: the {what} does not fit: {reason}")
+
+
+def _refusal(to_bytes: Callable[[Any], bytes], value: Any) -> SerializationError | None:
+    try:
+        to_bytes(value)
+    except SerializationError as error:
+        return error
+    return None
+
+
+class EntryBatch:
+    """Entries of one state; ``rows`` are what they were read from, ``changed`` the columns that are other ones now.
+
+    Entries that were never rows have all their columns in ``changed``.
+    """
+
+    def __init__(
+        self,
+        schema: EntrySchema,
+        rows: pa.RecordBatch | None,
+        changed: Mapping[str, Sequence[Any]],
+        read: Mapping[str, Sequence[Any]] | None = None,
+    ) -> None:
+        self.schema = schema
+        self._rows = rows
+        self._changed = dict(changed)
+        self._read = dict(read or {})
+
+    def __len__(self) -> int:
+        return self._rows.num_rows if self._rows is not None else len(next(iter(self._changed.values())))
+
+    def column(self, name: str) -> Sequence[Any]:
+        """A column of the entries: ``key``, ``namespace``, ``user_key``, ``value`` or ``last_access_ms``."""
+        if name in self._changed:
+            return self._changed[name]
+        if name not in self._read:
+            self._read[name] = decoded(self.schema, self._stored, name)
+        return self._read[name]
+
+    def entries(self) -> list[StateEntry]:
+        """The entries, which were read, as those of `Savepoint.read`."""
+        schema, groups = self.schema, self._stored.column("key_group").to_pylist()
+        nothing = [None] * len(groups)
+        spaces = self.column("namespace") if schema.has_namespaces else nothing
+        user_keys = self.column("user_key") if schema.is_map else nothing
+        times = self.column("last_access_ms") if schema.is_timed else nothing
+        return list(map(StateEntry, groups, self.column("key"), spaces, user_keys, self.column("value"), times))
+
+    def changed(self, name: str, values: Sequence[Any]) -> EntryBatch:
+        """The same entries with another column."""
+        return EntryBatch(self.schema, self._rows, {**self._changed, name: values}, self._read)
+
+    def kept(self, is_kept: Sequence[bool]) -> EntryBatch:
+        """Of entries that were read those at whose place there is True."""
+        if all(is_kept):
+            return self
+        rows = self._stored.filter(pa.array(is_kept, pa.bool_()))
+        changed, read = (
+            {name: [value for value, keep in zip(values, is_kept, strict=True) if keep] for name, values in one.items()}
+            for one in (self._changed, self._read)
+        )
+        return EntryBatch(self.schema, rows, changed, read)
+
+    def written(self, target: EntrySchema, placement: KeyPlacement | None) -> pa.RecordBatch:
+        """The rows under another schema, or the same; with a placement, in the key groups that it says.
+
+        Raises `EntryError` for a value that does not fit, `KeyHashError` for such a key.
+        """
+        needed = self._columns_to_encode(target)
+        written = (
+            encoded(target, {name: self.column(name) for name in needed}, partial(self.column, "key")) if needed else {}
+        )
+        rest = target.row_columns[1:]
+        arrays = {name: written[name] if name in written else self._stored.column(name) for name in rest}
+        if placement is not None:
+            groups = placement.of_stored(self._keys_for(target, placement, arrays))
+        else:
+            groups = self._stored.column("key_group")
+        columns = [groups, *arrays.values()]
+        return pa.RecordBatch.from_arrays(columns, names=["key_group", *arrays])
+
+    def _columns_to_encode(self, target: EntrySchema) -> tuple[str, ...]:
+        every = (*target.entry_columns, *(("last_access_ms",) if target.is_timed else ()))
+        if self._rows is None:
+            return every
+        if target.is_queue:
+            # A timer is one value; whatever changes in it, all of it is written.
+            is_other = not target.has_values_of(self.schema)
+            return every if is_other or self._changed else ()
+        fixed: tuple[str, ...] = ("key", "namespace", "user_key")
+        needed = [name for name in fixed if name in every and name in self._changed]
+        if not target.has_keys_of(self.schema) and "key" not in needed:
+            needed.append("key")
+        if not target.has_user_keys_of(self.schema) and "user_key" not in needed:
+            needed.append("user_key")
+        is_other = not target.has_values_of(self.schema)
+        if is_other or "value" in self._changed or "last_access_ms" in self._changed:
+            needed += [name for name in ("value", "last_access_ms") if name in every]
+        return tuple(needed)
+
+    def _keys_for(self, target: EntrySchema, placement: KeyPlacement, arrays: Mapping[str, pa.Array]) -> pa.Array:
+        if not target.is_queue:
+            return arrays["key"]
+        if "key" in self._changed or self._rows is None:
+            return encoded_keys(target, self.column("key"))
+        return stored_keys(self.schema, self._stored)
+
+    @property
+    def _stored(self) -> pa.RecordBatch:
+        assert self._rows is not None
+        return self._rows

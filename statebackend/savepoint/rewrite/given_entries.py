@@ -1,0 +1,225 @@
+"""Entries as a caller gives them: tuples one by one, entries that were read, or columns of Arrow; batches of them.
+
+    (key, value)            one value, a list (the value is the list), reducing and aggregating state (what was folded)
+    (key, user key, value)  a map, entry by entry
+    (key, milliseconds)     a timer
+    (key, namespace, ...)   the same in state with namespaces, such as that of windows
+    StateEntry              as `Savepoint.read` gives it, with its time of last access
+    a pyarrow table, a RecordBatchReader, or batches one by one: the columns key, namespace, user_key, value
+
+A key of several columns is a tuple, and in Arrow a struct. How many entries are taken at once follows from how many
+bytes their rows had so far: a few MiB of rows, at most twice as many entries as before, and never more than
+`_MOST_ENTRIES`, since behind small ones may come large ones. An entry that is larger by itself is taken alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from attrs import define, frozen
+
+from snapshots.errors import shown
+from statebackend.savepoint.errors import EntryError
+from statebackend.savepoint.rewrite.entry_codec import EntryBatch
+from statebackend.savepoint.rewrite.entry_schema import EntrySchema
+from statebackend.savepoint.rewrite.key_placement import KeyPlacement
+from statebackend.savepoint.stored_entries import StateEntry
+from statebackend.state.key_columns import moment_in_utc
+
+__all__ = ["GivenEntries"]
+
+_MOST_ENTRIES: Final = 1 << 10
+_MOST_ROWS_OF_ARROW: Final = 1 << 15
+_BYTES_AT_ONCE: Final = 4 << 20
+
+_UNREADABLE: Final = (ValueError, OverflowError, pa.ArrowException)
+"""What pyarrow raises for a value that Python has no object for."""
+
+
+@frozen
+class GivenEntries:
+    """Entries of one state; ``last_access_ms`` is the time of those that do not say it, if they are to live so long."""
+
+    entries: Iterable[Any]
+    last_access_ms: int
+
+    @property
+    def left_out(self) -> Counter[int]:
+        """None of them are."""
+        return Counter()
+
+    def rows(self, schema: EntrySchema, placement: KeyPlacement | None) -> Iterator[pa.RecordBatch]:
+        """The entries as rows in the key groups of the placement, which there is; raises as `EntryBatch.written`.
+
+        Raises `EntryError` for what is no entry, naming the state.
+        """
+        assert placement is not None
+        # A table is in memory already, and what is made of it is as large, unless values are there by their numbers.
+        pace = _Pace(_MOST_ENTRIES if isinstance(self.entries, pa.Table) else 1)
+        for batch in self._batches(schema, pace):
+            rows = batch.written(schema, placement)
+            pace.add(rows)
+            yield rows
+
+    def _batches(self, schema: EntrySchema, pace: _Pace) -> Iterator[EntryBatch]:
+        entries: Any = self.entries
+        if isinstance(entries, pa.Table):
+            entries = entries.to_batches()
+        elif isinstance(entries, pa.RecordBatch):
+            entries = [entries]
+        if isinstance(entries, (Mapping, str, bytes)) or not isinstance(entries, Iterable):
+            raise EntryError(
+                f"state {schema.name!r}: {shown(entries)} is no iterable of entries; an entry is a tuple "
+                f"({', '.join(schema.entry_columns)})"
+            )
+        source = iter(entries)
+        first = list(itertools.islice(source, 1))
+        are_batches = any(isinstance(one, pa.RecordBatch) for one in first)
+        make = self._of_arrow if are_batches else self._of_entries
+        return make(schema, itertools.chain(first, source), pace)
+
+    def _of_entries(self, schema: EntrySchema, entries: Iterator[Any], pace: _Pace) -> Iterator[EntryBatch]:
+        names = schema.entry_columns
+        while chunk := list(itertools.islice(entries, pace.rows(_MOST_ENTRIES))):
+            is_read = isinstance(chunk[0], StateEntry)
+            columns = self._of_state_entries(schema, chunk) if is_read else _of_tuples(schema, names, chunk)
+            yield self._with_times(schema, columns, len(chunk))
+
+    def _of_state_entries(self, schema: EntrySchema, chunk: Sequence[Any]) -> dict[str, Sequence[Any]]:
+        wrong = next((one for one in chunk if not isinstance(one, StateEntry)), None)
+        if wrong is not None:
+            raise EntryError(
+                f"state {schema.name!r}: {shown(wrong)} stands among entries that were read; give one form"
+            )
+        columns: dict[str, Sequence[Any]] = {
+            name: [getattr(entry, name) for entry in chunk] for name in schema.entry_columns
+        }
+        if schema.is_timed:
+            times = [entry.last_access_ms for entry in chunk]
+            columns["last_access_ms"] = [self.last_access_ms if one is None else one for one in times]
+        return columns
+
+    def _of_arrow(self, schema: EntrySchema, batches: Iterator[Any], pace: _Pace) -> Iterator[EntryBatch]:
+        for batch in batches:
+            if not isinstance(batch, pa.RecordBatch):
+                raise EntryError(
+                    f"state {schema.name!r}: {shown(batch)} stands among batches of pyarrow; give one form"
+                )
+            yield from self._of_batch(schema, batch, pace)
+
+    def _of_batch(self, schema: EntrySchema, batch: pa.RecordBatch, pace: _Pace) -> Iterator[EntryBatch]:
+        names = batch.schema.names
+        optional = ("last_access_ms",) if schema.is_timed and "last_access_ms" in names else ()
+        wanted = (*schema.entry_columns, *optional)
+        wrong = [
+            f"{name} is {'missing' if name not in names else 'there twice'}"
+            for name in wanted
+            if names.count(name) != 1
+        ]
+        if wrong:
+            raise EntryError(
+                f"state {schema.name!r}: a table of its entries has the columns {', '.join(schema.entry_columns)}; "
+                f"{', '.join(wrong)}, there are {', '.join(names) or 'none'}"
+            )
+        most = min(_MOST_ROWS_OF_ARROW, _fitting(batch))
+        start = 0
+        while start < batch.num_rows:
+            piece = batch.slice(start, pace.rows(most))
+            start += piece.num_rows
+            columns = {name: _values_of(piece, name, schema) for name in wanted}
+            if optional:
+                times = columns["last_access_ms"]
+                columns["last_access_ms"] = [self.last_access_ms if one is None else one for one in times]
+            yield self._with_times(schema, columns, piece.num_rows)
+
+    def _with_times(self, schema: EntrySchema, columns: dict[str, Sequence[Any]], count: int) -> EntryBatch:
+        if schema.is_timed and "last_access_ms" not in columns:
+            columns["last_access_ms"] = [self.last_access_ms] * count
+        return EntryBatch(schema, None, columns)
+
+
+@define
+class _Pace:
+    """How many entries to take next, by how many bytes the rows of the last ones had."""
+
+    _next: int = 1
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._next = min(2 * self._next, _fitting(rows), _MOST_ROWS_OF_ARROW)
+
+    def rows(self, most: int) -> int:
+        return min(self._next, most)
+
+
+def _fitting(rows: pa.RecordBatch) -> int:
+    """How many rows like these are to be in memory at once."""
+    size_bytes: int = rows.nbytes
+    count: int = rows.num_rows
+    return max(1, _BYTES_AT_ONCE * count // max(1, size_bytes))
+
+
+def _of_tuples(schema: EntrySchema, names: Sequence[str], chunk: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    # A text of two letters would pass for a pair, and a record as a dict, by the names of its fields, for one of those.
+    is_row = all(issubclass(kind, (tuple, list)) for kind in set(map(type, chunk)))
+    try:
+        columns = list(zip(*chunk, strict=True)) if is_row else []
+    except ValueError:
+        columns = []
+    if len(columns) != len(names):
+        wrong = next((one for one in chunk if not (isinstance(one, (tuple, list)) and len(one) == len(names))), None)
+        raise EntryError(
+            f"state {schema.name!r}: {shown(wrong)} is no entry of it; an entry is a tuple ({', '.join(names)})"
+        )
+    return dict(zip(names, columns, strict=True))
+
+
+def _values_of(batch: pa.RecordBatch, name: str, schema: EntrySchema) -> Sequence[Any]:
+    column = batch.column(name)
+    is_simple = pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_string(column.type)
+    if is_simple and not schema.is_timed and not schema.is_queue:
+        # Such columns are written as they are.
+        whole: Sequence[Any] = column
+        return whole
+    try:
+        return _python_values(column, is_key=name == "key")
+    except _UNREADABLE:
+        for row in range(len(column)):
+            _refuse_unreadable(batch.slice(row, 1), name, schema)
+        raise
+
+
+def _refuse_unreadable(row: pa.RecordBatch, name: str, schema: EntrySchema) -> None:
+    """Raises `EntryError` if Python has no value for that of the row."""
+    column = row.column(name)
+    try:
+        _python_values(column, is_key=name == "key")
+    except _UNREADABLE as error:
+        place = "" if name == "key" else f", key {_text_of(row.column('key'))}"
+        raise EntryError(
+            f"state {schema.name!r}{place}: the {name.replace('_', ' ')} does not fit: a column of {column.type} has "
+            f"{_text_of(column)}, for which Python has no value. Cast the column, a time to microseconds"
+        ) from error
+
+
+def _text_of(row: pa.Array) -> str:
+    try:
+        return shown(row[0].as_py())
+    except _UNREADABLE as error:
+        try:
+            return f"{row.cast(pa.string())[0]}"
+        except pa.ArrowException:
+            return f"a value ({error})"
+
+
+def _python_values(column: pa.Array, *, is_key: bool) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if is_key and pa.types.is_struct(column.type):
+        return [None if value is None else tuple(value.values()) for value in values]
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        # A column tells moments, and its zone is how they are shown: as what is read, they are in UTC.
+        return [None if value is None else moment_in_utc(value) for value in values]
+    return values

@@ -1,0 +1,206 @@
+"""The key groups of many stored keys at once, by the hash that every job uses (`statebackend.state.key_groups`).
+
+Keys that are one whole number are hashed as columns of Arrow: XXH64 of four or eight bytes is a dozen multiplications,
+rotations and exclusive ors, which Arrow computes for a column in less time than Python takes for a call. What is stored
+is big-endian, what is hashed little-endian; the column is turned around for that. Text and bytes are taken out of a
+column as a whole and hashed one by one. All other keys are decoded, each distinct key of a batch once.
+
+    hash  := XXH64 with the seed 42 of the 4 or 8 bytes       group := hash, as a signed number, modulo max_parallelism
+
+Values as stored ones, a column at a time: the inverse of `statebackend.savepoint.tables.whole_columns`, for numbers
+and text.
+
+    long, int, double    the number, big-endian: a column is turned around as a whole
+    text                 the number of its characters, and one more, in front of them: a byte each in short ASCII text
+
+A column that has anything else in it, such as a value of another class, is for its serializer to write, or to refuse.
+"""
+
+from __future__ import annotations
+
+import array
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from statebackend.savepoint.tables.whole_columns import whole_column
+from statebackend.state.key_columns import KEY_COLUMNS, serializer_of_key
+from statebackend.state.key_groups import SEED, key_group_hasher
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.fixed_width import DoubleSerializer, IntSerializer, LongSerializer
+from typeserializers.scalars.strings import StringSerializer
+
+__all__ = ["KeyPlacement", "stored_column", "turned_bytes"]
+
+
+_CODES: Final = {4: "I", 8: "Q"}
+_LONGEST_TEXT: Final = 126
+"""The most characters whose number, and one more, is a byte."""
+
+
+def stored_column(serializer: TypeSerializer[Any], values: Sequence[Any] | pa.Array) -> pa.Array | None:
+    """The bytes of the values; None if they are to be written one by one."""
+    known = _COLUMNS.get(type(serializer))
+    if known is None:
+        return None
+    data_type, python_class, write = known
+    if isinstance(values, pa.Array):
+        return write(values) if values.type == data_type and not values.null_count else None
+    if set(map(type, values)) != {python_class}:
+        return None
+    try:
+        return write(pa.array(values, data_type))
+    except (pa.ArrowException, OverflowError, UnicodeError):
+        return None
+
+
+def turned_bytes(fixed: pa.Array, width: int) -> pa.Buffer:
+    """Values of four or eight bytes each, one behind the other, between big-endian and native."""
+    start = fixed.offset * width
+    values = array.array(_CODES[width])
+    values.frombytes(memoryview(fixed.buffers()[1])[start : start + len(fixed) * width])
+    if sys.byteorder == "little":
+        values.byteswap()
+    return pa.py_buffer(values)
+
+
+def _checked_numbers(numbers: pa.Array) -> pa.Array:
+    width = numbers.type.bit_width // 8
+    turned = turned_bytes(numbers.view(pa.binary(width)), width)
+    return pa.Array.from_buffers(pa.binary(width), len(numbers), [None, turned]).cast(pa.binary())
+
+
+def _doubles(numbers: pa.Array) -> pa.Array:
+    # There is one NaN in what is stored.
+    return _checked_numbers(pc.if_else(pc.is_nan(numbers), pa.scalar(float("nan"), pa.float64()), numbers))
+
+
+def _texts(texts: pa.Array) -> pa.Array | None:
+    content = texts.cast(pa.binary())
+    lengths = pc.binary_length(content)
+    is_short = (pc.max(lengths).as_py() or 0) <= _LONGEST_TEXT
+    if not is_short or not pc.all(pc.string_is_ascii(texts), min_count=0).as_py():
+        return None
+    counts = pc.add(lengths, 1).cast(pa.uint8()).view(pa.binary(1)).cast(pa.binary())
+    return pc.binary_join_element_wise(counts, content, b"")
+
+
+_COLUMNS: Final[Mapping[type, tuple[pa.DataType, type, Callable[[pa.Array], pa.Array | None]]]] = {
+    LongSerializer: (pa.int64(), int, _checked_numbers),
+    IntSerializer: (pa.int32(), int, _checked_numbers),
+    DoubleSerializer: (pa.float64(), float, _doubles),
+    StringSerializer: (pa.string(), str, _texts),
+}
+"""What values have to be, in Arrow and in Python, and what writes a column of them."""
+
+
+_PRIME_1: Final = 0x9E3779B185EBCA87
+_PRIME_2: Final = 0xC2B2AE3D27D4EB4F
+_PRIME_3: Final = 0x165667B19E3779F9
+_PRIME_4: Final = 0x85EBCA77C2B2AE63
+_PRIME_5: Final = 0x27D4EB2F165667C5
+_WORD: Final = 1 << 64
+
+
+class KeyPlacement:
+    """From keys of these columns, stored or not, to key groups. Raises as `key_group_hasher`."""
+
+    def __init__(self, columns: Sequence[str], max_parallelism: int) -> None:
+        self._columns = tuple(columns)
+        self._max_parallelism = max_parallelism
+        self._hash = key_group_hasher(columns, max_parallelism)
+        self._read = serializer_of_key(columns).from_bytes
+        self._hash_column = _HASHED_COLUMNS.get(columns[0]) if len(columns) == 1 else None
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return KeyPlacement, (self._columns, self._max_parallelism)
+
+    def of_key(self, key: Any) -> int:
+        """The key group of one key; raises `KeyHashError` for a key that is not of the columns' types."""
+        return self._hash(key)
+
+    def of_stored(self, keys: pa.Array) -> pa.Array:
+        """The key groups of stored keys, a column of bytes, as 32-bit integers."""
+        hashes = None if self._hash_column is None else self._hash_column(keys)
+        if hashes is not None:
+            return _modulo(hashes, self._max_parallelism)
+        distinct = keys.dictionary_encode()
+        groups = [self._hash(self._read(key)) for key in distinct.dictionary.to_pylist()]
+        return pa.array(groups, pa.int32()).take(distinct.indices)
+
+
+def _number(value: int) -> pa.Scalar:
+    return pa.scalar(value % _WORD, pa.uint64())
+
+
+def _multiply(column: pa.Array, factor: int) -> pa.Array:
+    return pc.multiply(column, _number(factor))
+
+
+def _rotate(column: pa.Array, bits: int) -> pa.Array:
+    return pc.bit_wise_or(pc.shift_left(column, _number(bits)), pc.shift_right(column, _number(64 - bits)))
+
+
+def _mix(column: pa.Array, bits: int) -> pa.Array:
+    return pc.bit_wise_xor(column, pc.shift_right(column, _number(bits)))
+
+
+def _avalanche(column: pa.Array) -> pa.Array:
+    column = _multiply(_mix(column, 33), _PRIME_2)
+    return _mix(_multiply(_mix(column, 29), _PRIME_3), 32)
+
+
+def _hashed_longs(keys: pa.Array) -> pa.Array:
+    column = _numbers(keys, pa.uint64())
+    column = _multiply(_rotate(_multiply(column, _PRIME_2), 31), _PRIME_1)
+    column = pc.bit_wise_xor(column, _number(SEED + _PRIME_5 + 8))
+    return _avalanche(pc.add(_multiply(_rotate(column, 27), _PRIME_1), _number(_PRIME_4)))
+
+
+def _hashed_integers(keys: pa.Array) -> pa.Array:
+    column = _numbers(keys, pa.uint32()).cast(pa.uint64())
+    column = pc.bit_wise_xor(_multiply(column, _PRIME_1), _number(SEED + _PRIME_5 + 4))
+    return _avalanche(pc.add(_multiply(_rotate(column, 23), _PRIME_2), _number(_PRIME_3)))
+
+
+def _hashed_texts(keys: pa.Array) -> pa.Array | None:
+    return _hashed_bytes(whole_column(KEY_COLUMNS["string"], keys))
+
+
+def _hashed_binaries(keys: pa.Array) -> pa.Array | None:
+    return _hashed_bytes(whole_column(KEY_COLUMNS["binary"], keys))
+
+
+def _hashed_bytes(values: pa.Array | None) -> pa.Array | None:
+    if values is None:
+        return None
+    digest = xxhash.xxh64_intdigest
+    return pa.array([digest(value, SEED) for value in values.cast(pa.binary()).to_pylist()], pa.uint64())
+
+
+def _numbers(keys: pa.Array, data_type: pa.DataType) -> pa.Array:
+    """The stored numbers; raises `pyarrow.ArrowInvalid` for bytes of another length."""
+    width = data_type.bit_width // 8
+    turned = turned_bytes(keys.cast(pa.binary(width)), width)
+    return pa.Array.from_buffers(data_type, len(keys), [None, turned])
+
+
+def _modulo(hashes: pa.Array, divisor: int) -> pa.Array:
+    # Of the unsigned numbers first; those that are negative as signed ones are 2**64 less.
+    rest = pc.subtract(hashes, _multiply(pc.divide(hashes, _number(divisor)), divisor))
+    is_negative = pc.shift_right(hashes, _number(63))
+    less = pc.add(rest, _multiply(is_negative, -_WORD % divisor))
+    return pc.subtract(less, _multiply(pc.divide(less, _number(divisor)), divisor)).cast(pa.int32())
+
+
+_HASHED_COLUMNS: Final[Mapping[str, Callable[[pa.Array], pa.Array | None]]] = {
+    "bigint": _hashed_longs,
+    "int": _hashed_integers,
+    "string": _hashed_texts,
+    "binary": _hashed_binaries,
+}
+"""What hashes a column of stored keys of a type; None comes out where keys have to be decoded one by one."""

@@ -1,0 +1,724 @@
+"""One operator of the new savepoint: which of its states go on as files, and which as tasks, and in which parts.
+
+Where the operator keeps its key groups it keeps its subtasks, too, and each state goes the shortest way there is:
+
+    nothing has changed            its files are copied, of an operator that nobody touched all of them
+    entries change, order does not each part is rewritten by itself
+    entries are given, or come
+    from several operators         everything is collected and sorted, then written part by part
+
+Where keys get other key groups (another `max_parallelism`, other keys, operators split or merged) the parts are those
+of the new parallelism, and every state is collected. A checkpoint's files are never copied, since they are a backend's
+own: they are exported, or rewritten.
+
+Sessions of two keys that become one key: which of them a plan can lay side by side.
+
+A key has one list of its sessions, pairs of a window and of the window that its records are kept under. No two of them
+overlap or touch: a job makes one session of such, with what both hold and one timer. A plan changes state by state, and
+cannot. Laid side by side all the same, each would fire at its own end with the records of both, or none.
+
+What becomes of two entries that have got one address: one value by a function, one timer, or a refusal.
+
+The state without keys of a new savepoint: dealt out, filtered, given anew; what nobody filters is copied as files.
+
+Elements that a plan gives are one file, which the subtasks share: of a list each refers to its run of rows, of a
+broadcast state each to all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import chain, pairwise
+from typing import Any
+
+import pyarrow as pa
+from attrs import define, evolve, field, frozen
+
+from snapshots.errors import SerializationError, shown
+from statebackend.checkpoint.errors import SavepointError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.invariants import path_segment
+from statebackend.checkpoint.state_handles import KeyedStateHandle, OperatorState
+from statebackend.savepoint.errors import EntryError, PlanError, RepeatedKeyError, failed_function
+from statebackend.savepoint.export import ExportedSubtask, ExportTask
+from statebackend.savepoint.restored_state import RestoredState
+from statebackend.savepoint.rewrite.drafts import GivenElements, Merge, OperatorDraft, OperatorStateDraft, StateDraft
+from statebackend.savepoint.rewrite.entry_codec import decoded, encoded, key_of, times_behind
+from statebackend.savepoint.rewrite.entry_schema import EntrySchema
+from statebackend.savepoint.rewrite.key_placement import KeyPlacement
+from statebackend.savepoint.rewrite.new_files import (
+    CopiedFile,
+    FileInMemory,
+    LocalFile,
+    NewFile,
+    NewKeyedState,
+    NewOperator,
+    NewSubtask,
+    path_in,
+    relocated,
+)
+from statebackend.savepoint.rewrite.sorted_rows import MergingRepeated, RefusingRepeated, Repeated, fewer_runs
+from statebackend.savepoint.rewrite.staged_entries import StagedEntries
+from statebackend.savepoint.rewrite.state_tasks import (
+    Collected,
+    CollectTask,
+    RewriteTask,
+    RowSource,
+    ScratchPart,
+    StoredState,
+    ToldAs,
+    WriteTask,
+    all_runs,
+)
+from statebackend.savepoint.tables.state_tables import decoded_cell
+from statebackend.state.descriptors import Descriptor
+from statebackend.state.key_groups import KeyGroupRange, key_group_range_of_subtask
+from statebackend.state.operator_state_descriptors import OperatorStateMode
+from statebackend.state.operator_state_handles import (
+    FileSlice,
+    OperatorStateHandle,
+    OperatorStateMeta,
+    OperatorStateRow,
+    StatePart,
+    decode_operator_state,
+    encoded_rows,
+    envelopes_of,
+    read_slices,
+)
+from statebackend.state.operator_state_redistribution import redistribute
+from statebackend.state.state_meta import (
+    CANONICAL_BACKEND,
+    KeyedStateMeta,
+    StateFile,
+    StateMeta,
+    decode_meta,
+    merge_metas,
+)
+from typeserializers.containers.tuples import TupleSerializer
+from typeserializers.kernel.known_serializers import restored_with
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.times.timers import TimeWindow, TimeWindowSerializer
+
+__all__ = [
+    "Run",
+    "WritingContext",
+    "are_sessions",
+    "copied_operator",
+    "new_operator_states",
+    "overlap_of_sessions",
+    "repeated_in",
+    "with_files_at",
+    "written_operator",
+]
+
+
+Pair = tuple[TimeWindow, TimeWindow]
+
+_PAIR_OF_WINDOWS = TupleSerializer((TimeWindowSerializer(), TimeWindowSerializer()))
+
+
+def are_sessions(serializers: Mapping[str, TypeSerializer[Any]]) -> bool:
+    """Whether the elements of a list with these serializers are sessions."""
+    return list(serializers.values()) == [_PAIR_OF_WINDOWS]
+
+
+def overlap_of_sessions(sessions: Sequence[Pair]) -> str | None:
+    """Which two of a key's sessions would have to be one, with what to do; None if there are no such."""
+    for (one, _), (other, _) in pairwise(sorted(sessions)):
+        if other.start <= one.end:
+            return (
+                f"the sessions {shown(one)} and {shown(other)} would be one, and a plan cannot unite what they hold. "
+                f"Let them end first (stop the job with drain=True), or leave one out in all states (keep_entries)"
+            )
+    return None
+
+
+def repeated_in(operator_uid: str, state: StateDraft) -> Repeated | None:
+    """What is to be done with the sorted rows of a state, of which some may have one address; None if none may."""
+    if not state.may_collide:
+        return None
+    if state.schema.is_queue:
+        return MergingRepeated(_first)
+    if state.merge is not None:
+        return MergingRepeated(_Merging(state.schema, state.merge))
+    return RefusingRepeated(_Refusal(operator_uid, state.schema))
+
+
+def _first(rows: pa.RecordBatch) -> bytes:
+    """What becomes of one timer that is there twice: it has no value."""
+    return b""
+
+
+@frozen
+class _Merging:
+    """From the rows of one address to the value that the function makes of theirs, two at a time, in their order."""
+
+    schema: EntrySchema
+    function: Merge
+
+    def __call__(self, rows: pa.RecordBatch) -> bytes:
+        schema = self.schema
+        values = decoded(schema, rows, "value")
+        # The function may change the very lists that it is given.
+        elements = list(chain.from_iterable(values)) if schema.is_list else []
+        try:
+            merged = reduce(self.function, values)
+        except Exception as error:
+            # It is the user's function: whatever it raises, the place is told.
+            raise failed_function(schema.name, key_of(schema, rows), error) from error
+        overlap = overlap_of_sessions(merged) if are_sessions(schema.serializers) else None
+        if overlap is not None:
+            raise PlanError(f"state {schema.name!r}, key {shown(key_of(schema, rows))}: {overlap}. Nothing was written")
+        columns: dict[str, list[Any]] = {"value": [merged]}
+        if schema.is_timed:
+            times = decoded(schema, rows, "last_access_ms")
+            columns["last_access_ms"] = [
+                times_behind(elements, merged, sum(times, ())) if schema.is_list else max(times)
+            ]
+        value: bytes = encoded(schema, columns, lambda: [key_of(schema, rows)])["value"][0].as_py()
+        return value
+
+
+@frozen
+class _Refusal:
+    """What is raised for two entries of one address."""
+
+    uid: str
+    schema: EntrySchema
+
+    def __call__(self, rows: pa.RecordBatch) -> RepeatedKeyError:
+        schema = self.schema
+        place = [f"key {shown(key_of(schema, rows))}"]
+        place += [
+            f"{column.replace('_', ' ')} {shown(decoded(schema, rows.slice(0, 1), column)[0])}"
+            for column in ("namespace", "user_key")
+            if column in rows.schema.names
+        ]
+        return RepeatedKeyError(
+            f"operator {self.uid!r}, state {schema.name!r}: two entries have the same {', '.join(place)}. Nothing was "
+            f"written. Leave one of them out, or pass a function of two values that makes one of them (merge)"
+        )
+
+
+Result = tuple[list[OperatorStateHandle], list[NewFile], dict[str, int], dict[str, Counter[int]]]
+
+
+@frozen
+class _Reading:
+    """Where stored elements are read from, as records of which classes, and how many each change has left out."""
+
+    source: CheckpointFileSystem
+    known: tuple[TypeSerializer[Any], ...]
+    left_out: Counter[int]
+
+
+def new_operator_states(
+    draft: OperatorDraft,
+    stored: Sequence[OperatorState],
+    source: CheckpointFileSystem | None,
+    parallelism: int,
+    known: Sequence[TypeSerializer[Any]] = (),
+) -> Result:
+    """The operator state of each subtask, the files it is in, the rows of each state, and of those that elements are
+    left out of how many, by the number of the change. Predicates are given records of the classes of ``known``.
+    """
+    files: dict[str, NewFile] = {}
+    handles = [OperatorStateHandle() for _ in range(parallelism)]
+    counts: dict[str, int] = {}
+    left_out = {
+        one.name: Counter(dict.fromkeys(numbers, 0))
+        for one in draft.operator_states.values()
+        if (numbers := [number for _, number in one.predicates])
+    }
+    for state in draft.operator_states.values():
+        if state.given is not None:
+            metas = _given(draft.uid, state.name, state.given, parallelism, files)
+        else:
+            assert source is not None
+            reading = _Reading(source, tuple(known), left_out.get(state.name, Counter()))
+            metas = _stored(draft, state, stored, reading, parallelism, files)
+        counts[state.name] = sum(meta.row_count for meta in metas)
+        handles = [evolve(one, states=(*one.states, meta)) for one, meta in zip(handles, metas, strict=True)]
+    return handles, list(files.values()), counts, left_out
+
+
+def with_files_at(
+    handle: OperatorStateHandle, place: Callable[[str], str], source: CheckpointFileSystem
+) -> tuple[OperatorStateHandle, list[NewFile]]:
+    """The same state, its files copied to where ``place`` says."""
+    files: dict[str, NewFile] = {}
+    states = tuple(
+        evolve(state, parts=tuple(_copied(part, place, source, files) for part in state.parts))
+        for state in handle.states
+    )
+    return OperatorStateHandle(states), list(files.values())
+
+
+def _copied(
+    part: StatePart, place: Callable[[str], str], source: CheckpointFileSystem, files: dict[str, NewFile]
+) -> StatePart:
+    slices = []
+    for one in part.slices:
+        path = place(one.file.path)
+        files[path] = CopiedFile(path, one.file, source)
+        slices.append(FileSlice(relocated(one.file, path), one.start, one.stop))
+    return evolve(part, slices=tuple(slices))
+
+
+def _stored(
+    draft: OperatorDraft,
+    state: OperatorStateDraft,
+    stored: Sequence[OperatorState],
+    reading: _Reading,
+    parallelism: int,
+    files: dict[str, NewFile],
+) -> list[OperatorStateMeta]:
+    handles = []
+    for operator_uid, name in state.stored:
+        [operator] = [one for one in stored if one.uid == operator_uid]
+        for subtask in operator.subtasks:
+            meta = decode_operator_state(subtask.operator).state(name)
+            handles.append(OperatorStateHandle(() if meta is None else (evolve(meta, name=state.name),)))
+    parts: list[tuple[StatePart, ...]]
+    if len(handles) == parallelism:
+        parts = [tuple(part for meta in one.states for part in meta.parts) for one in handles]
+        envelopes = next(own for own in parts if own)[0].envelopes
+        parts = [own or (StatePart(envelopes),) for own in parts]
+    else:
+        parts = [one[0].carried for one in redistribute(handles, parallelism)]
+
+    def place(path: str) -> str:
+        return path_in(draft.uid, path, draft.origins)
+
+    metas = []
+    for index, own in enumerate(parts):
+        if state.predicates:
+            kept = tuple(
+                _filtered(draft.uid, state, part, f"part-{index:05d}-{number}", reading, files)
+                for number, part in enumerate(own)
+            )
+        else:
+            kept = tuple(_copied(part, place, reading.source, files) for part in own)
+        metas.append(OperatorStateMeta(state.name, state.mode, kept))
+    return metas
+
+
+def _filtered(
+    uid: str,
+    state: OperatorStateDraft,
+    part: StatePart,
+    stem: str,
+    reading: _Reading,
+    files: dict[str, NewFile],
+) -> StatePart:
+    role = "key" if state.mode is OperatorStateMode.BROADCAST else "element"
+    serializer = restored_with(part.snapshot(state.name, role), *reading.known)
+    rows = []
+    for key, value in read_slices(reading.source, part.slices):
+        cell = (key if state.mode is OperatorStateMode.BROADCAST else value) or b""
+        element = decoded_cell(state.name, serializer, cell)
+        refusing = (number for predicate, number in state.predicates if not _holds(predicate, element, state.name))
+        number = next(refusing, None)
+        if number is None:
+            rows.append((key, value))
+        else:
+            reading.left_out[number] += 1
+    return _part_of(uid, state.name, state.mode, part.envelopes, rows, stem, files)
+
+
+def _holds(predicate: Callable[[Any], bool], element: Any, name: str) -> bool:
+    try:
+        flag = predicate(element)
+    except Exception as error:
+        raise PlanError(
+            f"operator state {name!r}, {shown(element)}: a function of the plan failed with {type(error).__name__}: "
+            f"{error}. Nothing was written"
+        ) from error
+    if flag is not True and flag is not False:
+        raise PlanError(f"operator state {name!r}: a predicate returned {shown(flag)}, neither True nor False")
+    return flag
+
+
+def _part_of(
+    uid: str,
+    name: str,
+    mode: OperatorStateMode,
+    envelopes: Mapping[str, bytes],
+    rows: Sequence[OperatorStateRow],
+    stem: str,
+    files: dict[str, NewFile],
+) -> StatePart:
+    if not rows:
+        return StatePart(envelopes)
+    # A file of an earlier savepoint that is copied may have any name that follows from the state and the part.
+    own = uuid.uuid4().hex[:16]
+    path = f"operators/{path_segment(uid)}/operator={mode.value}/{path_segment(name)}/{stem}-{own}.parquet"
+    file = FileInMemory(path, encoded_rows(rows))
+    files[path] = file
+    return StatePart(envelopes, (FileSlice(file.handle, 0, len(rows)),))
+
+
+def _given(
+    uid: str, name: str, given: GivenElements, parallelism: int, files: dict[str, NewFile]
+) -> list[OperatorStateMeta]:
+    descriptor = given.descriptor
+    serializers = descriptor.serializers
+    rows = _broadcast_rows(given) if descriptor.mode is OperatorStateMode.BROADCAST else _list_rows(given)
+    # What serializers have learned while they wrote is in what they are behind it.
+    part = _part_of(uid, name, descriptor.mode, envelopes_of(serializers), rows, "part-00000", files)
+    if descriptor.mode is OperatorStateMode.BROADCAST or not part.slices:
+        return [OperatorStateMeta(name, descriptor.mode, (part,))] * parallelism
+    [whole] = part.slices
+    bounds = [whole.stop * index // parallelism for index in range(parallelism + 1)]
+    runs = [(FileSlice(whole.file, start, stop),) if start < stop else () for start, stop in itertools.pairwise(bounds)]
+    return [OperatorStateMeta(name, descriptor.mode, (evolve(part, slices=run),)) for run in runs]
+
+
+def _list_rows(given: GivenElements) -> list[OperatorStateRow]:
+    if isinstance(given.elements, (Mapping, str, bytes)) or not isinstance(given.elements, Iterable):
+        raise EntryError(
+            f"operator state {given.descriptor.name!r}: {shown(given.elements)} is no iterable of elements of a list"
+        )
+    serializer = given.descriptor.serializers["element"]
+    rows: list[OperatorStateRow] = []
+    for position, element in enumerate(given.elements):
+        if element is None:
+            raise EntryError(f"operator state {given.descriptor.name!r}: [{position}]: None cannot be an element")
+        rows.append((None, _encoded(serializer, element, given.descriptor.name)))
+    return rows
+
+
+def _broadcast_rows(given: GivenElements) -> list[OperatorStateRow]:
+    if not isinstance(given.elements, Mapping):
+        raise EntryError(
+            f"operator state {given.descriptor.name!r}: entries of a broadcast state are given as a mapping"
+        )
+    keys, values = (given.descriptor.serializers[role] for role in ("key", "value"))
+    name = given.descriptor.name
+    return [
+        (_encoded(keys, key, name), None if value is None else _encoded(values, value, name))
+        for key, value in given.elements.items()
+    ]
+
+
+def _encoded(serializer: Any, value: Any, name: str) -> bytes:
+    try:
+        encoded: bytes = serializer.to_bytes(value)
+    except SerializationError as error:
+        raise EntryError(f"operator state {name!r}: {error}") from error
+    return encoded
+
+
+Run = Callable[[Sequence[Any]], list[Any]]
+"""Runs tasks, and gives what they return in their order."""
+
+
+@frozen
+class WritingContext:
+    """What the operators of one savepoint share. ``run`` runs tasks, which work in ``scratch_directory``."""
+
+    source: RestoredState | None
+    max_parallelism: int
+    parallelism: int | None
+    scratch_directory: str
+    now_ms: int
+    run: Run
+    known: tuple[TypeSerializer[Any], ...] = ()
+    """Serializers of the program, of whose classes the functions of the plan are given records."""
+
+    def stored(self, uid: str) -> OperatorState:
+        """A stored operator. Raises `SavepointError` if it has records on their way, which no savepoint can hold."""
+        assert self.source is not None
+        operator = self.source.operator(uid)
+        assert operator is not None
+        for index, subtask in enumerate(operator.subtasks):
+            if subtask.has_records_on_their_way:
+                raise SavepointError(
+                    f"subtask {index} of operator {uid!r} has records on their way among its state, which a savepoint "
+                    f"cannot hold: take a savepoint of a checkpoint whose barriers were aligned, and rewrite that"
+                )
+        return operator
+
+
+def copied_operator(draft: OperatorDraft, context: WritingContext) -> NewOperator:
+    """An operator whose state is copied, or migrated as a start would, under the uid that it has from here on."""
+    assert context.source is not None
+    [origin] = draft.origins
+    stored, file_system = context.stored(origin), context.source.file_system
+    is_canonical = all(
+        part is None or part.format == CANONICAL_BACKEND for part in (subtask.operator for subtask in stored.subtasks)
+    ) and all(handle.backend == CANONICAL_BACKEND for handle in stored.keyed_handles)
+    rows, operator_state_rows = Counter[str](), Counter[str]()
+    if draft.registered or not is_canonical:
+        exported = _exported(stored, context, draft.registered)
+        if draft.registered:
+            for one in exported:
+                # A Counter's update adds, and keeps states without rows.
+                rows.update(one.rows)
+                operator_state_rows.update(one.operator_state_rows)
+        states = tuple(one.state for one in exported)
+        stored = OperatorState(stored.uid, stored.name, stored.max_parallelism, states)
+        file_system = _scratch_store(context)
+    files: list[NewFile] = []
+    subtasks = []
+    for subtask in stored.subtasks:
+        keyed = None
+        if subtask.keyed is not None:
+            handle = subtask.keyed
+            copies = [
+                CopiedFile(path_in(draft.uid, file.path, draft.origins), file, file_system) for file in handle.files
+            ]
+            files += copies
+            meta = decode_meta(handle.meta, len(handle.files))
+            groups = KeyGroupRange(handle.key_group_start, handle.key_group_end)
+            keyed = NewKeyedState(handle.state_id, groups, meta, tuple(one.path for one in copies))
+        operator, operator_files = with_files_at(
+            decode_operator_state(subtask.operator), lambda path: path_in(draft.uid, path, draft.origins), file_system
+        )
+        files += operator_files
+        subtasks.append(NewSubtask(keyed, operator))
+    return NewOperator(
+        draft.uid, draft.name, tuple(subtasks), tuple(files), rows, operator_state_rows, {}, draft.origins
+    )
+
+
+def _exported(
+    stored: OperatorState,
+    context: WritingContext,
+    registered: Sequence[tuple[Descriptor, TypeSerializer[Any]]],
+) -> list[ExportedSubtask]:
+    """The operator's subtasks in canonical form, in scratch space, their entries as these descriptors write them."""
+    assert context.source is not None
+    target = _scratch_store(context)
+    tasks = [
+        ExportTask(
+            stored.uid,
+            index,
+            stored.max_parallelism,
+            subtask,
+            context.source.file_system,
+            target,
+            {},
+            context.now_ms,
+            registered=registered,
+        )
+        for index, subtask in enumerate(stored.subtasks)
+    ]
+    return context.run(tasks)
+
+
+def _scratch_store(context: WritingContext) -> CheckpointFileSystem:
+    return CheckpointFileSystem.from_uri(f"{context.scratch_directory}/exported")
+
+
+def written_operator(draft: OperatorDraft, context: WritingContext) -> NewOperator:
+    """An operator whose state has changed. Raises what reading, the plan's functions and the serializers raise."""
+    return _OperatorWriting(draft, context).written()
+
+
+@define
+class _Part:
+    """One subtask in the making: its files, and of each state what is in them."""
+
+    key_groups: KeyGroupRange
+    origin: KeyedStateHandle | None
+    paths: list[str] = field(factory=list)
+    states: list[StateMeta] = field(factory=list)
+
+    def add(self, meta: StateMeta, paths: Sequence[str], state_id: str) -> None:
+        references = tuple(StateFile(len(self.paths) + number, state_id) for number in range(len(paths)))
+        self.paths += paths
+        self.states.append(meta.with_files(references))
+
+
+class _OperatorWriting:
+    def __init__(self, draft: OperatorDraft, context: WritingContext) -> None:
+        self._draft = draft
+        self._context = context
+        self._run = context.run
+        self._writing_id = uuid.uuid4().hex
+        self._files: list[NewFile] = []
+        self._rows: dict[str, int] = {}
+        self._earliest: dict[str, int] = {}
+        self._left_out: dict[str, Counter[int]] = {}
+        self._has_copied_timers = False
+        self._stored = [context.stored(uid) for uid in draft.origins]
+        self._parallelism = self._new_parallelism()
+        self._is_aligned = (
+            len(self._stored) == 1 and not draft.is_placed_anew and self._parallelism == self._stored[0].parallelism
+        )
+
+    def _new_parallelism(self) -> int:
+        wanted = self._context.parallelism
+        if wanted is None:
+            wanted = max((one.parallelism for one in self._stored), default=1)
+        return min(wanted, self._context.max_parallelism)
+
+    def written(self) -> NewOperator:
+        draft, parts = self._draft, self._parts()
+        if draft.states:
+            self._placement = None if self._keeps_key_groups else self._new_placement()
+            for state in draft.states.values():
+                self._write_state(state, parts)
+        keyed = [self._keyed_state(part) for part in parts] if parts else [None] * self._parallelism
+        operator_states, files, counts, left_out = new_operator_states(
+            draft,
+            self._stored,
+            None if self._context.source is None else self._context.source.file_system,
+            len(keyed),
+            self._context.known,
+        )
+        subtasks = tuple(NewSubtask(*both) for both in zip(keyed, operator_states, strict=True))
+        every = (*self._files, *files)
+        return NewOperator(
+            draft.uid,
+            draft.name,
+            subtasks,
+            every,
+            self._rows,
+            counts,
+            self._earliest,
+            draft.origins,
+            self._has_copied_timers,
+            {**self._left_out, **left_out},
+        )
+
+    @property
+    def _keeps_key_groups(self) -> bool:
+        return bool(self._stored) and not self._draft.is_placed_anew and not self._has_given
+
+    @property
+    def _has_given(self) -> bool:
+        return any(state.given for state in self._draft.states.values())
+
+    def _new_placement(self) -> KeyPlacement:
+        return KeyPlacement(self._draft.key_columns, self._context.max_parallelism)
+
+    def _parts(self) -> list[_Part]:
+        # Without a state it still has keys, whose types a start judges, and the next plan goes by.
+        if self._draft.key_serializer is None:
+            return []
+        if self._is_aligned and len(self._stored[0].keyed_handles) == self._parallelism:
+            return [
+                _Part(KeyGroupRange(handle.key_group_start, handle.key_group_end), handle)
+                for handle in self._stored[0].keyed_handles
+            ]
+        self._is_aligned = False
+        highest = self._context.max_parallelism
+        return [
+            _Part(key_group_range_of_subtask(index, self._parallelism, highest), None)
+            for index in range(self._parallelism)
+        ]
+
+    def _write_state(self, state: StateDraft, parts: Sequence[_Part]) -> None:
+        name, scratch = state.schema.name, self._context.scratch_directory
+        told = [ToldAs(self._draft.uid, name, index) for index in range(len(parts))]
+        if self._is_aligned and not state.given and not state.may_collide and len(state.stored) == 1:
+            [stored] = state.stored
+            is_copy = not stored.steps and stored.schema.is_like(state.schema)
+            if is_copy and all(part.origin is not None and part.origin.backend == CANONICAL_BACKEND for part in parts):
+                self._copy(name, stored.state_name, parts)
+                self._has_copied_timers |= state.schema.is_timers
+                return
+            rewrites = [
+                RewriteTask(source, state.schema, scratch, one)
+                for source, one in zip(self._sources(state), told, strict=True)
+            ]
+            self._take(name, self._run(rewrites), parts, ())
+            return
+        collected = self._collected(state)
+        repeated, runs = repeated_in(self._draft.uid, state), fewer_runs(all_runs(collected), scratch)
+        writes = [
+            WriteTask(runs, state.schema, part.key_groups, repeated, scratch, one)
+            for part, one in zip(parts, told, strict=True)
+        ]
+        self._take(name, self._run(writes), parts, collected)
+
+    def _collected(self, state: StateDraft) -> list[Collected]:
+        scratch, name = self._context.scratch_directory, state.schema.name
+        given = [one for one in state.given if not isinstance(one, StagedEntries)]
+        sources: list[RowSource] = [*self._sources(state), *given]
+        collected: list[Collected] = self._run(
+            [
+                CollectTask(source, state.schema, self._placement, scratch, ToldAs(self._draft.uid, name, index))
+                for index, source in enumerate(sources)
+            ]
+        )
+        for one in state.given:
+            if isinstance(one, StagedEntries):
+                collected += one.collected(state.schema, self._context.max_parallelism, scratch)
+        return collected
+
+    def _sources(self, state: StateDraft) -> Iterator[StoredState]:
+        source = self._context.source
+        for one in state.stored:
+            assert source is not None
+            stored = self._context.stored(one.operator_uid)
+            for handle in stored.keyed_handles:
+                yield StoredState(
+                    handle,
+                    one.state_name,
+                    source.file_system,
+                    stored.max_parallelism,
+                    one.schema,
+                    one.steps,
+                    joins_chunks=state.may_collide,
+                    uncounted_steps=one.uncounted_steps,
+                )
+
+    def _copy(self, name: str, stored_name: str, parts: Sequence[_Part]) -> None:
+        assert self._context.source is not None
+        origins = self._draft.origins
+        for part in parts:
+            assert part.origin is not None
+            meta = decode_meta(part.origin.meta, len(part.origin.files)).state(stored_name)
+            if meta is None:
+                continue
+            files = [part.origin.files[one.index] for one in meta.files]
+            copies = [
+                CopiedFile(path_in(self._draft.uid, file.path, origins), file, self._context.source.file_system)
+                for file in files
+            ]
+            self._files += copies
+            renamed = StateMeta(name, meta.kind, meta.parts)
+            part.add(renamed, [one.path for one in copies], self._writing_id)
+
+    def _take(
+        self, name: str, written: Sequence[ScratchPart], parts: Sequence[_Part], collected: Sequence[Collected]
+    ) -> None:
+        meta = self._merged_meta([*(one.meta for one in collected), *(one.meta for one in written)])
+        directory = f"operators/{path_segment(self._draft.uid)}/{path_segment(name)}"
+        for index, (one, part) in enumerate(zip(written, parts, strict=True)):
+            paths = []
+            if one.path is not None:
+                # A file of an earlier savepoint that is copied may have the name without the end.
+                paths = [f"{directory}/part-{index:05d}-{self._writing_id[:8]}.parquet"]
+                self._files.append(LocalFile(paths[0], one.path))
+            part.add(meta, paths, f"{self._writing_id}-{index}")
+        self._rows[name] = sum(one.rows for one in written)
+        left_out = [*(one.left_out for one in collected), *(one.left_out for one in written)]
+        if any(left_out):
+            self._left_out[name] = sum(left_out, Counter())
+        earliest = [one.earliest_ms for one in written if one.earliest_ms is not None]
+        if earliest:
+            self._earliest[name] = min(earliest)
+
+    def _merged_meta(self, metas: Sequence[StateMeta]) -> StateMeta:
+        first = metas[0]
+        if all(one is first or one.has_schema_of(first) for one in metas[1:]):
+            return first
+        merged = merge_metas([self._meta((one,)) for one in metas])
+        assert merged is not None
+        return merged.states[0]
+
+    def _meta(self, states: tuple[StateMeta, ...]) -> KeyedStateMeta:
+        assert self._draft.key_serializer is not None
+        return KeyedStateMeta(self._draft.key_serializer.snapshot_configuration(), 0, states)
+
+    def _keyed_state(self, part: _Part) -> NewKeyedState:
+        state_id = uuid.uuid4().hex
+        return NewKeyedState(state_id, part.key_groups, self._meta(tuple(part.states)), tuple(part.paths))

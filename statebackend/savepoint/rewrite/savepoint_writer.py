@@ -1,0 +1,448 @@
+"""Writing a savepoint by a plan, from nothing or from another savepoint or checkpoint; see the room for the order.
+
+SavepointWriter.new("/savepoints/first", max_parallelism=128).write(
+    Plan().add_operator("per shop", "string").add_state("per shop", ValueStateDescriptor("sales", int), sales)
+)
+SavepointWriter.copy_of("/savepoints/first", "/savepoints/second").write(Plan().rename_operator("per shop", "shop"))
+
+What a savepoint knows beside its state, when its operators have other uids: watermarks, timers due.
+
+A node of the graph that was renamed is known under its new uid, also where it sends to others; of one that was split,
+each part knows what the whole knew. What merged operators knew is kept only where they knew the same: an operator of
+which nothing is known begins with the next watermark, which loses nothing, since what is late by it is late by any.
+Whoever they send to knows of them what is true of both: the earlier watermark, and that they are idle if both are.
+
+Running the tasks of a plan: one after the other in this process, or in several processes of their own.
+
+Processes are started anew (`spawn`) and get their tasks pickled, so the functions of a plan must then be importable: of
+a module, not of a script's body, and no lambdas. A failure in one ends all. They tell of their progress when a task has
+ended.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import os
+import pickle
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any, Final
+
+from attrs import evolve, frozen
+
+from snapshots.errors import StateFormatError, shown
+from statebackend.checkpoint.errors import CheckpointError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.ha.services import JobServices
+from statebackend.checkpoint.metadata import (
+    CheckpointKind,
+    CheckpointMetadata,
+    InputChannel,
+    InputWatermark,
+    NodeWatermark,
+    SavepointIdentity,
+    TimersDue,
+    WatermarkState,
+)
+from statebackend.checkpoint.state_handles import FileHandle, OperatorState
+from statebackend.checkpoint.store.savepoint_directory import (
+    SavedSourceProgress,
+    abandon_savepoint_directory,
+    check_savepoint_directory,
+    create_savepoint_directory,
+    write_savepoint,
+    write_source_progress,
+)
+from statebackend.savepoint.errors import PlanError
+from statebackend.savepoint.restored_state import RestoredState
+from statebackend.savepoint.rewrite.changes import Change
+from statebackend.savepoint.rewrite.drafts import Drafts, OperatorDraft
+from statebackend.savepoint.rewrite.new_files import NewOperator
+from statebackend.savepoint.rewrite.operator_writer import WritingContext, copied_operator, written_operator
+from statebackend.savepoint.rewrite.plan import Plan
+from statebackend.savepoint.rewrite.staged_entries import scratch_space
+from statebackend.savepoint.state_location import find_state
+from statebackend.state.clock import wall_clock
+from statebackend.state.descriptors import as_serializer
+from statebackend.state.errors import StateBackendError
+from statebackend.state.key_groups import check_parallelism
+from statebackend.state.priority_queue import TimeDomain, timer_state_name
+from statebackend.state.progress import ProgressListener, no_progress
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+__all__ = ["WRITTEN_ANEW_FROM", "SavepointWriter", "TaskRunner", "WrittenSavepoint", "carried_metadata"]
+
+
+WRITTEN_ANEW_FROM: Final = "written_anew_from"
+"""The property of a savepoint that was made of another: job id, id and time of that, with slashes between them."""
+
+
+def carried_metadata(base: CheckpointMetadata, drafts: Drafts, operators: Sequence[NewOperator]) -> CheckpointMetadata:
+    """The sections of the metadata as they are to be, without operators and files."""
+    watermarks = None
+    if base.watermarks is not None and "watermarks" not in drafts.dropped:
+        nodes = _carried_nodes(base.watermarks.nodes, drafts.heirs)
+        watermarks = WatermarkState(base.watermarks.watermark_ms, base.watermarks.channels, nodes)
+    return evolve(
+        base,
+        watermarks=watermarks,
+        timers_due=_timers_due(base.timers_due, operators),
+        source_positions=None if "source_progress" in drafts.dropped else base.source_positions,
+    )
+
+
+def _carried_nodes(nodes: Sequence[NodeWatermark], heirs: Mapping[str, Sequence[str]]) -> tuple[NodeWatermark, ...]:
+    carried: dict[str, NodeWatermark | None] = {}
+    for node in nodes:
+        inputs = tuple(kept for one in node.inputs if (kept := _carried_input(one, heirs)) is not None)
+        for uid in heirs.get(node.node, (node.node,)):
+            own = evolve(node, node=uid, inputs=inputs)
+            # None stays: two that knew other things leave nothing that is known.
+            carried[uid] = own if uid not in carried or carried[uid] == own else None
+    return tuple(node for node in carried.values() if node is not None)
+
+
+def _carried_input(one: InputWatermark, heirs: Mapping[str, Sequence[str]]) -> InputWatermark | None:
+    channels: dict[str, InputChannel] = {}
+    for channel in one.channels:
+        for uid in heirs.get(channel.channel, (channel.channel,)):
+            own = evolve(channel, channel=uid)
+            channels[uid] = _earlier(channels[uid], own) if uid in channels else own
+    return InputWatermark(one.watermark_ms, tuple(channels.values())) if channels else None
+
+
+def _earlier(one: InputChannel, other: InputChannel) -> InputChannel:
+    times = (one.watermark_ms, other.watermark_ms)
+    watermark_ms = None if None in times else min(time for time in times if time is not None)
+    return InputChannel(one.channel, watermark_ms, is_idle=one.is_idle and other.is_idle)
+
+
+def _timers_due(known: Sequence[TimersDue], operators: Sequence[NewOperator]) -> tuple[TimersDue, ...]:
+    """The earliest timers of each operator.
+
+    What the former operators had is a bound for what was copied, and so may be earlier than what is there: somebody
+    then looks for a timer once, and finds none.
+    """
+    former = {one.operator_uid: one for one in known}
+    due = []
+    for operator in operators:
+        own = TimersDue(operator.uid, _earliest(operator, "event"), _earliest(operator, "processing"))
+        if operator.has_copied_timers:
+            for origin in operator.origins:
+                if origin in former:
+                    own = own.earliest(former[origin])
+        if (own.event_time_ms, own.processing_time_ms) != (None, None):
+            due.append(own)
+    return tuple(due)
+
+
+def _earliest(operator: NewOperator, domain: TimeDomain) -> int | None:
+    prefix = timer_state_name(domain, "")
+    return min((ms for name, ms in operator.earliest_timers_ms.items() if name.startswith(prefix)), default=None)
+
+
+class TaskRunner:
+    """See the module. A context: behind it no process is left."""
+
+    def __init__(self, processes: int, listener: ProgressListener) -> None:
+        if type(processes) is not int or processes < 1:
+            raise PlanError(f"processes is {processes!r}; it must be a whole number from 1 on")
+        self._listener = listener
+        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
+        if processes > 1:
+            self._pool = concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+
+    def __enter__(self) -> TaskRunner:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def run(self, tasks: Sequence[Any]) -> list[Any]:
+        """What the tasks return, in their order. Raises what the first that fails raises."""
+        if self._pool is None:
+            return [task.run(self._listener) for task in tasks]
+        results = []
+        for result, told in self._in_processes(self._pool, tasks):
+            results.append(result)
+            for one in told:
+                self._listener(one)
+        return results
+
+    def _in_processes(self, pool: concurrent.futures.ProcessPoolExecutor, tasks: Sequence[Any]) -> Iterator[Any]:
+        try:
+            # A pool tells of what cannot be pickled only when it is waited for, and not well.
+            for task in tasks:
+                pickle.dumps(task)
+        except Exception as error:
+            raise PlanError(
+                f"a task cannot go to another process: {error}. Give the plan functions of a module that can be "
+                f"imported, and entries as lists, or use one process"
+            ) from error
+        try:
+            yield from pool.map(_ran, tasks)
+        except BrokenProcessPool as error:
+            raise PlanError(
+                "a process that carried out a part of the plan has ended before it: it was killed, as by a system that "
+                "runs out of memory, or a function of the plan ended it. Nothing was written"
+            ) from error
+
+
+def _ran(task: Any) -> tuple[Any, list[Any]]:
+    last: dict[Any, Any] = {}
+
+    def keep(one: Any) -> None:
+        last[one.operation, one.operator_uid, one.state_name, one.subtask_index] = one
+
+    return task.run(keep), list(last.values())
+
+
+_REFUSALS: Final = (CheckpointError, StateBackendError, StateFormatError)
+
+
+@frozen
+class WrittenSavepoint:
+    """What was written: where, the rows of each state that was not copied as it is, by operator, its size, how long.
+
+    ``left_out`` are the rows that the plan's ``keep_...`` changes have left out, by operator and state, of states that
+    one of them looked at. ``changes_without_effect`` are those that left out nothing at all: each by its number in the
+    plan, from 1, and what it is.
+    """
+
+    uri: str
+    rows: Mapping[str, Mapping[str, int]]
+    operator_state_rows: Mapping[str, Mapping[str, int]]
+    left_out: Mapping[str, Mapping[str, int]]
+    changes_without_effect: Mapping[int, str]
+    copied_operators: tuple[str, ...]
+    files: int
+    size_bytes: int
+    duration_s: float
+
+
+class SavepointWriter:
+    """See the module; made by `new` or `copy_of`."""
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        source: RestoredState | None,
+        max_parallelism: int | None,
+        job_name: str,
+        known: Iterable[TypeSerializer[Any] | type[Any]],
+        scratch_directory: str | None,
+        processes: int,
+    ) -> None:
+        self._uri = uri
+        self._source = source
+        self._max_parallelism = max_parallelism
+        self._job_name = job_name
+        self._known = [as_serializer(one) for one in known]
+        self._scratch_directory = scratch_directory
+        self._processes = processes
+
+    @classmethod
+    def new(
+        cls,
+        uri: str | os.PathLike[str],
+        *,
+        max_parallelism: int,
+        job_name: str = "job",
+        scratch_directory: str | None = None,
+        processes: int = 1,
+    ) -> SavepointWriter:
+        """Writes to a directory that is absent or empty, what a plan adds to nothing.
+
+        ``max_parallelism`` is that of the job that is to start from it. ``scratch_directory`` is where rows are sorted,
+        by default the system's; it needs room for all of them. With ``processes`` above one, tasks run in so many.
+        """
+        return cls(uri, None, max_parallelism, job_name, (), scratch_directory, processes)
+
+    @classmethod
+    def copy_of(
+        cls,
+        source: str | os.PathLike[str],
+        uri: str | os.PathLike[str],
+        *,
+        checkpoint_id: int | None = None,
+        known: Iterable[TypeSerializer[Any] | type[Any]] = (),
+        scratch_directory: str | None = None,
+        processes: int = 1,
+        high_availability: JobServices | None = None,
+    ) -> SavepointWriter:
+        """Writes to a directory what a plan makes of a savepoint, a checkpoint or a job directory; changes neither.
+
+        ``known`` are classes of the program, as of `Savepoint.open`: functions of the plan are given records of them.
+        ``high_availability`` is how a job directory is led, as of `Savepoint.open`.
+        Raises what `Savepoint.open` raises.
+        """
+        return cls(
+            uri, find_state(source, checkpoint_id, high_availability), None, "job", known, scratch_directory, processes
+        )
+
+    def write(self, plan: Plan, progress: ProgressListener = no_progress) -> WrittenSavepoint:
+        """Carries the plan out. Nothing is at the target before all of it has been; then all, or nothing.
+
+        Raises `PlanError` for a plan that cannot be carried out, with all that is wrong; `EntryError` for an entry that
+        does not fit, `RepeatedKeyError` for two of one address, `SavepointExistsError` for a target that holds
+        something, `StorageError`, and what damaged state raises. ``progress`` is told how far it is.
+        """
+        started_s = time.monotonic()
+        check_savepoint_directory(self._uri)
+        drafts = self._drafts(plan)
+        base = self._base_metadata(drafts)
+        with scratch_space(self._scratch_directory) as scratch:
+            with TaskRunner(self._processes, progress) as runner:
+                context = WritingContext(
+                    self._source,
+                    base.max_parallelism,
+                    drafts.parallelism,
+                    scratch,
+                    wall_clock(),
+                    runner.run,
+                    tuple(self._known),
+                )
+                operators = [self._operator(draft, context) for draft in drafts.operators.values()]
+            metadata = carried_metadata(base, drafts, operators)
+            return self._placed(metadata, operators, drafts, scratch, started_s)
+
+    def _operator(self, draft: OperatorDraft, context: WritingContext) -> NewOperator:
+        return written_operator(draft, context) if draft.is_opened else copied_operator(draft, context)
+
+    def _drafts(self, plan: Plan) -> Drafts:
+        if not isinstance(plan, Plan):
+            raise PlanError(f"a Plan is needed, not {type(plan).__name__}; did the function that makes it return it?")
+        drafts = Drafts(self._source, self._known)
+        if self._source is None:
+            drafts.max_parallelism = self._max_parallelism
+        problems = []
+        for number, change in enumerate(plan.changes, 1):
+            refusal = _refusal(change, drafts)
+            if refusal is not None:
+                problems.append(f"change {number} ({type(change).__name__}): {refusal}")
+        try:
+            if type(drafts.max_parallelism) is not int:
+                raise TypeError(f"max_parallelism is a whole number, not {shown(drafts.max_parallelism)}")
+            check_parallelism(1 if drafts.parallelism is None else drafts.parallelism, drafts.max_parallelism)
+        except (ValueError, TypeError) as error:
+            problems.append(str(error))
+        if problems:
+            raise PlanError("the plan cannot be carried out; nothing was written:\n" + "\n".join(problems))
+        return drafts
+
+    def _base_metadata(self, drafts: Drafts) -> CheckpointMetadata:
+        assert drafts.max_parallelism is not None
+        if self._source is None:
+            return CheckpointMetadata(
+                checkpoint_id=0,
+                kind=CheckpointKind.SAVEPOINT,
+                job_id=uuid.uuid4().hex,
+                job_name=self._job_name,
+                timestamp_ms=wall_clock(),
+                max_parallelism=drafts.max_parallelism,
+                operators=(),
+            )
+        metadata = self._source.metadata
+        is_checkpoint = metadata.kind is CheckpointKind.CHECKPOINT
+        if metadata.sink_committables and "sinks" not in drafts.dropped:
+            raise PlanError(
+                f"sinks of the checkpoint {metadata.checkpoint_id} have output to commit "
+                f"({', '.join(sorted(metadata.sink_committables))}), which no other job can do. Start the job once and "
+                f"take a savepoint, or, if it was committed, drop it from the plan (drop_sinks)"
+            )
+        if is_checkpoint and metadata.source_positions is not None and "source_progress" not in drafts.dropped:
+            raise PlanError(
+                f"the log of what was read of the sources lies beside the checkpoint {metadata.checkpoint_id}, not in "
+                f"it: take a savepoint of the job and rewrite that, or let the sources be read anew "
+                f"(drop_source_progress)"
+            )
+        identity = SavepointIdentity(metadata.job_id, metadata.checkpoint_id, metadata.timestamp_ms)
+        now_ms = wall_clock()
+        return evolve(
+            metadata,
+            kind=CheckpointKind.SAVEPOINT,
+            # The time alone tells it from what it was made of.
+            timestamp_ms=now_ms if now_ms != metadata.timestamp_ms else now_ms + 1,
+            max_parallelism=drafts.max_parallelism,
+            operators=(),
+            parent_checkpoint_id=None,
+            parent_digest=None,
+            source_progress={},
+            source_progress_files=(),
+            sink_committables={},
+            sink_identities={},
+            properties={**metadata.properties, WRITTEN_ANEW_FROM: str(identity)},
+        )
+
+    def _placed(
+        self,
+        metadata: CheckpointMetadata,
+        operators: Sequence[NewOperator],
+        drafts: Drafts,
+        scratch: str,
+        started_s: float,
+    ) -> WrittenSavepoint:
+        with _reserved(self._uri) as target:
+            progress: tuple[FileHandle, ...] = ()
+            if self._source is not None and "source_progress" not in drafts.dropped:
+                progress = write_source_progress(
+                    target, SavedSourceProgress(self._source.file_system, self._source.metadata)
+                )
+            files: dict[str, FileHandle] = {}
+            for operator in operators:
+                for file in operator.files:
+                    if file.path not in files:
+                        files[file.path] = file.put(target, scratch)
+            states = tuple(
+                OperatorState(
+                    one.uid,
+                    one.name,
+                    metadata.max_parallelism,
+                    tuple(subtask.state(files) for subtask in one.subtasks),
+                )
+                for one in operators
+            )
+            complete = evolve(metadata, operators=states, source_progress_files=progress)
+            write_savepoint(target, complete)
+        return WrittenSavepoint(
+            target.uri,
+            {one.uid: one.rows for one in operators},
+            {one.uid: one.operator_state_rows for one in operators},
+            {one.uid: {name: counts.total() for name, counts in one.left_out.items()} for one in operators},
+            _without_effect(drafts, operators),
+            tuple(draft.uid for draft in drafts.operators.values() if draft.is_copied),
+            len(complete.files),
+            complete.size_bytes,
+            time.monotonic() - started_s,
+        )
+
+
+def _refusal(change: Change, drafts: Drafts) -> Exception | None:
+    try:
+        change.apply(drafts)
+    except _REFUSALS as error:
+        return error
+    return None
+
+
+def _without_effect(drafts: Drafts, operators: Sequence[NewOperator]) -> dict[int, str]:
+    with_effect = {
+        number for one in operators for counts in one.left_out.values() for number, count in counts.items() if count
+    }
+    return {number: change for number, change in drafts.keeping.items() if number not in with_effect}
+
+
+@contextmanager
+def _reserved(uri: str | os.PathLike[str]) -> Iterator[CheckpointFileSystem]:
+    """The target, reserved; emptied again if the block is left by an exception before the savepoint is complete."""
+    target = create_savepoint_directory(uri)
+    try:
+        yield target
+    except BaseException:
+        abandon_savepoint_directory(target)
+        raise

@@ -1,0 +1,360 @@
+"""An external sort of canonical rows: any number of them in any order, within a bounded memory.
+
+    rows, as they come          kept as columns of Arrow until they take `memory_bytes`
+    a run                       those rows, sorted by Arrow, in a file of scratch space, in batches of at most 1 MiB
+    rows, sorted                runs are merged, up to `FAN_IN` at once; more of them into longer ones first
+
+The order is that of canonical rows: (key group, key, namespace, user key), as unsigned bytes. Columns that say nothing,
+the one namespace of state without any and the null user keys of what is no map, are not there at all: nothing here is
+null. The order is stable: rows of one address stay in the order in which they were added, over all runs. That keeps the
+chunks of a list, and decides who comes first where two entries are merged.
+
+Merging looks at no row by itself. Of the batches that are at hand, one of each run, the one that ends first ends what
+can be given out: all rows up to its last are at hand. They are cut off by a binary search in each batch, put one behind
+the other in the order of the runs, and sorted by Arrow. Where two runs have rows of one address, the run that was
+written first goes first; so "up to its last row" means, in runs before it, addresses up to that one, and in runs behind
+it, addresses below it.
+
+Memory holds `memory_bytes` while rows are added (and their sorted copy while a run is written), and behind that a batch
+of each run; a row that is larger by itself is a batch of its own.
+
+Rows of one address, found among sorted rows: refused, merged by a function, or let through where they are a list's.
+
+Whether there are any is a comparison of each column with itself, shifted by one row. Only where there are some are rows
+looked at by themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from attrs import frozen
+
+from statebackend.state.canonical import BATCH_BYTES, BATCH_ROWS
+from statebackend.state.key_groups import KeyGroupRange
+
+__all__ = [
+    "MEMORY_BYTES",
+    "MOST_RUNS",
+    "MergingRepeated",
+    "RefusingRepeated",
+    "Repeated",
+    "RowSorter",
+    "Run",
+    "bounded_batches",
+    "fewer_runs",
+    "merged_runs",
+    "sorted_batch",
+]
+
+
+_DISTINCT_ADDRESS = ("key_group", "key", "namespace", "user_key")
+
+Merge = Callable[[pa.RecordBatch], bytes]
+"""From the rows of one address, in their order, to the value of the one row that takes their place."""
+
+RefuseRepeated = Callable[[pa.RecordBatch], Exception]
+"""From the first two rows of one address to what to raise."""
+
+Repeated = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What becomes of sorted rows; picklable if what it was made of is."""
+
+
+@frozen
+class RefusingRepeated:
+    """Raises the refusal for the first address that has two rows."""
+
+    refusal: RefuseRepeated
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        last: pa.RecordBatch | None = None
+        for batch in batches:
+            if last is not None and _is_same(last, batch.slice(0, 1)):
+                raise self.refusal(pa.concat_batches([last, batch.slice(0, 1)]))
+            repeats = _repeats(batch)
+            first = -1 if repeats is None else pc.index(repeats, True).as_py()
+            if first >= 0:
+                raise self.refusal(batch.slice(first, 2))
+            yield batch
+            last = batch.slice(batch.num_rows - 1)
+
+
+@frozen
+class MergingRepeated:
+    """Puts one row in the place of those of an address. Memory holds a batch, and the rows of one address."""
+
+    merge: Merge
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held: list[pa.RecordBatch] = []
+        for batch in batches:
+            if held and _is_same(held[-1], batch):
+                if _start_of_last(batch) == 0:
+                    # All of it is of the address that is held: put together once, when its last row is there.
+                    held.append(batch)
+                    continue
+                batch, held = pa.concat_batches([*held, batch]), []
+            elif held:
+                yield _merged_rows(pa.concat_batches(held), self.merge)
+                held = []
+            # The last address may go on in the next batch.
+            start = _start_of_last(batch)
+            if start:
+                yield _merged_rows(batch.slice(0, start), self.merge)
+            held = [batch.slice(start)]
+        if held:
+            yield _merged_rows(pa.concat_batches(held), self.merge)
+
+
+def _repeats(batch: pa.RecordBatch) -> pa.Array | None:
+    """For each row but the last, whether the next has the same address; None if there is no next."""
+    count = batch.num_rows - 1
+    if count < 1:
+        return None
+    same = None
+    for name in _DISTINCT_ADDRESS:
+        if name in batch.schema.names:
+            one, other = batch.column(name).slice(0, count), batch.column(name).slice(1, count)
+            equal = pc.equal(one, other)
+            same = equal if same is None else pc.and_(same, equal)
+    return same
+
+
+def _is_same(one: pa.RecordBatch, other: pa.RecordBatch) -> bool:
+    """Whether the last row of one and the first of the other have one address."""
+    return all(
+        one.column(name)[-1].as_py() == other.column(name)[0].as_py()
+        for name in _DISTINCT_ADDRESS
+        if name in one.schema.names
+    )
+
+
+def _start_of_last(batch: pa.RecordBatch) -> int:
+    repeats = _repeats(batch)
+    if repeats is None:
+        return 0
+    flags = repeats.to_pylist()
+    start = len(flags)
+    while start and flags[start - 1]:
+        start -= 1
+    return start
+
+
+def _merged_rows(batch: pa.RecordBatch, merge: Merge) -> pa.RecordBatch:
+    repeats = _repeats(batch)
+    if repeats is None or not pc.any(repeats).as_py():
+        return batch
+    if "value" not in batch.schema.names:
+        # An element of a queue has nothing that could be merged.
+        return batch.filter(pa.array([True, *(not flag for flag in repeats.to_pylist())]))
+    flags = repeats.to_pylist()
+    firsts, values = [], []
+    start = 0
+    column = batch.column("value").to_pylist()
+    for row in range(batch.num_rows):
+        if row == len(flags) or not flags[row]:
+            firsts.append(start)
+            values.append(column[start] if start == row else merge(batch.slice(start, row + 1 - start)))
+            start = row + 1
+    kept = batch.take(pa.array(firsts, pa.int64()))
+    return kept.set_column(kept.schema.get_field_index("value"), "value", pa.array(values, pa.binary()))
+
+
+MEMORY_BYTES: Final = 64 << 20
+"""How many bytes of rows are kept in memory until they are written as a run."""
+
+FAN_IN: Final = 64
+"""How many runs are merged at once."""
+
+MOST_RUNS: Final = 256
+"""How many runs of all inputs of a state are merged at once; processes have a thousand files open at most, mostly."""
+
+_RUN_BATCH_BYTES: Final = 1 << 20
+
+_ADDRESS: Final = ("key_group", "key", "namespace", "user_key")
+
+
+@frozen
+class Run:
+    """Sorted rows in a file of scratch space; picklable. ``key_groups`` are the first and last of each batch."""
+
+    path: str
+    key_groups: tuple[tuple[int, int], ...]
+    size_bytes: int
+
+    def size_within(self, wanted: KeyGroupRange) -> int:
+        """About how many bytes the rows of these key groups have."""
+        overlapping = sum(wanted.overlaps(KeyGroupRange(*held)) for held in self.key_groups)
+        return self.size_bytes * overlapping // max(1, len(self.key_groups))
+
+    def batches(self, wanted: KeyGroupRange | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows whose key group is wanted, by default all."""
+        with pa.memory_map(self.path) as source, pa.ipc.open_file(source) as file:
+            for index, held in enumerate(self.key_groups):
+                if wanted is None or wanted.contains_range(KeyGroupRange(*held)):
+                    yield file.get_batch(index)
+                elif wanted.overlaps(KeyGroupRange(*held)):
+                    batch = file.get_batch(index)
+                    groups = batch.column("key_group")
+                    yield batch.filter(
+                        pc.and_(pc.greater_equal(groups, wanted.start), pc.less_equal(groups, wanted.end))
+                    )
+
+
+class RowSorter:
+    """Takes batches of rows, which have the columns of the address that matter, and perhaps others; see the module."""
+
+    def __init__(self, directory: str, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._directory = directory
+        self._memory_bytes = memory_bytes
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+        self._runs: list[Run] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Adds rows; may write a run."""
+        if batch.num_rows:
+            self._held.append(batch)
+            self._held_bytes += batch.nbytes
+            if self._held_bytes >= self._memory_bytes:
+                self._write_held()
+
+    def finish(self) -> tuple[Run, ...]:
+        """All rows as runs, in their order, no more than `FAN_IN`; none if there are no rows."""
+        if self._held:
+            self._write_held()
+        return fewer_runs(self._runs, self._directory, FAN_IN)
+
+    def _write_held(self) -> None:
+        held = sorted_batch(_whole(self._held))
+        self._held, self._held_bytes = [], 0
+        self._runs.append(_written([held], self._directory))
+
+
+def fewer_runs(runs: Sequence[Run], directory: str, most: int = MOST_RUNS) -> tuple[Run, ...]:
+    """The rows of all runs in at most so many: neighbours become longer runs in the directory, and are removed.
+
+    Every run that is merged with others is a file that is open, and there may be as many as inputs have sorted runs.
+    """
+    held = list(runs)
+    while len(held) > most:
+        groups = [held[start : start + FAN_IN] for start in range(0, len(held), FAN_IN)]
+        held = [_merged(group, directory) if len(group) > 1 else group[0] for group in groups]
+    return tuple(held)
+
+
+def _merged(runs: Sequence[Run], directory: str) -> Run:
+    longer = _written(merged_runs(runs), directory)
+    for run in runs:
+        os.unlink(run.path)
+    return longer
+
+
+def _written(batches: Iterable[pa.RecordBatch], directory: str) -> Run:
+    path = os.path.join(directory, f"run-{uuid.uuid4().hex}.arrow")
+    key_groups: list[tuple[int, int]] = []
+    size_bytes = 0
+    writer: Any = None
+    try:
+        for batch in batches:
+            if writer is None:
+                writer = pa.ipc.new_file(path, batch.schema)
+            for piece in bounded_batches(batch, _RUN_BATCH_BYTES):
+                groups = piece.column("key_group")
+                key_groups.append((groups[0].as_py(), groups[-1].as_py()))
+                size_bytes += piece.nbytes
+                writer.write_batch(piece)
+    finally:
+        if writer is not None:
+            writer.close()
+    return Run(path, tuple(key_groups), size_bytes)
+
+
+def sorted_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows in canonical order; rows of one address keep theirs."""
+    keys = [(name, "ascending") for name in _ADDRESS if name in batch.schema.names]
+    return batch.take(pc.sort_indices(batch, sort_keys=keys))
+
+
+def bounded_batches(batch: pa.RecordBatch, most_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of at most `BATCH_ROWS` rows and so many bytes, unless one row has more."""
+    if batch.num_rows <= 1 or (batch.num_rows <= BATCH_ROWS and batch.nbytes <= most_bytes):
+        if batch.num_rows:
+            yield batch
+        return
+    # Whole batches of the most rows first, so that what is left over is one smaller batch and not all of them halves.
+    middle = BATCH_ROWS if batch.num_rows > BATCH_ROWS else batch.num_rows // 2
+    yield from bounded_batches(batch.slice(0, middle), most_bytes)
+    yield from bounded_batches(batch.slice(middle), most_bytes)
+
+
+def merged_runs(runs: Sequence[Run], wanted: KeyGroupRange | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of all runs whose key group is wanted, sorted."""
+    if len(runs) == 1:
+        yield from (batch for batch in runs[0].batches(wanted) if batch.num_rows)
+        return
+    cursors = [cursor for run in runs if (cursor := _Cursor(run.batches(wanted))).has_rows]
+    while cursors:
+        bounds = [cursor.last for cursor in cursors]
+        first = min(range(len(cursors)), key=bounds.__getitem__)
+        bound = bounds[first]
+        pieces = [cursor.cut(bound, index <= first) for index, cursor in enumerate(cursors)]
+        filled = [piece for piece in pieces if piece.num_rows]
+        yield filled[0] if len(filled) == 1 else sorted_batch(_whole(filled))
+        cursors = [cursor for cursor in cursors if cursor.has_rows]
+
+
+_Address = tuple[Any, ...]
+
+
+class _Cursor:
+    """The rows of a run that are not yet given out, a batch at a time."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._next()
+
+    def _next(self) -> None:
+        self._batch: pa.RecordBatch | None = next((batch for batch in self._batches if batch.num_rows), None)
+        if self._batch is not None:
+            self._columns = [self._batch.column(name) for name in _ADDRESS if name in self._batch.schema.names]
+
+    @property
+    def has_rows(self) -> bool:
+        return self._batch is not None
+
+    @property
+    def last(self) -> _Address:
+        assert self._batch is not None
+        return self._address(self._batch.num_rows - 1)
+
+    def cut(self, bound: _Address, with_bound: bool) -> pa.RecordBatch:
+        """Takes off the rows of the batch whose address is below the bound, or the bound itself where it counts."""
+        assert self._batch is not None
+        low, high = 0, self._batch.num_rows
+        while low < high:
+            middle = (low + high) // 2
+            address = self._address(middle)
+            if address < bound or (with_bound and address == bound):
+                low = middle + 1
+            else:
+                high = middle
+        taken, rest = self._batch.slice(0, low), self._batch.slice(low)
+        if rest.num_rows:
+            self._batch = rest
+            self._columns = [rest.column(name) for name in _ADDRESS if name in rest.schema.names]
+        else:
+            self._next()
+        return taken
+
+    def _address(self, row: int) -> _Address:
+        return tuple(column[row].as_py() for column in self._columns)
+
+
+def _whole(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

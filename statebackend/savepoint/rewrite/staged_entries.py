@@ -1,0 +1,165 @@
+"""Entries that many tasks have sorted, each its own, and left in a store that all of them see: for one writer to take.
+
+    task     stage_entries(store, ...) -> StagedPart      anywhere; sorts its entries and leaves them as files
+    driver   Plan().add_state(uid, descriptor, StagedEntries(store, parts))      merges them, finds what is there twice
+    driver   discard_staged(store, parts)                 when all is written, or has failed
+
+What a task returns is small and picklable. Nothing that a task leaves is a savepoint, nor part of one: a task that was
+run twice, or whose result never arrived, does no harm but for its files, which `discard_staged` removes by the parts
+that it is given, or all of them with the directory.
+
+Which rows a task gets does not matter. The parts have to be of one schema and one number of key groups.
+
+Scratch space: a directory of the disk that is gone with its content when what needed it has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from attrs import frozen
+
+from snapshots.errors import shown
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.state_handles import FileHandle
+from statebackend.savepoint.errors import EntryError, PlanError
+from statebackend.savepoint.rewrite.entry_codec import time_or_now
+from statebackend.savepoint.rewrite.entry_schema import EntrySchema
+from statebackend.savepoint.rewrite.given_entries import GivenEntries
+from statebackend.savepoint.rewrite.key_placement import KeyPlacement
+from statebackend.savepoint.rewrite.sorted_rows import Run
+from statebackend.savepoint.rewrite.state_tasks import Collected, CollectTask, ToldAs
+from statebackend.savepoint.type_descriptions import describe_type
+from statebackend.state.descriptors import as_serializer
+from statebackend.state.errors import StateRestoreError
+from statebackend.state.key_columns import serializer_of_key
+from statebackend.state.private_directory import PrivateDirectoryError, temporary_directory
+from statebackend.state.state_kind import StateDescriptor
+from statebackend.state.state_meta import KeyedStateMeta, StateMeta, decode_meta, encode_meta, merge_metas
+
+__all__ = ["StagedEntries", "StagedPart", "discard_staged", "scratch_space", "stage_entries"]
+
+
+@contextmanager
+def scratch_space(directory: str | None) -> Iterator[str]:
+    """A new directory inside of this one, or of the system's for such; raises `PlanError` where none can be made."""
+    with ExitStack() as made:
+        try:
+            path = made.enter_context(temporary_directory(directory))
+        except (OSError, TypeError, ValueError, PrivateDirectoryError) as error:
+            place = "the system's temporary directory" if directory is None else shown(directory)
+            raise PlanError(
+                f"no scratch space can be made in {place}: {error}. Pass scratch_directory=<a directory with room for "
+                f"all rows>. Nothing was written"
+            ) from error
+        yield path
+
+
+@frozen
+class StagedPart:
+    """What one task has left: files of sorted rows with the key groups of their batches, and how they were written."""
+
+    files: tuple[tuple[FileHandle, tuple[tuple[int, int], ...]], ...]
+    rows: int
+    meta: bytes
+    max_parallelism: int
+
+
+@frozen
+class StagedEntries:
+    """What several tasks have left of one state, to be given to `Plan.add_state` or `Plan.replace_state`."""
+
+    store: CheckpointFileSystem
+    parts: Sequence[StagedPart]
+
+    def collected(self, schema: EntrySchema, max_parallelism: int, scratch_directory: str) -> list[Collected]:
+        """The rows as runs in scratch space, in the order of the parts.
+
+        Raises `EntryError` for parts of another schema or number of key groups, `CheckpointError` for files that are
+        gone or damaged.
+        """
+        merged = _meta(schema, schema.meta())
+        collected = []
+        for part in self.parts:
+            staged = decode_meta(part.meta, 0)
+            together = _merged(merged, staged)
+            if part.max_parallelism != max_parallelism or together is None:
+                raise EntryError(
+                    f"state {schema.name!r}: entries were staged for max_parallelism {part.max_parallelism} and "
+                    f"{_described(staged)}, but are to be written for {max_parallelism} and {_described(merged)}; "
+                    f"stage and write them by the same descriptor and key"
+                )
+            merged, runs = together, []
+            for file, key_groups in part.files:
+                path = os.path.join(scratch_directory, f"run-{uuid.uuid4().hex}.arrow")
+                self.store.download(file, path)
+                runs.append(Run(path, key_groups, file.size_bytes))
+            collected.append(Collected(tuple(runs), staged.states[0], part.rows))
+        return collected
+
+
+def stage_entries(
+    store: CheckpointFileSystem,
+    state: StateDescriptor | EntrySchema,
+    key: Sequence[str],
+    entries: Iterable[Any],
+    *,
+    max_parallelism: int,
+    namespace: Any = None,
+    last_access_ms: int | None = None,
+    scratch_directory: str | None = None,
+) -> StagedPart:
+    """Sorts entries and leaves them in the store, under names that nobody gives again.
+
+    ``state`` is the descriptor, or the schema of stored state, which has its namespaces; ``key`` are the types of the
+    columns of the key, ``last_access_ms`` is as of `Plan.add_state`. Raises `EntryError` for an entry that does not
+    fit, `KeyHashError` for such a key, `PlanError` without scratch space, `StorageError`. Memory is bounded as when a
+    savepoint is written.
+    """
+    namespaces = None if namespace is None else as_serializer(namespace)
+    schema = EntrySchema.of(state, serializer_of_key(key), namespaces)
+    with scratch_space(scratch_directory) as scratch:
+        given, placement = GivenEntries(entries, time_or_now(last_access_ms)), KeyPlacement(key, max_parallelism)
+        collected = CollectTask(given, schema, placement, scratch, ToldAs("", schema.name, 0)).run()
+        files = []
+        for run in collected.runs:
+            handle = store.upload(run.path, f"staged/{os.path.basename(run.path)}")
+            files.append((handle, run.key_groups))
+    meta = encode_meta(_meta(schema, collected.meta))
+    return StagedPart(tuple(files), collected.rows, meta, max_parallelism)
+
+
+def discard_staged(store: CheckpointFileSystem, parts: Iterable[StagedPart] | None = None) -> None:
+    """Removes what tasks have left: of these parts, or, if none are named, of all."""
+    if parts is None:
+        store.delete_directory("staged")
+        return
+    for part in parts:
+        for file, _ in part.files:
+            store.delete(file.path)
+
+
+def _meta(schema: EntrySchema, state: StateMeta) -> KeyedStateMeta:
+    return KeyedStateMeta(schema.key_serializer.snapshot_configuration(), 0, (state,))
+
+
+def _merged(one: KeyedStateMeta, other: KeyedStateMeta) -> KeyedStateMeta | None:
+    """Both as one, since what serializers have learned while they wrote may differ; None if they are of two types."""
+    try:
+        merged = merge_metas((one, other))
+    except StateRestoreError:
+        return None
+    return merged if merged is not None and len(merged.states) == 1 else None
+
+
+def _described(meta: KeyedStateMeta) -> str:
+    [state] = meta.states
+    types = [f"{role} {describe_type(snapshot).name}" for role, snapshot in state.role_snapshots.items()]
+    return (
+        f"a {state.kind.name} state {state.name!r} (key {describe_type(meta.key_snapshot).name}, namespace "
+        f"{describe_type(state.namespace_snapshot).name}, {', '.join(types)})"
+    )

@@ -1,0 +1,244 @@
+"""The work on one state, in tasks that share nothing but files of scratch space: so they may run in any process.
+
+    collect    entries or stored rows -> steps -> key groups -> sorted runs        one task for each input
+    write      sorted runs of some key groups -> rows of one address -> Parquet    one task for each part of the state
+    rewrite    stored rows -> steps -> Parquet, where their order stays            one task for each part of the state
+
+A part is the rows of one range of key groups, and becomes one file. What a task gives back is small: where its files
+are, how many rows, what its serializers have become (some learn while they write), and the earliest of its timers.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from attrs import evolve, field, frozen
+
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.state_handles import KeyedStateHandle
+from statebackend.savepoint.rewrite.entry_codec import EntryBatch, canonical, decoded, joined_chunks
+from statebackend.savepoint.rewrite.entry_schema import EntrySchema
+from statebackend.savepoint.rewrite.key_placement import KeyPlacement
+from statebackend.savepoint.rewrite.sorted_rows import (
+    MEMORY_BYTES,
+    MergingRepeated,
+    Repeated,
+    RowSorter,
+    Run,
+    bounded_batches,
+    merged_runs,
+)
+from statebackend.savepoint.rewrite.steps import Step
+from statebackend.savepoint.stored_entries import stored_columns
+from statebackend.state.canonical import write_canonical_columns
+from statebackend.state.errors import StateRestoreError
+from statebackend.state.key_groups import KeyGroupRange
+from statebackend.state.progress import Operation, ProgressListener, StateProgress, no_progress
+from statebackend.state.state_meta import StateMeta, decode_meta
+
+__all__ = ["CollectTask", "Collected", "RewriteTask", "RowSource", "ScratchPart", "StoredState", "ToldAs", "WriteTask"]
+
+
+class RowSource(Protocol):
+    """Where rows come from, under the schema that they are to be written in."""
+
+    def rows(self, schema: EntrySchema, placement: KeyPlacement | None) -> Iterator[pa.RecordBatch]:
+        """The rows; in the key groups of the placement, or in those that they have."""
+
+    @property
+    def left_out(self) -> Counter[int]:
+        """How many rows were left out, by the number of the change of the plan, once all rows are taken."""
+
+
+@frozen
+class ToldAs:
+    """Of which part of which state of which operator a task tells how far it is."""
+
+    operator_uid: str
+    state_name: str
+    index: int
+
+    def progress(
+        self, listener: ProgressListener, operation: Operation, total_bytes: int | None = None
+    ) -> StateProgress:
+        """What to tell it to."""
+        return StateProgress(
+            lambda one: listener(evolve(one, subtask_index=self.index)),
+            operation,
+            self.operator_uid,
+            self.state_name,
+            total_bytes,
+        )
+
+
+@frozen
+class StoredState:
+    """One state of one subtask, as it is stored, and what is done with its entries on the way."""
+
+    handle: KeyedStateHandle
+    state_name: str
+    file_system: CheckpointFileSystem
+    max_parallelism: int
+    schema: EntrySchema
+    steps: tuple[Step, ...] = ()
+    joins_chunks: bool = False
+    """Whether a list is to be one row even if nobody looks at it: two rows of one key are then two lists."""
+    uncounted_steps: int = 0
+    left_out: Counter[int] = field(factory=Counter, init=False, eq=False)
+
+    def rows(self, schema: EntrySchema, placement: KeyPlacement | None) -> Iterator[pa.RecordBatch]:
+        """See `RowSource`. Raises what reading raises, and what the steps and the serializers raise."""
+        for batch in self._narrow_rows(schema):
+            entries = EntryBatch(self.schema, batch, {})
+            for place, step in enumerate(self.steps):
+                before, entries = len(entries), step.apply(entries)
+                if step.change_number is not None and place >= self.uncounted_steps:
+                    self.left_out[step.change_number] += before - len(entries)
+            if len(entries):
+                yield entries.written(schema, placement)
+
+    def _narrow_rows(self, schema: EntrySchema) -> Iterator[pa.RecordBatch]:
+        rows = (batch.select(list(self.schema.row_columns)) for batch in self._batches())
+        is_looked_at = not schema.has_values_of(self.schema) or any(step.looks_at_values for step in self.steps)
+        if self.schema.is_list and (self.joins_chunks or is_looked_at):
+            return MergingRepeated(joined_chunks)(rows)
+        return rows
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        meta = decode_meta(self.handle.meta, len(self.handle.files))
+        state = meta.state(self.state_name)
+        if state is None:
+            return
+        every = KeyGroupRange(0, self.max_parallelism - 1)
+        for batch in stored_columns(self.handle, meta, state, self.file_system, self.max_parallelism, (every,)):
+            if batch.column("value").null_count:
+                raise StateRestoreError(f"state {self.state_name!r} has a row that is a removal; it is no whole state")
+            yield batch
+
+
+@frozen
+class Collected:
+    """The rows of one input as sorted runs, and what the serializers were behind it."""
+
+    runs: tuple[Run, ...]
+    meta: StateMeta
+    rows: int
+    left_out: Counter[int] = field(factory=Counter)
+
+
+@frozen
+class CollectTask:
+    """Reads one input to its end, and leaves its rows sorted in the scratch directory."""
+
+    source: RowSource
+    schema: EntrySchema
+    placement: KeyPlacement | None
+    scratch_directory: str
+    told: ToldAs
+    memory_bytes: int = MEMORY_BYTES
+
+    def run(self, progress: ProgressListener = no_progress) -> Collected:
+        """Raises what the source raises."""
+        sorter, rows = RowSorter(self.scratch_directory, self.memory_bytes), 0
+        told = self.told.progress(progress, Operation.READ)
+        for batch in self.source.rows(self.schema, self.placement):
+            rows += batch.num_rows
+            sorter.add(batch)
+            told.add(batch.num_rows, batch.nbytes)
+        told.done()
+        return Collected(sorter.finish(), self.schema.meta(), rows, self.source.left_out)
+
+
+@frozen
+class ScratchPart:
+    """A file of rows in the scratch directory, or none if there are no rows."""
+
+    path: str | None
+    rows: int
+    meta: StateMeta
+    earliest_ms: int | None
+    """The earliest of its timers, of a queue of timers."""
+    left_out: Counter[int] = field(factory=Counter)
+
+
+@frozen
+class WriteTask:
+    """Merges the rows of some key groups out of sorted runs into a file."""
+
+    runs: tuple[Run, ...]
+    schema: EntrySchema
+    key_groups: KeyGroupRange
+    repeated: Repeated | None
+    scratch_directory: str
+    told: ToldAs
+
+    def run(self, progress: ProgressListener = no_progress) -> ScratchPart:
+        """Raises what ``repeated`` raises for rows of one address."""
+        rows = merged_runs(self.runs, self.key_groups)
+        kept = rows if self.repeated is None else self.repeated(rows)
+        total_bytes = sum(run.size_within(self.key_groups) for run in self.runs)
+        told = self.told.progress(progress, Operation.SAVEPOINT, total_bytes)
+        return _written(kept, self.schema, self.scratch_directory, told)
+
+
+@frozen
+class RewriteTask:
+    """Rewrites a part of a state whose rows stay in their order."""
+
+    source: RowSource
+    schema: EntrySchema
+    scratch_directory: str
+    told: ToldAs
+
+    def run(self, progress: ProgressListener = no_progress) -> ScratchPart:
+        """Raises what the source raises."""
+        told = self.told.progress(progress, Operation.SAVEPOINT)
+        written = _written(self.source.rows(self.schema, None), self.schema, self.scratch_directory, told)
+        return evolve(written, left_out=self.source.left_out)
+
+
+@frozen
+class _Earliest:
+    """The earliest timer of all batches that pass."""
+
+    schema: EntrySchema
+    found: list[int] = field(factory=list)
+
+    def watched(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            if self.schema.is_timers and batch.num_rows:
+                # Timers sort as their times do, but only within a key group.
+                first = pc.index(batch.column("key"), pc.min_max(batch.column("key"))["min"]).as_py()
+                self.found.append(decoded(self.schema, batch.slice(first, 1), "value")[0])
+            yield batch
+
+    @property
+    def earliest_ms(self) -> int | None:
+        return min(self.found, default=None)
+
+
+def _written(rows: Iterator[pa.RecordBatch], schema: EntrySchema, directory: str, told: StateProgress) -> ScratchPart:
+    path = os.path.join(directory, f"part-{uuid.uuid4().hex}.parquet")
+    earliest = _Earliest(schema)
+
+    def pieces() -> Iterator[pa.RecordBatch]:
+        for batch in earliest.watched(rows):
+            yield from bounded_batches(batch)
+            told.add(batch.num_rows, batch.nbytes)
+
+    count = write_canonical_columns(path, map(canonical, pieces()))
+    told.done()
+    if not count:
+        os.unlink(path)
+    return ScratchPart(path if count else None, count, schema.meta(), earliest.earliest_ms)
+
+
+def all_runs(collected: Sequence[Collected]) -> tuple[Run, ...]:
+    """The runs of all inputs, in the order of the inputs, which decides which of two rows of an address comes first."""
+    return tuple(run for one in collected for run in one.runs)

@@ -1,0 +1,132 @@
+"""What is done with the entries of a state on their way, step by step: kept or not, given other values or keys.
+
+A step sees a batch of entries and gives one out. What a function of the plan raises, or returns that it may not, comes
+out as a `PlanError` that names the state and the key, with the function's own exception as its cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from attrs import frozen
+
+from snapshots.errors import shown
+from statebackend.savepoint.errors import PlanError, failed_function
+from statebackend.savepoint.rewrite.entry_codec import EntryBatch, times_behind
+from statebackend.savepoint.stored_entries import StateEntry
+
+__all__ = ["ChangeEntries", "ChangeKeys", "ChangeValues", "KeepEntries", "KeepKeys", "Step"]
+
+
+class Step(Protocol):
+    """See the module."""
+
+    @property
+    def looks_at_values(self) -> bool:
+        """Whether it asks for whole values, so that the chunks of a list have to be joined before."""
+
+    @property
+    def change_number(self) -> int | None:
+        """Of a step that leaves entries out: which change of the plan, from 1, is told how many it has left out."""
+
+    def apply(self, batch: EntryBatch) -> EntryBatch:
+        """The entries behind the step."""
+
+
+@frozen
+class KeepKeys:
+    """Keeps the entries of the keys for which the predicate is True."""
+
+    predicate: Callable[[Any], bool]
+    change_number: int | None = None
+
+    looks_at_values = False
+
+    def apply(self, batch: EntryBatch) -> EntryBatch:
+        keys = batch.column("key")
+        return batch.kept(_checked_flags(batch, _called(self.predicate, keys, batch)))
+
+
+@frozen
+class KeepEntries:
+    """Keeps the entries, as `Savepoint.read` gives them, for which the predicate is True."""
+
+    predicate: Callable[[StateEntry], bool]
+    change_number: int | None = None
+
+    looks_at_values = True
+
+    def apply(self, batch: EntryBatch) -> EntryBatch:
+        return batch.kept(_checked_flags(batch, _called(self.predicate, batch.entries(), batch)))
+
+
+@frozen
+class ChangeValues:
+    """Puts what the function returns in the place of each value: of a list the whole list."""
+
+    function: Callable[[Any], Any]
+
+    looks_at_values = True
+    change_number = None
+
+    def apply(self, batch: EntryBatch) -> EntryBatch:
+        return _with_values(batch, self.function, batch.column("value"))
+
+
+@frozen
+class ChangeEntries:
+    """As `ChangeValues`, by a function that is given the whole entry."""
+
+    function: Callable[[StateEntry], Any]
+
+    looks_at_values = True
+    change_number = None
+
+    def apply(self, batch: EntryBatch) -> EntryBatch:
+        return _with_values(batch, self.function, batch.entries())
+
+
+@frozen
+class ChangeKeys:
+    """Puts what the function returns in the place of each key; namespaces, times and values stay with it."""
+
+    function: Callable[[Any], Any]
+
+    # Lists of two keys that become one must not pass for the chunks of one list.
+    looks_at_values = True
+    change_number = None
+
+    def apply(self, batch: EntryBatch) -> EntryBatch:
+        return batch.changed("key", _called(self.function, batch.column("key"), batch))
+
+
+def _with_values(batch: EntryBatch, function: Callable[[Any], Any], arguments: Sequence[Any]) -> EntryBatch:
+    if not (batch.schema.is_list and batch.schema.is_timed):
+        return batch.changed("value", _called(function, arguments, batch))
+    # A function may change the very list that it is given.
+    before = [list(value) for value in batch.column("value")]
+    values = _called(function, arguments, batch)
+    times = list(map(times_behind, before, values, batch.column("last_access_ms")))
+    return batch.changed("value", values).changed("last_access_ms", times)
+
+
+def _called(function: Callable[[Any], Any], values: Sequence[Any], batch: EntryBatch) -> list[Any]:
+    results: list[Any] = []
+    try:
+        # What came before a failure stays in the list, and so tells at which value it was.
+        results.extend(map(function, values))
+    except Exception as error:
+        # It is the user's function: whatever it raises, the place is told.
+        raise failed_function(batch.schema.name, batch.column("key")[len(results)], error) from error
+    return results
+
+
+def _checked_flags(batch: EntryBatch, flags: list[Any]) -> list[bool]:
+    for row, flag in enumerate(flags):
+        if flag is not True and flag is not False:
+            raise PlanError(
+                f"state {batch.schema.name!r}, key {shown(batch.column('key')[row])}: a predicate returned "
+                f"{shown(flag)}, which is neither True nor False. Nothing was written"
+            )
+    return flags

@@ -1,0 +1,430 @@
+"""A savepoint or checkpoint to look into, from Python: what is in it, what its types are, and its entries.
+
+    with_delays = Savepoint.open("/savepoints/flights-1")
+    for entry in with_delays.read("aircraft", "legs"):
+        print(entry.key, entry.value)
+    with_delays.read("aircraft", "legs").to_arrow()
+
+Neither Spark nor the job's program is needed. Records are stand-ins with the fields that were stored, or of the
+program's own classes where those are passed and have the same fields. Nothing is changed, and nothing is held open
+between two calls.
+
+Looking up one key: which key group it is in, and which rows of that group are its own.
+
+A key is hashed once, however many subtasks there are, and the values of other keys in its group are not decoded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import groupby
+from typing import Any, Final
+
+import pyarrow as pa
+from attrs import frozen
+
+from snapshots.errors import SerializationError, printable, shown
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.ha.services import JobServices
+from statebackend.checkpoint.metadata import CheckpointMetadata
+from statebackend.checkpoint.state_handles import KeyedStateHandle, OperatorState
+from statebackend.savepoint.errors import UnknownOperatorError, UnknownStateError
+from statebackend.savepoint.html_pages import table_fragment
+from statebackend.savepoint.restored_state import RestoredState
+from statebackend.savepoint.sizes import counted
+from statebackend.savepoint.state_entries import EntriesPart, OperatorStateElements, StateEntries
+from statebackend.savepoint.state_location import find_state
+from statebackend.savepoint.statistics import EntryStatistics, stored_files
+from statebackend.savepoint.stored_entries import stored_columns, unreadable_entry
+from statebackend.savepoint.type_descriptions import TypeDescription, describe_type
+from statebackend.state.canonical import SCHEMA, CanonicalBatch
+from statebackend.state.descriptors import ELEMENT_ROLE, as_serializer
+from statebackend.state.key_columns import columns_of_key
+from statebackend.state.key_groups import KeyGroupRange, KeyHashError, key_group_hasher
+from statebackend.state.operator_state_handles import (
+    OperatorStateHandle,
+    OperatorStateMeta,
+    StatePart,
+    decode_operator_state,
+)
+from statebackend.state.progress import Operation, ProgressListener, StateProgress, no_progress
+from statebackend.state.state_kind import TableForm
+from statebackend.state.state_meta import KeyedStateMeta, StateMeta, decode_meta
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.void import VoidNamespaceSerializerSnapshot
+from typeserializers.times.timers import Timer
+
+__all__ = ["Savepoint", "StateDescription", "StoredOperator", "StoredPart", "group_of_key", "rows_of_key"]
+
+
+def group_of_key(meta: KeyedStateMeta, key: Any, max_parallelism: int) -> int:
+    """The key group of a key of an operator; raises `KeyHashError` for a key that is not of the key's types."""
+    serializer = meta.key_snapshot.restore_serializer()
+    columns = columns_of_key(serializer)
+    key_group = key_group_hasher(columns, max_parallelism)(key)
+    # What can be hashed and is no key would be found nowhere, and nobody would know why.
+    try:
+        serializer.to_bytes(key)
+    except SerializationError as error:
+        raise KeyHashError(f"{shown(key)} is no key of the type ({', '.join(columns)}): {error}") from error
+    for column, part in zip(columns, key if len(columns) > 1 else (key,), strict=True):
+        if column == "timestamp" and part is not None and part.utcoffset() is None:
+            raise KeyHashError(
+                f"{shown(part)} has no time zone, and keys are moments: say which it is, as by tzinfo=timezone.utc"
+            )
+    return key_group
+
+
+def rows_of_key(
+    batches: Iterable[CanonicalBatch], meta: KeyedStateMeta, state: StateMeta, key: Any
+) -> Iterator[CanonicalBatch]:
+    """Those of the rows, which come sorted, that are of the key; raises `StateRestoreError` for unreadable ones."""
+    is_wanted = _of_key(meta, state, key)
+    last, is_last_wanted = None, False
+    for batch in batches:
+        kept = CanonicalBatch.empty()
+        for row in zip(*batch, strict=True):
+            # A key has many rows, one behind the other.
+            if row[1] != last:
+                last = row[1]
+                try:
+                    is_last_wanted = is_wanted(last)
+                except Exception as error:
+                    raise unreadable_entry(state.name, row[0], error) from error
+            if is_last_wanted:
+                kept.append(*row)
+        if kept.row_count:
+            yield kept
+
+
+def _of_key(meta: KeyedStateMeta, state: StateMeta, key: Any) -> Callable[[bytes], bool]:
+    if state.form is not None:
+        read_key = meta.key_snapshot.restore_serializer().from_bytes
+        return lambda data: bool(read_key(data) == key)
+    read_element = state.role_snapshots[ELEMENT_ROLE].restore_serializer().from_bytes
+
+    def is_of_key(data: bytes) -> bool:
+        element = read_element(data)
+        return isinstance(element, Timer) and bool(element.key == key)
+
+    return is_of_key
+
+
+_EVERY: Final = object()
+
+_STATE_COLUMNS: Final = ("operator", "state", "kind", "types")
+
+
+@frozen
+class StateDescription:
+    """What a state is: its kind, and the types of key, namespace, if it has any, and what is stored, by role."""
+
+    name: str
+    kind: str
+    types: Mapping[str, TypeDescription]
+
+    @property
+    def unknown(self) -> str | None:
+        """Why its entries cannot be read in this process, with what to do; None if they can."""
+        return next((one.unknown for one in self.types.values() if one.unknown), None)
+
+    def _repr_html_(self) -> str:
+        fields = [
+            (role, record.name, f"{part.name}: {part.type_name}")
+            for role, described in self.types.items()
+            for record in described.records
+            for part in record.fields
+        ]
+        roles = [(role, described.name, described.unknown) for role, described in self.types.items()]
+        return table_fragment(f"{self.kind} state {self.name}", ("role", "type", "fields"), [*roles, *fields])
+
+
+@frozen
+class StoredPart:
+    """The keyed state of one subtask."""
+
+    handle: KeyedStateHandle
+    meta: KeyedStateMeta
+
+    def holds(self, key_group: int) -> bool:
+        """Whether the subtask has that key group."""
+        return self.handle.key_group_start <= key_group <= self.handle.key_group_end
+
+
+class StoredOperator:
+    """The state of one operator: ``states`` is keyed state by name, ``operator_states`` the state without keys."""
+
+    def __init__(self, state: OperatorState, restored: RestoredState) -> None:
+        self.uid = state.uid
+        self.name = state.name
+        self.parallelism = state.parallelism
+        self.max_parallelism = state.max_parallelism
+        self.size_bytes = state.size_bytes
+        self._state = state
+        self._restored = restored
+
+    @cached_property
+    def states(self) -> Mapping[str, StateDescription]:
+        """Keyed state by name; where subtasks differ in the schema of a state, that of the first that has it."""
+        found: dict[str, StateDescription] = {}
+        for part in self.parts():
+            key = describe_type(part.meta.key_snapshot)
+            for state in part.meta.states:
+                if state.name not in found:
+                    found[state.name] = _schema(key, state)
+        return found
+
+    @cached_property
+    def operator_states(self) -> Mapping[str, OperatorStateMeta]:
+        """State without keys by name; where subtasks differ in its schema, that of the first that has it."""
+        found: dict[str, OperatorStateMeta] = {}
+        for meta in self._restored.operator_state_metas_of(self.uid):
+            found.setdefault(meta.name, meta)
+        return found
+
+    def operator_state_schema(self, name: str) -> StateDescription:
+        """What a state without keys is, its mode as its kind; of parts that differ, by the last.
+
+        Raises `StateRestoreError` if that cannot be read.
+        """
+        meta = self.operator_states[name]
+        part = meta.parts[-1]
+        return StateDescription(
+            name, meta.mode.value, {role: describe_type(part.snapshot(name, role)) for role in part.envelopes}
+        )
+
+    def parts(self) -> Sequence[StoredPart]:
+        """The keyed state of the subtasks, in the order of their key groups; decoded once."""
+        return self._parts
+
+    @cached_property
+    def _parts(self) -> Sequence[StoredPart]:
+        handles = self._state.keyed_handles
+        return tuple(StoredPart(handle, decode_meta(handle.meta, len(handle.files))) for handle in handles)
+
+    @cached_property
+    def _operator_state_of_subtasks(self) -> Sequence[OperatorStateHandle]:
+        return tuple(decode_operator_state(subtask.operator) for subtask in self._state.subtasks)
+
+    def operator_state_parts(self, state_name: str) -> Iterator[tuple[int, Sequence[StatePart]]]:
+        """The parts of a state without keys, by the index of the subtask that has them."""
+        for index, stored in enumerate(self._operator_state_of_subtasks):
+            state = stored.state(state_name)
+            if state is not None:
+                yield index, state.parts
+
+    def rows_for_people(self) -> Iterator[tuple[str, str, str, str]]:
+        """Each state: the operator, its name, its kind, its types."""
+        for name, schema in self.states.items():
+            types = ", ".join(f"{role} {described.name}" for role, described in schema.types.items())
+            yield self.uid, name, schema.kind, types
+        for name, meta in self.operator_states.items():
+            yield self.uid, name, f"{meta.mode.value}, without keys", ""
+
+    def _repr_html_(self) -> str:
+        return table_fragment(f"operator {self.uid}", _STATE_COLUMNS, self.rows_for_people())
+
+    def __repr__(self) -> str:
+        states = _names([*self.states, *self.operator_states]) or "no state"
+        return f"<operator {self.uid!r}: {states}>"
+
+
+class Savepoint:
+    """See the module. ``metadata`` is all that is durable about it beside the state itself."""
+
+    def __init__(
+        self,
+        restored: RestoredState,
+        known: Sequence[TypeSerializer[Any]] = (),
+        progress: ProgressListener = no_progress,
+    ) -> None:
+        self._restored = restored
+        self._progress = progress
+        self._known = tuple(known)
+        self.metadata: CheckpointMetadata = restored.metadata
+        self.uri = restored.file_system.uri
+        self.operators: Mapping[str, StoredOperator] = {
+            operator.uid: StoredOperator(operator, restored) for operator in restored.metadata.operators
+        }
+
+    @classmethod
+    def open(
+        cls,
+        uri: str | os.PathLike[str],
+        checkpoint_id: int | None = None,
+        *,
+        known: Iterable[TypeSerializer[Any] | type[Any]] = (),
+        high_availability: JobServices | None = None,
+        progress: ProgressListener = no_progress,
+    ) -> Savepoint:
+        """Opens a savepoint, a checkpoint, or a job directory at its newest checkpoint or at ``checkpoint_id``.
+
+        ``known`` are classes of the program, or serializers of them: records and enumerations of their names and fields
+        are then read as them. ``high_availability`` is that of the job, which one that is led through ZooKeeper needs
+        if its directory is given. ``progress`` hears how far the reading of a whole state is.
+
+        Reads the metadata, and looks whether all files are there. Raises what `find_state` raises, and
+        `UnknownTypeError` for a class that no serializer can be inferred for.
+        """
+        return cls(find_state(uri, checkpoint_id, high_availability), [as_serializer(one) for one in known], progress)
+
+    @property
+    def file_system(self) -> CheckpointFileSystem:
+        """Where its files are; `uri` is the same without the credentials that it may have been opened with."""
+        return self._restored.file_system
+
+    @property
+    def states(self) -> tuple[tuple[str, str], ...]:
+        """All keyed states, as pairs of the operator's uid and the state's name."""
+        return tuple((uid, name) for uid, operator in self.operators.items() for name in operator.states)
+
+    def schema(self, operator_uid: str, state_name: str) -> StateDescription:
+        """What a keyed state is. Raises `UnknownOperatorError` or `UnknownStateError`, naming those there are."""
+        operator = self._operator(operator_uid)
+        if state_name not in operator.states:
+            raise UnknownStateError(
+                f"operator {operator_uid!r} has no keyed state {state_name!r}; it has "
+                f"{_names(operator.states) or 'none'}"
+            )
+        return operator.states[state_name]
+
+    def read(self, operator_uid: str, state_name: str, *, key: Any = _EVERY) -> StateEntries:
+        """The entries of a keyed state, to iterate over or as tables; with ``key``, those of that key only.
+
+        A key of several columns is a tuple. Looking one up reads the rows of its key group and no others. Raises
+        `UnknownOperatorError`, `UnknownStateError` and `KeyHashError` for a key that is not of the key's types; what
+        reading raises, `StateEntries` says.
+        """
+        self.schema(operator_uid, state_name)
+        if key is _EVERY:
+            return StateEntries(self._parts_of(operator_uid, state_name), self._known)
+        stored = self._stored(operator_uid, state_name)
+        group = group_of_key(stored[0].meta, key, self.metadata.max_parallelism)
+        # One that does not hold the group has nothing of the key, and every other has all of it.
+        holding = [part for part in stored if part.holds(group)] or stored[:1]
+        return StateEntries([self._part_of_key(part, state_name, group, key) for part in holding], self._known)
+
+    def read_operator_state(self, operator_uid: str, state_name: str) -> OperatorStateElements:
+        """The elements of operator state, subtask by subtask; of broadcast state, the entries of every copy.
+
+        Raises `UnknownOperatorError` and `UnknownStateError`; what reading raises, `OperatorStateElements` says.
+        """
+        operator = self._operator(operator_uid)
+        if state_name not in operator.operator_states:
+            raise UnknownStateError(
+                f"operator {operator_uid!r} has no operator state {state_name!r}; it has "
+                f"{_names(operator.operator_states) or 'none'}"
+            )
+        held = [(index, part) for index, parts in operator.operator_state_parts(state_name) for part in parts]
+        return OperatorStateElements(state_name, held, self._restored.file_system, self._known)
+
+    def key_columns(self, operator_uid: str) -> tuple[str, ...]:
+        """The types of the columns of an operator's keys, by Spark's names; raises as `columns_of_key`."""
+        parts = self._operator(operator_uid).parts()
+        return columns_of_key(parts[0].meta.key_snapshot.restore_serializer()) if parts else ()
+
+    def statistics(self, operator_uid: str, state_name: str) -> EntryStatistics:
+        """Counts the entries of a keyed state, by reading all its rows without decoding them; works for any type."""
+        self.schema(operator_uid, state_name)
+        statistics = EntryStatistics()
+        for part in self._parts_of(operator_uid, state_name):
+            statistics.add(part.columns(), is_list=part.state.form is TableForm.LIST)
+        return statistics
+
+    def verify(self) -> Iterator[tuple[str, int]]:
+        """Reads every file and compares it with its checksum; gives path and size of each as it is found right.
+
+        Raises `MissingFileError` or `CorruptFileError`, naming the first that is not.
+        """
+        handles = {file.path: file for file in self.metadata.files}
+        for (uid, states), group in groupby(
+            stored_files([self.metadata]), lambda file: (file.operator_uid, file.states)
+        ):
+            files = list(group)
+            total_bytes = sum(file.size_bytes for file in files)
+            operator_uid = self.metadata.job_name if uid is None else uid
+            progress = StateProgress(self._progress, Operation.READ, operator_uid, " + ".join(states), total_bytes)
+            for file in files:
+                self._restored.file_system.verify_content(handles[file.path])
+                progress.add(size_bytes=file.size_bytes)
+                yield file.path, file.size_bytes
+            progress.done()
+
+    @property
+    def _all_key_groups(self) -> KeyGroupRange:
+        return KeyGroupRange(0, self.metadata.max_parallelism - 1)
+
+    def _columns(self, part: StoredPart, state: StateMeta, key_groups: KeyGroupRange) -> Iterator[pa.RecordBatch]:
+        return stored_columns(
+            part.handle, part.meta, state, self._restored.file_system, self.metadata.max_parallelism, (key_groups,)
+        )
+
+    def _stored(self, operator_uid: str, state_name: str) -> Sequence[StoredPart]:
+        return [part for part in self._operator(operator_uid).parts() if part.meta.state(state_name) is not None]
+
+    def _parts_of(self, operator_uid: str, state_name: str) -> Sequence[EntriesPart]:
+        """All of a state, whose reading is told of."""
+        stored = self._stored(operator_uid, state_name)
+        told: list[StateProgress] = []
+
+        def columns(index: int, state: StateMeta) -> Iterator[pa.RecordBatch]:
+            if index == 0 or not told:
+                told[:] = [StateProgress(self._progress, Operation.READ, operator_uid, state_name)]
+            [progress] = told
+            for batch in self._columns(stored[index], state, self._all_key_groups):
+                yield batch
+                part = (batch.column("key_group")[-1].as_py() + 1) / self.metadata.max_parallelism
+                progress.reach_part(part, batch.num_rows, batch.column("value").nbytes)
+            if index == len(stored) - 1:
+                progress.done()
+
+        parts: list[EntriesPart] = []
+        for index, part in enumerate(stored):
+            state = part.meta.state(state_name)
+            assert state is not None
+            parts.append(EntriesPart(part.meta, state, partial(columns, index, state)))
+        return parts
+
+    def _part_of_key(self, part: StoredPart, state_name: str, group: int, key: Any) -> EntriesPart:
+        state = part.meta.state(state_name)
+        assert state is not None
+        groups = KeyGroupRange(group, group)
+
+        def columns() -> Iterator[pa.RecordBatch]:
+            rows = map(CanonicalBatch.of, self._columns(part, state, groups))
+            for batch in rows_of_key(rows, part.meta, state, key):
+                yield pa.record_batch(list(batch), schema=SCHEMA)
+
+        return EntriesPart(part.meta, state, columns)
+
+    def _operator(self, uid: str) -> StoredOperator:
+        if uid not in self.operators:
+            known = _names(self.operators) or "none"
+            raise UnknownOperatorError(f"there is no operator {uid!r} in {self.uri}; there are {known}")
+        return self.operators[uid]
+
+    def __repr__(self) -> str:
+        kind = self.metadata.kind.value.lower()
+        return (
+            f"<{kind} {self.metadata.checkpoint_id} of job {self.metadata.job_name!r} in {printable(self.uri)}: "
+            f"{counted(len(self.operators), 'operator')}, {counted(len(self.states), 'keyed state')}, "
+            f"{counted(self.metadata.size_bytes, 'byte')}>"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = (row for operator in self.operators.values() for row in operator.rows_for_people())
+        return table_fragment(repr(self).strip("<>"), _STATE_COLUMNS, rows)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(map(printable, names))
+
+
+def _schema(key: TypeDescription, state: StateMeta) -> StateDescription:
+    types = {"key": key}
+    if not isinstance(state.namespace_snapshot, VoidNamespaceSerializerSnapshot):
+        types["namespace"] = describe_type(state.namespace_snapshot)
+    types |= {role: describe_type(snapshot) for role, snapshot in state.role_snapshots.items()}
+    return StateDescription(state.name, state.kind.name, types)

@@ -1,0 +1,123 @@
+"""From what a person types to a completed checkpoint or savepoint: the directory of either, or of the whole job.
+
+    a savepoint                        its own directory, with `_metadata` in it
+    a checkpoint                       <job directory>/checkpoints/chk-<id>..., whose files lie elsewhere in the job's
+    a job directory                    its newest checkpoint, or the one that is asked for by id
+
+Which checkpoints of a job are complete is asked where that is noted (`JobServices.looking`): the directory itself, an
+object in it, or ZooKeeper. A directory whose checkpoints are noted elsewhere also has metadata files of checkpoints
+that never became complete, so it is refused unless the services of its job are given.
+
+Looking needs no lock and changes nothing. A job that runs meanwhile may drop a checkpoint that is being read; the error
+then says which file is gone. A savepoint is nobody's but the user's, and stays.
+"""
+
+from __future__ import annotations
+
+import os
+
+from statebackend.checkpoint.errors import CheckpointNotFoundError, JobDirectoryMismatchError, SavepointError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.fs.store_uri import parent_and_name
+from statebackend.checkpoint.ha.object_store import default_services
+from statebackend.checkpoint.ha.services import JobServices
+from statebackend.checkpoint.metadata import CheckpointKind, CheckpointMetadata
+from statebackend.checkpoint.store.checkpoint_directories import (
+    CHECKPOINTS_DIRECTORY,
+    METADATA_FILE_NAME,
+    FoundCheckpoints,
+    metadata_path,
+    read_metadata,
+)
+from statebackend.checkpoint.store.job_directory import JOB_FILE_NAME, JobDirectory
+from statebackend.checkpoint.store.job_files import read_kept_in
+from statebackend.checkpoint.store.savepoint_directory import not_a_savepoint
+from statebackend.savepoint.restored_state import RestoredState
+
+__all__ = ["completed_checkpoints", "find_state"]
+
+
+def find_state(
+    uri: str | os.PathLike[str], checkpoint_id: int | None = None, services: JobServices | None = None
+) -> RestoredState:
+    """The state at a path or URI; ``checkpoint_id`` chooses among the checkpoints of a job directory.
+
+    ``services`` are those that the job is led by, by default those of a job that was told nothing. Every file is
+    checked to be there in its size, and by its checksum when it is read. Raises `SavepointError` for a place without
+    state, `CheckpointNotFoundError` naming the checkpoints that there are, what `completed_checkpoints` raises, and
+    what damaged metadata raises (`CorruptMetadataError`, `MissingFileError`, `CorruptFileError`).
+    """
+    file_system = CheckpointFileSystem.from_uri(uri)
+    # A name such as "." is of a directory that has another one.
+    place = file_system.local_path() or os.fspath(uri)
+    if file_system.exists(METADATA_FILE_NAME):
+        found = _in_its_own_directory(place, file_system, services)
+        if checkpoint_id not in (None, found.metadata.checkpoint_id):
+            raise CheckpointNotFoundError(
+                f"{file_system.uri} is {found.metadata.kind.value} {found.metadata.checkpoint_id} and holds no "
+                f"checkpoint {checkpoint_id}: give the directory of its job to choose among checkpoints"
+            )
+    elif file_system.exists(JOB_FILE_NAME):
+        metadata = _chosen(completed_checkpoints(place, services), checkpoint_id)
+        found = RestoredState(metadata, file_system)
+    else:
+        raise not_a_savepoint(file_system)
+    found.file_system.verify_present(found.metadata.files)
+    return found
+
+
+def completed_checkpoints(job_dir: str, services: JobServices | None = None) -> FoundCheckpoints:
+    """The completed checkpoints of a job directory, as they are noted at this moment; changes nothing.
+
+    Raises `JobDirectoryMismatchError` for a directory whose checkpoints are noted where the services do not look, and
+    `StorageError` where nothing can be found out.
+    """
+    file_system = CheckpointFileSystem.from_uri(job_dir)
+    identity = JobDirectory.inspect(job_dir)
+    led_by = default_services(job_dir) if services is None else services
+    said = read_kept_in(file_system)
+    looked = None if identity is None else led_by.kept_in(identity.job_name)
+    if said not in (None, looked):
+        raise JobDirectoryMismatchError(
+            f"the completed checkpoints of {file_system.uri} are noted in {said}, and they would be looked for in "
+            f"{looked or 'the directory alone'}: pass the high availability that the job has (high_availability=...; "
+            f"on the command line --zookeeper HOSTS/ROOT)"
+        )
+    with led_by.looking(file_system, identity) as records:
+        return records.pointers.find()
+
+
+def _chosen(found: FoundCheckpoints, checkpoint_id: int | None) -> CheckpointMetadata:
+    if checkpoint_id is not None:
+        return found.fall_back_target(checkpoint_id)
+    newest = found.newest()
+    if newest is None:
+        raise CheckpointNotFoundError(
+            f"the job directory {found.file_system.uri} has no completed checkpoint: the job has not ended its first "
+            f"epoch"
+        )
+    return newest
+
+
+def _in_its_own_directory(place: str, file_system: CheckpointFileSystem, services: JobServices | None) -> RestoredState:
+    metadata = read_metadata(file_system, "")
+    if metadata.kind is CheckpointKind.SAVEPOINT:
+        return RestoredState(metadata, file_system)
+    # The paths in a checkpoint are relative to its job directory.
+    checkpoints, name = parent_and_name(place)
+    root, directory = parent_and_name(checkpoints)
+    job = CheckpointFileSystem.from_uri(root)
+    if directory != CHECKPOINTS_DIRECTORY or not job.exists(JOB_FILE_NAME):
+        raise SavepointError(
+            f"{file_system.uri} is a checkpoint of job {metadata.job_name!r} outside of its job directory, in which "
+            f"its files lie: give the job directory, or take a savepoint, which stands alone"
+        )
+    found = completed_checkpoints(root, services)
+    noted = found.retained.get(metadata.checkpoint_id)
+    if noted is None or noted.metadata_file.path != metadata_path(f"{directory}/{name}"):
+        raise CheckpointNotFoundError(
+            f"{file_system.uri} is no completed checkpoint of job {metadata.job_name!r}: its metadata was written, and "
+            f"it did not become complete, or was dropped. Those of the job are: "
+            f"{', '.join(map(str, sorted(found.ids))) or 'none'}"
+        )
+    return RestoredState(noted.metadata, job)

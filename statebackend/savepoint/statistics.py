@@ -1,0 +1,278 @@
+"""Figures about the entries of a state, from their bytes: nothing is decoded, so any state can be counted.
+
+Entries are what `EntryReader` gives one by one: values, map entries, elements of queues, whole lists. Bytes are those
+of key, namespace, user key and value as they are stored, before a file compresses them.
+
+How many bytes the rows of a state have, counted column by column.
+
+Which files hold which state, of one checkpoint or savepoint or of several that share files.
+
+A file of a backend may hold several states; its bytes are then those of all of them together, told under their names
+joined. Bytes are those of the files, compressed as they are.
+
+The sizes in a checkpoint or savepoint, as its metadata says them: of operators, subtasks and states.
+
+No file is read, so the figures of a checkpoint are those of its job while it ran, and any process can tell them. Sizes
+of subtasks and operators have their metas in them, as `CheckpointMetadata.size_bytes` has; those of states are of their
+files. A file that several subtasks refer to counts once in the whole, its operator and its state, and for each of the
+subtasks in theirs.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from attrs import define, field, frozen
+
+from statebackend.checkpoint.metadata import CheckpointMetadata
+from statebackend.checkpoint.state_handles import FileHandle, KeyedStateHandle, OperatorState, SubtaskState
+from statebackend.state.backend_parameters import files_of_states
+from statebackend.state.errors import StateBackendError
+from statebackend.state.operator_state_handles import decode_operator_state
+
+__all__ = [
+    "CheckpointFigures",
+    "CheckpointFile",
+    "EntryStatistics",
+    "LargeEntry",
+    "OperatorFigures",
+    "checkpoint_figures",
+    "sizes_of_rows",
+    "skew_of",
+    "stored_files",
+]
+
+
+def sizes_of_rows(batch: pa.RecordBatch) -> pa.Array:
+    """The stored bytes of each row, of the columns that are there."""
+    sizes = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
+    for name in batch.schema.names:
+        if name != "key_group":
+            lengths = pc.fill_null(pc.binary_length(batch.column(name)), 0)
+            sizes = pc.add(sizes, pc.cast(lengths, pa.int64()))
+    return sizes
+
+
+CHANNELS: Final = "records on their way"
+SOURCES: Final = "how far the sources are read"
+
+
+@frozen
+class CheckpointFile:
+    """A file, the operator and the states whose it is, and the checkpoints that need it; None is no operator's."""
+
+    path: str
+    size_bytes: int
+    operator_uid: str | None
+    states: tuple[str, ...]
+    checkpoint_ids: tuple[int, ...] = field(default=())
+
+
+def stored_files(checkpoints: Sequence[CheckpointMetadata]) -> Sequence[CheckpointFile]:
+    """All files that these checkpoints need, each once, by path; reads nothing.
+
+    Raises `StateRestoreError` for meta data that is damaged.
+    """
+    found: dict[str, tuple[FileHandle, str | None, dict[str, None], dict[int, None]]] = {}
+    for metadata in checkpoints:
+        for uid, state, file in _files(metadata):
+            known = found.setdefault(file.path, (file, uid, {}, {}))
+            known[2][state] = None
+            known[3][metadata.checkpoint_id] = None
+    return [
+        CheckpointFile(path, file.size_bytes, uid, tuple(states), tuple(checkpoint_ids))
+        for path, (file, uid, states, checkpoint_ids) in sorted(found.items())
+    ]
+
+
+def _files(metadata: CheckpointMetadata) -> Iterator[tuple[str | None, str, FileHandle]]:
+    for operator in metadata.operators:
+        for subtask in operator.subtasks:
+            for state, file in _files_of_subtask(subtask):
+                yield operator.uid, state, file
+    for file in metadata.source_progress_files:
+        yield None, SOURCES, file
+
+
+def _files_of_subtask(subtask: SubtaskState) -> Iterator[tuple[str, FileHandle]]:
+    if subtask.keyed is not None:
+        yield from _keyed_files(subtask.keyed)
+    for state in decode_operator_state(subtask.operator).states:
+        for part in state.parts:
+            yield from ((state.name, one.file) for one in part.slices)
+    for channels in (subtask.input_channels, subtask.output_channels):
+        yield from ((CHANNELS, file) for file in (() if channels is None else channels.files))
+
+
+def _keyed_files(handle: KeyedStateHandle) -> Iterator[tuple[str, FileHandle]]:
+    named = set()
+    for name, files in files_of_states(handle):
+        for file, stored in files:
+            named.add(file.index)
+            yield name, stored
+    # What no state names is of the backend itself.
+    yield from (("", stored) for index, stored in enumerate(handle.files) if index not in named)
+
+
+def skew_of(sizes: Sequence[int]) -> float:
+    """The largest over the mean; 1.0 where all are equal, or nothing is there."""
+    total = sum(sizes)
+    return max(sizes) * len(sizes) / total if total else 1.0
+
+
+@frozen
+class OperatorFigures:
+    """The state of one operator: bytes of each subtask, in their order, and of the files of each keyed state."""
+
+    uid: str
+    name: str
+    size_bytes: int
+    bytes_by_subtask: tuple[int, ...]
+    bytes_by_state: Mapping[str, int] = field(factory=dict)
+
+    @property
+    def parallelism(self) -> int:
+        """The number of subtasks."""
+        return len(self.bytes_by_subtask)
+
+    @property
+    def skew(self) -> float:
+        """Of the sizes of the subtasks, as `skew_of`."""
+        return skew_of(self.bytes_by_subtask)
+
+
+@frozen(kw_only=True)
+class CheckpointFigures:
+    """One checkpoint or savepoint. Times in milliseconds, None where it has none."""
+
+    checkpoint_id: int
+    kind: str
+    job_name: str
+    job_id: str
+    timestamp_ms: int
+    processing_time_ms: int | None
+    watermark_ms: int | None
+    max_parallelism: int
+    size_bytes: int
+    file_count: int
+    operators: tuple[OperatorFigures, ...]
+
+
+def checkpoint_figures(metadata: CheckpointMetadata) -> CheckpointFigures:
+    """The figures of a checkpoint; takes time in proportion to the number of its files."""
+    watermarks = metadata.watermarks
+    return CheckpointFigures(
+        checkpoint_id=metadata.checkpoint_id,
+        kind=metadata.kind.value.lower(),
+        job_name=metadata.job_name,
+        job_id=metadata.job_id,
+        timestamp_ms=metadata.timestamp_ms,
+        processing_time_ms=metadata.processing_time_ms,
+        watermark_ms=None if watermarks is None else watermarks.watermark_ms,
+        max_parallelism=metadata.max_parallelism,
+        size_bytes=metadata.size_bytes,
+        file_count=len(metadata.files),
+        operators=tuple(_operator_figures(one) for one in metadata.operators),
+    )
+
+
+def _operator_figures(operator: OperatorState) -> OperatorFigures:
+    by_state: dict[str, dict[str, int]] = {}
+    for handle in operator.keyed_handles:
+        # What it means is the backend's: another's may say it otherwise.
+        with suppress(StateBackendError):
+            for name, files in files_of_states(handle):
+                by_state.setdefault(name, {}).update((stored.path, stored.size_bytes) for _, stored in files)
+    by_subtask = tuple(subtask.size_bytes for subtask in operator.subtasks)
+    return OperatorFigures(
+        operator.uid,
+        operator.name,
+        operator.size_bytes,
+        by_subtask,
+        {name: sum(files.values()) for name, files in by_state.items()},
+    )
+
+
+LARGEST = 10
+"""How many of the largest entries are kept."""
+
+
+@frozen(order=True)
+class LargeEntry:
+    """An entry by its size, and where it is; the key as it is stored."""
+
+    size_bytes: int
+    key_group: int
+    key: bytes
+    namespace: bytes
+    user_key: bytes | None = field(order=False)
+
+
+@define
+class EntryStatistics:
+    """The figures of what `add` was given; in bounded memory but for one counter per key group."""
+
+    entries: int = 0
+    size_bytes: int = 0
+    entries_by_key_group: Counter[int] = field(factory=Counter)
+    _largest: list[LargeEntry] = field(factory=list, repr=False)
+
+    def add(self, batches: Iterable[pa.RecordBatch], *, is_list: bool) -> None:
+        """Counts rows, which come sorted; of a list, the chunks of one key and namespace are one entry."""
+        if is_list:
+            self._add_lists(batches)
+            return
+        for batch in batches:
+            sizes = sizes_of_rows(batch)
+            self.entries += batch.num_rows
+            self.size_bytes += pc.sum(sizes).as_py() or 0
+            for one in pc.value_counts(batch.column("key_group")).to_pylist():
+                self.entries_by_key_group[one["values"]] += one["counts"]
+            for index in pc.select_k_unstable(sizes, LARGEST, [("", "descending")]).to_pylist():
+                key_group, key, namespace, user_key, _ = (column[index].as_py() for column in batch.columns)
+                self._keep(sizes[index].as_py(), key_group, key, namespace, user_key)
+
+    def _add_lists(self, batches: Iterable[pa.RecordBatch]) -> None:
+        place: tuple[int, bytes, bytes] | None = None
+        size_bytes = 0
+        for batch in batches:
+            columns = [batch.column(name).to_pylist() for name in ("key_group", "key", "namespace")]
+            for *address, row_bytes in zip(*columns, sizes_of_rows(batch).to_pylist(), strict=True):
+                if place == tuple(address):
+                    size_bytes += row_bytes
+                    continue
+                if place is not None:
+                    self._count(size_bytes, *place, None)
+                place, size_bytes = (address[0], address[1], address[2]), row_bytes
+        if place is not None:
+            self._count(size_bytes, *place, None)
+
+    @property
+    def largest(self) -> tuple[LargeEntry, ...]:
+        """The largest entries, the largest first."""
+        return tuple(sorted(self._largest, reverse=True))
+
+    @property
+    def skew(self) -> float:
+        """The most entries of a key group, over the mean of those that have any; 1.0 where all are equal."""
+        if not self.entries:
+            return 1.0
+        return max(self.entries_by_key_group.values()) * len(self.entries_by_key_group) / self.entries
+
+    def _count(self, size_bytes: int, key_group: int, key: bytes, namespace: bytes, user_key: bytes | None) -> None:
+        self.entries += 1
+        self.size_bytes += size_bytes
+        self.entries_by_key_group[key_group] += 1
+        self._keep(size_bytes, key_group, key, namespace, user_key)
+
+    def _keep(self, size_bytes: int, key_group: int, key: bytes, namespace: bytes, user_key: bytes | None) -> None:
+        if len(self._largest) < LARGEST:
+            heapq.heappush(self._largest, LargeEntry(size_bytes, key_group, key, namespace, user_key))
+        elif size_bytes > self._largest[0].size_bytes:
+            heapq.heapreplace(self._largest, LargeEntry(size_bytes, key_group, key, namespace, user_key))

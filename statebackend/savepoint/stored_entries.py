@@ -1,0 +1,281 @@
+"""From canonical rows to entries: what a person who knows the state calls one thing in it.
+
+| form of the state | rows | an entry |
+|---|---|---|
+| one value | one a key and namespace | the value |
+| a list | its chunks, one behind the other | the whole list |
+| a map | one an entry of the map | the user key and the value |
+| a priority queue | one an element | a timer as its key, its namespace and, as the value, its time; else the element |
+
+The values of state with a time-to-live come without their times, which are beside them. What has expired and was not
+removed yet is there still: what counts as expired is the program's to say.
+
+The rows of keyed state in canonical form, from the files of any backend, for a range of key groups.
+
+The files of a savepoint are canonical rows and are read as they are, a batch at a time. Those of a checkpoint are a
+backend's own: the backend restores them into a private scratch directory, only the key groups that are asked for, and
+gives its rows. Memory holds a batch, unless the backend keeps state in memory, as that of the heap does: then it holds
+those rows of the state of the subtask. The scratch directory is removed when the reading ends, however it does.
+
+Rows come sorted by key group, key, namespace and user key, subtask by subtask.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+from attrs import frozen
+
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.state_handles import KeyedStateHandle
+from statebackend.savepoint.stored_types import LONG, ListType, StoredType, stored_type
+from statebackend.state.backend_parameters import KeyedStateBackendParameters, RestoredHandle
+from statebackend.state.canonical import SCHEMA, CanonicalBatch, rows_inside
+from statebackend.state.canonical_files import CanonicalFile
+from statebackend.state.descriptors import ELEMENT_ROLE, USER_KEY_ROLE
+from statebackend.state.errors import StateRestoreError
+from statebackend.state.key_groups import KeyGroupRange
+from statebackend.state.private_directory import temporary_directory
+from statebackend.state.state_backend import state_backend
+from statebackend.state.state_kind import TableForm
+from statebackend.state.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta
+from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.containers.ttl import TtlSerializer, TtlValue
+from typeserializers.kernel.known_serializers import restored_with
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
+from typeserializers.times.timers import Timer, TimerSerializer
+
+__all__ = ["ALL_COLUMNS", "EntryReader", "StateEntry", "stored_columns", "stored_rows", "unreadable_entry"]
+
+
+ALL_COLUMNS: Sequence[str] = tuple(SCHEMA.names)
+"""The names of the columns of canonical rows."""
+
+
+def stored_rows(
+    handle: KeyedStateHandle,
+    meta: KeyedStateMeta,
+    state: StateMeta,
+    file_system: CheckpointFileSystem,
+    max_parallelism: int,
+    key_groups: KeyGroupRange,
+) -> Iterator[CanonicalBatch]:
+    """The rows of one state of a subtask whose key group is in the range; files outside of it are not read.
+
+    Raises what `stored_columns` does.
+    """
+    for batch in stored_columns(handle, meta, state, file_system, max_parallelism, (key_groups,)):
+        yield CanonicalBatch.of(batch)
+
+
+def stored_columns(
+    handle: KeyedStateHandle,
+    meta: KeyedStateMeta,
+    state: StateMeta,
+    file_system: CheckpointFileSystem,
+    max_parallelism: int,
+    key_groups: Sequence[KeyGroupRange],
+    columns: Sequence[str] = ALL_COLUMNS,
+    *,
+    is_verified: bool = True,
+) -> Iterator[pa.RecordBatch]:
+    """The rows in several ranges, as batches of Arrow with these columns, the key group among them.
+
+    Of the files of a savepoint only these columns are read. Without ``is_verified`` only the pages of a large one
+    that are needed are fetched, and compared with their checksums, not the file with its own.
+    Raises `CheckpointError`s for missing or damaged files, `StateRestoreError` for what is not state, and
+    `UnknownStateBackendError` for the files of a backend that is not installed.
+    """
+    held = KeyGroupRange(handle.key_group_start, handle.key_group_end)
+    wanted = [
+        KeyGroupRange(max(held.start, one.start), min(held.end, one.end)) for one in key_groups if held.overlaps(one)
+    ]
+    if not wanted or not state.files:
+        return
+    with temporary_directory() as directory:
+        if handle.backend == CANONICAL_BACKEND:
+            for file in state.files:
+                stored = CanonicalFile(file_system, handle.files[file.index])
+                yield from stored.columns(wanted, directory, columns, is_verified=is_verified)
+            return
+        hull = KeyGroupRange(min(one.start for one in wanted), max(one.end for one in wanted))
+        parameters = KeyedStateBackendParameters(
+            operator_uid="reading",
+            key_serializer=meta.key_snapshot.restore_serializer(),
+            max_parallelism=max_parallelism,
+            key_group_range=hull,
+            file_system=file_system,
+            file_prefix="unused",
+            local_directory=os.path.join(directory, "state"),
+            restore=(RestoredHandle(handle, file_system),),
+        )
+        with state_backend(handle.backend).create_keyed_state_backend(parameters) as backend:
+            for exported in backend.export_state(state.name):
+                batch = rows_inside(pa.record_batch(list(exported), schema=SCHEMA), wanted)
+                if batch.num_rows:
+                    yield batch.select(list(columns))
+
+
+LastAccess: TypeAlias = "int | tuple[int, ...] | None"
+
+
+@frozen
+class StateEntry:
+    """One entry of keyed state; see the module. ``namespace`` is None where the state has no namespaces.
+
+    ``user_key`` is that of an entry of a map, None of every other. ``last_access_ms`` is when a value with a
+    time-to-live was used last, in milliseconds since the Unix epoch; of a list, one for each element.
+    """
+
+    key_group: int
+    key: Any
+    namespace: Any
+    user_key: Any
+    value: Any
+    last_access_ms: LastAccess = None
+
+
+_Row: TypeAlias = "tuple[int, bytes, bytes, bytes | None, bytes]"
+_Rows: TypeAlias = Iterable[_Row]
+
+
+class EntryReader:
+    """Reads the rows of one state of one subtask, whose meta data says how; records become those of ``known``.
+
+    Raises `UnresolvableSerializerError` if a serializer is not known in this process: it says which, and what to do.
+    """
+
+    def __init__(self, meta: KeyedStateMeta, state: StateMeta, known: Sequence[TypeSerializer[Any]] = ()) -> None:
+        self._state = state
+        self._keys = meta.key_snapshot.restore_serializer()
+        self._read_key = self._keys.from_bytes
+        self._namespaces = state.namespace_snapshot.restore_serializer()
+        has_namespaces = not isinstance(self._namespaces, VoidNamespaceSerializer)
+        self._read_namespace = self._namespaces.from_bytes if has_namespaces else _no_namespace
+        self._serializers: Mapping[str, TypeSerializer[Any]] = {
+            role: restored_with(snapshot, *known) for role, snapshot in state.role_snapshots.items()
+        }
+        self._storage = state.kind.storage_serializer(self._serializers)
+        self._read_value = self._storage.from_bytes
+
+    def columns(self) -> Mapping[str, StoredType]:
+        """The types of the attributes that entries of this state have."""
+        element = self._serializers.get(ELEMENT_ROLE)
+        if self._state.form is None and not isinstance(element, TimerSerializer):
+            return {"key_group": LONG, "value": stored_type(self._serializers[ELEMENT_ROLE])}
+        keys, namespaces = self._keys, self._namespaces
+        if isinstance(element, TimerSerializer):
+            keys, namespaces = element.key_serializer, element.namespace_serializer
+        columns: dict[str, StoredType] = {"key_group": LONG, "key": stored_type(keys)}
+        if not isinstance(namespaces, VoidNamespaceSerializer):
+            columns["namespace"] = stored_type(namespaces)
+        if USER_KEY_ROLE in self._serializers:
+            columns["user_key"] = stored_type(self._serializers[USER_KEY_ROLE])
+        stored = self._storage if element is None else element
+        is_list = self._state.form is TableForm.LIST
+        if isinstance(element, TimerSerializer):
+            columns["value"] = LONG
+        else:
+            columns["value"] = ListType("list", lambda: stored_type(stored)) if is_list else stored_type(stored)
+        if isinstance(stored.inner if isinstance(stored, NullableSerializer) else stored, TtlSerializer):
+            columns["last_access_ms"] = ListType("list", lambda: LONG) if is_list else LONG
+        return columns
+
+    def entries(self, batches: Iterable[CanonicalBatch]) -> Iterator[StateEntry]:
+        """The entries of these rows, which come sorted.
+
+        Raises `StateRestoreError`, naming state and key group, for bytes that the serializers cannot read.
+        """
+        read = _ENTRIES_OF[self._state.form]
+        yield from read(self, self._rows(batches))
+
+    def _rows(self, batches: Iterable[CanonicalBatch]) -> _Rows:
+        for batch in batches:
+            for key_group, key, namespace, user_key, value in zip(*batch, strict=True):
+                if value is None:
+                    raise self._unreadable(key_group, "it has a row that is a removal")
+                yield key_group, key, namespace, user_key, value
+
+    def _values(self, rows: _Rows) -> Iterator[StateEntry]:
+        for key_group, key, namespace, _, data in rows:
+            value, last_access_ms = _untimed(self._decoded(self._read_value, data, key_group))
+            yield StateEntry(key_group, *self._address(key_group, key, namespace), None, value, last_access_ms)
+
+    def _lists(self, rows: _Rows) -> Iterator[StateEntry]:
+        place: tuple[int, bytes, bytes] | None = None
+        elements: list[Any] = []
+        for key_group, key, namespace, _, data in rows:
+            if place != (key_group, key, namespace):
+                if place is not None:
+                    yield self._list_entry(place, elements)
+                place, elements = (key_group, key, namespace), []
+            elements += self._decoded(self._read_value, data, key_group)
+        if place is not None:
+            yield self._list_entry(place, elements)
+
+    def _list_entry(self, place: tuple[int, bytes, bytes], elements: Sequence[Any]) -> StateEntry:
+        parts = [_untimed(element) for element in elements]
+        times = tuple(time for _, time in parts if time is not None)
+        return StateEntry(place[0], *self._address(*place), None, [value for value, _ in parts], times or None)
+
+    def _maps(self, rows: _Rows) -> Iterator[StateEntry]:
+        read_user_key = self._serializers[USER_KEY_ROLE].from_bytes
+        for key_group, key, namespace, user_key, data in rows:
+            if user_key is None:
+                raise self._unreadable(key_group, "an entry of a map has no key of its own")
+            known = self._decoded(read_user_key, user_key, key_group)
+            value, last_access_ms = _untimed(self._decoded(self._read_value, data, key_group))
+            yield StateEntry(key_group, *self._address(key_group, key, namespace), known, value, last_access_ms)
+
+    def _elements(self, rows: _Rows) -> Iterator[StateEntry]:
+        read = self._serializers[ELEMENT_ROLE].from_bytes
+        for key_group, data, _, _, _ in rows:
+            element = self._decoded(read, data, key_group)
+            if isinstance(element, Timer):
+                namespace = None if element.namespace is VOID_NAMESPACE else element.namespace
+                yield StateEntry(key_group, element.key, namespace, None, element.timestamp)
+            else:
+                yield StateEntry(key_group, None, None, None, element)
+
+    def _address(self, key_group: int, key: bytes, namespace: bytes) -> tuple[Any, Any]:
+        return (
+            self._decoded(self._read_key, key, key_group),
+            self._decoded(self._read_namespace, namespace, key_group),
+        )
+
+    def _decoded(self, read: Callable[[bytes], Any], data: bytes, key_group: int) -> Any:
+        try:
+            return read(data)
+        except Exception as error:
+            # A serializer may be anybody's: whatever it makes of bytes that do not fit, one kind of error comes out.
+            raise self._unreadable(key_group, error) from error
+
+    def _unreadable(self, key_group: int, reason: object) -> StateRestoreError:
+        return unreadable_entry(self._state.name, key_group, reason)
+
+
+def unreadable_entry(state_name: str, key_group: int, reason: object) -> StateRestoreError:
+    """The error for bytes that are no entry of the state; the reason may be an exception."""
+    told = str(reason) or type(reason).__name__
+    return StateRestoreError(f"state {state_name!r}, key group {key_group}: an entry cannot be read: {told}")
+
+
+def _no_namespace(data: bytes) -> None:
+    return None
+
+
+def _untimed(value: Any) -> tuple[Any, int | None]:
+    return (value.value, value.last_access_timestamp) if isinstance(value, TtlValue) else (value, None)
+
+
+_ENTRIES_OF: Final[Mapping[TableForm | None, Callable[[EntryReader, _Rows], Iterator[StateEntry]]]] = {
+    TableForm.VALUE: EntryReader._values,
+    TableForm.LIST: EntryReader._lists,
+    TableForm.MAP: EntryReader._maps,
+    None: EntryReader._elements,
+}
+"""What reads the rows, by the form of the state; None is a priority queue."""

@@ -1,0 +1,878 @@
+"""The types of stored values, as conditions need them: which fields a type has, and how its values are compared.
+
+A `StoredType` is made of the serializer that wrote the values. It reads the literal of a condition as its own type, so
+that ``value.amount>900`` compares decimals with a decimal, and rejects a literal that is none. Nothing is made before a
+path leads there, so the work is linear in the length of the path and not in the size of the schema.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+import decimal
+import enum
+import json
+import math
+import re
+import struct
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Final, Protocol, TypeAlias
+
+import pyarrow as pa
+from attrs import field, frozen
+
+from statebackend.savepoint.plain_values import plain_value
+from typeserializers.arrow import ArrowSerializer, ArrowStructSerializer
+from typeserializers.avro import AvroSerializer, NamedSchemas, type_of
+from typeserializers.containers.converting import ConvertingSerializer
+from typeserializers.containers.eithers import EitherSerializer
+from typeserializers.containers.lists import ArrayListSerializer, ListSerializer
+from typeserializers.containers.maps import MapSerializer
+from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.containers.object_arrays import GenericArraySerializer, StringArraySerializer
+from typeserializers.containers.primitive_arrays import (
+    BooleanPrimitiveArraySerializer,
+    CharPrimitiveArraySerializer,
+    DoublePrimitiveArraySerializer,
+    FloatPrimitiveArraySerializer,
+    IntPrimitiveArraySerializer,
+    LongPrimitiveArraySerializer,
+    ShortPrimitiveArraySerializer,
+)
+from typeserializers.containers.rows import Row, RowSerializer
+from typeserializers.containers.sets import FrozenSetSerializer, SetSerializer
+from typeserializers.containers.ttl import TtlSerializer
+from typeserializers.containers.tuples import TupleSerializer
+from typeserializers.containers.unions import UnionSerializer
+from typeserializers.kernel.references import ReferenceSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.pojos.pojo_serializer import PojoSerializer
+from typeserializers.records.record_serializer import AttrsSerializer
+from typeserializers.records.record_shape import field_names
+from typeserializers.scalars.big_numbers import BigDecSerializer, BigIntSerializer
+from typeserializers.scalars.byte_arrays import BytesSerializer, UuidSerializer
+from typeserializers.scalars.enums import EnumSerializer
+from typeserializers.scalars.fixed_width import (
+    BooleanSerializer,
+    ByteSerializer,
+    DoubleSerializer,
+    FloatSerializer,
+    IntSerializer,
+    LongSerializer,
+    ShortSerializer,
+)
+from typeserializers.scalars.literals import LiteralSerializer
+from typeserializers.scalars.strings import CharSerializer, StringSerializer
+from typeserializers.scalars.value_types import (
+    BooleanValueSerializer,
+    ByteValueSerializer,
+    CharValueSerializer,
+    DoubleValueSerializer,
+    FloatValueSerializer,
+    IntValueSerializer,
+    LongValueSerializer,
+    ShortValueSerializer,
+    StringValueSerializer,
+)
+from typeserializers.scalars.void import NullValueSerializer, VoidSerializer
+from typeserializers.times.calendar_values import (
+    LocalDate,
+    LocalDateSerializer,
+    LocalDateTime,
+    LocalDateTimeSerializer,
+    LocalTime,
+    LocalTimeSerializer,
+)
+from typeserializers.times.moments import (
+    Date,
+    DateSerializer,
+    Instant,
+    InstantSerializer,
+    SqlDate,
+    SqlDateSerializer,
+    SqlTime,
+    SqlTimeSerializer,
+    SqlTimestamp,
+    SqlTimestampSerializer,
+)
+from typeserializers.times.python_times import (
+    PythonDateSerializer,
+    PythonDateTimeSerializer,
+    PythonTimeSerializer,
+    TimedeltaSerializer,
+)
+from typeserializers.times.timers import TimeWindowSerializer
+
+__all__ = ["LONG", "ListType", "StateCondition", "StoredType", "Unparsed", "equals", "part_of", "stored_type"]
+
+Test: TypeAlias = "Callable[[Any], bool]"
+
+
+class Unparsed(str):
+    """A literal as it was typed. Each type parses it in its own way; a part of one is what JSON makes of it."""
+
+
+class StoredType(Protocol):
+    """The type of stored values. None is a value of every type, and is compared by `equals`."""
+
+    @property
+    def name(self) -> str:
+        """The name for error messages."""
+
+    @property
+    def field_names(self) -> Sequence[str]:
+        """The fields that a path may name; empty for types without fields, and for maps."""
+
+    def part(self, name: str) -> StoredType | None:
+        """The type of a field, or of the values of a map with text keys; None if there is no such field."""
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value that is not None is of this type."""
+
+    def equal_to(self, literal: Any) -> Test:
+        """Tests values that this type accepts. Raises `ValueError` for a literal that is not of this type."""
+
+    def order(self, literal: str) -> tuple[Callable[[Any], Any], Any]:
+        """A function from values to sort keys, and the sort key of the literal. Raises `ValueError` as `equal_to`."""
+
+
+StateCondition: TypeAlias = "Callable[[Mapping[str, StoredType]], Test]"
+"""Makes the test of an entry from the columns of a state; raises `ValueError` if they do not allow the condition."""
+
+
+def equals(stored: StoredType, literal: Any) -> Test:
+    """Tests any value, None as well; the literal ``null`` is None."""
+    if literal is None or (isinstance(literal, Unparsed) and literal == "null"):
+        return lambda value: value is None
+    test = stored.equal_to(literal)
+    return lambda value: value is not None and stored.accepts(value) and test(value)
+
+
+def part_of(value: Any, name: str) -> Any:
+    """The field of that name; None if the value does not have it."""
+    if isinstance(value, Mapping):
+        return value.get(name)
+    if isinstance(value, Row) and value.names is not None and name in value.names:
+        return value.as_dict()[name]
+    names = getattr(value, "_fields", None) or field_names(type(value))
+    if names is not None and not isinstance(value, Row):
+        return getattr(value, name, None) if name in names else None
+    position = _POSITION.fullmatch(name)
+    parts = value.fields if isinstance(value, Row) else value
+    if position is not None and isinstance(parts, tuple) and int(position[1]) < len(parts):
+        return parts[int(position[1])]
+    return None
+
+
+_POSITION: Final = re.compile(r"f(\d{1,6})")
+
+
+@frozen
+class ScalarType:
+    """Single values. ``parse`` makes the sort key of a literal, ``sort_key`` that of a value."""
+
+    name: str
+    accepts: Test
+    parse: Callable[[str], Any]
+    sort_key: Callable[[Any], Any]
+    is_ordered: bool = True
+    field_names: Sequence[str] = ()
+
+    def part(self, name: str) -> StoredType | None:
+        """Times of Java have their fields as numbers."""
+        return LONG if name in self.field_names else None
+
+    def equal_to(self, literal: Any) -> Test:
+        """See `StoredType`."""
+        wanted, sort_key = self._parsed(literal), self.sort_key
+        return lambda value: bool(sort_key(value) == wanted)
+
+    def order(self, literal: str) -> tuple[Callable[[Any], Any], Any]:
+        """See `StoredType`."""
+        if not self.is_ordered:
+            raise ValueError(f"values of type {self.name} have no order: use = or !=")
+        return self.sort_key, self._parsed(literal)
+
+    def _parsed(self, literal: Any) -> Any:
+        text = _scalar_text(literal)
+        try:
+            return self.parse(text)
+        except (ValueError, KeyError, OverflowError, ArithmeticError) as error:
+            reason = str(error) if isinstance(error, _LiteralError) else f"{text!r} is not of type {self.name}"
+            raise ValueError(reason) from error
+
+
+class _LiteralError(ValueError):
+    """Says more than that a literal is not of the type."""
+
+
+@frozen
+class RecordType:
+    """Values with fields: records, rows, tuples, windows. A literal is a JSON object with some of the fields."""
+
+    name: str
+    parts: Mapping[str, Callable[[], StoredType]]
+    accepts: Test
+
+    @property
+    def field_names(self) -> Sequence[str]:
+        """See `StoredType`."""
+        return tuple(self.parts)
+
+    def part(self, name: str) -> StoredType | None:
+        """See `StoredType`."""
+        make = self.parts.get(name)
+        return None if make is None else make()
+
+    def equal_to(self, literal: Any) -> Test:
+        """See `StoredType`."""
+        data = _json_of(literal, self)
+        if isinstance(data, list) and tuple(self.parts) == tuple(f"f{index}" for index in range(len(data))):
+            data = {f"f{index}": part for index, part in enumerate(data)}
+        if not isinstance(data, Mapping) or not data:
+            raise ValueError(f"a value of type {self.name} is compared {_by_its_fields(self)}")
+        tests = []
+        for name, wanted in data.items():
+            part = self.part(name)
+            if part is None:
+                raise ValueError(f"{self.name} has no field {name!r}{_known_fields(self)}")
+            tests.append((name, equals(part, wanted)))
+        return lambda value: all(test(part_of(value, name)) for name, test in tests)
+
+    def order(self, literal: str) -> tuple[Callable[[Any], Any], Any]:
+        """Raises `ValueError`: a record has no order."""
+        raise ValueError(f"values of type {self.name} have no order; compare them {_by_its_fields(self)}")
+
+
+@frozen
+class ListType:
+    """Lists, arrays and sets. A literal is a JSON list of all elements."""
+
+    name: str
+    element: Callable[[], StoredType]
+    is_set: bool = False
+    field_names: Sequence[str] = ()
+
+    def part(self, name: str) -> StoredType | None:
+        """None: elements have no names."""
+        return None
+
+    def accepts(self, value: Any) -> bool:
+        """See `StoredType`."""
+        return not isinstance(value, (str, bytes, Mapping)) and hasattr(value, "__len__")
+
+    def equal_to(self, literal: Any) -> Test:
+        """See `StoredType`."""
+        data = _json_of(literal, self)
+        if not isinstance(data, list):
+            raise ValueError(f"a value of type {self.name} is compared with a list in JSON")
+        tests = [equals(self.element(), wanted) for wanted in data]
+        if self.is_set:
+            return lambda value: len(value) == len(tests) and all(any(map(test, value)) for test in tests)
+        return lambda value: (
+            len(value) == len(tests) and all(test(part) for test, part in zip(tests, value, strict=True))
+        )
+
+    def order(self, literal: str) -> tuple[Callable[[Any], Any], Any]:
+        """Raises `ValueError`: lists are not ordered here."""
+        raise ValueError(f"values of type {self.name} have no order: use = or !=")
+
+
+@frozen
+class MapType:
+    """Maps. With text keys, a path may name a key. A literal is a JSON object, or a list of [key, value] pairs."""
+
+    name: str
+    key: Callable[[], StoredType]
+    value: Callable[[], StoredType]
+    field_names: Sequence[str] = ()
+
+    def part(self, name: str) -> StoredType | None:
+        """See `StoredType`."""
+        return self.value() if self.key().accepts(name) else None
+
+    def accepts(self, value: Any) -> bool:
+        """See `StoredType`."""
+        return isinstance(value, Mapping)
+
+    def equal_to(self, literal: Any) -> Test:
+        """See `StoredType`."""
+        data = _json_of(literal, self)
+        pairs = list(data.items()) if isinstance(data, Mapping) else data
+        if not isinstance(pairs, list) or not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs):
+            raise ValueError(f"a value of type {self.name} is compared with an object, or a list of pairs, in JSON")
+        tests = [(equals(self.key(), key), equals(self.value(), value)) for key, value in pairs]
+        return lambda value: (
+            len(value) == len(tests)
+            and all(any(of_key(key) and of_value(part) for key, part in value.items()) for of_key, of_value in tests)
+        )
+
+    def order(self, literal: str) -> tuple[Callable[[Any], Any], Any]:
+        """Raises `ValueError`: a map has no order."""
+        raise ValueError(f"values of type {self.name} have no order: use = or !=")
+
+
+@frozen
+class UnionType:
+    """Values of one of several types. A literal is compared with the values of those types that it is of."""
+
+    alternatives: tuple[StoredType, ...]
+
+    @property
+    def name(self) -> str:
+        """See `StoredType`."""
+        return " | ".join(one.name for one in self.alternatives)
+
+    @property
+    def field_names(self) -> Sequence[str]:
+        """See `StoredType`."""
+        return tuple(dict.fromkeys(name for one in self.alternatives for name in one.field_names))
+
+    def part(self, name: str) -> StoredType | None:
+        """See `StoredType`."""
+        parts = [part for part in (one.part(name) for one in self.alternatives) if part is not None]
+        return None if not parts else parts[0] if len(parts) == 1 else UnionType(tuple(parts))
+
+    def accepts(self, value: Any) -> bool:
+        """See `StoredType`."""
+        return any(one.accepts(value) for one in self.alternatives)
+
+    def equal_to(self, literal: Any) -> Test:
+        """See `StoredType`."""
+        tests = list(self._fitting(lambda one: equals(one, literal)))
+        return lambda value: any(test(value) for _, test in tests)
+
+    def order(self, literal: str) -> tuple[Callable[[Any], Any], Any]:
+        """See `StoredType`. A value of another type than the literal is neither less nor greater."""
+        orders = list(self._fitting(lambda one: one.order(literal)))
+        wanted = _Ordered(None, tuple(key for _, (_, key) in orders))
+
+        def sort_key(value: Any) -> Any:
+            for index, (one, (of_value, _)) in enumerate(orders):
+                if one.accepts(value):
+                    return _Ordered(index, (of_value(value),))
+            return _Ordered(None, ())
+
+        return sort_key, wanted
+
+    def _fitting(self, make: Callable[[StoredType], Any]) -> Iterator[tuple[StoredType, Any]]:
+        made = [_made_or_error(make, one) for one in self.alternatives]
+        if all(isinstance(one, ValueError) for one in made):
+            raise ValueError("; ".join(dict.fromkeys(map(str, made))))
+        pairs = zip(self.alternatives, made, strict=True)
+        return ((stored, one) for stored, one in pairs if not isinstance(one, ValueError))
+
+
+def _made_or_error(make: Callable[[StoredType], Any], stored: StoredType) -> Any:
+    try:
+        return make(stored)
+    except ValueError as error:
+        return error
+
+
+@frozen(eq=False)
+class _Ordered:
+    """The sort key of a value of a union: compared with that of the literal of the same member, else with nothing."""
+
+    index: int | None
+    keys: tuple[Any, ...]
+
+    def _is(self, other: _Ordered, relation: Callable[[Any, Any], bool]) -> bool:
+        return self.index is not None and relation(self.keys[0], other.keys[self.index])
+
+    def __lt__(self, other: _Ordered) -> bool:
+        return self._is(other, lambda one, wanted: bool(one < wanted))
+
+    def __le__(self, other: _Ordered) -> bool:
+        return self._is(other, lambda one, wanted: bool(one <= wanted))
+
+    def __gt__(self, other: _Ordered) -> bool:
+        return self._is(other, lambda one, wanted: bool(one > wanted))
+
+    def __ge__(self, other: _Ordered) -> bool:
+        return self._is(other, lambda one, wanted: bool(one >= wanted))
+
+
+@frozen
+class AnyType:
+    """Values of which the schema says nothing: of pickles, and of serializers that are not of this library.
+
+    Each value is compared by the class that it has.
+    """
+
+    name: str = field(default="any")
+    field_names: Sequence[str] = ()
+
+    def part(self, name: str) -> StoredType | None:
+        """The same: any name may be a field."""
+        return self
+
+    def accepts(self, value: Any) -> bool:
+        """See `StoredType`."""
+        return True
+
+    def equal_to(self, literal: Any) -> Test:
+        """See `StoredType`."""
+        try:
+            wanted = _json_of(literal, self)
+        except ValueError:
+            wanted = str(literal)
+        scalar = None if isinstance(wanted, (Mapping, list)) else _ANY_SCALAR.equal_to(literal)
+
+        def test(value: Any) -> bool:
+            if _ANY_SCALAR.accepts(value):
+                return scalar is not None and scalar(value)
+            return bool(plain_value(value) == wanted)
+
+        return test
+
+    def order(self, literal: str) -> tuple[Callable[[Any], Any], Any]:
+        """See `StoredType`."""
+        return _ANY_SCALAR.order(literal)
+
+
+def _scalar_text(literal: Any) -> str:
+    """The text of a literal. What was typed may be in quotes, as JSON has it: ``"null"`` is a text."""
+    if isinstance(literal, Unparsed):
+        if literal[:1] == '"':
+            try:
+                return str(json.loads(literal))
+            except ValueError:
+                return str(literal)
+        return str(literal)
+    if isinstance(literal, str):
+        return literal
+    return json.dumps(literal)
+
+
+def _json_of(literal: Any, stored: StoredType) -> Any:
+    """The data of a literal in JSON, with its numbers as text: each type parses its own."""
+    if not isinstance(literal, Unparsed):
+        return literal
+    try:
+        return json.loads(literal, parse_int=str, parse_float=str, parse_constant=str)
+    except ValueError:
+        raise ValueError(f"{str(literal)!r} is not of type {stored.name}{_known_fields(stored)}") from None
+
+
+def _known_fields(stored: StoredType) -> str:
+    return f"; it has the fields {', '.join(stored.field_names)}" if stored.field_names else ""
+
+
+def _by_its_fields(stored: StoredType) -> str:
+    return f"by its fields: {', '.join(stored.field_names)}" if stored.field_names else "with null only"
+
+
+# Numbers. Integers and decimals are compared exactly; a literal becomes a binary fraction for a column of such.
+
+_MOST_DIGITS: Final = 5_000
+"""An integer literal with a larger exponent would take memory without end."""
+
+
+def _finite(text: str) -> decimal.Decimal:
+    number = decimal.Decimal(text)
+    if not number.is_finite():
+        raise ValueError(text)
+    return number
+
+
+def _exact(text: str) -> Fraction:
+    number = _finite(text)
+    if abs(number.adjusted()) > _MOST_DIGITS or len(number.as_tuple().digits) > _MOST_DIGITS:
+        raise _LiteralError(f"a number has at most {_MOST_DIGITS} digits here")
+    return Fraction(number)
+
+
+def _double(text: str) -> tuple[bool, Any]:
+    number = float(text)
+    if math.isinf(number):
+        exact = decimal.Decimal(text)
+        if exact.is_finite():
+            # Larger than every finite value, but not infinite.
+            return False, exact
+    return _number_key(number)
+
+
+def _single(text: str) -> tuple[bool, Any]:
+    is_nan, number = _double(text)
+    try:
+        return is_nan, struct.unpack(">f", struct.pack(">f", number))[0] if isinstance(number, float) else number
+    except OverflowError:
+        return is_nan, number
+
+
+def _number_key(value: Any) -> tuple[bool, Any]:
+    """As Spark orders them: not-a-number equals itself and is greater than every other number."""
+    is_nan = math.isnan(value)
+    return is_nan, 0.0 if is_nan else value
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, (bool, enum.Enum))
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+# Times. Moments are compared in nanoseconds since the epoch, whatever zone they are written in.
+
+_DAY_MS: Final = 86_400_000
+_EPOCH: Final = datetime.datetime(1970, 1, 1)
+_MICROSECOND: Final = datetime.timedelta(microseconds=1)
+_FRACTION: Final = re.compile(r"(.*\d\d:\d\d:\d\d)[.,](\d{1,9})(.*)")
+
+
+def _without_fraction(text: str) -> tuple[str, int]:
+    """The text as Python of any release reads it, and the nanoseconds in it."""
+    if text[-1:] in ("Z", "z"):
+        text = f"{text[:-1]}+00:00"
+    matched = _FRACTION.fullmatch(text)
+    return (text, 0) if matched is None else (matched[1] + matched[3], int(matched[2].ljust(9, "0")))
+
+
+def _moment(text: str) -> int:
+    whole, nano = _without_fraction(text)
+    return _moment_key(datetime.datetime.fromisoformat(whole)) + nano
+
+
+def _moment_key(value: datetime.datetime) -> int:
+    """A datetime without a time zone is taken as in UTC, as in tables. Integers do not overflow at the year 1."""
+    offset = value.utcoffset() or datetime.timedelta(0)
+    # A pandas timestamp has nanoseconds, which its arithmetic with Python's would round.
+    nano = getattr(value, "nanosecond", 0)
+    parts = (value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond)
+    micros = (datetime.datetime(*parts) - _EPOCH) // _MICROSECOND - offset // _MICROSECOND
+    return int(micros) * 1000 + nano
+
+
+def _time(text: str) -> int:
+    whole, nano = _without_fraction(text)
+    time = datetime.time.fromisoformat(whole)
+    if time.tzinfo is not None:
+        raise ValueError(text)
+    return _time_key(time) + nano
+
+
+def _time_key(value: datetime.time) -> int:
+    return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000_000 + value.microsecond * 1000
+
+
+def _duration(text: str) -> Fraction:
+    return _exact(text.strip().removesuffix("s").strip()) * 1_000_000
+
+
+def _date(text: str) -> tuple[int, int, int]:
+    return _date_key(datetime.date.fromisoformat(text))
+
+
+def _date_key(value: Any) -> tuple[int, int, int]:
+    return value.year, value.month, value.day
+
+
+def _local_time_key(value: Any) -> int:
+    return int(((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000_000 + value.nano)
+
+
+def _local_moment(text: str) -> tuple[tuple[int, int, int], int]:
+    whole, nano = _without_fraction(text)
+    value = datetime.datetime.fromisoformat(whole)
+    if value.tzinfo is not None:
+        raise _LiteralError(f"{text!r} has a time zone, and a local date-time has none")
+    return _date_key(value), _time_key(value.time()) + nano
+
+
+def _sql_timestamp_key(value: SqlTimestamp) -> int:
+    return value.epoch_milli // 1000 * 1_000_000_000 + value.nanos
+
+
+# Bytes and constants.
+
+
+def _bytes(text: str) -> bytes:
+    """Hexadecimal, as in a key argument, or the object that ``show --json`` prints."""
+    if text.lstrip()[:1] != "{":
+        return bytes.fromhex(text)
+    data = json.loads(text)
+    if not isinstance(data, dict) or list(data) != ["base64"] or not isinstance(data["base64"], str):
+        raise ValueError(text)
+    try:
+        return base64.b64decode(data["base64"], validate=True)
+    except binascii.Error as error:
+        raise ValueError(text) from error
+
+
+def _no_literal(text: str) -> Any:
+    raise _LiteralError(f"every value is null, and {text!r} is not")
+
+
+def _of_class(*classes: type) -> Test:
+    return lambda value: isinstance(value, classes)
+
+
+def _constants(name: str, members: Mapping[str, str], accepts: Test, of_value: Callable[[Any], str]) -> ScalarType:
+    def parse(text: str) -> str:
+        if text not in members:
+            raise _LiteralError(f"{text!r} is not a constant of {name}, which has {', '.join(members)}")
+        return members[text]
+
+    return ScalarType(name, accepts, parse, of_value, is_ordered=False)
+
+
+LONG: Final = ScalarType("integer", _is_integer, _exact, _itself)
+_BOOL: Final = ScalarType(
+    "bool", _of_class(bool), {"true": True, "false": False}.__getitem__, _itself, is_ordered=False
+)
+_DOUBLE: Final = ScalarType("float64", _of_class(float), _double, _number_key)
+_SINGLE: Final = ScalarType("float32", _of_class(float), _single, _number_key)
+_DECIMAL: Final = ScalarType("decimal", _of_class(decimal.Decimal), lambda text: (False, _finite(text)), _number_key)
+_TEXT: Final = ScalarType("str", lambda value: isinstance(value, str) and not isinstance(value, enum.Enum), str, str)
+_BYTES: Final = ScalarType("bytes", _of_class(bytes, bytearray, memoryview), _bytes, bytes)
+_UUID: Final = ScalarType("UUID", _of_class(uuid.UUID), uuid.UUID, _itself)
+_DATE: Final = ScalarType(
+    "date",
+    lambda value: isinstance(value, datetime.date) and not isinstance(value, datetime.datetime),
+    _date,
+    _date_key,
+)
+_TIME: Final = ScalarType("time", _of_class(datetime.time), _time, _time_key)
+_MOMENT: Final = ScalarType("datetime", _of_class(datetime.datetime), _moment, _moment_key)
+_DURATION: Final = ScalarType(
+    "timedelta (in seconds)", _of_class(datetime.timedelta), _duration, lambda value: value // _MICROSECOND
+)
+_NULL: Final = ScalarType("null", lambda value: False, _no_literal, _itself, is_ordered=False)
+_CONSTANT: Final = ScalarType("enum", _of_class(enum.Enum), str, lambda value: value.name, is_ordered=False)
+
+_ANY_SCALAR: Final = UnionType(
+    (_CONSTANT, _BOOL, LONG, _DOUBLE, _DECIMAL, _TEXT, _BYTES, _UUID, _DATE, _TIME, _MOMENT, _DURATION)
+)
+
+
+def _always(stored: StoredType) -> Callable[[Any], StoredType]:
+    return lambda serializer: stored
+
+
+def _java(
+    value_class: type, parse: Callable[[str], Any], sort_key: Callable[[Any], Any]
+) -> Callable[[Any], StoredType]:
+    names = field_names(value_class) or ()
+    return _always(ScalarType(value_class.__name__, _of_class(value_class), parse, sort_key, field_names=names))
+
+
+def _sql_days(text: str) -> int:
+    return datetime.date.fromisoformat(text).toordinal() - _EPOCH.toordinal()
+
+
+def stored_type(serializer: TypeSerializer[Any]) -> StoredType:
+    """The type of the values of a serializer."""
+    make = _TYPES.get(type(serializer))
+    return AnyType(type(serializer).__name__) if make is None else make(serializer)
+
+
+def _lazy(serializer: TypeSerializer[Any]) -> Callable[[], StoredType]:
+    return lambda: stored_type(serializer)
+
+
+def _inside(name: str) -> Callable[[Any], StoredType]:
+    return lambda serializer: stored_type(getattr(serializer, name))
+
+
+def _record(serializer: Any) -> StoredType:
+    parts = {part.name: _lazy(part.serializer) for part in serializer.fields}
+    return RecordType(serializer.type_name, parts, _of_class(serializer.python_type))
+
+
+def _pojo(serializer: PojoSerializer[Any]) -> StoredType:
+    subclasses = (*serializer.registered_subclasses, *serializer.unregistered_subclasses)
+    return _record(serializer) if not subclasses else UnionType((*map(_record, subclasses), _record(serializer)))
+
+
+def _row(serializer: RowSerializer) -> StoredType:
+    names = serializer.field_names or _positions(serializer.field_serializers)
+    parts = zip(names, map(_lazy, serializer.field_serializers), strict=True)
+    return RecordType("Row", dict(parts), _of_class(Row))
+
+
+def _tuple(serializer: TupleSerializer) -> StoredType:
+    parts = zip(_positions(serializer.field_serializers), map(_lazy, serializer.field_serializers), strict=True)
+    return RecordType("tuple", dict(parts), _of_class(tuple))
+
+
+def _positions(parts: Sequence[Any]) -> list[str]:
+    return [f"f{index}" for index in range(len(parts))]
+
+
+def _enumeration(serializer: EnumSerializer[Any]) -> StoredType:
+    known = serializer.python_type.__members__
+    members = {name: known[name].name for name in known}
+    return _constants(serializer.type_name, members, _of_class(enum.Enum), lambda value: str(value.name))
+
+
+def _either(serializer: EitherSerializer[Any, Any]) -> StoredType:
+    def value() -> StoredType:
+        return UnionType((stored_type(serializer.left_serializer), stored_type(serializer.right_serializer)))
+
+    return RecordType("either", {"value": value}, lambda one: True)
+
+
+def _elements(name: str, *, is_set: bool = False) -> Callable[[Any], StoredType]:
+    return lambda serializer: ListType("set" if is_set else "list", _lazy(getattr(serializer, name)), is_set)
+
+
+def _list_of(element: StoredType) -> Callable[[Any], StoredType]:
+    return lambda serializer: ListType("list", lambda: element)
+
+
+def _avro(schema: Any, named: NamedSchemas) -> StoredType:
+    found = named.resolved(schema)
+    kind = type_of(found)
+    details: Mapping[str, Any] = found if isinstance(found, dict) else {}
+    logical = _AVRO_LOGICAL.get(str(details.get("logicalType")))
+    if logical is not None:
+        return logical
+    if kind == "union":
+        return UnionType(tuple(_avro(branch, named) for branch in found))
+    if kind in ("record", "error"):
+        parts = {one["name"]: _avro_later(one["type"], named) for one in details["fields"]}
+        return RecordType(details["name"], parts, lambda value: isinstance(value, Mapping) and set(value) == set(parts))
+    if kind == "enum":
+        members = {name: name for name in details["symbols"]}
+        return _constants(details["name"], members, _of_class(str), str)
+    if kind == "array":
+        return ListType("array", _avro_later(details["items"], named))
+    if kind == "map":
+        return MapType("map", lambda: _TEXT, _avro_later(details["values"], named))
+    return _AVRO_PRIMITIVES.get(kind, AnyType(kind))
+
+
+def _avro_later(schema: Any, named: NamedSchemas) -> Callable[[], StoredType]:
+    return lambda: _avro(schema, named)
+
+
+_AVRO_PRIMITIVES: Final[Mapping[str, StoredType]] = {
+    "null": _NULL,
+    "boolean": _BOOL,
+    "int": LONG,
+    "long": LONG,
+    "float": _SINGLE,
+    "double": _DOUBLE,
+    "bytes": _BYTES,
+    "fixed": _BYTES,
+    "string": _TEXT,
+}
+
+_AVRO_LOGICAL: Final[Mapping[str, StoredType]] = {
+    "decimal": _DECIMAL,
+    "uuid": _UUID,
+    "date": _DATE,
+    **dict.fromkeys(("time-millis", "time-micros"), _TIME),
+    **dict.fromkeys(
+        ("timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"), _MOMENT
+    ),
+}
+
+
+def _arrow(data_type: pa.DataType) -> StoredType:
+    if pa.types.is_struct(data_type):
+        parts = {part.name: _arrow_later(part.type) for part in data_type}
+        return RecordType("struct", parts, _of_class(Mapping))
+    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type) or pa.types.is_fixed_size_list(data_type):
+        return ListType("list", _arrow_later(data_type.value_type))
+    return next((stored for is_of, stored in _ARROW if is_of(data_type)), AnyType(str(data_type)))
+
+
+def _arrow_later(data_type: pa.DataType) -> Callable[[], StoredType]:
+    return lambda: _arrow(data_type)
+
+
+_ARROW: Final[Sequence[tuple[Callable[[pa.DataType], bool], StoredType]]] = (
+    (pa.types.is_boolean, _BOOL),
+    (pa.types.is_integer, LONG),
+    (pa.types.is_float32, _SINGLE),
+    (pa.types.is_floating, _DOUBLE),
+    (pa.types.is_decimal, _DECIMAL),
+    (pa.types.is_string, _TEXT),
+    (pa.types.is_large_string, _TEXT),
+    (pa.types.is_binary, _BYTES),
+    (pa.types.is_large_binary, _BYTES),
+    (pa.types.is_fixed_size_binary, _BYTES),
+    (pa.types.is_date, _DATE),
+    (pa.types.is_time, _TIME),
+    (pa.types.is_timestamp, _MOMENT),
+    (pa.types.is_duration, _DURATION),
+    (pa.types.is_null, _NULL),
+)
+
+_TYPES: Final[Mapping[type, Callable[[Any], StoredType]]] = {
+    **dict.fromkeys(
+        (
+            ByteSerializer,
+            ShortSerializer,
+            IntSerializer,
+            LongSerializer,
+            ByteValueSerializer,
+            ShortValueSerializer,
+            IntValueSerializer,
+            LongValueSerializer,
+            BigIntSerializer,
+        ),
+        _always(LONG),
+    ),
+    **dict.fromkeys((BooleanSerializer, BooleanValueSerializer), _always(_BOOL)),
+    **dict.fromkeys((DoubleSerializer, DoubleValueSerializer), _always(_DOUBLE)),
+    **dict.fromkeys((FloatSerializer, FloatValueSerializer), _always(_SINGLE)),
+    BigDecSerializer: _always(_DECIMAL),
+    **dict.fromkeys(
+        (StringSerializer, StringValueSerializer, CharSerializer, CharValueSerializer, CharPrimitiveArraySerializer),
+        _always(_TEXT),
+    ),
+    BytesSerializer: _always(_BYTES),
+    UuidSerializer: _always(_UUID),
+    EnumSerializer: _enumeration,
+    **dict.fromkeys((VoidSerializer, NullValueSerializer), _always(_NULL)),
+    PythonDateSerializer: _always(_DATE),
+    PythonTimeSerializer: _always(_TIME),
+    PythonDateTimeSerializer: _always(_MOMENT),
+    TimedeltaSerializer: _always(_DURATION),
+    LocalDateSerializer: _java(LocalDate, _date, _date_key),
+    LocalTimeSerializer: _java(LocalTime, _time, _local_time_key),
+    LocalDateTimeSerializer: _java(
+        LocalDateTime, _local_moment, lambda value: (_date_key(value), _local_time_key(value))
+    ),
+    InstantSerializer: _java(Instant, _moment, lambda value: value.epoch_second * 1_000_000_000 + value.nano),
+    DateSerializer: _java(Date, _moment, lambda value: value.epoch_milli * 1_000_000),
+    SqlDateSerializer: _java(SqlDate, _sql_days, lambda value: value.epoch_milli // _DAY_MS),
+    SqlTimeSerializer: _java(SqlTime, _time, lambda value: value.epoch_milli % _DAY_MS * 1_000_000),
+    SqlTimestampSerializer: _java(SqlTimestamp, _moment, _sql_timestamp_key),
+    **dict.fromkeys((NullableSerializer, ConvertingSerializer, LiteralSerializer), _inside("inner")),
+    TtlSerializer: _inside("value_serializer"),
+    ReferenceSerializer: _inside("target"),
+    AttrsSerializer: _record,
+    PojoSerializer: _pojo,
+    RowSerializer: _row,
+    TupleSerializer: _tuple,
+    TimeWindowSerializer: lambda serializer: RecordType(
+        "time window", {"start": lambda: LONG, "end": lambda: LONG}, lambda value: hasattr(value, "start")
+    ),
+    EitherSerializer: _either,
+    UnionSerializer: lambda serializer: UnionType(tuple(map(stored_type, serializer.member_serializers))),
+    **dict.fromkeys((ListSerializer, ArrayListSerializer), _elements("element_serializer")),
+    **dict.fromkeys((SetSerializer, FrozenSetSerializer), _elements("element_serializer", is_set=True)),
+    GenericArraySerializer: _elements("component_serializer"),
+    StringArraySerializer: _list_of(_TEXT),
+    BooleanPrimitiveArraySerializer: _list_of(_BOOL),
+    **dict.fromkeys(
+        (ShortPrimitiveArraySerializer, IntPrimitiveArraySerializer, LongPrimitiveArraySerializer), _list_of(LONG)
+    ),
+    FloatPrimitiveArraySerializer: _list_of(_SINGLE),
+    DoublePrimitiveArraySerializer: _list_of(_DOUBLE),
+    MapSerializer: lambda serializer: MapType(
+        "map", _lazy(serializer.key_serializer), _lazy(serializer.value_serializer)
+    ),
+    AvroSerializer: lambda serializer: _avro(serializer.schema, serializer.named),
+    ArrowStructSerializer: lambda serializer: _arrow(serializer.struct_type),
+    ArrowSerializer: lambda serializer: RecordType("record batch", {}, lambda value: True),
+}

@@ -1,0 +1,23 @@
+"""State as Arrow tables: the column type of each serializer, and entries as record batches."""
+
+from statebackend.savepoint.tables.column_batches import ColumnBatches
+from statebackend.savepoint.tables.column_forms import (
+    ColumnForm,
+    ColumnForms,
+    ListForm,
+    MapForm,
+    ScalarForm,
+    StructForm,
+)
+from statebackend.savepoint.tables.state_tables import TabularState
+
+__all__ = [
+    "ColumnBatches",
+    "ColumnForm",
+    "ColumnForms",
+    "ListForm",
+    "MapForm",
+    "ScalarForm",
+    "StructForm",
+    "TabularState",
+]

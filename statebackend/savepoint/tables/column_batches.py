@@ -1,0 +1,159 @@
+"""The table of a keyed state from rows as columns: whole columns at a time where that can be, else entry by entry.
+
+The rows are those of `reading.stored_columns`, the table is that of `state_tables`: same columns, same values, same
+order. Only the columns that are asked for are read, and `needed` tells of which columns of rows they come. A column of
+simple types is read at once (`whole_columns`); another one, a list or a queue is read by `TabularState`, which also
+says what is wrong with bytes that cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+from attrs import frozen
+
+from snapshots.errors import StateFormatError
+from statebackend.savepoint.tables.column_forms import ColumnForms
+from statebackend.savepoint.tables.state_tables import BATCH_BYTES, BATCH_ROWS, TabularState, bounded_columns
+from statebackend.savepoint.tables.whole_columns import behind, is_all_present, whole_column, whole_timed_columns
+from statebackend.state.canonical import SCHEMA, CanonicalBatch
+from statebackend.state.descriptors import USER_KEY_ROLE
+from statebackend.state.state_kind import StateKind, TableForm
+from statebackend.state.state_meta import KeyedStateMeta, StateMeta
+from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.containers.ttl import TtlSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+__all__ = ["ColumnBatches"]
+
+_Arrays: TypeAlias = "Mapping[str, pa.Array] | None"
+_ReadWhole: TypeAlias = Callable[[pa.BinaryArray], _Arrays]
+
+_SOURCES: Final[Mapping[str, str]] = {"last_access_ms": "value"}
+"""Which column of rows a column of the table comes of, where the name is another one."""
+
+_IN_ROWS: Final = frozenset({TableForm.VALUE, TableForm.MAP})
+"""The forms of which each row is an entry, so that columns can be read apart from one another."""
+
+
+@frozen
+class ColumnBatches:
+    """See the module; cheap to make."""
+
+    table: TabularState
+    _form: TableForm | None
+    _whole: Mapping[str, _ReadWhole]
+
+    @classmethod
+    def of(
+        cls,
+        meta: KeyedStateMeta,
+        state: StateMeta,
+        forms: ColumnForms | None = None,
+        known: Sequence[TypeSerializer[Any]] = (),
+    ) -> ColumnBatches:
+        """The table of a state of a subtask; ``known`` are serializers of the program, as for `TabularState`."""
+        table = TabularState.of(meta, state, known, forms)
+        # A form that somebody added may be of other values in the same type.
+        is_whole = state.form in _IN_ROWS and not (forms is not None and forms.added)
+        return cls(table, state.form, _whole_readers(meta, state) if is_whole else {})
+
+    def needed(self, columns: Sequence[str]) -> Sequence[str]:
+        """The columns of rows that these columns of the table are made of."""
+        if self._form is None:
+            return ("key_group",) if set(columns) <= {"key_group"} else ("key_group", "key")
+        sources = {"key_group", *(_SOURCES.get(name, name) for name in columns)}
+        if self._form is TableForm.LIST:
+            # The rows of one list are told by these.
+            sources |= {"key", "namespace"}
+        return tuple(name for name in SCHEMA.names if name in sources)
+
+    def batches(
+        self,
+        rows: Iterable[pa.RecordBatch],
+        columns: Sequence[str],
+        *,
+        max_rows: int = BATCH_ROWS,
+        max_bytes: int = BATCH_BYTES,
+    ) -> Iterator[pa.RecordBatch]:
+        """These columns of the entries in rows with the `needed` columns; bounded, and raises, as `TabularState`."""
+        if self._form is TableForm.LIST or (self._form is None and set(columns) > {"key_group"}):
+            selected = self.table.selected(columns)
+            for batch in selected.batches(map(_filled, rows), max_rows=max_rows, max_bytes=max_bytes):
+                yield batch.select(list(columns))
+            return
+        schema = pa.schema([self.table.schema.field(name) for name in columns], self.table.schema.metadata)
+        for batch in bounded_columns(rows, max_rows, max_bytes):
+            yield pa.record_batch(self._arrays(batch, columns), schema=schema)
+
+    def _arrays(self, rows: pa.RecordBatch, columns: Sequence[str]) -> list[pa.Array]:
+        arrays: dict[str, pa.Array] = {"key_group": rows.column("key_group")}
+        for name in columns:
+            if name in arrays:
+                continue
+            source = _SOURCES.get(name, name)
+            read = self._whole.get(source)
+            found = None if read is None else read(rows.column(source))
+            if found is None or any(one.type != self.table.schema.field(key).type for key, one in found.items()):
+                made = pa.Table.from_batches(self.table.selected([name]).batches([_filled(rows)])).combine_chunks()
+                found = {key: made.column(key).chunk(0) for key in made.column_names}
+            arrays.update(found)
+        return [arrays[name] for name in columns]
+
+
+def _filled(rows: pa.RecordBatch) -> CanonicalBatch:
+    """Rows with all columns; those that nobody needs are of empty bytes."""
+    present = set(rows.schema.names)
+    columns: list[Any] = [
+        rows.column(name).to_pylist() if name in present else [b""] * rows.num_rows for name in SCHEMA.names
+    ]
+    return CanonicalBatch(*columns)
+
+
+def _whole_readers(meta: KeyedStateMeta, state: StateMeta) -> Mapping[str, _ReadWhole]:
+    """What reads a column of rows at once, by its name; none for a serializer that cannot be restored here."""
+    readers: dict[str, _ReadWhole] = {}
+    snapshots = {"key": meta.key_snapshot, "namespace": state.namespace_snapshot}
+    if USER_KEY_ROLE in state.role_snapshots:
+        snapshots["user_key"] = state.role_snapshots[USER_KEY_ROLE]
+    for name, snapshot in snapshots.items():
+        serializer = _restored(snapshot)
+        if serializer is not None:
+            readers[name] = _plain(name, serializer)
+    roles = {role: _restored(snapshot) for role, snapshot in state.role_snapshots.items()}
+    if isinstance(state.kind, StateKind) and None not in roles.values():
+        readers["value"] = _stored(state.kind.storage_serializer(roles))
+    return readers
+
+
+def _restored(snapshot: Any) -> Any:
+    try:
+        return snapshot.restore_serializer()
+    except StateFormatError:
+        return None
+
+
+def _plain(name: str, serializer: TypeSerializer[Any]) -> _ReadWhole:
+    def read(data: pa.BinaryArray) -> _Arrays:
+        column = whole_column(serializer, data) if data.null_count == 0 else None
+        return None if column is None else {name: column}
+
+    return read
+
+
+def _stored(serializer: TypeSerializer[Any]) -> _ReadWhole:
+    """Of values as they are stored: with the time of the last access, and in a map behind a byte that says null."""
+    in_map = isinstance(serializer, NullableSerializer) and isinstance(serializer.inner, TtlSerializer)
+    timed: Any = serializer.inner if in_map else serializer  # type: ignore[attr-defined]
+    if not isinstance(timed, TtlSerializer):
+        return _plain("value", serializer)
+
+    def read(data: pa.BinaryArray) -> _Arrays:
+        if data.null_count or (in_map and not is_all_present(data)):
+            return None
+        columns = whole_timed_columns(timed, behind(data, 1) if in_map else data)
+        return None if columns is None else {"value": columns[0], "last_access_ms": columns[1]}
+
+    return read

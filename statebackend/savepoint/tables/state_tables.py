@@ -1,0 +1,486 @@
+"""The table of one keyed state: canonical rows of bytes to record batches of typed columns.
+
+| column | type | of |
+|---|---|---|
+| `key_group` | int32 | all |
+| `key` | that of the key | all but queues of elements that are no timers |
+| `namespace` | that of the namespace | state that has namespaces |
+| `user_key` | that of the keys of the map | map state |
+| `value` | that of the value, of the whole list, of a map's value; of a timer its time, int64 | all |
+| `last_access_ms` | int64; of a list a list of them | state with a time-to-live |
+
+Rows are those that `reading.stored_entries` calls entries, in the same order. Batches end at a number of rows or of
+stored bytes, whichever comes first; one entry that is larger by itself, as a long list may be, is a batch of its own.
+The schema of the table holds in its metadata, under ``statebackend.notes``, a JSON object from paths to what stands
+there in the place of something else.
+
+A key or value whose serializer cannot be restored in this process is a column of its bytes, as they are stored; of a
+list, those of its chunks.
+
+Canonical rows in batches that are bounded, and the chunks of a list put together again.
+
+State without keys as columns of Arrow: those of a list's elements, or of the keys and values of broadcast state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import pyarrow as pa
+from attrs import field, frozen
+
+from snapshots.errors import StateFormatError
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from statebackend.savepoint.errors import ColumnValueError
+from statebackend.savepoint.statistics import sizes_of_rows
+from statebackend.savepoint.tables.column_forms import ColumnForm, ColumnForms, ListForm, ScalarForm
+from statebackend.state.canonical import CanonicalBatch
+from statebackend.state.descriptors import ELEMENT_ROLE, USER_KEY_ROLE
+from statebackend.state.errors import StateRestoreError
+from statebackend.state.operator_state_descriptors import KEY_ROLE, VALUE_ROLE
+from statebackend.state.operator_state_handles import OperatorStateRow, StatePart
+from statebackend.state.state_kind import TableForm
+from statebackend.state.state_meta import KeyedStateMeta, StateMeta
+from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.containers.ttl import TtlSerializer, TtlValue
+from typeserializers.kernel.known_serializers import restored_with
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.void import VoidNamespaceSerializer
+from typeserializers.times.timers import TimerSerializer
+
+__all__ = [
+    "BATCH_BYTES",
+    "BATCH_ROWS",
+    "NOTES_KEY",
+    "ListRows",
+    "OperatorStateColumns",
+    "TabularState",
+    "bounded",
+    "bounded_columns",
+    "decoded_cell",
+    "whole_lists",
+]
+
+
+class ListRows(NamedTuple):
+    """Rows of list state, one for each list, as columns of equal length; a value is the chunks of a list."""
+
+    key_groups: list[int]
+    keys: list[bytes]
+    namespaces: list[bytes]
+    user_keys: list[bytes | None]
+    values: list[list[bytes | None]]
+
+
+Rows: TypeAlias = "CanonicalBatch | ListRows"
+
+
+def whole_lists(batches: Iterable[CanonicalBatch]) -> Iterator[ListRows]:
+    """The lists whose chunks are in these rows, which come sorted; memory holds a batch, and the list at its end."""
+    held = ListRows([], [], [], [], [])
+    for batch in batches:
+        for key_group, key, namespace, user_key, value in zip(*batch, strict=True):
+            if held.keys and (held.key_groups[-1], held.keys[-1], held.namespaces[-1]) == (key_group, key, namespace):
+                held.values[-1].append(value)
+                continue
+            held.key_groups.append(key_group)
+            held.keys.append(key)
+            held.namespaces.append(namespace)
+            held.user_keys.append(user_key)
+            held.values.append([value])
+        # The last list may go on in the next batch.
+        if len(held.keys) > 1:
+            yield ListRows(*(column[:-1] for column in held))  # type: ignore[arg-type]
+            held = ListRows(*(column[-1:] for column in held))  # type: ignore[arg-type]
+    if held.keys:
+        yield held
+
+
+def bounded(batches: Iterable[Rows], max_rows: int, max_bytes: int) -> Iterator[Rows]:
+    """The same rows, in batches of at most so many rows, and of so many bytes unless one row alone has more."""
+    for batch in batches:
+        start = size_bytes = 0
+        sizes = _sizes(batch)
+        for index, size in enumerate(sizes):
+            if index > start and (index - start >= max_rows or size_bytes + size > max_bytes):
+                yield _slice(batch, start, index)
+                start, size_bytes = index, 0
+            size_bytes += size
+        if sizes:
+            yield batch if start == 0 else _slice(batch, start, len(sizes))
+
+
+def bounded_columns(batches: Iterable[pa.RecordBatch], max_rows: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """As `bounded`, of rows as columns, which need not be all there."""
+    for batch in batches:
+        if batch.num_rows and batch.num_rows <= max_rows and batch.nbytes <= max_bytes:
+            yield batch
+            continue
+        start = size_bytes = 0
+        for index, size in enumerate(sizes_of_rows(batch).to_pylist()):
+            if index > start and (index - start >= max_rows or size_bytes + size > max_bytes):
+                yield batch.slice(start, index - start)
+                start, size_bytes = index, 0
+            size_bytes += size
+        if start < batch.num_rows:
+            yield batch.slice(start)
+
+
+def _sizes(batch: Rows) -> list[int]:
+    if isinstance(batch, ListRows):
+        values = [sum(len(chunk or b"") for chunk in chunks) for chunks in batch.values]
+    else:
+        values = [len(value or b"") for value in batch.values]
+    user_keys = (len(user_key or b"") for user_key in batch.user_keys)
+    columns = (map(len, batch.keys), map(len, batch.namespaces), user_keys, values)
+    return list(map(sum, zip(*columns, strict=True)))
+
+
+def _slice(batch: Rows, start: int, end: int) -> Rows:
+    return type(batch)(*(column[start:end] for column in batch))  # type: ignore[arg-type]
+
+
+SUBTASK: Final = pa.field("subtask", pa.int32(), nullable=False)
+"""The column of the subtask that has a row."""
+
+_COLUMNS: Final = {ELEMENT_ROLE: "value", KEY_ROLE: "key", VALUE_ROLE: "value"}
+"""The column of a role."""
+
+
+@frozen
+class OperatorStateColumns:
+    """What was stored under one schema."""
+
+    state_name: str
+    _columns: Mapping[str, tuple[TypeSerializer[Any], ColumnForm]]
+
+    @classmethod
+    def of(
+        cls, state_name: str, part: StatePart, forms: ColumnForms, known: Sequence[TypeSerializer[Any]] = ()
+    ) -> OperatorStateColumns:
+        """Those of a part, in these forms; ``known`` are serializers of the program.
+
+        Raises `UnresolvableSerializerError` for a type that is not known here.
+        """
+        columns = {}
+        for role in part.envelopes:
+            serializer = restored_with(part.snapshot(state_name, role), *known)
+            columns[_COLUMNS[role]] = serializer, forms.of(serializer)
+        return cls(state_name, columns)
+
+    def schema(self, *, has_subtask: bool = True) -> pa.Schema:
+        """The columns, first of all the subtask if that is wanted."""
+        held = [pa.field(name, form.data_type) for name, (_, form) in self._columns.items()]
+        return pa.schema([SUBTASK, *held] if has_subtask else held)
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What stands in the place of something else, by its path."""
+        return {path: note for name, (_, form) in self._columns.items() for path, note in form.notes(name)}
+
+    def batch(self, subtask: int, rows: Iterable[OperatorStateRow], schema: pa.Schema) -> pa.RecordBatch:
+        """Stored rows of a subtask, of which there is one at least, as the columns of this schema.
+
+        Raises `StateRestoreError` for a row that cannot be read, `ColumnValueError` for a value that does not fit.
+        """
+        keys, values = zip(*rows, strict=True)
+        cells = {"key": keys, "value": values}
+        arrays = [
+            pa.repeat(pa.scalar(subtask, pa.int32()), len(values)) if name == SUBTASK.name else self._array(name, cells)
+            for name in schema.names
+        ]
+        return pa.record_batch(arrays, schema=schema)
+
+    def _array(self, name: str, cells: Mapping[str, Sequence[bytes | None]]) -> pa.Array:
+        serializer, form = self._columns[name]
+        return form.array(
+            [None if cell is None else decoded_cell(self.state_name, serializer, cell) for cell in cells[name]]
+        )
+
+
+def decoded_cell(state_name: str, serializer: TypeSerializer[Any], cell: bytes) -> Any:
+    """An element, key or value of a state without keys. Raises `StateRestoreError` for bytes that cannot be read."""
+    try:
+        return serializer.from_bytes(cell)
+    except Exception as error:
+        # A serializer may be anybody's: whatever it makes of bytes that do not fit, one kind of error comes out.
+        told = str(error) or type(error).__name__
+        raise StateRestoreError(f"operator state {state_name!r}: a row cannot be read: {told}") from error
+
+
+BATCH_ROWS: Final = 1 << 16
+BATCH_BYTES: Final = 16 << 20
+NOTES_KEY: Final = b"statebackend.notes"
+
+_Rows: TypeAlias = "CanonicalBatch | ListRows"
+_Cells: TypeAlias = Callable[[Any], Sequence[Any]]
+
+
+@frozen
+class _Columns:
+    """Columns that come of the same cells: their names and forms, and what makes their arrays of rows."""
+
+    forms: Mapping[str, ColumnForm]
+    arrays: Callable[[Any], Sequence[pa.Array]]
+
+
+@frozen
+class _Unknown:
+    """In the place of a serializer that cannot be restored here: why."""
+
+    reason: str
+
+
+@frozen
+class TabularState:
+    """See the module. Cheap to make; another process makes it again from ``meta`` and ``state``."""
+
+    _parts: tuple[_Columns, ...]
+    _is_list: bool
+    schema: pa.Schema = field(init=False)
+
+    @schema.default
+    def _schema(self) -> pa.Schema:
+        metadata = {NOTES_KEY: json.dumps(dict(self.notes), ensure_ascii=False)} if self.notes else None
+        return pa.schema([pa.field(name, form.data_type) for name, form in self._forms], metadata)
+
+    @classmethod
+    def of(
+        cls,
+        meta: KeyedStateMeta,
+        state: StateMeta,
+        known: Sequence[TypeSerializer[Any]] = (),
+        forms: ColumnForms | None = None,
+    ) -> TabularState:
+        """The table of a state; ``known`` are serializers of the program, as for `EntryReader`."""
+        made = _TableMaker(meta, state, known, forms or ColumnForms())
+        return cls(tuple(_PARTS_OF[state.form](made)), state.form is TableForm.LIST)
+
+    def selected(self, names: Container[str]) -> TabularState:
+        """The table of these columns, and of those that are read together with one of them; others are not read."""
+        return TabularState(
+            tuple(part for part in self._parts if any(name in names for name in part.forms)), self._is_list
+        )
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What stands in the place of something else, by its path."""
+        return {path: note for name, form in self._forms for path, note in form.notes(name)}
+
+    @property
+    def _forms(self) -> Iterator[tuple[str, ColumnForm]]:
+        return chain.from_iterable(part.forms.items() for part in self._parts)
+
+    def batches(
+        self, rows: Iterable[CanonicalBatch], *, max_rows: int = BATCH_ROWS, max_bytes: int = BATCH_BYTES
+    ) -> Iterator[pa.RecordBatch]:
+        """The entries in these rows, which come sorted, in batches that are not empty.
+
+        ``max_bytes`` is of what is stored. Raises `StateRestoreError` for bytes that cannot be read, naming the state
+        and the key group, and `ColumnValueError` for a value that does not fit its column.
+        """
+        for part in bounded(whole_lists(rows) if self._is_list else rows, max_rows, max_bytes):
+            arrays = chain.from_iterable(columns.arrays(part) for columns in self._parts)
+            yield pa.RecordBatch.from_arrays(list(arrays), schema=self.schema)
+
+
+class _TableMaker:
+    """Makes the columns of a state out of its serializers."""
+
+    def __init__(
+        self, meta: KeyedStateMeta, state: StateMeta, known: Sequence[TypeSerializer[Any]], forms: ColumnForms
+    ) -> None:
+        self._state = state
+        self._forms = forms
+        self._key = _restored(meta.key_snapshot, known)
+        self._namespace = _restored(state.namespace_snapshot, known)
+        self._roles = {role: _restored(snapshot, known) for role, snapshot in state.role_snapshots.items()}
+
+    def values(self) -> Iterator[_Columns]:
+        yield from self._address()
+        yield self._values(self._storage())
+
+    def maps(self) -> Iterator[_Columns]:
+        yield from self._address()
+        yield self._cells("user_key", self._roles[USER_KEY_ROLE], lambda rows: rows.user_keys)
+        yield self._values(self._storage())
+
+    def lists(self) -> Iterator[_Columns]:
+        yield from self._address()
+        yield self._lists(self._roles[ELEMENT_ROLE], self._storage())
+
+    def elements(self) -> Iterator[_Columns]:
+        yield _KEY_GROUP
+        element = self._roles[ELEMENT_ROLE]
+        if isinstance(element, TimerSerializer):
+            yield self._timers(element)
+        else:
+            yield self._cells("value", element, lambda rows: rows.keys)
+
+    def _address(self) -> Iterator[_Columns]:
+        yield _KEY_GROUP
+        yield self._cells("key", self._key, lambda rows: rows.keys)
+        if not isinstance(self._namespace, VoidNamespaceSerializer):
+            yield self._cells("namespace", self._namespace, lambda rows: rows.namespaces)
+
+    def _storage(self) -> TypeSerializer[Any] | _Unknown:
+        """The serializer of what a row holds as its value."""
+        unknown = next((role for role in self._roles.values() if isinstance(role, _Unknown)), None)
+        return unknown or self._state.kind.storage_serializer(self._roles)
+
+    def _cells(self, name: str, serializer: TypeSerializer[Any] | _Unknown, cells: _Cells) -> _Columns:
+        """Keys: the same one stands in many rows, one behind the other, and is read once for all of them."""
+        if isinstance(serializer, _Unknown):
+            return _stored(name, serializer, cells)
+        form = self._forms.of(serializer)
+
+        def arrays(rows: _Rows) -> Sequence[pa.Array]:
+            found = cells(rows)
+            places: dict[Any, int] = {}
+            indexes = [places.setdefault(cell, len(places)) for cell in found]
+            if 2 * len(places) > len(found):
+                return (self._decoded(form, serializer, found, rows),)
+            distinct = self._decoded(form, serializer, list(places), rows)
+            return (distinct.take(pa.array(indexes, pa.int32())),)
+
+        return _Columns({name: form}, arrays)
+
+    def _values(self, serializer: TypeSerializer[Any] | _Unknown) -> _Columns:
+        if isinstance(serializer, _Unknown):
+            return _stored("value", serializer, lambda rows: rows.values)
+        timed = _timed_part(serializer)
+        form = self._forms.of(serializer if timed is None else timed.value_serializer)
+        if timed is None:
+            return _Columns({"value": form}, lambda rows: (self._decoded(form, serializer, rows.values, rows),))
+
+        def arrays(rows: CanonicalBatch) -> Sequence[pa.Array]:
+            found: Sequence[TtlValue[Any]] = self._read(serializer, rows.values, rows)
+            values = self._array(form, [one.value for one in found], rows)
+            return values, _TIMES.array([one.last_access_timestamp for one in found])
+
+        return _Columns({"value": form, "last_access_ms": _TIMES}, arrays)
+
+    def _lists(self, element: TypeSerializer[Any] | _Unknown, storage: TypeSerializer[Any] | _Unknown) -> _Columns:
+        if isinstance(element, _Unknown) or isinstance(storage, _Unknown):
+            unknown = element if isinstance(element, _Unknown) else _Unknown("")
+            chunks = ListForm(_bytes_form(unknown))
+            return _Columns({"value": chunks}, lambda rows: (chunks.array(rows.values),))
+        timed = _timed_part(element)
+        form = ListForm(self._forms.of(element if timed is None else timed.value_serializer))
+
+        def lists(rows: ListRows) -> list[list[Any]]:
+            read = iter(self._read(storage, list(chain.from_iterable(rows.values)), rows))
+            return [[one for _ in chunks for one in next(read)] for chunks in rows.values]
+
+        if timed is None:
+            return _Columns({"value": form}, lambda rows: (self._array(form, lists(rows), rows),))
+        times = ListForm(_TIMES)
+
+        def arrays(rows: ListRows) -> Sequence[pa.Array]:
+            found: Sequence[Sequence[TtlValue[Any]]] = lists(rows)
+            values = self._array(form, [[one.value for one in own] for own in found], rows)
+            return values, times.array([[one.last_access_timestamp for one in own] for own in found])
+
+        return _Columns({"value": form, "last_access_ms": times}, arrays)
+
+    def _timers(self, element: TimerSerializer[Any, Any]) -> _Columns:
+        key, namespace = self._forms.of(element.key_serializer), self._forms.of(element.namespace_serializer)
+        forms: dict[str, ColumnForm] = {"key": key, "namespace": namespace, "value": _TIMES}
+        if isinstance(element.namespace_serializer, VoidNamespaceSerializer):
+            del forms["namespace"]
+
+        def arrays(rows: CanonicalBatch) -> Sequence[pa.Array]:
+            found = self._read(element, rows.keys, rows)
+            columns = {
+                "key": [one.key for one in found],
+                "namespace": [one.namespace for one in found],
+                "value": [one.timestamp for one in found],
+            }
+            return [self._array(form, columns[name], rows) for name, form in forms.items()]
+
+        return _Columns(forms, arrays)
+
+    def _decoded(
+        self, form: ColumnForm, serializer: TypeSerializer[Any], cells: Sequence[bytes | None], rows: _Rows
+    ) -> pa.Array:
+        return self._array(form, self._read(serializer, cells, rows), rows)
+
+    def _read(self, serializer: TypeSerializer[Any], cells: Sequence[bytes | None], rows: _Rows) -> list[Any]:
+        read = serializer.codec.read
+        values: list[Any] = []
+        try:
+            for cell in cells:
+                value, end = read(cell, 0)  # type: ignore[arg-type]
+                if end != len(cell):  # type: ignore[arg-type]
+                    break
+                values.append(value)
+        except Exception as error:
+            # A serializer may be anybody's: whatever it makes of bytes that do not fit, one kind of error comes out.
+            raise self._unreadable(serializer, cells, rows) from error
+        if len(values) != len(cells):
+            raise self._unreadable(serializer, cells, rows)
+        return values
+
+    def _unreadable(
+        self, serializer: TypeSerializer[Any], cells: Sequence[bytes | None], rows: _Rows
+    ) -> StateRestoreError:
+        reason = "an entry cannot be read"
+        for cell in cells:
+            try:
+                if cell is None:
+                    reason = "a row lacks what an entry of this kind has"
+                    break
+                serializer.from_bytes(cell)
+            except Exception as error:
+                reason = f"an entry cannot be read: {str(error) or type(error).__name__}"
+                break
+        return StateRestoreError(f"{self._where(rows)}: {reason}")
+
+    def _array(self, form: ColumnForm, values: Sequence[Any], rows: _Rows) -> pa.Array:
+        try:
+            return form.array(values)
+        except ColumnValueError as error:
+            raise ColumnValueError(f"{self._where(rows)}: {error}") from error
+
+    def _where(self, rows: _Rows) -> str:
+        first, last = rows.key_groups[0], rows.key_groups[-1]
+        groups = f"key group {first}" if first == last else f"key groups {first} to {last}"
+        return f"state {self._state.name!r}, {groups}"
+
+
+def _restored(snapshot: TypeSerializerSnapshot[Any], known: Sequence[TypeSerializer[Any]]) -> Any:
+    try:
+        return restored_with(snapshot, *known)
+    except StateFormatError as error:
+        return _Unknown(str(error))
+
+
+def _timed_part(serializer: TypeSerializer[Any]) -> TtlSerializer[Any] | None:
+    # That of a map's values stands inside one of values that may be null.
+    inner = serializer.inner if isinstance(serializer, NullableSerializer) else serializer
+    return inner if isinstance(inner, TtlSerializer) else None
+
+
+def _bytes_form(unknown: _Unknown) -> ScalarForm:
+    return ScalarForm(pa.binary(), None, f"bytes as they are stored: {unknown.reason}")
+
+
+def _stored(name: str, unknown: _Unknown, cells: _Cells) -> _Columns:
+    form = _bytes_form(unknown)
+    return _Columns({name: form}, lambda rows: (form.array(cells(rows)),))
+
+
+_TIMES: Final = ScalarForm(pa.int64())
+_GROUPS: Final = ScalarForm(pa.int32())
+_KEY_GROUP: Final = _Columns({"key_group": _GROUPS}, lambda rows: (_GROUPS.array(rows.key_groups),))
+
+_PARTS_OF: Final[Mapping[TableForm | None, Callable[[_TableMaker], Iterator[_Columns]]]] = {
+    TableForm.VALUE: _TableMaker.values,
+    TableForm.LIST: _TableMaker.lists,
+    TableForm.MAP: _TableMaker.maps,
+    None: _TableMaker.elements,
+}
+"""The columns by the form of the state; None is a priority queue."""

@@ -1,0 +1,353 @@
+"""Stored values of simple types, a column of bytes at a time: nothing is made of each value by itself.
+
+What has the same number of bytes in every row (numbers, booleans, times to live, records of nothing else) is a matter
+of slices and of turning bytes round; of text and bytes, the length in front is cut off. Of a record with such fields
+each row has a cursor of its own: how long a field is in each row is read for all rows at once, and what lies there is a
+column of bytes again. This is some fifty times as quick as reading values one by one. Where a type, or what a column
+has of it, needs more than that (text that is not ASCII or long, lists), the answer is None, and the values are to be
+read one by one: by serializers, whose errors say what is wrong with bytes that are none of theirs.
+
+Values are the same as the serializers', and have the types that `known_forms` tells.
+"""
+
+from __future__ import annotations
+
+import array
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.containers.ttl import TtlSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.records.record_serializer import AttrsSerializer
+from typeserializers.scalars.byte_arrays import BytesSerializer
+from typeserializers.scalars.fixed_width import (
+    BooleanSerializer,
+    ByteSerializer,
+    DoubleSerializer,
+    FloatSerializer,
+    IntSerializer,
+    LongSerializer,
+    ShortSerializer,
+)
+from typeserializers.scalars.strings import StringSerializer
+
+__all__ = ["behind", "fixed_width_bytes", "is_all_present", "whole_column", "whole_timed_columns"]
+
+
+def whole_column(serializer: TypeSerializer[Any], data: pa.BinaryArray) -> pa.Array | None:
+    """The values that these bytes are, none of which is null; None if they have to be read one by one."""
+    width_bytes = fixed_width_bytes(serializer)
+    if width_bytes is not None:
+        if not pc.all(pc.equal(pc.binary_length(data), width_bytes), min_count=0).as_py():
+            return None
+        return _fixed(serializer, data)
+    if isinstance(serializer, NullableSerializer):
+        return _optional(serializer, data)
+    if isinstance(serializer, AttrsSerializer) and serializer.fields:
+        return _record(serializer, data)
+    read = _WHOLE.get(type(serializer))
+    return None if read is None else read(data)
+
+
+def whole_timed_columns(serializer: TtlSerializer[Any], data: pa.BinaryArray) -> tuple[pa.Array, pa.Array] | None:
+    """The values and the times of their last access; None if they have to be read one by one."""
+    times = whole_column(_TIMES, pc.binary_slice(data, 0, _TIME_BYTES))
+    values = whole_column(serializer.value_serializer, behind(data, _TIME_BYTES))
+    return None if times is None or values is None else (values, times)
+
+
+def is_all_present(data: pa.BinaryArray) -> bool:
+    """Whether no value of a `NullableSerializer` is None; its values are then `behind` the first byte."""
+    first = _first_bytes(data)
+    return first is not None and _all(pc.equal(first, 0))
+
+
+def behind(data: pa.BinaryArray, position: int) -> pa.BinaryArray:
+    """What is behind the first so many bytes of each value."""
+    # Without an end, pyarrow (26 too) reckons with one that its sizes cannot hold.
+    return pc.binary_slice(data, position, max(position, pc.max(pc.binary_length(data)).as_py() or 0))
+
+
+def fixed_width_bytes(serializer: TypeSerializer[Any]) -> int | None:
+    """How many bytes every value takes; None if that is not the same for all, or not known here."""
+    number = _FIXED_WIDTH.get(type(serializer))
+    if number is not None:
+        return number[0]
+    if isinstance(serializer, AttrsSerializer) and serializer.fields:
+        widths = [fixed_width_bytes(part.serializer) for part in serializer.fields]
+        return None if None in widths else sum(width for width in widths if width is not None)
+    return None
+
+
+def _fixed(serializer: TypeSerializer[Any], data: pa.BinaryArray) -> pa.Array | None:
+    number = _FIXED_WIDTH.get(type(serializer))
+    if number is not None:
+        width_bytes, read = number
+        return read(_joined(data, width_bytes), len(data))
+    assert isinstance(serializer, AttrsSerializer)
+    columns: list[pa.Array] = []
+    position = 0
+    for part in serializer.fields:
+        width_bytes = fixed_width_bytes(part.serializer) or 0
+        column = _fixed(part.serializer, pc.binary_slice(data, position, position + width_bytes))
+        if column is None:
+            return None
+        columns.append(column)
+        position += width_bytes
+    return pa.StructArray.from_arrays(columns, names=[part.name for part in serializer.fields])
+
+
+def _record(serializer: AttrsSerializer[Any], data: pa.BinaryArray) -> pa.Array | None:
+    """A record some of whose fields have different lengths from row to row."""
+    if not len(data):
+        return None
+    base, starts, ends = _places(data)
+    columns: list[pa.Array] = []
+    for part in serializer.fields:
+        sizes = _sizes_at(part.serializer, base, starts)
+        behind_it = None if sizes is None else pc.add(starts, sizes)
+        if behind_it is None or not _all(pc.less_equal(behind_it, ends)):
+            return None
+        column = _column_at(part.serializer, base, starts, sizes)
+        if column is None:
+            return None
+        columns.append(column)
+        starts = behind_it
+    if not _all(pc.equal(starts, ends)):
+        return None
+    return pa.StructArray.from_arrays(columns, names=[part.name for part in serializer.fields])
+
+
+def _column_at(serializer: TypeSerializer[Any], base: pa.Array, starts: pa.Array, sizes: pa.Array) -> pa.Array | None:
+    """The values at these places, which follow each other, and which take what `_sizes_at` says."""
+    read_at = _READ_AT.get(type(serializer))
+    if read_at is not None:
+        return read_at(serializer, base, starts, sizes)
+    return whole_column(serializer, _cut_out(base, starts, sizes))
+
+
+def _text_at(serializer: StringSerializer, base: pa.Array, starts: pa.Array, sizes: pa.Array) -> pa.Array | None:
+    return _ascii(_cut_out(base, pc.add(starts, _ONE), pc.subtract(sizes, _ONE)))
+
+
+def _optional_at(
+    serializer: NullableSerializer[Any], base: pa.Array, starts: pa.Array, sizes: pa.Array
+) -> pa.Array | None:
+    if type(serializer.inner) is not StringSerializer:
+        return _optional(serializer, _cut_out(base, starts, sizes))
+    flags = base.take(starts)
+    if not _all(pc.less_equal(flags, 1)):
+        return None
+    is_null = pc.equal(flags, 1)
+    # A null has no bytes here, and so is an empty text at first.
+    starts = pc.add(starts, pc.if_else(is_null, _ZERO, _TWO))
+    texts = _ascii(_cut_out(base, starts, pc.if_else(is_null, _ZERO, pc.subtract(sizes, _TWO))))
+    return None if texts is None else pc.if_else(is_null, pa.scalar(None, pa.string()), texts)
+
+
+def _sizes_at(serializer: TypeSerializer[Any], base: pa.Array, starts: pa.Array) -> pa.Array | None:
+    """How many bytes the values take that begin at these places, as far as they are whole; None if that is not known.
+
+    A size may lead beyond the end of a row, which the caller must look at.
+    """
+    width_bytes = fixed_width_bytes(serializer)
+    if width_bytes is not None:
+        return pa.repeat(pa.scalar(width_bytes, pa.int32()), len(starts))
+    sizes_at = _SIZES_AT.get(type(serializer))
+    if sizes_at is None or (pc.max(starts).as_py() or 0) >= len(base):
+        return None
+    return sizes_at(serializer, base, starts)
+
+
+def _text_sizes(serializer: StringSerializer, base: pa.Array, starts: pa.Array) -> pa.Array | None:
+    """Of short ASCII text the first byte is the number of all; a null, and other text, is not read so."""
+    first = base.take(starts)
+    is_short = pc.and_(pc.greater_equal(first, 1), pc.less(first, 0x80))
+    return first.cast(pa.int32()) if _all(is_short) else None
+
+
+def _byte_sizes(serializer: BytesSerializer, base: pa.Array, starts: pa.Array) -> pa.Array | None:
+    if (pc.max(starts).as_py() or 0) + 4 > len(base):
+        return None
+    lengths = pa.repeat(pa.scalar(0, pa.uint32()), len(starts))
+    for place in range(4):
+        byte = base.take(pc.add(starts, pa.scalar(place, pa.int32()))).cast(pa.uint32())
+        lengths = pc.bit_wise_or(lengths, pc.shift_left(byte, pa.scalar(24 - 8 * place, pa.uint32())))
+    # Beyond what there is, a sum could be too large for the type of offsets. A negative one is a very large one here.
+    return pc.add(lengths.cast(pa.int32()), _FOUR) if _all(pc.less_equal(lengths, len(base))) else None
+
+
+def _optional_sizes(serializer: NullableSerializer[Any], base: pa.Array, starts: pa.Array) -> pa.Array | None:
+    is_null = pc.equal(base.take(starts), 1)
+    null_size = pa.scalar(1 + serializer.padding_length, pa.int32())
+    first_present = pc.index(is_null, False).as_py()
+    if first_present < 0:
+        return pa.repeat(null_size, len(starts))
+    # In place of a null any value is looked at.
+    sizes = _sizes_at(serializer.inner, base, pc.add(pc.if_else(is_null, starts[first_present], starts), _ONE))
+    return None if sizes is None else pc.if_else(is_null, null_size, pc.add(sizes, _ONE))
+
+
+def _record_sizes(serializer: AttrsSerializer[Any], base: pa.Array, starts: pa.Array) -> pa.Array | None:
+    places = starts
+    for part in serializer.fields:
+        sizes = _sizes_at(part.serializer, base, places)
+        if sizes is None:
+            return None
+        places = pc.add(places, sizes)
+        if (pc.max(places).as_py() or 0) > len(base):
+            return None
+    return pc.subtract(places, starts)
+
+
+def _places(data: pa.BinaryArray) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """All bytes that the values lie in, one by one, and where in them each value begins and ends."""
+    _, bounds, stored = data.buffers()
+    base = pa.Array.from_buffers(pa.uint8(), 0 if stored is None else stored.size, [None, stored])
+    starts = pa.Array.from_buffers(pa.int32(), len(data), [None, bounds], offset=data.offset)
+    return base, starts, pa.Array.from_buffers(pa.int32(), len(data), [None, bounds], offset=data.offset + 1)
+
+
+def _first_bytes(data: pa.BinaryArray) -> pa.Array | None:
+    """The first byte of each value; None if one has none."""
+    if not _all(pc.greater_equal(pc.binary_length(data), 1)):
+        return None
+    base, starts, _ = _places(data)
+    return base.take(starts)
+
+
+def _cut_out(base: pa.Array, starts: pa.Array, sizes: pa.Array) -> pa.BinaryArray:
+    """What lies at these places, each of which ends before the next one begins."""
+    # With what lies between them they are one column of bytes, of which every other one is kept.
+    first, second = (starts, pc.add(starts, sizes))[:: 1 if sys.byteorder == "little" else -1]
+    bounds = pc.bit_wise_or(first.cast(pa.int64()), pc.shift_left(second.cast(pa.int64()), _OFFSET_BITS))
+    pieces = pa.Array.from_buffers(
+        pa.binary(), 2 * len(starts) - 1, [None, bounds.buffers()[1], base.buffers()[1] or _NO_BYTES]
+    )
+    return pieces.take(_numbered(len(starts), 2))
+
+
+@functools.lru_cache(maxsize=8)
+def _numbered(count: int, step: int = 1) -> pa.Array:
+    """As many numbers from zero on; batches of one file have mostly the same number of rows."""
+    return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(step, pa.int32()), count)), pa.scalar(step, pa.int32()))
+
+
+def _all(condition: pa.Array) -> bool:
+    return bool(pc.all(condition, min_count=0).as_py())
+
+
+def _joined(data: pa.BinaryArray, width_bytes: int) -> memoryview:
+    """The bytes of all values, each of which has so many, one behind the other: as they lie there."""
+    _, bounds, stored = data.buffers()
+    if stored is None or not len(data):
+        return memoryview(b"")
+    start = memoryview(bounds).cast("i")[data.offset]
+    return memoryview(stored)[start : start + len(data) * width_bytes]
+
+
+def _numbers(type_code: str, arrow_type: pa.DataType) -> tuple[int, Callable[[memoryview, int], pa.Array | None]]:
+    width_bytes = array.array(type_code).itemsize
+
+    def read(data: memoryview, rows: int) -> pa.Array:
+        values = array.array(type_code)
+        values.frombytes(data)
+        if sys.byteorder == "little":
+            values.byteswap()
+        return pa.Array.from_buffers(arrow_type, rows, [None, pa.py_buffer(values)])
+
+    return width_bytes, read
+
+
+def _booleans(data: memoryview, rows: int) -> pa.Array | None:
+    values = pa.Array.from_buffers(pa.uint8(), rows, [None, pa.py_buffer(bytes(data))])
+    return values.cast(pa.bool_()) if (pc.max(values).as_py() or 0) <= 1 else None
+
+
+def _texts(data: pa.BinaryArray) -> pa.Array | None:
+    """Text is the number of its code units, and one more, and each of them; all take a byte in short ASCII text."""
+    first = _first_bytes(data)
+    if first is None or not _all(pc.equal(first.cast(pa.int32()), pc.binary_length(data))):
+        return None
+    return _ascii(behind(data, 1))
+
+
+def _ascii(content: pa.BinaryArray) -> pa.Array | None:
+    """The texts whose bytes these are; None unless all are ASCII."""
+    _, bounds, stored = content.buffers()
+    if stored is not None and not stored.to_pybytes().isascii():
+        return None
+    return pa.Array.from_buffers(pa.string(), len(content), [None, bounds, stored or _NO_BYTES], offset=content.offset)
+
+
+def _optional(serializer: NullableSerializer[Any], data: pa.BinaryArray) -> pa.Array | None:
+    """A null is one byte: in its place stands any value while the column is read."""
+    if is_all_present(data):
+        return whole_column(serializer.inner, behind(data, 1))
+    width_bytes = fixed_width_bytes(serializer.inner)
+    stand_in = _STAND_INS.get(type(serializer.inner)) if width_bytes is None else bytes(width_bytes)
+    is_null = pc.equal(data, _NULL)
+    if stand_in is None or not is_all_present(data.filter(pc.invert(is_null))):
+        return None
+    values = whole_column(serializer.inner, pc.if_else(is_null, pa.scalar(stand_in, pa.binary()), behind(data, 1)))
+    if values is None:
+        return None
+    return pc.if_else(is_null, pa.scalar(None, values.type), values)
+
+
+def _bytes(data: pa.BinaryArray) -> pa.Array | None:
+    if not pc.all(pc.greater_equal(pc.binary_length(data), 4), min_count=0).as_py():
+        return None
+    lengths = _numbers("i", pa.int32())[1](_joined(pc.binary_slice(data, 0, 4), 4), len(data))
+    content = behind(data, 4)
+    return content if pc.all(pc.equal(lengths, pc.binary_length(content)), min_count=0).as_py() else None
+
+
+_FIXED_WIDTH: Final[Mapping[type, tuple[int, Callable[[memoryview, int], pa.Array | None]]]] = {
+    BooleanSerializer: (1, _booleans),
+    ByteSerializer: _numbers("b", pa.int8()),
+    ShortSerializer: _numbers("h", pa.int16()),
+    IntSerializer: _numbers("i", pa.int32()),
+    LongSerializer: _numbers("q", pa.int64()),
+    FloatSerializer: _numbers("f", pa.float32()),
+    DoubleSerializer: _numbers("d", pa.float64()),
+}
+"""How many bytes each value takes, and what reads them one behind the other."""
+
+_SIZES_AT: Final[Mapping[type, Callable[[Any, pa.Array, pa.Array], pa.Array | None]]] = {
+    StringSerializer: _text_sizes,
+    BytesSerializer: _byte_sizes,
+    NullableSerializer: _optional_sizes,
+    AttrsSerializer: _record_sizes,
+}
+"""What reads how long values are that are not all of one length."""
+
+_READ_AT: Final[Mapping[type, Callable[[Any, pa.Array, pa.Array, pa.Array], pa.Array | None]]] = {
+    StringSerializer: _text_at,
+    NullableSerializer: _optional_at,
+}
+"""What reads values whose sizes are known without cutting them out whole."""
+
+_ZERO, _ONE, _TWO, _FOUR = (pa.scalar(number, pa.int32()) for number in (0, 1, 2, 4))
+"""Python's numbers would make wider ones of offsets."""
+
+_TIMES: Final = LongSerializer()
+_TIME_BYTES: Final = 8
+_OFFSET_BITS: Final = pa.scalar(32, pa.int64())
+_NO_BYTES: Final = pa.py_buffer(b"")
+_NULL: Final = pa.scalar(b"\1", pa.binary())
+
+_STAND_INS: Final[Mapping[type, bytes]] = {StringSerializer: b"\1", BytesSerializer: bytes(4)}
+"""The bytes of a value that has the fewest: of no text, and of no bytes."""
+
+_WHOLE: Final[Mapping[type, Callable[[pa.BinaryArray], pa.Array | None]]] = {
+    StringSerializer: _texts,
+    BytesSerializer: _bytes,
+}
+"""What reads values of different lengths."""

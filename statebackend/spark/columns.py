@@ -1,0 +1,99 @@
+"""Columns by their names, whatever characters a name has.
+
+Spark reads a name as a path: ``a.b`` is the field ``b`` of the column ``a``. A column that is itself called ``a.b`` is
+meant only by a quoted name, and a backtick inside quotes is doubled. A name that a program gives us means the column of
+exactly that name if there is one, and otherwise what Spark makes of it: a field of a struct, or a column whose name is
+written in other letter case.
+
+Rows as Spark has them: the base class of rows, and the Arrow schema that Spark asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark import SparkContext
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas import types as spark_arrow_types
+from pyspark.sql.types import StructType
+
+from statebackend.streaming.rows.row_reader import RowReader
+
+__all__ = [
+    "AddedColumns",
+    "KeptColumns",
+    "column_meant_by",
+    "column_named",
+    "sequence_of",
+    "spark_row_reader",
+    "to_arrow_schema",
+]
+
+
+def spark_row_reader(schema: pa.Schema, where: str | None = None) -> RowReader:
+    """A reader whose rows are instances of `pyspark.sql.Row`; ``where`` begins the messages of its errors."""
+    return RowReader(schema, where, Row)
+
+
+def to_arrow_schema(schema: StructType | str, timezone: str | None = None) -> pa.Schema:
+    """The Arrow schema that `mapInArrow` must emit for a Spark schema (a StructType or DDL).
+
+    Timestamps get `timezone`, by default that of the active session. Neither pandas nor, for a StructType and a given
+    zone, a session is needed.
+    """
+    struct: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if timezone is None:
+        session = SparkSession.getActiveSession()
+        timezone = session.conf.get("spark.sql.session.timeZone") if session is not None else "UTC"
+    convert: Any = spark_arrow_types.to_arrow_schema
+    # Before Spark 4.3 the function has no such argument: timestamps are in UTC.
+    return convert(struct, timezone=timezone) if "timezone" in (convert.__kwdefaults__ or ()) else convert(struct)
+
+
+def column_named(name: str) -> Column:
+    """The column of exactly this name."""
+    quoted = name.replace("`", "``")
+    return F.col(f"`{quoted}`")
+
+
+def column_meant_by(name: str, columns: Collection[str]) -> Column:
+    """The column that a program means by ``name``, over an input of these columns."""
+    return column_named(name) if name in columns else F.col(name)
+
+
+def sequence_of(context: Any, columns: Iterable[Any]) -> Any:
+    """The JVM's sequence of these columns."""
+    return context._jvm.PythonUtils.toSeq([column._jc for column in columns])
+
+
+class KeptColumns:
+    """Columns that the frames of all epochs are asked for.
+
+    PySpark tells the JVM of each column anew for every frame, and looks up by name there how to; here the JVM is told
+    once, and a frame takes one call.
+    """
+
+    def __init__(self, columns: Iterable[Column]) -> None:
+        self._columns = sequence_of(SparkContext.getOrCreate(), columns)
+
+    def of(self, frame: DataFrame) -> DataFrame:
+        """The frame's rows with these columns alone."""
+        return DataFrame(frame._jdf.select(self._columns), frame.sparkSession)
+
+    def sorted_within_partitions(self, frame: DataFrame) -> DataFrame:
+        """The frame with the rows of each partition in the order of these columns."""
+        return DataFrame(frame._jdf.sortWithinPartitions(self._columns), frame.sparkSession)
+
+
+class AddedColumns:
+    """Columns, by their names, that are added to a frame of every epoch; no frame may have one of that name."""
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self._columns = KeptColumns([F.col("*"), *(column.alias(name) for name, column in columns.items())])
+
+    def over(self, frame: DataFrame) -> DataFrame:
+        """The frame with the columns behind its own."""
+        return self._columns.of(frame)

@@ -1,0 +1,453 @@
+"""The environment of a job on Spark: where a program begins, and where it is checked and started.
+
+Everything that can be wrong is found before anything is touched: the graph, the types, what the operators register, the
+verdict of every stored snapshot on it, and whether directory, state and parallelism belong together. Only then is the
+job directory locked and Spark started.
+
+    <job_dir>/job.json, driver.lock     identity and lock (statebackend.checkpoint.store.job_directory)
+    <job_dir>/checkpoints/, shared/     completed checkpoints and their files
+    <job_dir>/time-epoch.json           the epoch without records that is open (statebackend.checkpoint.store.job_files)
+    <job_dir>/spark/                    Spark's own checkpoint location: offsets and commits of the source
+
+The last two are driver files: with high availability, or a directory of their own, they are elsewhere
+(statebackend.checkpoint.store.driver_files).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+
+from pyspark.sql import DataFrame, SparkSession
+
+from migration import LIBRARY_RULES, EvolutionRules
+from snapshots.loggers import logger_of
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.fs.store_uri import is_uri, scheme_of, without_secrets
+from statebackend.checkpoint.ha.leadership import telling_of_loss
+from statebackend.checkpoint.ha.object_store import default_services
+from statebackend.checkpoint.ha.services import JobRecords, JobServices
+from statebackend.checkpoint.metadata import CheckpointMetadata
+from statebackend.checkpoint.store.completed_checkpoint_store import DefaultCompletedCheckpointStore
+from statebackend.checkpoint.store.job_directory import JobDirectory
+from statebackend.checkpoint.store.job_files import end_time_epoch
+from statebackend.spark.epoch_driver import EpochDriver, is_output_pending
+from statebackend.spark.job import SparkJob
+from statebackend.spark.job_parts import JobParts
+from statebackend.spark.plans.pipeline import Pipeline
+from statebackend.spark.plans.pipeline_preparation import prepare_pipeline
+from statebackend.spark.plans.placement import locality_advice
+from statebackend.spark.query import check_timeout, start_query
+from statebackend.spark.rollback import check_log, fall_back, planned_fall_back
+from statebackend.spark.session import (
+    check_classic_session,
+    check_spark_version,
+    check_time_zone,
+    ensure_python_interpreter,
+    is_on_one_host,
+)
+from statebackend.spark.sources.offset_log import (
+    SOURCE_LOG_DIRECTORY,
+    SourceLogPlan,
+    end_interrupted_rearrangement,
+    planned_source_log,
+    source_log_directory,
+)
+from statebackend.spark.sources.progress import newest_committed_batch
+from statebackend.spark.sources.source_identity import (
+    check_sources_named,
+    check_trigger,
+    read_schemas,
+    read_sources,
+    watermark_of_frame,
+)
+from statebackend.spark.time_epochs import EmptyBatch, TimeEpochs
+from statebackend.state.key_groups import DEFAULT_MAX_PARALLELISM
+from statebackend.state.metrics import StateMetricsConfig
+from statebackend.state.private_directory import default_local_root
+from statebackend.state.state_backend import StateBackend, state_backend
+from statebackend.state.state_compatibility import SchemaReport
+from statebackend.streaming.data_stream import DataStream
+from statebackend.streaming.errors import JobDefinitionError
+from statebackend.streaming.observing.job_events import JobListener, JobListeners
+from statebackend.streaming.observing.progress import LoggedProgress
+from statebackend.streaming.runtime.checkpoint_writing import batch_of
+from statebackend.streaming.runtime.described_job import DescribedJob
+from statebackend.streaming.runtime.job_start import (
+    Engine,
+    LockedStart,
+    check_written_by,
+    judged,
+    locked_start,
+    looked_up,
+    require_compatible,
+)
+from statebackend.streaming.runtime.local_state_root import LocalStateRoot, given_local_root
+from statebackend.streaming.runtime.restore_plan_file import delete_restore_plans
+from statebackend.streaming.runtime.settings import check_given, check_whole_numbers, warn_of_held_timers
+from statebackend.streaming.runtime.starting_point import (
+    StartingPoint,
+    check_has_every_epoch,
+    check_no_fall_back,
+    starting_point,
+)
+from statebackend.streaming.stream_graph import SourceNode, StreamGraph
+
+_log = logger_of(__name__)
+
+
+class SparkStreamEnvironment:
+    """Builds one job and starts it.
+
+    ``job_dir`` is the job's own directory, made if it does not exist: on a disk that the driver and all workers share
+    (a path, or a ``file:///`` URI), or on an object store (``s3://bucket/path``). ``backend`` is ``"rocksdb"``,
+    ``"heap"``, the name of an installed one, or a `StateBackend`. ``parallelism`` may differ from run to run,
+    ``max_parallelism`` never. ``local_state_directory`` is where tasks keep working copies of their state, on the
+    local disk of each executor (see `statebackend.streaming.runtime.local_state_root`); by default below the system's
+    temporary directory. ``metrics`` turns metrics of keyed state on (see `SparkJob.metrics`). ``rules`` judge and
+    carry out what restored state becomes, here and in the workers; None: those of this library. An epoch that takes
+    longer than ``epoch_timeout_s`` seconds is given up and the job fails; None is no limit. ``high_availability`` says
+    how drivers of the job agree on who leads it, such as `checkpointing.ZooKeeperHighAvailability`; by default it is
+    the lock file of the job directory, or on an object store a lease there, and a second driver is refused.
+    ``spark_log_directory`` is where Spark keeps its own log of the job, which must be a disk that every driver of the
+    job finds again; by default it is in the job directory, which an object store cannot do for.
+
+    Raises `JobDefinitionError` for a parallelism out of range, `UnsupportedSparkVersionError` for a Spark that is too
+    old, `UnsupportedSparkSessionError` for a session of Spark Connect.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        job_dir: str | os.PathLike[str],
+        backend: str | StateBackend = "rocksdb",
+        parallelism: int = 2,
+        max_parallelism: int = DEFAULT_MAX_PARALLELISM,
+        retained_checkpoints: int = 3,
+        local_state_directory: str | os.PathLike[str] | None = None,
+        metrics: StateMetricsConfig | None = None,
+        rules: EvolutionRules | None = None,
+        epoch_timeout_s: float | None = None,
+        high_availability: JobServices | None = None,
+        spark_log_directory: str | os.PathLike[str] | None = None,
+    ) -> None:
+        check_given(parallelism, max_parallelism, metrics, rules, high_availability)
+        check_whole_numbers({"retained_checkpoints": retained_checkpoints})
+        try:
+            check_timeout("epoch_timeout_s", epoch_timeout_s)
+        except ValueError as error:
+            raise JobDefinitionError(str(error)) from error
+        check_classic_session(spark)
+        check_spark_version(spark)
+        ensure_python_interpreter(spark)
+        self.spark = spark
+        self.job_dir = os.fspath(job_dir)
+        self.backend = state_backend(backend)
+        self.parallelism = parallelism
+        self.max_parallelism = max_parallelism
+        self.retained_checkpoints = retained_checkpoints
+        self.metrics = metrics
+        self.rules = rules or LIBRARY_RULES
+        self.epoch_timeout_s = epoch_timeout_s
+        self._services = _services(self.job_dir, high_availability, spark_log_directory)
+        self._local_state_directory = None if local_state_directory is None else os.fspath(local_state_directory)
+        self._graph = StreamGraph()
+        self._listeners = JobListeners()
+        self._sources: list[SourceNode] = []
+        self._streams: dict[SourceNode, DataStream] = {}
+
+    def from_dataframe(self, frame: DataFrame, *, uid: str | None = None) -> DataStream:
+        """The stream of a streaming DataFrame: ``spark.readStream...load()``, with any stateless steps.
+
+        A job may have several; the same frame is the same source. What ``withWatermark`` says on the frame is taken
+        over as `DataStream.assign_timestamps_and_watermarks`. ``uid`` is the name under which checkpoints and
+        savepoints find again how far the source was read, whatever sources there are beside it; sources without one go
+        by their order. Raises `JobDefinitionError` for a watermark that cannot be taken over, and for a uid that is
+        doubled or cannot be written.
+        """
+        if not isinstance(frame, DataFrame) or not frame.isStreaming:
+            raise JobDefinitionError("from_dataframe takes a streaming DataFrame, one made with spark.readStream")
+        known = (node for node in self._sources if node.source is frame)
+        node = next(known, None)
+        if node is None:
+            strategy = watermark_of_frame(frame)
+            node = SourceNode(frame, uid)
+            stream = DataStream(self._graph, self._graph.add_source(node))
+            self._sources.append(node)
+            self._streams[node] = stream if strategy is None else stream.assign_timestamps_and_watermarks(strategy)
+        elif uid not in (None, node.uid):
+            raise JobDefinitionError(
+                f"the same frame was given to from_dataframe before, with uid={node.uid!r}, and now with uid={uid!r}: "
+                f"it is one source, so give it one uid"
+            )
+        return self._streams[node]
+
+    def check(
+        self, *, from_savepoint: str | os.PathLike[str] | None = None, allow_non_restored_state: bool = False
+    ) -> Mapping[str, SchemaReport]:
+        """What a start would find, without starting or touching anything: the verdicts by operator uid.
+
+        What is judged is what `execute` would continue from: the newest checkpoint of the job directory, or the
+        savepoint where there is none. Raises as `execute` would, except that incompatible state is in the reports and
+        not an error.
+        """
+        pipeline = self._prepare()
+        # With or without the source progress: what is judged is the state.
+        point = looked_up(
+            self.job_dir,
+            self._services,
+            lambda records: self._starting_point(records, from_savepoint, restore_source_progress=False),
+        )
+        return self._judged(pipeline, point, allow_non_restored_state)
+
+    def add_listener(self, listener: JobListener) -> None:
+        """Lets a listener hear of the jobs that are executed from now on; see
+        `statebackend.streaming.observing.job_events`.
+        """
+        self._listeners.add(listener)
+
+    def remove_listener(self, listener: JobListener) -> None:
+        """Ends that, for jobs that are executed from now on."""
+        self._listeners.remove(listener)
+
+    def execute(
+        self,
+        name: str,
+        *,
+        trigger: Mapping[str, Any] | None = None,
+        from_savepoint: str | os.PathLike[str] | None = None,
+        allow_non_restored_state: bool = False,
+        restore_source_progress: bool | Mapping[str, bool] = True,
+        allow_dropped_sources: Collection[str] = (),
+        fall_back_to: int | Literal["previous"] | None = None,
+    ) -> SparkJob:
+        """Starts the job, or continues it from the newest checkpoint of its directory.
+
+        ``trigger`` holds the arguments of Spark's ``DataStreamWriter.trigger``, such as ``{"availableNow": True}``.
+        ``from_savepoint`` begins a new job directory from a savepoint, and at the source positions that the savepoint
+        carries unless ``restore_source_progress`` is False, or False for a source by uid. A directory that was begun
+        from that same savepoint just continues.
+
+        Sources may have been added or put in another order since the checkpoint or savepoint: each goes on where it
+        was, by its uid, and one that is new begins as Spark begins. Of one that the job no longer has the rest would be
+        lost, so its uid must be in ``allow_dropped_sources``.
+
+        ``fall_back_to`` goes back to an older checkpoint of the directory: its id, or "previous" for the newest that
+        can be read before the newest of all. Later epochs are given up and set aside, with what a sink that can take it
+        back has shown of them, and what they had read is processed again; `SparkJob.fall_back_report` says what.
+
+        Raises, before anything is touched, `JobDefinitionError`, `JobRestoreError`, `StateMigrationException` (stored
+        state cannot be taken over), `JobDirectoryError` (another job's, or another driver is running),
+        `SourceProgressMismatchError` (Spark's log knows of an epoch whose checkpoint is missing).
+        """
+        pipeline = self._prepare()
+        check_trigger(pipeline.source, trigger)
+        check_sources_named(pipeline.graph.source_uids, restore_source_progress, allow_dropped_sources)
+        sources = read_sources(pipeline.graph, pipeline.source)
+        schemas = read_schemas(pipeline.source)
+
+        def judge(records: JobRecords, point: StartingPoint) -> Mapping[str, SchemaReport]:
+            # A directory that was begun from the savepoint has gone on since: what counts is what it holds now.
+            found = self._judged(pipeline, point, allow_non_restored_state)
+            require_compatible(found)
+            planned_source_log(records.driver_files, point, sources, allow_dropped_sources, schemas)
+            self._check_sink(pipeline, point, records.driver_files)
+            return found
+
+        start = locked_start(
+            self.job_dir,
+            name,
+            self.max_parallelism,
+            self._services,
+            lambda records: self._starting_point(records, from_savepoint, restore_source_progress, fall_back_to),
+            judge,
+        )
+        try:
+            with telling_of_loss(start.directory.leadership):
+                driver_files = start.records.driver_files
+                source_log = planned_source_log(driver_files, start.point, sources, allow_dropped_sources, schemas)
+                return self._start(name, start, pipeline, source_log, dict(trigger or {}), fall_back_to)
+        except BaseException:
+            start.directory.close()
+            raise
+
+    def described(self) -> DescribedJob:
+        """The job as its state knows it; raises as `execute` for what could not run."""
+        return DescribedJob(self._prepare().operators, self.max_parallelism, self.rules.verdicts)
+
+    def _prepare(self) -> Pipeline:
+        check_time_zone(self.spark)
+        return prepare_pipeline(self.spark, self._graph.job(), self.parallelism, self.max_parallelism)
+
+    def _starting_point(
+        self,
+        records: JobRecords,
+        from_savepoint: str | os.PathLike[str] | None,
+        restore_source_progress: bool | Mapping[str, bool],
+        fall_back_to: int | str | None = None,
+    ) -> StartingPoint:
+        file_system, driver_files = records.file_system, records.driver_files
+        # Where a crash may have left it.
+        source_log = _local_path(driver_files, source_log_directory(driver_files))
+        if fall_back_to is not None:
+            _, target = planned_fall_back(records.pointers.find(), driver_files, source_log, fall_back_to)
+            check_written_by(target, Engine.SPARK, driver_files)
+            return starting_point(file_system, target, from_savepoint, restore_source_progress)
+        check_no_fall_back(driver_files)
+        # In this order: a driver that is still running completes an epoch before Spark commits its batch.
+        committed = newest_committed_batch(source_log)
+        found = records.pointers.find()
+        newest = found.newest()
+        check_written_by(newest, Engine.SPARK, driver_files)
+        point = starting_point(file_system, newest, from_savepoint, restore_source_progress)
+        check_has_every_epoch(point, committed, driver_files)
+        if not point.is_new_origin:
+            check_log(found, source_log)
+        return point
+
+    def _may_be_uncommitted(self, newest: CheckpointMetadata, driver_files: CheckpointFileSystem) -> bool:
+        """Whether output of the newest checkpoint may not be committed.
+
+        Spark notes a batch as done when it is; epochs without records behind it are noted by ourselves.
+        """
+        committed = newest_committed_batch(_local_path(driver_files, SOURCE_LOG_DIRECTORY))
+        is_batch_done = committed is not None and committed >= batch_of(newest)
+        return not is_batch_done or is_output_pending(driver_files, newest)
+
+    def _check_sink(self, pipeline: Pipeline, point: StartingPoint, driver_files: CheckpointFileSystem) -> None:
+        own = point.own_checkpoint
+        if own is not None and self._may_be_uncommitted(own, driver_files):
+            pipeline.sinks.check_commits(own)
+
+    def _judged(
+        self, pipeline: Pipeline, point: StartingPoint, allow_non_restored_state: bool
+    ) -> Mapping[str, SchemaReport]:
+        return judged(
+            point.state,
+            pipeline.operators,
+            backend=self.backend,
+            parallelism=self.parallelism,
+            max_parallelism=self.max_parallelism,
+            allow_non_restored_state=allow_non_restored_state,
+            rules=self.rules.verdicts,
+        )
+
+    def _start(
+        self,
+        name: str,
+        start: LockedStart[Mapping[str, SchemaReport]],
+        pipeline: Pipeline,
+        source_log: SourceLogPlan,
+        trigger: dict[str, Any],
+        fall_back_to: int | str | None,
+    ) -> SparkJob:
+        directory, point, driver_files = start.directory, start.point, start.records.driver_files
+        file_system, leadership, pointers = directory.file_system, directory.leadership, start.records.pointers
+        # Spark follows links, waits for pipes, and deletes old files of its log.
+        driver_files.check_regular(SOURCE_LOG_DIRECTORY)
+        spark_directory = _local_path(driver_files, SOURCE_LOG_DIRECTORY)
+        store = DefaultCompletedCheckpointStore(file_system, pointers, self.retained_checkpoints, leadership=leadership)
+        end_interrupted_rearrangement(driver_files)
+        fallen_back = None
+        if fall_back_to is not None:
+            planned, _ = planned_fall_back(pointers.find(), driver_files, spark_directory, fall_back_to)
+            job_id = directory.identity.job_id
+            fallen_back = fall_back(driver_files, spark_directory, store, pipeline.sinks, job_id, planned)
+        latest = store.recover()
+        store.delete_orphans()
+        delete_restore_plans(file_system, leadership)
+        source_log.carry_out(driver_files, point, file_system)
+        local_root = self._local_root(directory)
+        if is_on_one_host(self.spark):
+            # The tasks would clear up and refuse as well, but later.
+            with local_root.open(self.parallelism):
+                pass
+        advice = locality_advice(self.spark)
+        if advice is not None:
+            _log.warning("job %r: %s", name, advice)
+        warn_of_held_timers(pipeline.time.event_time, name)
+        parts = JobParts(
+            identity=directory.identity,
+            run_id=directory.run_id,
+            pipeline=pipeline,
+            sinks=pipeline.sinks,
+            backend=self.backend,
+            parallelism=self.parallelism,
+            file_system=file_system,
+            driver_files=driver_files,
+            leadership=leadership,
+            store=store,
+            spark_checkpoint_directory=spark_directory,
+            local_root=local_root,
+            sources=source_log.now,
+            restored_from=point.restored_from,
+            metrics=self.metrics,
+            rules=self.rules,
+            epoch_timeout_s=self.epoch_timeout_s,
+            schema_reports=start.verdict,
+            listeners=self._listeners.of_job(LoggedProgress()),
+        )
+        empty_batch = EmptyBatch(self.spark, pipeline.source.schema)
+        driver = EpochDriver(parts, source_log.state(point.state), self.spark.sparkContext, empty_batch)
+        try:
+            # Before anything of it can fail: its end is told to nobody who was not told of its start.
+            driver.recorder.started()
+            if latest is None and point.origin is not None and not point.origin.with_source_progress:
+                driver.forget_source_progress()
+            # What another leader has staged since is not to be removed.
+            leadership.check()
+            pipeline.sinks.recover(driver.last_epoch_id, directory.identity.job_id)
+            if latest is not None and self._may_be_uncommitted(latest, driver_files):
+                pipeline.sinks.commit_again(latest)
+                if is_output_pending(driver_files, latest):
+                    end_time_epoch(driver_files)
+            query = start_query(pipeline.source, name, spark_directory, driver.run, trigger)
+            time_epochs = TimeEpochs(self.spark, driver, query, trigger)
+            return SparkJob(self.spark, directory, driver, start.verdict, query, time_epochs, fallen_back)
+        except BaseException as error:
+            driver.recorder.terminated(error)
+            # What went out to the workers would otherwise stay for as long as the session.
+            driver.close()
+            raise
+
+    def _local_root(self, directory: JobDirectory) -> LocalStateRoot:
+        given = self._local_state_directory
+        return LocalStateRoot(
+            path=default_local_root() if given is None else given_local_root(given),
+            is_given=given is not None,
+            job_id=directory.identity.job_id,
+            job_directory=directory.file_system.uri,
+            began_s=time.time(),
+        )
+
+
+def _local_path(file_system: CheckpointFileSystem, path: str) -> str:
+    local_path = file_system.local_path(path)
+    assert local_path is not None
+    return local_path
+
+
+def _services(
+    job_dir: str, given: JobServices | None, spark_log_directory: str | os.PathLike[str] | None
+) -> JobServices:
+    """How the job is led, and where Spark's log of it is, which Spark and we must mean alike."""
+    # Another store may be asked over the network only to learn that it is not this disk.
+    is_elsewhere = is_uri(job_dir) and scheme_of(job_dir) != "file"
+    if spark_log_directory is None:
+        if is_elsewhere or CheckpointFileSystem.from_uri(job_dir).local_path() is None:
+            raise JobDefinitionError(
+                f"job_dir is {without_secrets(job_dir)!r}, which is not on a local or mounted disk, where Spark's own "
+                f"log of the job must be: give spark_log_directory, a path that every driver of the job finds again"
+            )
+        return given or default_services(job_dir)
+    log_directory = os.fspath(spark_log_directory)
+    is_log_elsewhere = is_uri(log_directory) and scheme_of(log_directory) != "file"
+    path = None if is_log_elsewhere else CheckpointFileSystem.from_uri(log_directory).local_path()
+    if path is None:
+        raise JobDefinitionError(
+            f"spark_log_directory is {without_secrets(log_directory)!r}; it is a path on a local or mounted disk"
+        )
+    return (given or default_services(job_dir)).with_driver_directory(path)

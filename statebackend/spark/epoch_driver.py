@@ -1,0 +1,997 @@
+"""Runs the epochs of one run on the driver: called by Spark's stream thread, asked and stopped from others.
+
+Spark calls with a micro-batch through ``foreachBatch``; when the call returns, Spark commits the batch. Epochs without
+records are begun from other threads (`time_epochs`). One epoch runs at a time. Whatever makes an epoch fail is
+remembered, for Spark passes it on as text, and no other begins.
+
+An epoch without records that was interrupted is processed again first, with the time that it had.
+
+The watermarks of a run from one epoch to the next, for runtimes whose epochs begin with a watermark.
+
+What the tasks of an epoch report makes the watermarks of the next one, which the checkpoint of the epoch has. They are
+a value: a runtime takes those of the next epoch when the checkpoint is stored, and one that could not be stored has
+moved nothing. A job without event time has no watermarks, and nothing of them in its checkpoints.
+
+Carries out what an epoch asks for, for every runtime alike: a rim does the work, the table decides what comes next.
+
+Whatever the rim raises fails the epoch: what was acknowledged is discarded, the sink forgets what it staged, and the
+error is raised. What goes wrong with clearing up hides nothing and keeps nothing else from being cleared up.
+
+Cancels the Spark jobs of an epoch until it has ended.
+
+Spark cancels what is running, and an epoch may just be planning its next job, which would run on. So what is running is
+cancelled again and again.
+
+Ends an epoch that takes too long: its Spark jobs are cancelled, which also ends workers that hang.
+
+Spark runs all jobs of a streaming query in one job group. Cancelling it makes the sink's action fail, and some seconds
+later Spark kills the Python workers of its tasks. What the sink's own function does on the driver cannot be ended from
+outside; such an epoch fails when the function returns.
+
+The processing time of an epoch: one for all its tasks, and the same when the epoch is replayed.
+
+State with a time-to-live sees no other clock. An epoch that is replayed after a crash must not find entries expired
+that were there the first time, or it would emit other rows under the same id. So the time is that of Spark's own batch,
+which Spark writes into its log of offsets before the batch runs and reads back when it replays it, and which
+``current_timestamp()`` shows in the rows:
+
+    offsets/<batch>:   v1
+                       {"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{...}}
+                       <one line for each source>
+
+Spark renames the file into place but does not sync it; this is made good before the first task runs.
+
+Of an epoch without records Spark knows nothing: its time is what the clock says, and is in a file of our own before its
+tasks run (`statebackend.checkpoint.store.job_files`). `time_epoch_left_open` is what a start finds of it.
+
+What Spark does for an epoch: the tasks of a micro-batch, the actions of the sinks, the checkpoint, the commit.
+
+What comes next is decided by `statebackend.spark.epochs`. A `SparkRun` is what goes on from epoch to epoch of a run, a
+`SparkEpoch` one epoch of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Final, Protocol
+
+from attrs import evolve
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from snapshots.loggers import logger_of
+from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement, TaskId
+from statebackend.checkpoint.coordinator.checkpoint_coordinator import CheckpointCoordinator
+from statebackend.checkpoint.coordinator.pending_checkpoint import CompletedCheckpoint
+from statebackend.checkpoint.errors import CheckpointError, LeadershipLostError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.fs.local_storage import sync_directory
+from statebackend.checkpoint.fs.retries import steady_ms
+from statebackend.checkpoint.ha.leadership import loss_behind, told_failure
+from statebackend.checkpoint.handle_records import KnownFiles
+from statebackend.checkpoint.metadata import ChannelTimestamp, CheckpointMetadata, TimersDue, WatermarkState
+from statebackend.checkpoint.state_handles import SubtaskState, files_by_path
+from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
+from statebackend.checkpoint.store.job_files import OpenTimeEpoch, end_time_epoch, read_time_epoch, write_time_epoch
+from statebackend.savepoint.restored_state import RestoredState
+from statebackend.spark.epochs import Epochs, EpochState, too_late
+from statebackend.spark.job_parts import JobParts, operator_tasks
+from statebackend.spark.plans.placement import SubtaskPlacement
+from statebackend.spark.savepoints import python_cause
+from statebackend.spark.session import is_speculative, keep_adaptive_disabled, were_tasks_repeated
+from statebackend.spark.sources.progress import read_offsets
+from statebackend.spark.tasks.channels import AcknowledgementChannel, ProgressChannel, ProgressSender
+from statebackend.spark.tasks.epoch_task import EpochTask, RunBroadcast
+from statebackend.state.clock import Clock, wall_clock
+from statebackend.streaming.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError, cited, told
+from statebackend.streaming.observing.job_metrics import EpochCost, ObservedRun, seconds_of
+from statebackend.streaming.observing.job_recorder import JobRecorder, LiveFigures
+from statebackend.streaming.runtime.checkpoint_writing import durable_epoch_of, store_checkpoint
+from statebackend.streaming.runtime.epoch_events import (
+    AbortSink,
+    Acknowledged,
+    ActionReturned,
+    AllIn,
+    BatchArrived,
+    Commit,
+    CommitAgain,
+    Committed,
+    Discard,
+    Epoch,
+    Failed,
+    Open,
+    Refuse,
+    RunAction,
+    Store,
+    Stored,
+    TimePassed,
+    Triggered,
+)
+from statebackend.streaming.runtime.event_time import EventTime, not_before
+from statebackend.streaming.runtime.metrics import TimeMetrics, late_records_of, time_metrics
+from statebackend.streaming.runtime.restore_plan import SubtaskRestore, restores_by_subtask
+from statebackend.streaming.runtime.restore_plan_file import (
+    RESTORE_PLANS_DIRECTORY,
+    RestorePlanSection,
+    write_restore_plan,
+)
+from statebackend.streaming.runtime.worker_functions import check_broadcast_copies
+from statebackend.streaming.time.job_watermarks import JobWatermarks
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+
+__all__ = [
+    "EpochDriver",
+    "EpochRim",
+    "EpochRunner",
+    "EpochWatchdog",
+    "EpochWatermarks",
+    "SparkEpoch",
+    "SparkRun",
+    "cancel_until",
+    "is_output_pending",
+    "make_offsets_durable",
+    "newest_digest",
+    "processing_time_of_epoch_ms",
+    "time_epoch_left_open",
+]
+
+
+class EpochWatermarks:
+    """Those of one epoch; see the module."""
+
+    def __init__(
+        self, event_time: EventTime | None, restored: WatermarkState | None, now_ms: int | None = None
+    ) -> None:
+        """Those of the first epoch of a run, which goes on from a checkpoint that says ``restored``.
+
+        With ``now_ms`` sources that are silent from the beginning become idle by the clock; without, idleness counts
+        from the first epoch.
+        """
+        self._event_time = event_time
+        self._watermarks: JobWatermarks | None = None if event_time is None else event_time.watermarks()
+        self._uids = () if event_time is None else tuple(node.uid for node in event_time.graph.operators)
+        self._followers = () if event_time is None else event_time.followers
+        self.names = () if event_time is None else event_time.names
+        """Of the sources with event time, and the uids of all operators."""
+        self._is_at_the_end = False
+        self._before: Mapping[str, int] = {}
+        if self._watermarks is not None and event_time is not None and restored is not None:
+            restored = event_time.of_checkpoint(restored)
+            self._watermarks.restore(restored)
+            self._before = {
+                node.node: node.epoch_watermark_ms
+                for node in restored.nodes
+                # A job that is started again has not ended.
+                if node.epoch_watermark_ms is not None and node.epoch_watermark_ms != MAX_TIMESTAMP
+            }
+        if self._watermarks is not None and now_ms is not None:
+            self._watermarks.await_from(now_ms)
+
+    def of(self, uid: str) -> int:
+        """What an operator is at in this epoch, in milliseconds; the smallest time if it has no watermark."""
+        if self._is_at_the_end:
+            return MAX_TIMESTAMP
+        return MIN_TIMESTAMP if self._watermarks is None else self._watermarks.watermark_of(uid)
+
+    def before_of(self, uid: str) -> int:
+        """What it was at in the epoch before; the smallest time if there was none, or its checkpoint does not say."""
+        return self._before.get(uid, MIN_TIMESTAMP)
+
+    def known(self) -> Mapping[str, int]:
+        """What sources have sent and operators are at, in milliseconds; those without a watermark are left out."""
+        return {name: time_ms for name in self.names if (time_ms := self.of(name)) > MIN_TIMESTAMP}
+
+    def after(self, largest: Iterable[ChannelTimestamp], processing_time_ms: int) -> EpochWatermarks:
+        """Those of the next epoch, when the tasks of this one have seen these timestamps.
+
+        Raises `StreamJobError` for too many channels.
+        """
+        if self._watermarks is None:
+            return self
+        watermarks = self._watermarks.copied()
+        watermarks.end_epoch(largest, processing_time_ms)
+        return self._followed_by(watermarks)
+
+    def at_the_end(self) -> EpochWatermarks:
+        """Those of an epoch at the end of time, in place of these; operators without event time are there too."""
+        ended = copy.copy(self)
+        ended._is_at_the_end = True
+        if self._watermarks is None or self._event_time is None:
+            return ended
+        ended._watermarks = self._watermarks.copied()
+        for source in self._event_time.nodes:
+            ended._watermarks.end_source(source)
+        return ended
+
+    def state(self) -> WatermarkState | None:
+        """What the checkpoint of the epoch before is to say, for the next epoch to go on from."""
+        if self._watermarks is None:
+            return None
+        state = self._watermarks.snapshot()
+        nodes = (evolve(node, epoch_watermark_ms=self._before.get(node.node)) for node in state.nodes)
+        return evolve(state, nodes=tuple(nodes))
+
+    def are_due(self, timers: Iterable[TimersDue]) -> bool:
+        """Whether any of these timers of event time fires at the watermark of its operator.
+
+        One that was due already when it was registered waits, as the others do, until the watermark moves.
+        """
+        return any(
+            one.event_time_ms is not None
+            and one.event_time_ms <= (now_ms := self.of(one.operator_uid))
+            and now_ms > self.before_of(one.operator_uid)
+            for one in timers
+        )
+
+    def next_epoch_ms(self, timers: Sequence[TimersDue]) -> int | None:
+        """The processing time from which an epoch without records has something to do; None if none ever has."""
+        if self.are_due(timers) or any(self.of(uid) > self.before_of(uid) for uid in self._followers):
+            return MIN_TIMESTAMP
+        times = [one.processing_time_ms for one in timers]
+        return min(
+            (time_ms for time_ms in (*times, self._idleness_due_ms(timers)) if time_ms is not None), default=None
+        )
+
+    def _idleness_due_ms(self, timers: Sequence[TimersDue]) -> int | None:
+        """The first processing time at which one of these timers is due since sources are idle that are silent now.
+
+        None if none would be: that a source is idle needs no epoch as long as nothing comes of it.
+        """
+        if self._watermarks is None or all(one.event_time_ms is None for one in timers):
+            return None
+        times = self._watermarks.idleness_times_ms()
+        # The later it is, the more are idle, and watermarks never go back.
+        first = bisect_left(times, True, key=lambda time_ms: self.after((), time_ms).are_due(timers))
+        return times[first] if first < len(times) else None
+
+    def _followed_by(self, watermarks: JobWatermarks) -> EpochWatermarks:
+        following = copy.copy(self)
+        following._watermarks = watermarks
+        following._before = {uid: time_ms for uid in self._uids if (time_ms := self.of(uid)) > MIN_TIMESTAMP}
+        return following
+
+
+class EpochRim(Protocol):
+    """What a runtime does for an epoch; everything may raise, and then fails the epoch."""
+
+    @property
+    def committing(self) -> AbstractContextManager[Any]:
+        """What is held from the storing of a checkpoint until the output of its epoch is committed."""
+
+    def begin(self, epoch: Epoch) -> Collection[TaskId]:
+        """Prepares the epoch; returns the tasks that take part, none if there is no state to store."""
+
+    def run(self, epoch: Epoch) -> Iterable[Acknowledgement]:
+        """Runs the action to its end; returns what the tasks have acknowledged."""
+
+    def store(self, epoch: Epoch, completed: CompletedCheckpoint) -> None:
+        """Stores the checkpoint: from here on the epoch is durable."""
+
+    def commit(self, epoch: Epoch) -> None:
+        """Makes the output of the epoch visible."""
+
+    def commit_again(self, checkpoint_id: int) -> None:
+        """Makes the output of an epoch of before visible, in case that it was not."""
+
+    def abort(self, epoch: Epoch) -> None:
+        """Lets the sink forget what it has staged for the epoch."""
+
+    def discard(self, states: Sequence[SubtaskState], in_use: frozenset[str]) -> None:
+        """Deletes the files of given-up state that nobody else needs."""
+
+
+class EpochRunner:
+    """Feeds `Epochs` with what a rim has done. ``now_ms`` is a monotonic clock."""
+
+    def __init__(self, epochs: Epochs, rim: EpochRim, now_ms: Callable[[], int]) -> None:
+        self._epochs = epochs
+        self._rim = rim
+        self._now_ms = now_ms
+
+    def run(self, cause: BatchArrived | TimePassed) -> Epoch | None:
+        """Runs the epoch of a batch, or one without records since time has passed.
+
+        Returns it if it has become durable, None for a batch that was done before.
+
+        Raises what made it fail, `EpochError` or `SourceProgressMismatchError` for a batch that is refused.
+        """
+        before = self._epochs.last
+        try:
+            self._take(cause)
+        except BaseException as error:
+            if not self._epochs.is_over:
+                with contextlib.suppress(Exception):
+                    self._take(Failed(f"{type(error).__name__}: {error}"))
+            raise
+        last = self._epochs.last
+        return None if last is before or last is None else Epoch(last.checkpoint_id, last.batch_id, last.offsets)
+
+    def _take(self, event: object) -> None:
+        for action in self._epochs.handle(event):
+            self._PERFORMERS[type(action)](self, action)
+
+    def _open(self, action: Open) -> None:
+        self._take(Triggered(self._rim.begin(action.epoch), self._now_ms()))
+
+    def _run_action(self, action: RunAction) -> None:
+        acknowledgements = self._rim.run(action.epoch)
+        self._take(ActionReturned())
+        for acknowledgement in acknowledgements:
+            self._take(Acknowledged(acknowledgement))
+        self._take(AllIn(self._now_ms()))
+
+    def _store(self, action: Store) -> None:
+        check_broadcast_copies(action.completed)
+        with self._rim.committing:
+            self._rim.store(action.epoch, action.completed)
+            self._take(Stored())
+
+    def _commit(self, action: Commit) -> None:
+        self._rim.commit(action.epoch)
+        self._take(Committed())
+
+    def _commit_again(self, action: CommitAgain) -> None:
+        self._rim.commit_again(action.checkpoint_id)
+        self._take(Committed())
+
+    def _discard(self, action: Discard) -> None:
+        # What made the epoch fail is worth more than what then went wrong with clearing it away: files that stay are
+        # orphans, which the store finds.
+        if action.states:
+            with contextlib.suppress(Exception):
+                self._rim.discard(action.states, action.in_use)
+
+    def _abort_sink(self, action: AbortSink) -> None:
+        # As with what is discarded; the sink clears up when the job is started again.
+        with contextlib.suppress(Exception):
+            self._rim.abort(action.epoch)
+
+    def _refuse(self, action: Refuse) -> None:
+        raise action.error
+
+    _PERFORMERS: Final[Mapping[type, Callable[[EpochRunner, Any], None]]] = {
+        Open: _open,
+        RunAction: _run_action,
+        Store: _store,
+        Commit: _commit,
+        CommitAgain: _commit_again,
+        Discard: _discard,
+        AbortSink: _abort_sink,
+        Refuse: _refuse,
+    }
+
+
+_AGAIN_S: Final = 1.0
+"""How long behind a cancellation the next one follows."""
+
+
+def cancel_until(cancel: Callable[[], object], is_over: Callable[[float], bool]) -> None:
+    """Calls ``cancel``, and again until ``is_over``, which waits for so many seconds at most, says that it is."""
+    while True:
+        cancel()
+        if is_over(_AGAIN_S):
+            return
+
+
+_JOB_GROUP: Final = "spark.jobGroup.id"
+
+_logger = logger_of(__name__)
+
+
+class EpochWatchdog:
+    """A context for the action of an epoch, entered on the thread that runs it. Without a timeout it does nothing."""
+
+    def __init__(self, context: SparkContext, epoch_id: int, timeout_s: float | None) -> None:
+        self.has_expired = False
+        """Whether the epoch took longer."""
+        self._context = context
+        self._epoch_id = epoch_id
+        self._timeout_s = timeout_s
+        self._group: str | None = None
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._timer = None if timeout_s is None else threading.Timer(timeout_s, self._expire)
+
+    def __enter__(self) -> EpochWatchdog:
+        if self._timer is not None:
+            self._group = self._context.getLocalProperty(_JOB_GROUP)
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._lock:
+            self._over.set()
+
+    def _expire(self) -> None:
+        with self._lock:
+            if self._over.is_set():
+                return
+            self.has_expired = True
+            _logger.warning(
+                "epoch %d has not ended within %g s; its tasks are cancelled", self._epoch_id, self._timeout_s
+            )
+        group = self._group
+        if group is not None:
+            cancel_until(lambda: self._cancel(group), self._over.wait)
+
+    def _cancel(self, group: str) -> None:
+        # What runs in the group behind the epoch is that of the next one.
+        with self._lock:
+            if not self._over.is_set():
+                self._context.cancelJobGroup(group)
+
+
+def processing_time_of_epoch_ms(offsets: bytes, previous_ms: int | None) -> int:
+    """The time of the epoch with these offsets, in ms since the Unix epoch.
+
+    ``previous_ms`` is the time of the checkpoint or savepoint that it continues from. Raises
+    `SourceProgressMismatchError` if Spark has noted no time.
+    """
+    lines = offsets.decode("utf-8", "replace").split("\n")
+    try:
+        batch_ms = json.loads(lines[1])["batchTimestampMs"]
+    except (IndexError, ValueError, KeyError, TypeError):
+        batch_ms = None
+    if not isinstance(batch_ms, int) or isinstance(batch_ms, bool):
+        raise SourceProgressMismatchError(
+            f"Spark's offsets of this epoch tell no time of the batch: {cited(offsets, 200)}. Bring the file back from "
+            f"a backup, or start from a savepoint in a new job directory"
+        )
+    return not_before(batch_ms, previous_ms)
+
+
+def make_offsets_durable(spark_checkpoint_directory: str, epoch_id: int) -> None:
+    """Brings `offsets/<epoch_id>` to the disk: its time and its offsets must outlive what the epoch does."""
+    directory = os.path.join(spark_checkpoint_directory, "offsets")
+    descriptor = os.open(os.path.join(directory, str(epoch_id)), os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    sync_directory(directory)
+
+
+def newest_digest(store: CompletedCheckpointStore) -> str | None:
+    """The digest of the newest checkpoint, by which the next one names its parent; None if there is none."""
+    newest = store.latest()
+    return None if newest is None else store.digest(newest.checkpoint_id)
+
+
+def time_epoch_left_open(file_system: CheckpointFileSystem, store: CompletedCheckpointStore) -> OpenTimeEpoch | None:
+    """The epoch without records that is to be processed again before any other; None if none was interrupted."""
+    opened = read_time_epoch(file_system)
+    return opened if opened is not None and opened.follows(newest_digest(store)) else None
+
+
+def is_output_pending(file_system: CheckpointFileSystem, newest: CheckpointMetadata) -> bool:
+    """Whether the newest checkpoint is of an epoch without records whose output may not be committed."""
+    opened = read_time_epoch(file_system)
+    return opened is not None and opened.is_epoch_of(newest)
+
+
+class SparkRun:
+    """What one run of a job carries from epoch to epoch: the state to go on from, and what the workers were sent."""
+
+    def __init__(self, parts: JobParts, restored: RestoredState | None, spark_context: SparkContext) -> None:
+        self.parts = parts
+        self.restored = restored
+        """The state of the epoch before: of this run, or of what it continues from."""
+        self.restore: Mapping[str, Sequence[SubtaskRestore | SubtaskState]] = first_restore(parts, restored)
+        """What the subtasks restore in the next epoch, by operator; none for one without state."""
+        self.watermarks = self._begun_watermarks(None if restored is None else restored.metadata.watermarks)
+        """Those of the epoch that comes next."""
+        self.broadcast = RunBroadcast(spark_context, parts.run_id, operator_tasks(parts))
+        self.placement = SubtaskPlacement(parts.parallelism)
+        self.acknowledgements = AcknowledgementChannel(spark_context)
+        self.committing = threading.RLock()
+        """Held from the storing of a checkpoint until the output of its epoch is committed."""
+
+    @property
+    def processing_time_ms(self) -> int | None:
+        """That of the epoch before, which the next one is not earlier than; None if there was none."""
+        return None if self.restored is None else self.restored.metadata.processing_time_ms
+
+    def next_time_epoch_ms(self) -> int | None:
+        """The processing time from which an epoch without records has something to do; None if none ever has."""
+        timers = () if self.restored is None else self.restored.metadata.timers_due
+        # Another program may have left timers of operators that are no more.
+        return self.watermarks.next_epoch_ms(
+            [one for one in timers if one.operator_uid in self.parts.pipeline.operators]
+        )
+
+    def forget_source_progress(self) -> None:
+        """Lets event time begin anew, with sources that begin anew."""
+        self.watermarks = self._begun_watermarks(None)
+
+    def _begun_watermarks(self, known: WatermarkState | None) -> EpochWatermarks:
+        # Silence counts in the time of epochs, which a clock that was set back does not take back.
+        now_ms = not_before(wall_clock(), self.processing_time_ms)
+        return EpochWatermarks(self.parts.pipeline.time.event_time, known, now_ms)
+
+    def close(self) -> None:
+        """Takes back what went out to the workers for this run, which begins no epoch any more; may be called again."""
+        self.broadcast.destroy()
+        self.placement.close()
+
+
+def first_restore(
+    parts: JobParts, restored: RestoredState | None
+) -> Mapping[str, Sequence[SubtaskRestore | SubtaskState]]:
+    """What the subtasks restore in the first epoch of a run."""
+    if restored is None:
+        return {}
+    return {
+        uid: restores_by_subtask(
+            operator,
+            restored.file_system,
+            parts.parallelism,
+            parts.identity.max_parallelism,
+            is_same_run=False,
+        )
+        for uid in parts.pipeline.operators
+        if (operator := restored.operator(uid)) is not None
+    }
+
+
+class SparkEpoch:
+    """One epoch over the frame of its micro-batch, or over one without rows; an `EpochRim`."""
+
+    def __init__(self, run: SparkRun, frame: DataFrame, progress: ProgressSender) -> None:
+        self.action_s = 0.0
+        self.store_s = 0.0
+        self._progress = progress
+        self._run = run
+        self._watermarks = run.watermarks
+        self._parts = run.parts
+        self._frame = frame
+        self._processing_time_ms = 0
+        self._tasks: Mapping[str, EpochTask] = {}
+        self._committables: Mapping[str, bytes] = {}
+
+    @property
+    def committing(self) -> threading.RLock:
+        """See `SparkRun`."""
+        return self._run.committing
+
+    def begin(self, epoch: Epoch) -> Sequence[TaskId]:
+        """Fixes the time of the epoch, and writes down what its tasks restore."""
+        # Whoever does not lead any more might still hand rows to a sink that shows them at once.
+        self._parts.leadership.check()
+        if epoch.time_passed is None:
+            make_offsets_durable(self._parts.spark_checkpoint_directory, epoch.batch_id)
+            self._processing_time_ms = processing_time_of_epoch_ms(epoch.offsets, self._run.processing_time_ms)
+        else:
+            self._begin_time_epoch(epoch.checkpoint_id, epoch.time_passed)
+        self._tasks = self._planned_tasks(epoch)
+        return [TaskId(uid, index) for uid in self._tasks for index in range(self._parts.parallelism)]
+
+    def run(self, epoch: Epoch) -> Iterable[Acknowledgement]:
+        """Runs the actions of the sinks; raises `EpochError` with the cause of what fails in a task."""
+        try:
+            encoded = self._run_action(epoch)
+        finally:
+            # What cannot be removed now is removed when the job is started again.
+            with contextlib.suppress(CheckpointError):
+                self._parts.file_system.delete(self._restore_plan_path(epoch))
+        # Most files of the state are those of the epoch before.
+        restored = self._run.restored
+        known_files = {} if restored is None else files_by_path(restored.metadata.operators)
+        return self._decoded(epoch, encoded, known_files)
+
+    def store(self, epoch: Epoch, completed: CompletedCheckpoint) -> None:
+        """Stores the checkpoint, which the next epoch goes on from."""
+        parts = self._parts
+        following = self._watermarks.after(completed.channel_timestamps, self._processing_time_ms)
+        started = time.monotonic()
+        metadata = store_checkpoint(
+            parts.store,
+            parts.identity,
+            epoch,
+            completed,
+            processing_time_ms=self._processing_time_ms,
+            sources=parts.sources,
+            restored_from=parts.restored_from,
+            sink_committables=self._committables,
+            sink_identities=parts.sinks.identities,
+            watermarks=following.state(),
+        )
+        self.store_s = time.monotonic() - started
+        self._run.watermarks = following
+        self._run.restored = RestoredState(metadata, parts.file_system)
+        self._run.restore = {operator.uid: operator.subtasks for operator in completed.operators}
+
+    def commit(self, epoch: Epoch) -> None:
+        """Commits what the sinks staged, unless another driver leads now, which has done it then."""
+        self._parts.leadership.check()
+        self._parts.sinks.commit(epoch.checkpoint_id, self._committables)
+        if epoch.time_passed is not None:
+            end_time_epoch(self._parts.driver_files)
+
+    def commit_again(self, checkpoint_id: int) -> None:
+        """Commits the newest checkpoint's output, which is that of the replayed batch."""
+        latest = self._parts.store.latest()
+        if latest is not None:
+            self._parts.sinks.commit_again(latest)
+
+    def abort(self, epoch: Epoch) -> None:
+        """Lets the sinks forget this run's attempt."""
+        self._parts.sinks.abort(epoch.checkpoint_id, self._parts.attempt_id)
+
+    def discard(self, states: Sequence[SubtaskState], in_use: frozenset[str]) -> None:
+        """Deletes what nobody else needs."""
+        self._parts.store.discard(states, in_use)
+
+    def _begin_time_epoch(self, checkpoint_id: int, time_passed: TimePassed) -> None:
+        self._processing_time_ms = time_passed.processing_time_ms
+        if time_passed.is_drain:
+            self._watermarks = self._watermarks.at_the_end()
+        opened = OpenTimeEpoch(
+            checkpoint_id=checkpoint_id,
+            parent_digest=newest_digest(self._parts.store),
+            processing_time_ms=time_passed.processing_time_ms,
+            is_drain=time_passed.is_drain,
+        )
+        write_time_epoch(self._parts.driver_files, opened)
+
+    def _decoded(self, epoch: Epoch, encoded: Sequence[bytes], known_files: KnownFiles) -> Iterator[Acknowledgement]:
+        # One by one: what was given out before an error is known to the coordinator, which gives up its files.
+        unheard = set(self._tasks)
+        for one in encoded:
+            acknowledgement = Acknowledgement.decode(one, known_files)
+            unheard.discard(acknowledgement.operator_uid)
+            yield acknowledgement
+        if unheard:
+            raise EpochError(
+                f"epoch {epoch.checkpoint_id}: no acknowledgement of operator {min(unheard)!r} came: the step or sink "
+                f"behind it did not compute its rows"
+            )
+
+    def _planned_tasks(self, epoch: Epoch) -> Mapping[str, EpochTask]:
+        """What the tasks of each operator are sent; writes the restore plan that they read."""
+        restored, restore = self._run.restored, self._run.restore
+        sections: Mapping[str, RestorePlanSection] = {}
+        if restore:
+            sections = write_restore_plan(self._parts.file_system, self._restore_plan_path(epoch), restore)
+        return {
+            uid: EpochTask(
+                run_reference=self._run.broadcast.reference,
+                operator_uid=uid,
+                epoch_id=epoch.checkpoint_id,
+                processing_time_ms=self._processing_time_ms,
+                watermark_ms=self._watermarks.of(uid),
+                previous_watermark_ms=self._watermarks.before_of(uid),
+                restore=sections.get(uid),
+                restored_from=restored.file_system if restored is not None else self._parts.file_system,
+                acknowledgements=self._run.acknowledgements.sender,
+                progress=self._progress,
+            )
+            for uid in self._parts.pipeline.operators
+        }
+
+    def _restore_plan_path(self, epoch: Epoch) -> str:
+        return f"{RESTORE_PLANS_DIRECTORY}/{self._parts.run_id}-{epoch.checkpoint_id}"
+
+    def _run_action(self, epoch: Epoch) -> Sequence[bytes]:
+        parts, session, epoch_id = self._parts, self._frame.sparkSession, epoch.checkpoint_id
+        # In every epoch: a step or sink of the user's may have set the session otherwise in the one before.
+        keep_adaptive_disabled(session)
+        started = time.monotonic()
+        watchdog = EpochWatchdog(session.sparkContext, epoch_id, parts.epoch_timeout_s)
+        try:
+            with watchdog:
+                self._run.placement.prepare(session)
+                built = parts.pipeline.build(
+                    self._frame,
+                    self._tasks,
+                    self._run.placement,
+                    self._processing_time_ms,
+                    is_without_records=epoch.time_passed is not None,
+                )
+                with contextlib.closing(built) as plan:
+                    self._committables = parts.sinks.stage(
+                        lambda uid, sink: sink.stage(plan.frames[uid], epoch_id, parts.attempt_id)
+                    )
+        except Exception as error:
+            if watchdog.has_expired:
+                raise EpochTimeoutError(too_late(epoch_id, f"{parts.epoch_timeout_s:g} s")) from error
+            if isinstance(error, (PySparkException, Py4JJavaError)):
+                raise EpochError(f"epoch {epoch_id} failed: {python_cause(error)}") from error
+            raise
+        self.action_s = time.monotonic() - started
+        return self._run.acknowledgements.take(epoch_id)
+
+
+_POLL_S: Final = 0.2
+
+
+class EpochDriver:
+    """One instance is one run of the job. ``empty_batch`` makes the frame of an epoch without records.
+
+    Everything may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        parts: JobParts,
+        restored: RestoredState | None,
+        spark_context: SparkContext,
+        empty_batch: Callable[[], DataFrame],
+        clock: Clock = wall_clock,
+    ) -> None:
+        self.parts = parts
+        self.clock = clock
+        self._empty_batch = empty_batch
+        latest = parts.store.latest()
+        coordinator = CheckpointCoordinator(
+            parts.identity.job_id,
+            parts.run_id,
+            timeout_ms=None if parts.epoch_timeout_s is None else max(1, round(parts.epoch_timeout_s * 1000)),
+            max_parallelism=parts.identity.max_parallelism,
+            operator_names={operator.uid: operator.node.name for operator in parts.pipeline.operators.values()},
+            last_checkpoint_id=latest.checkpoint_id if latest is not None else None,
+        )
+        self._epochs = Epochs(
+            coordinator,
+            None if restored is None else durable_epoch_of(restored.metadata, is_own=latest is not None),
+            source_log=parts.spark_checkpoint_directory,
+            state_log=parts.file_system.location("checkpoints"),
+            limit="" if parts.epoch_timeout_s is None else f"{parts.epoch_timeout_s:g} s",
+        )
+        self._run = SparkRun(parts, restored, spark_context)
+        self._spark_context = spark_context
+        self._is_speculative = is_speculative(spark_context)
+        self._open_epoch = time_epoch_left_open(parts.driver_files, parts.store)
+        self._running = threading.RLock()
+        self.committing = self._run.committing
+        """Held from the storing of a checkpoint until the output of its epoch is committed."""
+        self.given_up: str | None = None
+        """Set by whoever does not wait for the running epoch: what to say of it when it fails."""
+        self._is_running = False
+        self.failure: BaseException | None = None
+        self._lost: LeadershipLostError | None = None
+        self.is_closed = False
+        self.has_batch_waiting = False
+        """Whether Spark has brought a batch that waits for the epoch that is running."""
+        self.last_batch: tuple[int, int] | None = None
+        """When the last epoch with a batch began and ended, by `steady_ms`, until somebody takes it."""
+        self.at_news: Callable[[], object] = lambda: None
+        """Called when an epoch with a batch has ended, however, and when the run is over."""
+        self._late_records: Counter[str] = Counter()
+        self.recorder = JobRecorder(
+            ObservedRun(
+                job_name=parts.identity.job_name,
+                job_id=parts.identity.job_id,
+                run_id=parts.run_id,
+                engine="spark",
+                parallelism=parts.parallelism,
+                max_parallelism=parts.identity.max_parallelism,
+                started_ms=wall_clock(),
+                restored_id=None if restored is None else restored.metadata.checkpoint_id,
+            ),
+            self._live_figures,
+            parts.listeners,
+            keeps_subtasks_open=False,
+        )
+        """What is seen of the run."""
+        self.progress = ProgressChannel(spark_context, self.recorder.progress)
+        """How tasks tell how far they are."""
+
+    @property
+    def last_epoch_id(self) -> int | None:
+        """The last epoch whose effects are durable: of this run, or of what it continues from."""
+        return self._epochs.last_epoch_id
+
+    @property
+    def running_epoch_id(self) -> int | None:
+        """The epoch that is running, or whose output is being committed again; None if none is."""
+        if not self._is_running:
+            return None
+        running_id, last_id = self._epochs.open_epoch_id, self.last_epoch_id
+        return running_id if running_id is not None else 0 if last_id is None else last_id
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether no further epoch begins."""
+        return self._epochs.is_stopping
+
+    def leadership_lost(self, lost: LeadershipLostError) -> None:
+        """Lets the run fail by this, and not by what fails in consequence; whoever calls ends the query."""
+        self._lost = lost
+        if self.failure is None:
+            self.failure = lost
+
+    def query_failed(self, error: object) -> BaseException:
+        """Returns what to tell of a query that Spark has ended for ``error``, and lets the run fail by it.
+
+        That is what an epoch has failed by, if one has. Waits for the epoch that is running. A job that is being
+        stopped does not fail.
+        """
+        with self._running:
+            failed = EpochError(f"the streaming query failed: {error}")
+            if self.failure is None and not self.is_stopping:
+                self.failure = told_failure(self.parts.leadership, failed)
+            return self.failure or failed
+
+    def request_stop(self) -> None:
+        """Lets no further epoch begin; the one that is running goes on."""
+        self._epochs.request_stop()
+
+    def forget_source_progress(self) -> None:
+        """Lets epochs count from 0 again, for a job that takes the state of a savepoint but another source."""
+        self._epochs.forget_source_progress()
+        self._run.forget_source_progress()
+
+    def watermarks(self) -> Mapping[str, int]:
+        """What sources have sent and operators are at, in milliseconds; those without a watermark are left out."""
+        return self._run.watermarks.known()
+
+    def time_metrics(self) -> Mapping[str, TimeMetrics]:
+        """How far event time is for sources and operators, and what was late."""
+        watermarks = self._run.watermarks
+        return time_metrics(watermarks.names, watermarks.known(), self._run.processing_time_ms, self._late_records)
+
+    def close(self) -> None:
+        """Takes back what went out to the workers for this run, which begins no epoch any more; may be called again.
+
+        Waits for the epoch that is running.
+        """
+        with self._running:
+            self.is_closed = True
+            self.recorder.terminated(self.failure)
+            self._run.close()
+        self.at_news()
+
+    @contextlib.contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Within the block no epoch begins but those that it runs; waits for the one that is running."""
+        with self._running:
+            yield
+
+    def next_time_epoch_ms(self) -> int | None:
+        """The processing time from which an epoch without records has something to do; None if none has.
+
+        To be asked exclusively. Before the first batch there is nothing that time could do.
+        """
+        if self._epochs.is_stopping or self._epochs.is_over or self.is_closed or self.last_epoch_id is None:
+            return None
+        return self._run.next_time_epoch_ms() if self._open_epoch is None else MIN_TIMESTAMP
+
+    def run(self, frame: DataFrame, batch_id: int) -> None:
+        """Runs the epoch of a batch, or recognises it as done; raises, and remembers, whatever makes it fail."""
+        self.has_batch_waiting = True
+        with self._running:
+            self.has_batch_waiting = False
+            began_ms = steady_ms()
+            try:
+                with self._remembering_failures(batch_id):
+                    if not self._epochs.is_stopping:
+                        self._process_again()
+                    offsets = read_offsets(self.parts.spark_checkpoint_directory, batch_id)
+                    self._run_one(frame, BatchArrived(batch_id, offsets))
+            except (LeadershipLostError, EpochError) as error:
+                if isinstance(self.failure, LeadershipLostError) and self.failure in (error, error.__cause__):
+                    # Spark runs a regular expression over the text of an error while it ends a query, and its stack
+                    # overflows at that of an interrupted action. `failure` keeps it.
+                    raise type(error)(*error.args) from None
+                raise
+            finally:
+                self.last_batch = began_ms, steady_ms()
+                self.at_news()
+
+    def run_time_epoch(self) -> None:
+        """Runs an epoch without records, at the time of the clock; raises, and remembers, whatever makes it fail."""
+        self._run_without_records(is_drain=False)
+
+    def drain(self) -> None:
+        """Runs an epoch at the end of event time, unless there was none yet; raises, and remembers, what fails it."""
+        if self.last_epoch_id is not None:
+            self._run_without_records(is_drain=True)
+
+    def _run_without_records(self, *, is_drain: bool) -> None:
+        with self._running, self._remembering_failures((self.last_epoch_id or 0) + 1):
+            was_open = self._process_again()
+            if is_drain or not was_open:
+                self._run_one(self._empty_batch(), self._time_passed(self.clock(), is_drain))
+
+    def _process_again(self) -> bool:
+        """Runs the epoch without records that a run before has left open, if it has."""
+        opened, self._open_epoch = self._open_epoch, None
+        if opened is None or self.last_epoch_id is None:
+            return False
+        self._run_one(self._empty_batch(), self._time_passed(opened.processing_time_ms, is_drain=False))
+        return True
+
+    def _time_passed(self, time_ms: int, is_drain: bool) -> TimePassed:
+        return TimePassed(not_before(time_ms, self._run.processing_time_ms), is_drain)
+
+    @contextlib.contextmanager
+    def _remembering_failures(self, epoch_id: int) -> Iterator[None]:
+        if self.failure is not None:
+            raise EpochError(f"epoch {epoch_id} was not begun: the job has failed before it") from self.failure
+        self._is_running = True
+        try:
+            yield
+        except Exception as error:
+            if self._epochs.state is EpochState.STOPPED:
+                # A job that was stopped has not failed.
+                raise
+            given_up = None if self.given_up is None else EpochTimeoutError(self.given_up)
+            if self._lost is not None:
+                is_told = isinstance(error, LeadershipLostError)
+                self.failure = error if is_told else loss_behind(error, self._lost)
+            else:
+                self.failure = given_up or told_failure(self.parts.leadership, error)
+            self._tell_of_failed_checkpoint(self.failure)
+            self.close()
+            if self.failure is error:
+                raise
+            raise self.failure from self.failure.__cause__
+        except BaseException as error:
+            self.failure = error
+            self._tell_of_failed_checkpoint(error)
+            self.close()
+            # Py4J answers the JVM for exceptions only; without an answer Spark's thread would wait for ever.
+            raise EpochError(f"epoch {epoch_id} was interrupted by {type(error).__name__}: {error}") from error
+        finally:
+            self._is_running = False
+
+    def _tell_of_failed_checkpoint(self, failure: BaseException) -> None:
+        # A batch that is refused has no checkpoint, and one whose output could not be committed has its own.
+        failed_id = self._epochs.unstored_epoch_id
+        if failed_id is not None:
+            self.recorder.checkpoint_failed(failed_id, told(failure))
+
+    def wait_until_idle(self, timeout_s: float | None, is_given_up: Callable[[], bool]) -> bool:
+        """Waits until no epoch is running, for so long or until it is given up; returns whether none is."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = _POLL_S if deadline is None else min(_POLL_S, deadline - time.monotonic())
+            if self._running.acquire(timeout=max(left, 0.0)):
+                self._running.release()
+                return True
+            if is_given_up() or (deadline is not None and time.monotonic() >= deadline):
+                return False
+
+    def _run_one(self, frame: DataFrame, cause: BatchArrived | TimePassed) -> None:
+        started = time.monotonic()
+        rim = SparkEpoch(self._run, frame, self.progress.sender)
+        runner = EpochRunner(self._epochs, rim, steady_ms)
+        epoch = runner.run(cause)
+        if epoch is None:
+            return
+        acknowledgements = self._epochs.acknowledgements(epoch)
+        attempt_ids = [acknowledgement.attempt_id for acknowledgement in acknowledgements.values()]
+        if self._is_speculative or were_tasks_repeated(self._spark_context, attempt_ids):
+            # Attempts that failed, or lost against another one, may have written files that nobody was told of.
+            self.parts.store.delete_orphans(self._epochs.files_in_use())
+        snapshots_s = [seconds_of(one, "snapshot_s") for one in acknowledgements.values()]
+        cost = EpochCost(
+            duration_s=time.monotonic() - started,
+            checkpoint_s=rim.store_s + max(snapshots_s, default=0.0),
+            action_s=rim.action_s,
+            has_batch=isinstance(cause, BatchArrived),
+        )
+        self._late_records += late_records_of(acknowledgements.values())
+        self.recorder.epoch_completed(epoch.checkpoint_id, list(acknowledgements.values()), cost)
+
+    def _live_figures(self) -> LiveFigures:
+        restored = self._run.restored
+        newest = None if restored is None else restored.metadata
+        return LiveFigures(self.parts.schema_reports, newest, self.time_metrics())

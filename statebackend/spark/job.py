@@ -1,0 +1,306 @@
+"""A running job, as its user holds it.
+
+Ends a run behind its query, whoever ended that: a source that failed between two epochs, or one that has no more.
+
+Spark tells its listeners when a query ends, but a listener in Python would be called, at length, for every epoch as
+well. So a thread waits in the JVM for the query to end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from snapshots.loggers import logger_of
+from statebackend.checkpoint.errors import LeadershipLostError
+from statebackend.checkpoint.ha.leadership import telling_of_loss
+from statebackend.checkpoint.store.job_directory import JobDirectory
+from statebackend.savepoint.export import SavepointReport
+from statebackend.spark.epoch_driver import EpochDriver
+from statebackend.spark.query import DEFAULT_STOP_TIMEOUT_S, Interrupts, QueryEnd, check_timeout
+from statebackend.spark.rollback import FallBackReport
+from statebackend.spark.savepoints import take_savepoint
+from statebackend.spark.session import streaming_errors_unlogged
+from statebackend.spark.time_epochs import TimeEpochs
+from statebackend.state.metrics import KeyedStateMetrics
+from statebackend.state.state_compatibility import SchemaReport
+from statebackend.streaming.errors import EpochError
+from statebackend.streaming.observing.job_events import JobListener
+from statebackend.streaming.observing.job_metrics import EpochStatistics, JobFigures
+from statebackend.streaming.observing.job_page import EpochHistory, job_fragment
+from statebackend.streaming.observing.restore_report import RestoreReport
+from statebackend.streaming.runtime.metrics import TimeMetrics
+
+__all__ = ["RunWatch"]
+
+
+class RunWatch:
+    """Calls ``at_end`` once, when ``await_end`` returns or says why the query has failed."""
+
+    def __init__(self, await_end: Callable[[], object], at_end: Callable[[], None]) -> None:
+        self._await_end = await_end
+        self._at_end = at_end
+        self.thread = threading.Thread(target=self._watch, name="watching a query", daemon=True)
+        self.thread.start()
+
+    def _watch(self) -> None:
+        # A session that has been stopped has taken everything along.
+        with contextlib.suppress(Py4JError, OSError):
+            # Why it failed is told to whoever has the job.
+            with contextlib.suppress(PySparkException):
+                self._await_end()
+            self._at_end()
+
+
+_log = logger_of(__name__)
+
+
+class SparkJob:
+    """A started job. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        directory: JobDirectory,
+        driver: EpochDriver,
+        schema_reports: Mapping[str, SchemaReport],
+        query: StreamingQuery,
+        time_epochs: TimeEpochs,
+        fall_back_report: FallBackReport | None = None,
+    ) -> None:
+        self.query = query
+        """Spark's own handle of the streaming query, for progress and metrics."""
+        self.schema_reports = schema_reports
+        """The verdicts on the state that the job continues from, by operator uid; empty for a fresh start."""
+        self.fall_back_report = fall_back_report
+        """What going back to an older checkpoint gave up, if the job was started so."""
+        self._recorder = driver.recorder
+        self._spark = spark
+        self._directory = directory
+        self._driver = driver
+        self._time_epochs = time_epochs
+        self._end = QueryEnd(spark, driver, query)
+        # The directory stays locked: whoever has the job must first be told why it ended.
+        self._watch = RunWatch(query.awaitTermination, time_epochs.query_ended)
+        self._is_given_back = False
+        directory.leadership.at_loss(self._leadership_lost)
+
+    @property
+    def last_completed_epoch(self) -> int | None:
+        """The last epoch whose effects are durable, counting what the job continues from."""
+        return self._driver.last_epoch_id
+
+    @property
+    def epochs(self) -> Sequence[EpochStatistics]:
+        """What the epochs of this run cost, oldest first; the last thousand of them."""
+        return EpochHistory(self._recorder.epochs)
+
+    def figures(self) -> JobFigures:
+        """All that is measured of the job, as a copy; see `statebackend.streaming.observing.job_metrics`."""
+        return self._recorder.figures()
+
+    def add_listener(self, listener: JobListener) -> None:
+        """Lets a listener hear of what comes next; see `statebackend.streaming.observing.job_events`. The start is
+        over already.
+        """
+        self._recorder.listeners.add(listener)
+
+    def remove_listener(self, listener: JobListener) -> None:
+        """Ends that."""
+        self._recorder.listeners.remove(listener)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Writes a report for people: one HTML file with plots and tables, which loads nothing. Raises `OSError`."""
+        self._recorder.report(path)
+
+    def _repr_html_(self) -> str:
+        return job_fragment(self.figures())
+
+    def metrics(self) -> Mapping[str, KeyedStateMetrics]:
+        """The metrics of keyed state by operator uid, over all epochs of this run; empty if metrics are off.
+
+        Counters and latencies are sums; entries and sizes are as of the last epoch. Those of single epochs are in
+        `epochs`.
+        """
+        return self._recorder.totals.state_metrics
+
+    def watermarks(self) -> Mapping[str, int]:
+        """How far event time is for the next epoch, by operator uid and by name of source, in milliseconds.
+
+        Who has no watermark is left out; a job without event time has none.
+        """
+        return self._driver.watermarks()
+
+    def time_metrics(self) -> Mapping[str, TimeMetrics]:
+        """Watermark, lag and late records dropped in this run, by operator uid and by name of source."""
+        return self._driver.time_metrics()
+
+    def restore_report(self) -> RestoreReport:
+        """What became of each restored state; complete once the first epoch is (migration runs in its tasks).
+
+        Its ``str`` is for people: operator, state, verdict, findings, and what the migration did.
+        """
+        return self._recorder.restore_report()
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Waits for the job to end, or for so many seconds; returns whether it has ended. Raises what made it fail.
+
+        A job with the trigger ``availableNow`` or ``once`` has ended when everything has fired that is due then, which
+        may be after its `query`.
+
+        Ctrl-C stops the job as `stop` does, says in one line what became of the running epoch, and then raises
+        `KeyboardInterrupt`. A second one gives the running epoch up.
+        """
+        check_timeout("timeout_s", timeout_s)
+        interrupts = Interrupts()
+        with interrupts.counted():
+            try:
+                has_ended = self._end.wait(timeout_s, interrupts)
+            except PySparkException as error:
+                if self.query.isActive:
+                    raise
+                # While the directory is ours, and before the run is ended as one without a failure: who watches the
+                # query may come later.
+                failure = self._driver.query_failed(error)
+                self._time_epochs.query_ended()
+                self._close()
+                if self._driver.is_stopping and self._driver.failure is None:
+                    return True
+                raise failure from error
+            if has_ended:
+                self._time_epochs.query_ended()
+                self._close()
+                if self._driver.failure is not None:
+                    # Spark takes an epoch that was interrupted while it was being stopped for one that has ended.
+                    raise self._driver.failure
+            elif interrupts.count:
+                try:
+                    self._end.stop_at_interrupt(interrupts, DEFAULT_STOP_TIMEOUT_S)
+                finally:
+                    self._close_if_ended()
+        if interrupts.count:
+            raise KeyboardInterrupt
+        return has_ended
+
+    def process_all_available(self) -> None:
+        """Waits until everything that the source has now is processed, and has fired what is due then.
+
+        For tests and demonstrations.
+        """
+        try:
+            self.query.processAllAvailable()
+        except PySparkException as error:
+            raise self._driver.query_failed(error) from error
+        self._time_epochs.run_due()
+        if self._driver.failure is not None:
+            raise self._driver.failure
+
+    def savepoint(self, path: str | os.PathLike[str]) -> SavepointReport:
+        """Writes a savepoint of the last completed epoch to a new directory, while the job goes on.
+
+        Raises `EpochError` if no epoch of this job has completed yet, or the output of the last one could not be
+        committed; `SavepointExistsError` if the directory is not empty; `MissingFileError`, `CorruptFileError` or
+        `SavepointError` if the state cannot be read, naming the file; `LeadershipLostError` if that is since another
+        driver leads.
+        """
+        parts = self._driver.parts
+        with ExitStack() as pins:
+            if not self._is_given_back:
+                pins.enter_context(telling_of_loss(parts.leadership))
+            with self._driver.committing:
+                metadata = pins.enter_context(parts.store.pin(self._committed_epoch()))
+            registered = {uid: operator.states.keyed for uid, operator in parts.pipeline.operators.items()}
+            report = take_savepoint(
+                self._spark,
+                metadata,
+                parts.file_system,
+                parts.spark_checkpoint_directory,
+                path,
+                registered,
+                parts.local_root,
+                parts.sources,
+                self._driver.progress,
+            )
+        self._recorder.savepoint_written(report)
+        return report
+
+    def _committed_epoch(self) -> int:
+        latest = self._driver.parts.store.latest()
+        if latest is None:
+            failure = self._driver.failure
+            because = f"; the job failed: {failure}" if failure is not None else " yet"
+            raise EpochError(f"there is nothing to save: no epoch of this job has completed{because}") from failure
+        if latest.checkpoint_id != self._driver.last_epoch_id:
+            # Only this job directory knows of the staged rows: whoever went on from the savepoint would lose them.
+            raise EpochError(
+                f"the output of epoch {latest.checkpoint_id} is not committed yet ({self._driver.failure}); "
+                f"execute the job again, which commits it, before taking a savepoint"
+            )
+        return latest.checkpoint_id
+
+    def stop(self, timeout_s: float | None = DEFAULT_STOP_TIMEOUT_S) -> None:
+        """Ends the job after the epoch that is running; a stopped job continues when it is executed again.
+
+        Raises `EpochTimeoutError` if the epoch does not end within so many seconds (None: no limit) and was given up:
+        its tasks are cancelled and the job has ended, unless the message says otherwise.
+        """
+        check_timeout("timeout_s", timeout_s)
+        try:
+            self._end.stop(timeout_s)
+        finally:
+            self._close_if_ended()
+
+    def stop_with_savepoint(
+        self,
+        path: str | os.PathLike[str],
+        timeout_s: float | None = DEFAULT_STOP_TIMEOUT_S,
+        *,
+        drain: bool = False,
+    ) -> SavepointReport:
+        """Ends the job after the epoch that is running, and writes a savepoint of it.
+
+        With ``drain`` event time goes to its end first, in one more epoch: all windows and timers of event time fire,
+        for a job that is not continued. Timers of processing time stay pending, as all timers do without ``drain``; the
+        savepoint has them.
+
+        Raises what made the job fail, if it has failed, and `EpochTimeoutError` as `stop` does; `savepoint` then still
+        saves the last epoch that completed.
+        """
+        check_timeout("timeout_s", timeout_s)
+        try:
+            if drain:
+                self._time_epochs.announce_drain()
+                self._end.stop(timeout_s, before_end=self._time_epochs.drain)
+            else:
+                self._end.stop(timeout_s)
+            if self._driver.failure is not None:
+                raise self._driver.failure
+            # The directory stays ours meanwhile: another driver would clear away what is being exported.
+            return self.savepoint(path)
+        finally:
+            self._close_if_ended()
+
+    def _leadership_lost(self, lost: LeadershipLostError) -> None:
+        self._driver.leadership_lost(lost)
+        _log.error("%s", lost)
+        # A session that has been stopped has ended the query itself.
+        with contextlib.suppress(Exception), streaming_errors_unlogged(self._spark):
+            self.query.stop()
+
+    def _close_if_ended(self) -> None:
+        # As long as the query runs, or an epoch behind it, no other driver may.
+        if not self.query.isActive and self._driver.running_epoch_id is None:
+            self._close()
+
+    def _close(self) -> None:
+        self._time_epochs.close()
+        self._is_given_back = True
+        self._directory.close()

@@ -1,0 +1,626 @@
+"""Sinks for Spark: Parquet by epochs, nothing, a user's function, and memory for tests.
+
+A `ParquetSink` on a disk is `statebackend.spark.parquet_sink`, one on an object store
+`statebackend.spark.parquet_sink`; they say where the files of an epoch lie, and how it becomes visible.
+
+Invariants: an epoch that is visible is never touched again. An epoch that is visible although this job has not
+completed it was written by another job, or by this one before it went back to an older savepoint: it is refused,
+neither kept in place of the new rows nor overwritten.
+
+The epochs of a `ParquetSink` on a disk: a rename makes one visible.
+
+    <path>/epoch=000000000007/part-*.parquet     a committed epoch, as Spark wrote it
+    <path>/epoch=000000000007/_committable       which attempt this was: what `commit` was given
+    <path>/_set_aside/epoch=000000000007-1/      an epoch that was visible before the job went back to an older one
+    <path>/_staging/000000000007-<job>.<run>/    an epoch on its way; Spark skips names with a leading underscore
+
+Staging and committed epochs lie on one disk, and commit is one rename, so readers see an epoch whole or not at all.
+
+The epochs of a `ParquetSink` on an S3-compatible store: files are copied to their place, and a mark ends them.
+
+    <path>/epoch=000000000007/part-<32 hex>.parquet           a file of a committed epoch
+    <path>/epoch=000000000007/_committable                    the epoch is whole: what `commit` was given
+    <path>/_set_aside/epoch=000000000007-<job>.<run>/         an epoch that was visible before the job went back
+    <path>/_staging/000000000007-<job>.<run>/                 an epoch on its way
+
+A store of objects has no rename, and its listings may lag. So the committable, which is in the checkpoint, names every
+file of the epoch with size and checksum, and commit works by these names alone:
+
+1. It copies each file from its staging to its place (the store itself does, no byte comes here), puts `_committable`,
+   and then deletes what was staged.
+2. A crash in between leaves a part of that; `commit` comes again with the same committable and does the rest. Two who
+   commit one epoch do the same, for only one attempt at an epoch is ever in a checkpoint.
+3. `_committable` there means that all is there, and says which attempt it was. Who must know asks for it by its key.
+
+Readers that list see files of an epoch before its mark is there. Whoever wants whole epochs while a job runs reads
+those that have `_committable`.
+
+The tasks write with pyarrow and not with Spark, whose JVM knows no `s3://` of its own: each task a local file, which it
+uploads when it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final, Protocol
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+import pyarrow.parquet
+from attrs import frozen
+from pyspark.sql import DataFrame
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from statebackend.checkpoint.errors import CheckpointError, InvariantViolationError, MissingFileError, StorageError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.fs.local_storage import sync_directory
+from statebackend.checkpoint.fs.store_uri import is_uri, scheme_of, without_secrets
+from statebackend.checkpoint.state_handles import FileHandle
+from statebackend.spark.columns import to_arrow_schema
+from statebackend.spark.epoch_names import (
+    COMMITTABLE,
+    EPOCH_COLUMN,
+    SET_ASIDE,
+    STAGED,
+    STAGING,
+    attempt_of,
+    check_attempt,
+    committable_fields,
+    epoch_name,
+    visible_already,
+)
+from statebackend.spark.plans.map_in_arrow import map_in_arrow
+from statebackend.state.private_directory import temporary_directory
+from statebackend.streaming.sink import SinkError
+
+__all__ = ["ForEachEpochSink", "LocalEpochFiles", "MemorySink", "NoopSink", "ObjectEpochFiles", "ParquetSink"]
+
+
+class LocalEpochFiles:
+    """Those below a directory of a disk that the driver and all workers share."""
+
+    def __init__(self, path: str, options: Mapping[str, str]) -> None:
+        self._root = Path(os.path.abspath(path))
+        self._files = CheckpointFileSystem.from_uri(self._root)
+        self._options = dict(options)
+
+    @property
+    def place(self) -> str:
+        """The directory."""
+        return str(self._root)
+
+    def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
+        """Writes the epoch to the attempt's own directory. Refuses an epoch that is visible already: `SinkError`."""
+        target = self._committed(epoch_id)
+        if target.exists():
+            raise visible_already(str(target), epoch_id)
+        staging = self._staging(epoch_id, attempt_id)
+        # Not Path.as_uri(): Hadoop takes its percent signs literally.
+        frame.write.mode("overwrite").options(**self._options).parquet(f"file://{staging}")
+        committable = json.dumps({"version": 1, "epoch": epoch_id, "attempt": attempt_id}).encode()
+        (staging / COMMITTABLE).write_bytes(committable)
+        _sync_tree(staging)
+        # Until its own name is on the disk too, a power loss could take the rows of a completed epoch.
+        for directory in (staging.parent, self._root, self._root.parent):
+            sync_directory(str(directory))
+        return committable
+
+    def commit(self, epoch_id: int, committable: bytes) -> None:
+        """Renames the staged epoch to its place; does nothing if it is there. `SinkError` if rows would be lost."""
+        staging = self._staging(epoch_id, attempt_of(committable, epoch_id))
+        target = self._committed(epoch_id)
+        if target.exists():
+            marker = target / COMMITTABLE
+            if not marker.is_file() or marker.read_bytes() != committable:
+                raise SinkError(
+                    f"{target} was not written by the attempt that completed epoch {epoch_id}. The rows of that "
+                    f"attempt are in {staging}, if it exists; put them in place of the others, or use another path"
+                )
+            return
+        if not staging.is_dir():
+            raise SinkError(
+                f"the rows of epoch {epoch_id} are gone: neither {staging} nor {target} exists, though the epoch's "
+                f"checkpoint is complete. Bring the directory back, or go back to an earlier savepoint"
+            )
+        self._files.move_directory(self._relative(staging), target.name)
+
+    def abort(self, epoch_id: int, attempt_id: str) -> None:
+        """Removes what the attempt has staged."""
+        self._remove(self._staging(epoch_id, attempt_id))
+
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
+        """Removes what the job has staged for later epochs, and what is left of its attempts at visible ones."""
+        for name in self._files.list_directories(STAGING):
+            matched = STAGED.fullmatch(name)
+            if matched is None or not matched[2].startswith(f"{job_id}."):
+                continue
+            epoch_id = int(matched[1])
+            is_later = last_completed_epoch_id is None or epoch_id > last_completed_epoch_id
+            if is_later or self._committed(epoch_id).exists():
+                self._remove(self._root / STAGING / name)
+
+    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]:
+        """Sets aside the visible epochs after that one. `SinkError` if one of them is not the job's."""
+        prefix = f"{EPOCH_COLUMN}="
+        found = {
+            int(entry.name.removeprefix(prefix)): entry
+            for entry in self._root.glob(f"{prefix}*")
+            if entry.name.removeprefix(prefix).isdecimal()
+        }
+        later = [epoch_id for epoch_id in sorted(found, reverse=True) if epoch_id > last_epoch_id]
+        for epoch_id in later:
+            if not _attempt_at(found[epoch_id], epoch_id).startswith(f"{job_id}."):
+                raise SinkError(
+                    f"{found[epoch_id]} is later than epoch {last_epoch_id}, and this job did not write it, or a "
+                    f"release did that left no sign of it. Move it away, or write to another path"
+                )
+        aside = self._root / SET_ASIDE
+        for epoch_id in later:
+            taken = self._files.list_directories(SET_ASIDE)
+            names = (f"{found[epoch_id].name}-{number}" for number in range(1, len(taken) + 2))
+            new_name = next(name for name in names if name not in taken)
+            self._files.move_directory(found[epoch_id].name, f"{SET_ASIDE}/{new_name}")
+        return [str(aside)] if later else []
+
+    def _committed(self, epoch_id: int) -> Path:
+        return self._root / epoch_name(epoch_id)
+
+    def _relative(self, directory: Path) -> str:
+        return directory.relative_to(self._root).as_posix()
+
+    def _remove(self, directory: Path) -> None:
+        """Removes a directory below the root, unless a link leads there; what cannot be removed stays."""
+        with contextlib.suppress(StorageError):
+            self._files.delete_directory(self._relative(directory))
+
+    def _staging(self, epoch_id: int, attempt_id: str) -> Path:
+        check_attempt(attempt_id)
+        return self._root / STAGING / f"{epoch_id:012d}-{attempt_id}"
+
+
+def _attempt_at(directory: Path, epoch_id: int) -> str:
+    """The attempt that wrote a visible epoch; empty if it does not say."""
+    try:
+        return attempt_of((directory / COMMITTABLE).read_bytes(), epoch_id)
+    except (OSError, SinkError):
+        return ""
+
+
+def _sync_tree(directory: Path) -> None:
+    """Brings a directory's files to the disk, as Spark does not: a completed epoch must survive a power loss."""
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            descriptor = os.open(os.path.join(parent, name), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_directory(parent)
+
+
+_VERSION: Final = 2
+_COMPRESSIONS: Final = ("snappy", "gzip", "zstd", "lz4", "brotli", "none", "uncompressed")
+_MOST_MISSING: Final = 16
+"""How many epochs behind one another may have no id of their own before it is believed that none follows."""
+
+_WRITTEN = StructType(
+    [StructField("name", StringType()), StructField("size_bytes", LongType()), StructField("checksum", StringType())]
+)
+
+
+class ObjectEpochFiles:
+    """Those below the root of a file system whose puts are atomic."""
+
+    def __init__(self, file_system: CheckpointFileSystem, options: Mapping[str, str]) -> None:
+        compression = {name.lower(): value for name, value in options.items()}
+        chosen = compression.pop("compression", "snappy").lower()
+        if compression or chosen not in _COMPRESSIONS:
+            raise ValueError(
+                f"ParquetSink on {file_system.location('')} has the one option compression, which is one of "
+                f"{', '.join(_COMPRESSIONS)}; not {dict(options)!r}"
+            )
+        self._fs = file_system
+        self._compression = "none" if chosen == "uncompressed" else chosen
+
+    @property
+    def place(self) -> str:
+        """The place in the store."""
+        return self._fs.location("")
+
+    def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
+        """Has the tasks write their rows to the attempt's own directory."""
+        target = epoch_name(epoch_id)
+        # What is not listed yet is met by the commit.
+        if self._fs.exists(f"{target}/{COMMITTABLE}") or self._files_in(target):
+            raise visible_already(self._fs.location(target), epoch_id)
+        schema = to_arrow_schema(frame.schema)
+        writer = _PartitionWriter(self._fs, _staging(epoch_id, attempt_id), self._compression)
+        rows = map_in_arrow(frame, writer.write, _WRITTEN).collect()
+        files = [[row.name, row.size_bytes, row.checksum] for row in rows]
+        if not files:
+            # A file without rows keeps the schema.
+            files = [writer.upload(iter(()), schema)]
+        committable = {"version": _VERSION, "epoch": epoch_id, "attempt": attempt_id, "files": sorted(files)}
+        return json.dumps(committable).encode()
+
+    def commit(self, epoch_id: int, committable: bytes) -> None:
+        """Copies the staged files to their place and marks the epoch; does nothing if it is marked so."""
+        attempt, files = _contents(committable, epoch_id)
+        target, staging = epoch_name(epoch_id), _staging(epoch_id, attempt)
+        mark = f"{target}/{COMMITTABLE}"
+        with _as_sink_error(f"epoch {epoch_id}"):
+            if self._fs.exists(mark):
+                if self._fs.read_file(mark) != committable:
+                    raise SinkError(
+                        f"{self._fs.location(target)} was not written by the attempt that completed epoch {epoch_id}. "
+                        f"The rows of that attempt are in {self._fs.location(staging)}, if it exists; put them in "
+                        f"place of the others, or use another path"
+                    )
+            else:
+                self._check_no_strangers(target, files, epoch_id)
+                for file in files:
+                    self._bring(file, staging, target, epoch_id)
+                self._fs.write_file(mark, committable)
+            self._delete(staging, files)
+            # What such a store keeps in the place of a directory.
+            self._fs.delete_directory(staging)
+
+    def abort(self, epoch_id: int, attempt_id: str) -> None:
+        """Removes what is listed of what the attempt has staged; the rest goes when the job is started again."""
+        self._fs.delete_directory(_staging(epoch_id, attempt_id))
+
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
+        """Removes what is listed of what the job has staged for later epochs, and for visible ones."""
+        for name in self._fs.list_directories(STAGING):
+            matched = STAGED.fullmatch(name)
+            if matched is None or not matched[2].startswith(f"{job_id}."):
+                continue
+            epoch_id = int(matched[1])
+            is_later = last_completed_epoch_id is None or epoch_id > last_completed_epoch_id
+            if is_later or self._fs.exists(f"{epoch_name(epoch_id)}/{COMMITTABLE}"):
+                self._fs.delete_directory(f"{STAGING}/{name}")
+
+    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]:
+        """Sets the visible epochs after that one aside: first copies, then the files, and the mark last."""
+        with _as_sink_error(f"the epochs after {last_epoch_id}"):
+            later = sorted(self._visible_after(last_epoch_id), reverse=True)
+            whole = {epoch_id: self._whole(epoch_id) for epoch_id in later}
+            for epoch_id, contents in whole.items():
+                self._check_own(epoch_id, contents, last_epoch_id, job_id)
+            for epoch_id, contents in whole.items():
+                target = epoch_name(epoch_id)
+                mark = f"{target}/{COMMITTABLE}"
+                if contents is None:
+                    for path in self._files_in(target):
+                        self._fs.delete(path)
+                    continue
+                attempt, files = contents
+                aside = f"{SET_ASIDE}/{target}-{attempt}"
+                for file in files:
+                    self._bring(file, target, aside, epoch_id)
+                self._fs.write_file(f"{aside}/{COMMITTABLE}", self._fs.read_file(mark))
+                self._delete(target, files)
+                self._fs.delete(mark, durable=True)
+        return [self._fs.location(SET_ASIDE)] if later else []
+
+    def _visible_after(self, last_epoch_id: int) -> set[int]:
+        """Those that are listed, and those that are not listed yet."""
+        prefix = f"{EPOCH_COLUMN}="
+        names = (name.removeprefix(prefix) for name in self._fs.list_directories() if name.startswith(prefix))
+        # pyarrow leaves an empty object in the place of a directory whose files have gone.
+        listed = {int(name) for name in names if name.isdecimal() and self._files_in(f"{prefix}{name}")}
+        found = {epoch_id for epoch_id in listed if epoch_id > last_epoch_id}
+        epoch_id, missing = last_epoch_id, 0
+        while missing < _MOST_MISSING:
+            epoch_id += 1
+            is_there = self._fs.exists(f"{epoch_name(epoch_id)}/{COMMITTABLE}")
+            found.update([epoch_id] if is_there else ())
+            missing = 0 if is_there else missing + 1
+        return found
+
+    def _whole(self, epoch_id: int) -> tuple[str, list[FileHandle]] | None:
+        """The attempt and the files of a visible epoch; None for one that is not marked as whole."""
+        with contextlib.suppress(MissingFileError):
+            return _contents(self._fs.read_file(f"{epoch_name(epoch_id)}/{COMMITTABLE}"), epoch_id)
+        return None
+
+    def _check_own(
+        self, epoch_id: int, contents: tuple[str, list[FileHandle]] | None, last_epoch_id: int, job_id: str
+    ) -> None:
+        """Raises `SinkError` unless the job has written the epoch, or the part of it that a crash has left."""
+        target = epoch_name(epoch_id)
+        if contents is None:
+            # What is staged goes when the whole of it is visible and marked, so the files of a part are there too.
+            names = {path.rpartition("/")[2] for path in self._files_in(target)}
+            stagings = [_staging(epoch_id, attempt) for attempt in self._attempts_of(job_id, epoch_id)]
+            is_own = any(all(self._fs.exists(f"{staging}/{name}") for name in names) for staging in stagings)
+        else:
+            is_own = contents[0].startswith(f"{job_id}.")
+        if not is_own:
+            raise SinkError(
+                f"{self._fs.location(target)} is later than epoch {last_epoch_id}, and this job did not write it. Move "
+                f"it away, or write to another path"
+            )
+
+    def _attempts_of(self, job_id: str, epoch_id: int) -> list[str]:
+        found = map(STAGED.fullmatch, self._fs.list_directories(STAGING))
+        ours = [match[2] for match in found if match is not None and int(match[1]) == epoch_id]
+        return [attempt for attempt in ours if attempt.startswith(f"{job_id}.")]
+
+    def _files_in(self, directory: str) -> list[str]:
+        """The files that are listed in a directory and are there."""
+        return [path for path in self._fs.list_files(directory) if self._fs.exists(path)]
+
+    def _check_no_strangers(self, target: str, files: list[FileHandle], epoch_id: int) -> None:
+        known = {f"{target}/{file.path}" for file in files}
+        strangers = [path for path in self._files_in(target) if path not in known]
+        if strangers:
+            raise SinkError(
+                f"{self._fs.location(strangers[0])} is none of the files of epoch {epoch_id}, whose checkpoint is "
+                f"complete: another job writes here. Move its files away and start the job again, or use another path"
+            )
+
+    def _bring(self, file: FileHandle, source: str, target: str, epoch_id: int) -> None:
+        """Copies a file unless it is there."""
+        try:
+            self._fs.verify_present([_in(target, file)])
+        except CheckpointError:
+            try:
+                self._fs.verify_present([_in(source, file)])
+            except CheckpointError as error:
+                raise SinkError(
+                    f"rows of epoch {epoch_id} are gone: {self._fs.location(f'{source}/{file.path}')} is not there as "
+                    f"it was written, though the epoch's checkpoint is complete. Bring it back, or go back to an "
+                    f"earlier savepoint"
+                ) from error
+            self._fs.copy_file(f"{source}/{file.path}", f"{target}/{file.path}")
+
+    def _delete(self, directory: str, files: list[FileHandle]) -> None:
+        for file in files:
+            self._fs.delete(f"{directory}/{file.path}")
+
+
+@frozen
+class _PartitionWriter:
+    """Writes the rows of a partition as a file of an attempt; travels to the tasks."""
+
+    file_system: CheckpointFileSystem
+    directory: str
+    compression: str
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the file that it wrote, nothing for a partition without rows."""
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return
+        name, size_bytes, checksum = self.upload(_behind(first, batches), first.schema)
+        yield pa.RecordBatch.from_pylist(
+            [{"name": name, "size_bytes": size_bytes, "checksum": checksum}], to_arrow_schema(_WRITTEN, "UTC")
+        )
+
+    def upload(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> list[str | int]:
+        """Writes a file of these rows; returns its name, size and checksum."""
+        # No two attempts at a task give one name: of a repeated one, only what it returned counts.
+        name = f"part-{uuid.uuid4().hex}.parquet"
+        with temporary_directory() as directory:
+            path = os.path.join(directory, name)
+            with pyarrow.parquet.ParquetWriter(path, schema, compression=self.compression) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+            handle = self.file_system.upload(path, f"{self.directory}/{name}", may_link=False)
+        return [name, handle.size_bytes, handle.checksum]
+
+
+def _behind(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from others
+
+
+def _staging(epoch_id: int, attempt_id: str) -> str:
+    check_attempt(attempt_id)
+    return f"{STAGING}/{epoch_id:012d}-{attempt_id}"
+
+
+def _in(directory: str, file: FileHandle) -> FileHandle:
+    return FileHandle(f"{directory}/{file.path}", file.size_bytes, file.checksum)
+
+
+def _contents(committable: bytes, epoch_id: int) -> tuple[str, list[FileHandle]]:
+    """The attempt, and its files by name. Raises `SinkError` for what is no such committable."""
+    fields = committable_fields(committable, epoch_id, _VERSION)
+    try:
+        files = [FileHandle(*file) for file in fields["files"]]
+        check_attempt(fields["attempt"])
+    except (InvariantViolationError, KeyError, TypeError) as error:
+        raise SinkError(f"epoch {epoch_id}: its committable names files that cannot be ({error})") from error
+    if any("/" in file.path or file.path.startswith("_") for file in files):
+        raise SinkError(f"epoch {epoch_id}: its committable names files in other directories")
+    return fields["attempt"], files
+
+
+@contextlib.contextmanager
+def _as_sink_error(what: str) -> Iterator[None]:
+    try:
+        yield
+    except CheckpointError as error:
+        raise SinkError(f"{what}: {error}") from error
+
+
+class _EpochFiles(Protocol):
+    """Where a `ParquetSink` has its epochs; the methods are those of a sink that takes back."""
+
+    @property
+    def place(self) -> str: ...
+    def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes: ...
+    def commit(self, epoch_id: int, committable: bytes) -> None: ...
+    def abort(self, epoch_id: int, attempt_id: str) -> None: ...
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None: ...
+    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]: ...
+
+
+class ParquetSink:
+    """Writes each epoch to its own directory of Parquet files below `path`, once.
+
+    `spark.read.parquet(path)` reads all committed epochs and adds the partition column `epoch`. The path, which may
+    begin with ``~``, is on a disk that the driver and all workers share, where an epoch becomes visible at once, or in
+    an S3-compatible store (``s3://bucket/path``), where its files appear one by one and `_committable` last: who reads
+    while a job writes leaves out epochs without it. Other stores are refused (`ValueError`); write to them, or to a
+    table format, with `ForEachEpochSink`.
+    """
+
+    reads_once: ClassVar = True
+
+    def __init__(self, path: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> None:
+        """`options` are those of Spark's Parquet writer, for instance `{"compression": "zstd"}`, on S3 only that one.
+
+        Raises `ValueError` for a store or an option that cannot be used, `StorageError` for a URI that is none.
+        """
+        self._files = _epoch_files(os.fspath(path), options or {})
+
+    def __repr__(self) -> str:
+        return f"ParquetSink({self._files.place!r})"
+
+    @property
+    def identity(self) -> str:
+        """The directory that it writes to."""
+        return repr(self)
+
+    def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
+        """Writes the epoch to the attempt's own directory. Refuses an epoch that is visible already: `SinkError`."""
+        if EPOCH_COLUMN in map(str.lower, frame.columns):
+            raise SinkError(f"{self} adds a column {EPOCH_COLUMN!r}, which the rows have already; rename theirs")
+        return self._files.stage(frame, epoch_id, attempt_id)
+
+    def commit(self, epoch_id: int, committable: bytes) -> None:
+        """Brings the staged epoch to its place; does nothing if it is there. `SinkError` if rows would be lost."""
+        self._files.commit(epoch_id, committable)
+
+    def abort(self, epoch_id: int, attempt_id: str) -> None:
+        """Removes what the attempt has staged."""
+        self._files.abort(epoch_id, attempt_id)
+
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
+        """Removes what the job has staged for later epochs, and what is left of its attempts at visible ones."""
+        self._files.recover(last_completed_epoch_id, job_id)
+
+    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]:
+        """Sets aside the visible epochs after that one. `SinkError` if one of them is not the job's."""
+        return self._files.take_back(last_epoch_id, job_id)
+
+
+def _epoch_files(path: str, options: Mapping[str, str]) -> _EpochFiles:
+    if scheme_of(path) == "s3":
+        return ObjectEpochFiles(CheckpointFileSystem.from_uri(path), options)
+    if is_uri(path) or path.startswith("file:/"):
+        parsed = urlparse(path)
+        if parsed.scheme != "file" or parsed.netloc not in ("", "localhost"):
+            raise ValueError(
+                f"ParquetSink writes to a local or mounted directory or to s3://, not to {without_secrets(path)!r}: "
+                f"committing an epoch needs a rename that is atomic, or puts that are. Use ForEachEpochSink with a "
+                f"writer that is idempotent per epoch"
+            )
+        return LocalEpochFiles(unquote(parsed.path), options)
+    return LocalEpochFiles(os.path.expanduser(path), options)
+
+
+class NoopSink:
+    """Computes every row and keeps none, by Spark's `noop` format: for benchmarks, and for jobs run for their state."""
+
+    reads_once: ClassVar = True
+
+    def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
+        """Runs the epoch."""
+        frame.write.format("noop").mode("overwrite").save()
+        return b""
+
+    def commit(self, epoch_id: int, committable: bytes) -> None:
+        """Nothing."""
+
+    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]:
+        """Nothing."""
+        return []
+
+    def abort(self, epoch_id: int, attempt_id: str) -> None:
+        """Nothing."""
+
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
+        """Nothing."""
+
+
+class ForEachEpochSink:
+    """Hands each epoch to a function `function(frame, epoch_id)`, as `foreachBatch` does.
+
+    The rows are computed and kept, in memory and on the executors' disks, before the function is called. So it may run
+    as many actions as it likes over all of the frame or a part of it, and the operators still run once. Its effect must
+    be idempotent per epoch id: it runs before the checkpoint completes, so after a crash it is called again with the
+    same id and the same rows.
+    """
+
+    def __init__(self, function: Callable[[DataFrame, int], object]) -> None:
+        self._function = function
+
+    def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
+        """Calls the function."""
+        self._function(frame, epoch_id)
+        return b""
+
+    def commit(self, epoch_id: int, committable: bytes) -> None:
+        """Nothing: the function has had its effect."""
+
+    def abort(self, epoch_id: int, attempt_id: str) -> None:
+        """Nothing: the replay repeats the effect."""
+
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
+        """Nothing."""
+
+
+class MemorySink:
+    """Collects rows on the driver, for tests and notebooks; gone with the process, and so not for real output."""
+
+    reads_once: ClassVar = True
+
+    def __init__(self) -> None:
+        self._staged: dict[tuple[int, str], list[Any]] = {}
+        self._committed: dict[int, list[Any]] = {}
+
+    @property
+    def rows(self) -> list[Any]:
+        """The rows of all committed epochs, in the order of epochs."""
+        return [row for _, rows in sorted(self._committed.items()) for row in rows]
+
+    @property
+    def rows_by_epoch(self) -> dict[int, list[Any]]:
+        """Committed epoch -> its rows."""
+        return {epoch_id: list(rows) for epoch_id, rows in sorted(self._committed.items())}
+
+    def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
+        """Collects the epoch."""
+        self._staged[epoch_id, attempt_id] = frame.collect()
+        return attempt_id.encode()
+
+    def commit(self, epoch_id: int, committable: bytes) -> None:
+        """Shows the epoch, once. An epoch staged by another process is not there any more; nothing is done."""
+        rows = self._staged.pop((epoch_id, committable.decode()), None)
+        if rows is not None:
+            self._committed.setdefault(epoch_id, rows)
+
+    def abort(self, epoch_id: int, attempt_id: str) -> None:
+        """Forgets the attempt."""
+        self._staged.pop((epoch_id, attempt_id), None)
+
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
+        """Forgets attempts at later epochs."""
+        for epoch_id, attempt_id in list(self._staged):
+            if last_completed_epoch_id is None or epoch_id > last_completed_epoch_id:
+                del self._staged[epoch_id, attempt_id]
+
+    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]:
+        """Forgets later epochs."""
+        for epoch_id in [epoch_id for epoch_id in self._committed if epoch_id > last_epoch_id]:
+            del self._committed[epoch_id]
+        return []

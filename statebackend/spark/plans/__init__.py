@@ -1,0 +1,1 @@
+"""From the graph of a job to Spark plans, and where their tasks run."""

@@ -1,0 +1,190 @@
+"""Where in a job with event time the frames have the column of it, which nobody sees but operators and steps to them.
+
+It is added where records get their timestamps and by every operator before another, and goes with the rows, through
+steps and unions, to that one. Where rows come to no operator any more it is taken off, so that sinks, and the steps
+before them, see the user's columns alone. A step between two operators must leave it as it is.
+
+A job without event time has no such column, and its plans are as if there were none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from attrs import frozen
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import IntegerType, LongType, TimestampType
+
+from statebackend.spark.columns import column_meant_by
+from statebackend.spark.tasks.arrow_input import TIME_COLUMN, TIME_TYPE
+from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.output_tag import OutputTag
+from statebackend.streaming.rows.declared_schema import RESERVED_PREFIX
+from statebackend.streaming.runtime.event_time import EventTime, check_follows_from_epochs
+from statebackend.streaming.runtime.settings import unfit_column, unfit_type
+from statebackend.streaming.stream_graph import (
+    JobGraph,
+    Node,
+    NodeKind,
+    OperatorNode,
+    StreamEdge,
+    TimestampsNode,
+    TransformNode,
+    UnionNode,
+)
+
+__all__ = ["HiddenTime", "TimeOfOperator"]
+
+_METHOD: Final = "assign_timestamps_and_watermarks()"
+
+
+@frozen
+class TimeOfOperator:
+    """Whether the rows that an operator reads have the column, and may be early."""
+
+    is_in_input: bool = False
+    may_be_early: bool = False
+
+
+class HiddenTime:
+    """The column in the frames of one job; `prepare` is called once for each node that gives timestamps."""
+
+    def __init__(self, graph: JobGraph) -> None:
+        """Raises `JobDefinitionError` for timestamps that cannot be carried out on Spark."""
+        self.event_time = EventTime.of(graph)
+        check_follows_from_epochs(self.event_time)
+        """None if no stream of the job has timestamps."""
+        self._columns: dict[TimestampsNode, Column] = {}
+        self._to_operators = _leading_to_operators(graph)
+        self._has_time: dict[Node, bool] = {}
+        self._may_be_early: dict[Node, bool] = {}
+        for node in graph.nodes:
+            is_operator = node.kind is NodeKind.OPERATOR
+            inputs = [edge.node for edge in node.inputs]
+            self._may_be_early[node] = is_operator or any(map(self._may_be_early.__getitem__, inputs))
+            self._has_time[node] = self.event_time is not None and (
+                isinstance(node, TimestampsNode)
+                or (node in self._to_operators and (is_operator or any(map(self._has_time.__getitem__, inputs))))
+            )
+
+    def prepare(self, node: TimestampsNode, frame: DataFrame) -> None:
+        """Makes the column of the records' timestamps; raises `JobDefinitionError` if the strategy does not fit."""
+        assert self.event_time is not None
+        reserved = [name for name in frame.columns if name.startswith(RESERVED_PREFIX)]
+        if reserved:
+            raise JobDefinitionError(f"{_METHOD}: the column names {', '.join(reserved)} are reserved")
+        self._columns[node] = _time_column(frame, node, self.event_time.name_of(node))
+
+    def assigned(
+        self, node: TimestampsNode, frame: DataFrame, processing_time_ms: int
+    ) -> Iterator[tuple[OutputTag[Any] | None, DataFrame]]:
+        """The records with their timestamps, in an epoch of this time; and, with its tag, the side output of those that
+        are too far in the future, which are of no source and so move no time.
+        """
+        timed = frame.withColumn(TIME_COLUMN, self._columns[node])
+        strategy = node.strategy
+        if strategy.future_limit_ms is None:
+            yield None, timed
+            return
+        timestamp = F.col(TIME_COLUMN)["timestamp"]
+        latest_ms = processing_time_ms + strategy.future_limit_ms
+        # A record without a timestamp is not in the future.
+        is_future = F.coalesce(timestamp > F.lit(latest_ms), F.lit(False))
+        yield None, timed.where(~is_future)
+        of_no_source = _time_struct(timestamp, F.lit(None), F.lit(None))
+        yield strategy.future_tag, timed.where(is_future).withColumn(TIME_COLUMN, of_no_source)
+
+    def before_step(self, node: TransformNode, frame: DataFrame) -> DataFrame:
+        """What a step reads."""
+        return self._fitting(frame, self._has_time[node.inputs[0].node], self._has_time[node])
+
+    def check_step(self, node: TransformNode, result: DataFrame) -> None:
+        """Raises `JobDefinitionError` for a step to an operator that has lost the column."""
+        if not self._has_time[node]:
+            return
+        types = {field.name: field.dataType.simpleString() for field in result.schema.fields}
+        if types.get(TIME_COLUMN) != TIME_TYPE.simpleString():
+            raise JobDefinitionError(
+                f"a transform() behind {_METHOD} or an operator, and before an operator, gives out no column "
+                f"{TIME_COLUMN!r}, which carries the event time of its rows: keep it as it is, with withColumn(...) or "
+                f"select(..., {TIME_COLUMN!r}); or transform the records before {_METHOD}"
+            )
+
+    def before_union(self, node: UnionNode, frames: Sequence[DataFrame]) -> list[DataFrame]:
+        """The frames that a union reads, all with the column or all without it."""
+        return [
+            self._fitting(frame, self._has_time[edge.node], self._has_time[node])
+            for edge, frame in zip(node.inputs, frames, strict=True)
+        ]
+
+    def before_sink(self, edge: StreamEdge, frame: DataFrame) -> DataFrame:
+        """What a sink is given."""
+        return self._fitting(frame, self._has_time[edge.node], False)
+
+    def of_operator(self, edge: StreamEdge) -> TimeOfOperator:
+        """What an operator that reads this has to do with event time."""
+        is_in_input = self._has_time[edge.node]
+        return TimeOfOperator(is_in_input, is_in_input and self._may_be_early[edge.node])
+
+    def is_in_output(self, node: OperatorNode) -> bool:
+        """Whether what an operator emits has the column."""
+        return self._has_time[node]
+
+    @staticmethod
+    def _fitting(frame: DataFrame, has_time: bool, is_wanted: bool) -> DataFrame:
+        if has_time == is_wanted:
+            return frame
+        return frame.withColumn(TIME_COLUMN, F.lit(None).cast(TIME_TYPE)) if is_wanted else frame.drop(TIME_COLUMN)
+
+
+def _leading_to_operators(graph: JobGraph) -> frozenset[Node]:
+    found: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if node.kind is NodeKind.OPERATOR or node in found:
+            found.update(edge.node for edge in node.inputs)
+    return frozenset(found)
+
+
+_MILLISECONDS: Final[Mapping[type, Any]] = {
+    TimestampType: F.unix_millis,
+    LongType: lambda column: column,
+    IntegerType: lambda column: column.cast(LongType()),
+}
+
+
+def _time_column(frame: DataFrame, node: TimestampsNode, source_name: str) -> Column:
+    strategy = node.strategy
+    timestamps = _given_column(frame, strategy.timestamps, source_name, "with_timestamps")
+    data_type = frame.select(timestamps).schema.fields[0].dataType
+    milliseconds = _MILLISECONDS.get(type(data_type))
+    if milliseconds is None:
+        raise unfit_type(source_name, data_type.simpleString())
+    channel = F.lit("")
+    if strategy.channel is not None:
+        given = _given_column(frame, strategy.channel, source_name, "with_channel")
+        channel = F.coalesce(given.cast("string"), channel)
+    return _time_struct(milliseconds(timestamps), F.lit(source_name), channel)
+
+
+def _time_struct(timestamp: Column, source: Column, channel: Column) -> Column:
+    parts = zip((timestamp, source, channel, F.lit(False)), TIME_TYPE.fields, strict=True)
+    return F.struct(*(part.cast(field.dataType).alias(field.name) for part, field in parts))
+
+
+def _given_column(frame: DataFrame, given: Any, source_name: str, method: str) -> Column:
+    column = column_meant_by(given, frame.columns) if isinstance(given, str) else given
+    if not isinstance(column, Column):
+        raise JobDefinitionError(
+            f"{_METHOD}: {method} is {cited(given, 80)}; on Spark it takes the name of a column or a Column, and no "
+            f"function of a record"
+        )
+    try:
+        # Asking for the schema has Spark analyse the expression.
+        frame.select(column).schema  # noqa: B018
+    except AnalysisException as error:
+        why = "" if isinstance(given, str) else str(error).splitlines()[0]
+        raise unfit_column(source_name, method, given, frame.columns, why) from error
+    return column

@@ -1,0 +1,550 @@
+"""The part of an epoch's plan that is one keyed operator, checked once and built for every epoch.
+
+It is: compute the subtask of each row, from its key group or a copy for each, send the row to the partition of that
+subtask, sort if asked to, and run the subtask over the partition. Rows that may be before the watermark of the epoch
+are sorted to the front. Several inputs are one frame by then, see `input_union`.
+
+What a stateful processor begins with: the rows of a grouped DataFrame, collected when the job is prepared.
+
+They go to the workers with the function, so they are meant to be small beside the state; what is larger is read as a
+stream of its own before. Whether they are used is decided by the tasks, since only state knows whether it has begun.
+
+One input of an operator in an epoch's plan: its keys, the subtask of each row, the order of rows.
+
+A keyed row goes to the subtask that owns its key group; one of an input without keys to any, by its hash. A row of a
+broadcast input becomes one copy for each subtask, with its place in the input beside it, by which every subtask sorts
+its copies: so all are given the same rows in the same order, whatever the shuffle does.
+
+What the tasks of an operator read: the rows of its input, or those of several as tagged structs of one union.
+
+    __statebackend_input   __statebackend_subtask   __statebackend_input_0     __statebackend_input_1
+    0                      2                        the row of the first       null
+    1                      2                        null                       that of the second
+
+So all inputs of an operator go through one shuffle, and one task has the rows of a subtask. There they are sorted: what
+is early comes first; then by input, what is broadcast before the others; then as each input is ordered. Beside the tag
+there are columns to sort by, which tasks are not given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any, Final
+
+from attrs import evolve, field, frozen
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import DataType, StructField, StructType
+
+from statebackend.spark.columns import AddedColumns, KeptColumns, column_meant_by, column_named
+from statebackend.spark.plans.event_time_column import TimeOfOperator
+from statebackend.spark.plans.map_in_arrow import ArrowMap
+from statebackend.spark.plans.placement import SubtaskPlacement
+from statebackend.spark.tasks.arrow_input import (
+    EARLY_FIELD,
+    INPUT_COLUMN,
+    KEY_COLUMN_PREFIX,
+    KEY_GROUP_COLUMN,
+    SUBTASK_COLUMN,
+    TIME_COLUMN,
+    InputColumns,
+    row_column_of_input,
+)
+from statebackend.spark.tasks.epoch_task import EpochTask, InitialRows
+from statebackend.spark.tasks.output_rows import OutputLayout
+from statebackend.spark.tasks.program_pickles import pickled, unpickled
+from statebackend.streaming.errors import JobDefinitionError
+from statebackend.streaming.key_types import check_keys_agree, key_serializer_for
+from statebackend.streaming.output_tag import OutputTag
+from statebackend.streaming.rows.declared_schema import (
+    OF_OUTPUT_TAG,
+    OF_PROCESS,
+    DeclaredSchema,
+    check_columns,
+    check_not_reserved,
+    missing_schema,
+    output_schema,
+    parsed_schema,
+    place_of_output,
+    unknown_column,
+    unreadable_schema,
+)
+from statebackend.streaming.runtime.state_registration import RegisteredStates, registered_states
+from statebackend.streaming.stateful_processor import StatefulProcessorFunction
+from statebackend.streaming.stream_graph import BroadcastInput, KeyedInput, OperatorInput, OperatorNode, SpreadInput
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+__all__ = [
+    "PLACE_COLUMN",
+    "InputUnion",
+    "OneInput",
+    "PreparedInput",
+    "is_case_sensitive",
+    "prepare_input",
+    "with_initial_rows",
+]
+
+
+_ROWS: Final = "__statebackend_rows"
+
+
+def with_initial_rows(function: Any, key_types: Sequence[str], max_parallelism: int, uid: str) -> Any:
+    """The function, with rows in the place of a grouped DataFrame if it has one.
+
+    Raises `JobDefinitionError` for what cannot be the initial state of keys of these types.
+    """
+    if not isinstance(function, StatefulProcessorFunction) or function.initial_state is None:
+        return function
+    where = f"operator {uid!r}: initial_state"
+    grouped = function.initial_state
+    if not isinstance(grouped, GroupedData):
+        raise JobDefinitionError(f"{where} is a batch DataFrame that is grouped: frame.groupBy('key')")
+    # A group gives its frame to nobody, but aggregates.
+    lists = grouped.agg(F.collect_list(F.struct("*")).alias(_ROWS))
+    if lists.isStreaming:
+        raise JobDefinitionError(f"{where} is read once, and so cannot be a streaming DataFrame")
+    keys, frame = lists.columns[:-1], lists.select(F.inline(_ROWS))
+    if not set(keys) <= set(frame.columns):
+        raise JobDefinitionError(f"{where} is grouped by an expression; add it as a column, and group by that")
+    types = [frame.select(column_named(key)).schema[0].dataType.simpleString() for key in keys]
+    if types != list(key_types):
+        raise JobDefinitionError(
+            f"{where} is grouped by columns of the types {', '.join(types)}, and the stream by {', '.join(key_types)}: "
+            f"cast them alike"
+        )
+    group = F.pmod(F.xxhash64(*map(column_named, keys)), F.lit(max_parallelism)).cast("int")
+    table = frame.withColumn(KEY_GROUP_COLUMN, group).toArrow()
+    rows = InitialRows(table, InputColumns(tuple(frame.columns), tuple(keys)), max_parallelism, uid)
+    return evolve(function, initial_state=rows)
+
+
+PLACE_COLUMN: Final = "__statebackend_place"
+"""The place of a row of a broadcast input, among those of its epoch."""
+
+
+@frozen
+class PreparedInput:
+    """An input whose types are known. The expressions are unresolved, so they are made once and serve every epoch.
+
+    ``steps`` are the columns that are added to its rows, in steps of those that do not need each other; ``key_types``
+    is None for an input without keys.
+    """
+
+    columns: InputColumns
+    schema: DeclaredSchema | None
+    key_types: tuple[str, ...] | None
+    order_by: tuple[Column, ...]
+    may_be_early: bool
+    steps: tuple[Mapping[str, Column], ...]
+    subtask: Column
+    _added: tuple[AddedColumns, ...] = field(init=False)
+
+    @_added.default
+    def _columns_of_steps(self) -> tuple[AddedColumns, ...]:
+        return tuple(map(AddedColumns, self.steps))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that a task is given."""
+        hidden = (*([] if self.key_types is None else [KEY_GROUP_COLUMN]), *([TIME_COLUMN] * self.columns.has_time))
+        return tuple(dict.fromkeys((*self.columns.record, *self.columns.key, *hidden)))
+
+    def rows(self, frame: DataFrame) -> DataFrame:
+        """The rows with everything beside them that leads them to their subtasks."""
+        for columns in self._added:
+            frame = columns.over(frame)
+        return frame
+
+
+def prepare_input(
+    frame: DataFrame, given: OperatorInput, uid: str, time: TimeOfOperator, parallelism: int, max_parallelism: int
+) -> PreparedInput:
+    """Checks an input over a frame without rows; raises `JobDefinitionError` for what cannot run."""
+    if time.is_in_input:
+        frame = frame.drop(TIME_COLUMN)
+    check_not_reserved(frame.columns, uid)
+    _check_names_are_distinct(frame, uid)
+    prepared = _PREPARERS[type(given)](frame, given, uid, time, parallelism, max_parallelism)
+    # Unknown columns in order_by are found before anything runs.
+    _selected(frame, prepared.order_by, uid, "order_by", given.order_by)
+    return prepared
+
+
+def _keyed(
+    frame: DataFrame, given: KeyedInput, uid: str, time: TimeOfOperator, parallelism: int, max_parallelism: int
+) -> PreparedInput:
+    row_columns = tuple(frame.columns)
+    keys = [_key_column(key, index, row_columns, uid) for index, key in enumerate(given.keys)]
+    types = tuple(field.dataType.simpleString() for field in _selected(frame, keys, uid, "key_by", given.keys).fields)
+    key_columns = tuple(
+        key if isinstance(key, str) and key in row_columns else f"{KEY_COLUMN_PREFIX}{index}"
+        for index, key in enumerate(given.keys)
+    )
+    expressions = {name: key for key, name in zip(keys, key_columns, strict=True) if name not in row_columns}
+    key_group = F.pmod(F.xxhash64(*map(column_named, key_columns)), F.lit(max_parallelism)).cast("int")
+    return PreparedInput(
+        InputColumns(row_columns, key_columns, time.is_in_input),
+        _known_schema(frame),
+        types,
+        _order_columns(given.order_by, row_columns, uid),
+        time.may_be_early,
+        (*([expressions] if expressions else []), {KEY_GROUP_COLUMN: key_group}),
+        F.expr(f"cast({KEY_GROUP_COLUMN} * {parallelism} div {max_parallelism} as int)"),
+    )
+
+
+def _spread(
+    frame: DataFrame, given: SpreadInput, uid: str, time: TimeOfOperator, parallelism: int, max_parallelism: int
+) -> PreparedInput:
+    # What a row is decides on its subtask: one that is computed again goes where it went. Maps have no hash.
+    hashed = [name for name, data_type in frame.dtypes if not re.search(r"\b(map<|variant)", data_type)]
+    subtask = F.pmod(F.xxhash64(*map(column_named, hashed)) if hashed else F.lit(0), F.lit(parallelism)).cast("int")
+    return _keyless(frame, given, uid, time, ({SUBTASK_COLUMN: subtask},))
+
+
+def _broadcast(
+    frame: DataFrame, given: BroadcastInput, uid: str, time: TimeOfOperator, parallelism: int, max_parallelism: int
+) -> PreparedInput:
+    copies = F.explode(F.sequence(F.lit(0), F.lit(parallelism - 1)))
+    steps = ({PLACE_COLUMN: F.monotonically_increasing_id()}, {SUBTASK_COLUMN: copies})
+    return _keyless(frame, given, uid, time, steps)
+
+
+def _keyless(
+    frame: DataFrame,
+    given: SpreadInput | BroadcastInput,
+    uid: str,
+    time: TimeOfOperator,
+    steps: tuple[Mapping[str, Column], ...],
+) -> PreparedInput:
+    row_columns = tuple(frame.columns)
+    return PreparedInput(
+        InputColumns(row_columns, (), time.is_in_input),
+        _known_schema(frame),
+        None,
+        _order_columns(given.order_by, row_columns, uid),
+        time.may_be_early,
+        steps,
+        F.col(SUBTASK_COLUMN),
+    )
+
+
+_PREPARERS: Final[Mapping[type, Callable[..., PreparedInput]]] = {
+    KeyedInput: _keyed,
+    SpreadInput: _spread,
+    BroadcastInput: _broadcast,
+}
+
+
+def _known_schema(frame: DataFrame) -> DeclaredSchema | None:
+    """The schema of rows of a frame; None if a column has a type that only Spark knows."""
+    try:
+        return output_schema(frame.schema, "", "")
+    except JobDefinitionError:
+        return None
+
+
+def _selected(frame: DataFrame, columns: Sequence[Any], uid: str, given_to: str, given: Sequence[Any]) -> StructType:
+    """The types of columns of a frame, ``given`` by the program; asking for them has Spark analyse the expressions."""
+    try:
+        return frame.select(*columns).schema
+    except AnalysisException as error:
+        unknown = next((name for name in given if isinstance(name, str) and not _is_column(frame, name)), None)
+        if unknown is not None:
+            raise unknown_column(uid, given_to, unknown, frame.columns) from error
+        raise JobDefinitionError(
+            f"operator {uid!r}: {given_to} does not fit the operator's input, which has the columns "
+            f"{', '.join(frame.columns)}: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _is_column(frame: DataFrame, name: str) -> bool:
+    """Whether a name means a column of the frame, or a field of one."""
+    try:
+        return bool(frame.select(column_meant_by(name, frame.columns)).schema.names)
+    except AnalysisException:
+        return False
+
+
+def is_case_sensitive(spark: SparkSession) -> bool:
+    """Whether names of columns that differ in case alone are two."""
+    return (spark.conf.get("spark.sql.caseSensitive", "false") or "").lower() == "true"
+
+
+def _check_names_are_distinct(frame: DataFrame, uid: str) -> None:
+    names = frame.columns if is_case_sensitive(frame.sparkSession) else [name.lower() for name in frame.columns]
+    if len(set(names)) != len(names):
+        raise JobDefinitionError(
+            f"operator {uid!r}: two of its input columns have the same name ({', '.join(frame.columns)})"
+        )
+
+
+def _key_column(key: Any, index: int, columns: Sequence[str], uid: str) -> Column:
+    column = column_meant_by(key, columns) if isinstance(key, str) else key
+    if not isinstance(column, Column):
+        raise JobDefinitionError(
+            f"operator {uid!r}: key_by takes column names or expressions, not {type(key).__name__}"
+        )
+    return column if isinstance(key, str) else column.alias(f"{KEY_COLUMN_PREFIX}{index}")
+
+
+def _order_columns(given: Sequence[Any], columns: Sequence[str], uid: str) -> tuple[Column, ...]:
+    return tuple(_order_column(one, columns, uid) for one in given)
+
+
+def _order_column(given: Any, columns: Sequence[str], uid: str) -> Column:
+    column = column_meant_by(given, columns) if isinstance(given, str) else given
+    if not isinstance(column, Column):
+        raise JobDefinitionError(
+            f"operator {uid!r}: order_by takes column names or expressions, not {type(given).__name__}"
+        )
+    return column
+
+
+_EARLY_COLUMN: Final = "__statebackend_early"
+_ORDER_COLUMN_PREFIX: Final = "__statebackend_order_"
+
+
+class OneInput:
+    """The rows of the only input."""
+
+    def __init__(self, one: PreparedInput) -> None:
+        self._one = one
+        self.subtask = one.subtask
+        order = [*([F.col(TIME_COLUMN)[EARLY_FIELD].desc()] if one.may_be_early else []), *one.order_by]
+        self.order = KeptColumns(order) if order else None
+        """What the rows of a task are sorted by; None for the order in which they come."""
+        # A task sees by the key group whether the rows are its own, and where there is none by the subtask.
+        beside = [SUBTASK_COLUMN] if one.key_types is None else []
+        self.task_columns = tuple(map(column_named, (*one.names, *beside)))
+
+    def of(self, frames: Sequence[DataFrame]) -> DataFrame:
+        """The rows of the frame of the input."""
+        return self._one.rows(frames[0])
+
+
+@frozen
+class _OrderColumn:
+    """A value that the rows of one input are sorted by, in a column of its own, and in which order."""
+
+    name: str
+    input_index: int
+    value: Column
+    data_type: DataType
+    in_order: Callable[[Column], Column]
+
+
+class InputUnion:
+    """The rows of several inputs, made over frames without rows. The expressions serve every epoch.
+
+    ``input_order`` has the indices of the inputs in the order in which a task takes their rows.
+    """
+
+    def __init__(
+        self, inputs: Sequence[PreparedInput], frames: Sequence[DataFrame], input_order: Sequence[int]
+    ) -> None:
+        self._inputs = tuple(inputs)
+        places = [F.lit(input_order.index(index)) for index in range(len(inputs))]
+        self._has_early = any(one.may_be_early for one in inputs)
+        rows = [one.rows(frame) for one, frame in zip(inputs, frames, strict=True)]
+        self._orders = [
+            _union_order_column(index, position, column, rows[index])
+            for index, one in enumerate(inputs)
+            for position, column in enumerate(one.order_by)
+        ]
+        structs = [F.struct(*map(column_named, one.names)) for one in inputs]
+        types = [frame.select(struct).schema.fields[0].dataType for frame, struct in zip(rows, structs, strict=True)]
+        self._columns = [
+            KeptColumns(self._tagged_columns(index, structs[index], types)) for index in range(len(inputs))
+        ]
+        self.subtask = F.col(SUBTASK_COLUMN)
+        self.order = KeptColumns(
+            [
+                *([F.col(_EARLY_COLUMN).desc()] if self._has_early else []),
+                F.array(*places)[F.col(INPUT_COLUMN)],
+                *(one.in_order(F.col(one.name)) for one in self._orders),
+                F.col(PLACE_COLUMN),
+            ]
+        )
+        names = [INPUT_COLUMN, SUBTASK_COLUMN, *map(row_column_of_input, range(len(inputs)))]
+        self.task_columns = tuple(map(F.col, names))
+
+    def of(self, frames: Sequence[DataFrame]) -> DataFrame:
+        """The rows of the frames of all inputs."""
+        parts = [
+            columns.of(one.rows(frame)) for one, frame, columns in zip(self._inputs, frames, self._columns, strict=True)
+        ]
+        return reduce(DataFrame.union, parts)
+
+    def _tagged_columns(self, index: int, struct: Column, types: Sequence[DataType]) -> Sequence[Column]:
+        one = self._inputs[index]
+        has_place = any(PLACE_COLUMN in step for step in one.steps)
+        place = F.col(PLACE_COLUMN) if has_place else F.lit(None).cast("bigint")
+        early = F.coalesce(F.col(TIME_COLUMN)[EARLY_FIELD], F.lit(False)) if one.may_be_early else F.lit(False)
+        return [
+            F.lit(index).alias(INPUT_COLUMN),
+            one.subtask.alias(SUBTASK_COLUMN),
+            *([early.alias(_EARLY_COLUMN)] if self._has_early else []),
+            place.alias(PLACE_COLUMN),
+            *(
+                (order.value if order.input_index == index else F.lit(None).cast(order.data_type)).alias(order.name)
+                for order in self._orders
+            ),
+            *(
+                (struct if other == index else F.lit(None).cast(data_type)).alias(row_column_of_input(other))
+                for other, data_type in enumerate(types)
+            ),
+        ]
+
+
+def _union_order_column(index: int, position: int, given: Column, rows: DataFrame) -> _OrderColumn:
+    """Takes a column to sort by apart: its value, which can be selected, and the order, which cannot."""
+    order: Any = given._jc.sortOrder()  # type: ignore[operator]
+    context: Any = rows.sparkSession.sparkContext
+    value = Column(context._jvm.org.apache.spark.sql.Column(order.child()))
+    in_order = _ORDERS[_name_of(order.sortDirection()), _name_of(order.nullOrdering())]
+    data_type = rows.select(value).schema.fields[0].dataType
+    return _OrderColumn(f"{_ORDER_COLUMN_PREFIX}{index}_{position}", index, value, data_type, in_order)
+
+
+def _name_of(scala_object: Any) -> str:
+    """The name of an object of Scala's, whose class is called ``org...SortOrder$Ascending$``."""
+    name: str = scala_object.getClass().getName()
+    return name.strip("$").rpartition("$")[2]
+
+
+_ORDERS: Final[Mapping[tuple[str, str], Callable[[Column], Column]]] = {
+    ("Ascending", "NullsFirst"): Column.asc_nulls_first,
+    ("Ascending", "NullsLast"): Column.asc_nulls_last,
+    ("Descending", "NullsFirst"): Column.desc_nulls_first,
+    ("Descending", "NullsLast"): Column.desc_nulls_last,
+}
+
+
+@frozen
+class PreparedOperator:
+    """A keyed operator whose types are known and whose state has been asked for."""
+
+    node: OperatorNode
+    function_pickle: bytes
+    key_serializer: TypeSerializer[Any]
+    inputs: tuple[InputColumns, ...]
+    layout: OutputLayout
+    states: RegisteredStates
+    rows: OneInput | InputUnion
+    arrow_map: ArrowMap
+    task_schema: StructType
+    """Of the rows that its tasks are given."""
+    is_kept: bool = False
+    """Whether its rows are computed and kept, since what is behind may read them more or less than once."""
+
+    @property
+    def uid(self) -> str:
+        """The uid of the operator."""
+        return self.node.uid
+
+
+def prepare_operator(
+    frames: Sequence[DataFrame],
+    node: OperatorNode,
+    tags: Iterable[OutputTag[Any]],
+    times: Sequence[TimeOfOperator],
+    parallelism: int,
+    max_parallelism: int,
+    *,
+    emits_time: bool,
+) -> PreparedOperator:
+    """Checks an operator over inputs without rows, and collects its state; ``tags`` are the side outputs read.
+
+    Raises `JobDefinitionError` for what cannot run.
+    """
+    uid = node.uid
+    inputs = tuple(
+        prepare_input(frame, given, uid, time, parallelism, max_parallelism)
+        for frame, given, time in zip(frames, node.operator_inputs, times, strict=True)
+    )
+    types_of_inputs = {index: one.key_types for index, one in enumerate(inputs) if one.key_types is not None}
+    check_keys_agree(uid, types_of_inputs)
+    types = types_of_inputs[min(types_of_inputs)] if types_of_inputs else ()
+    function = with_initial_rows(node.function, types, max_parallelism, uid)
+    try:
+        function_pickle = pickled(function)
+    except Exception as error:
+        raise JobDefinitionError(
+            f"operator {uid!r}: the function cannot be sent to the workers ({type(error).__name__}: {error}); "
+            f"make connections and the like in setup(), not in __init__"
+        ) from error
+    if node.schema is None:
+        raise missing_schema(f"operator {uid!r}", OF_PROCESS)
+    output_type = _output_type(frames[0], node.schema, f"operator {uid!r}")
+    side_types: dict[OutputTag[Any], StructType] = {}
+    for tag in tags:
+        where = place_of_output(uid, tag.name)
+        if tag.schema is None:
+            raise missing_schema(where, OF_OUTPUT_TAG)
+        side_types[tag] = _output_type(frames[0], tag.schema, where)
+    states = registered_states(unpickled(function_pickle), uid, parallelism, [one.schema for one in inputs])
+    layout = OutputLayout(output_type, side_types, has_time=emits_time)
+    rows = OneInput(inputs[0]) if len(inputs) == 1 else InputUnion(inputs, frames, node.input_order)
+    arrow_map = ArrowMap(frames[0].sparkSession, layout.schema, rows.task_columns)
+    return PreparedOperator(
+        node,
+        function_pickle,
+        key_serializer_for(types, uid),
+        tuple(one.columns for one in inputs),
+        layout,
+        states,
+        rows,
+        arrow_map,
+        rows.of(frames).select(*rows.task_columns).schema,
+    )
+
+
+def processed(
+    frames: Sequence[DataFrame], operator: PreparedOperator, task: EpochTask, placement: SubtaskPlacement
+) -> DataFrame:
+    """The rows that the tasks of an operator give out, over the frames of its inputs."""
+    rows = operator.rows
+    routed = placement.route(rows.of(frames), rows.subtask)
+    if rows.order is not None:
+        routed = rows.order.sorted_within_partitions(routed)
+    return operator.arrow_map.apply(routed, task.run)
+
+
+def processed_without_rows(
+    spark: SparkSession, operator: PreparedOperator, task: EpochTask, placement: SubtaskPlacement
+) -> DataFrame:
+    """The rows that the tasks of an operator give out, where none come to them."""
+    return operator.arrow_map.apply(placement.without_rows(spark, operator.uid, operator.task_schema), task.run)
+
+
+def _output_type(frame: DataFrame, schema: Any, where: str) -> StructType:
+    declared = _struct_type(schema, where)
+    text = schema if isinstance(schema, str) else declared.simpleString()
+    check_columns(declared.names, text, where, is_case_sensitive=is_case_sensitive(frame.sparkSession))
+    # Spark takes what is declared for granted, and what a function gives out is not known to keep to it.
+    return StructType([StructField(field.name, field.dataType, True, field.metadata) for field in declared.fields])
+
+
+def _struct_type(schema: Any, where: str) -> StructType:
+    if isinstance(schema, StructType):
+        return schema
+    if isinstance(schema, str):
+        try:
+            parsed = StructType.fromDDL(schema)
+        except AnalysisException as error:
+            raise _unreadable(schema, where, error) from error
+        return parsed if isinstance(parsed, StructType) else StructType([StructField("value", parsed)])
+    raise JobDefinitionError(f"{where}: schema must be DDL or a StructType, not {type(schema).__name__}")
+
+
+def _unreadable(schema: str, where: str, error: AnalysisException) -> JobDefinitionError:
+    """In the words of the other runtime, where that cannot read it either."""
+    try:
+        parsed_schema(schema, where)
+    except JobDefinitionError as refused:
+        return refused
+    return unreadable_schema(schema, where, " ".join(str(error).split("== SQL ==")[0].split()))

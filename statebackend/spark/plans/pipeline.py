@@ -1,0 +1,208 @@
+"""From the graph of a job to Spark plans: checked once on the driver, built anew for every epoch.
+
+A plan is built node by node, in the order of the graph: each node makes the frames of its edges out of those that it
+reads. If what is behind an operator may read its rows more or less than once - a step or a sink of unknown habits, or
+several readers - they are computed and kept first. So the tasks of an operator run once per epoch, whatever is behind
+it; and so does the source, whose batch is kept if there are several sources or readers.
+
+In an epoch without records, what brings nothing is not planned (`statebackend.spark.plans.pipeline`).
+
+What of a graph brings nothing in an epoch without records, and what then has not to be planned.
+
+A source brings no record then; nor does a step that gives out timestamps, or a union, if nothing comes to it. A user's
+step may make rows of none, as a count does, and an operator may fire timers. So an operator is *fed by nothing* if all
+its inputs are silent: its tasks have no rows to be led to them, and need no shuffle. Nodes that only such operators
+read are left out of the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any, Final
+
+from attrs import define, field, frozen
+from pyspark.sql import DataFrame
+
+from statebackend.spark.plans.event_time_column import HiddenTime
+from statebackend.spark.plans.operator_plan import PreparedOperator, processed, processed_without_rows
+from statebackend.spark.plans.placement import SubtaskPlacement
+from statebackend.spark.sources.source_union import split_sources
+from statebackend.spark.tasks.epoch_task import EpochTask
+from statebackend.streaming.runtime.job_sinks import JobSinks
+from statebackend.streaming.stream_graph import (
+    JobGraph,
+    Node,
+    OperatorNode,
+    SinkNode,
+    SourceNode,
+    StreamEdge,
+    TimestampsNode,
+    TransformNode,
+    UnionNode,
+)
+
+__all__ = ["EpochPlan", "Pipeline", "SilentNodes", "silent_nodes"]
+
+
+_PASSING_ON: Final = (TimestampsNode, UnionNode)
+
+
+@frozen
+class SilentNodes:
+    """``operators`` are the uids of those that are fed by nothing, ``left_out`` what nobody else reads."""
+
+    operators: frozenset[str] = frozenset()
+    left_out: frozenset[Node] = frozenset()
+
+
+def silent_nodes(graph: JobGraph) -> SilentNodes:
+    """Those of a graph in an epoch without records; takes time in proportion to its edges."""
+    silent: set[Node] = set()
+    fed_by_nothing: set[Node] = set()
+    for node in graph.nodes:
+        has_silent_inputs = all(edge.node in silent for edge in node.inputs)
+        if isinstance(node, SourceNode) or (isinstance(node, _PASSING_ON) and has_silent_inputs):
+            silent.add(node)
+        elif isinstance(node, OperatorNode) and has_silent_inputs:
+            fed_by_nothing.add(node)
+    planned: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if isinstance(node, (OperatorNode, SinkNode)):
+            planned.add(node)
+        if node in planned and node not in fed_by_nothing:
+            planned.update(edge.node for edge in node.inputs)
+    uids = frozenset(node.uid for node in graph.operators if node in fed_by_nothing)
+    return SilentNodes(uids, frozenset(graph.nodes) - planned)
+
+
+@define
+class EpochPlan:
+    """The plan of one epoch: the frame of each sink by uid. Close it to let go of rows that were kept."""
+
+    frames: dict[str, DataFrame] = field(factory=dict)
+    kept: list[DataFrame] = field(factory=list)
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """The frame, computed once and kept until the plan is closed."""
+        frame = frame.persist()
+        self.kept.append(frame)
+        return frame
+
+    def close(self) -> None:
+        """Lets go of the rows that were kept."""
+        for frame in self.kept:
+            frame.unpersist()
+
+
+@frozen
+class Pipeline:
+    """A job's graph, checked (see `pipeline_preparation`); ``source`` is the frame of all its sources."""
+
+    graph: JobGraph
+    operators: Mapping[str, PreparedOperator]
+    source: DataFrame
+    sinks: JobSinks
+    is_source_kept: bool
+    time: HiddenTime
+    _silent: SilentNodes = field(init=False)
+
+    @_silent.default
+    def _silent_nodes_of_graph(self) -> SilentNodes:
+        return silent_nodes(self.graph)
+
+    def build(
+        self,
+        frame: DataFrame,
+        tasks: Mapping[str, EpochTask],
+        placement: SubtaskPlacement,
+        processing_time_ms: int,
+        *,
+        is_without_records: bool = False,
+    ) -> EpochPlan:
+        """The plan of one epoch over the frame of its micro-batch, at this time.
+
+        Runs operators whose rows are kept, so it raises what their tasks raise.
+        """
+        plan = EpochPlan()
+        silent = self._silent if is_without_records else SilentNodes()
+        try:
+            if self.is_source_kept and not silent.left_out.issuperset(self.graph.sources):
+                frame = plan.keep(frame)
+            building = _Building(self, frame, tasks, placement, processing_time_ms, plan, silent)
+            for node in self.graph.nodes:
+                if node not in silent.left_out:
+                    _BUILDERS[type(node)](building, node)
+        except BaseException:
+            plan.close()
+            raise
+        return plan
+
+
+class _Building:
+    """The frames of one epoch, as far as they are there."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        frame: DataFrame,
+        tasks: Mapping[str, EpochTask],
+        placement: SubtaskPlacement,
+        processing_time_ms: int,
+        plan: EpochPlan,
+        silent: SilentNodes,
+    ) -> None:
+        self._session = frame.sparkSession
+        self._silent = silent
+        self._operators = pipeline.operators
+        self._time = pipeline.time
+        self._tasks = tasks
+        self._placement = placement
+        self._processing_time_ms = processing_time_ms
+        self._plan = plan
+        sources = pipeline.graph.sources
+        self._frames: dict[StreamEdge, DataFrame] = {}
+        if not silent.left_out.issuperset(sources):
+            parts = split_sources(frame, len(sources))
+            self._frames.update((StreamEdge(node), part) for node, part in zip(sources, parts, strict=True))
+
+    def source(self, node: SourceNode) -> None:
+        """The frames of sources are there from the beginning."""
+
+    def transform(self, node: TransformNode) -> None:
+        self._frames[StreamEdge(node)] = node.function(self._time.before_step(node, self._frames[node.inputs[0]]))
+
+    def unite(self, node: UnionNode) -> None:
+        frames = self._time.before_union(node, [self._frames[edge] for edge in node.inputs])
+        self._frames[StreamEdge(node)] = reduce(DataFrame.unionByName, frames)
+
+    def assign_timestamps(self, node: TimestampsNode) -> None:
+        for tag, frame in self._time.assigned(node, self._frames[node.inputs[0]], self._processing_time_ms):
+            self._frames[StreamEdge(node, tag)] = frame
+
+    def process(self, node: OperatorNode) -> None:
+        operator, task = self._operators[node.uid], self._tasks[node.uid]
+        if node.uid in self._silent.operators:
+            rows = processed_without_rows(self._session, operator, task, self._placement)
+        else:
+            rows = processed([self._frames[edge] for edge in node.inputs], operator, task, self._placement)
+        if operator.is_kept:
+            rows = self._plan.keep(rows)
+            # Asking how many there are computes all partitions.
+            rows.count()
+        for tag, part in operator.layout.split(rows):
+            self._frames[StreamEdge(node, tag)] = part
+
+    def end(self, node: SinkNode) -> None:
+        edge = node.inputs[0]
+        self._plan.frames[node.uid] = self._time.before_sink(edge, self._frames[edge])
+
+
+_BUILDERS: Final[Mapping[type, Callable[[_Building, Any], None]]] = {
+    SourceNode: _Building.source,
+    TransformNode: _Building.transform,
+    UnionNode: _Building.unite,
+    TimestampsNode: _Building.assign_timestamps,
+    OperatorNode: _Building.process,
+    SinkNode: _Building.end,
+}

@@ -1,0 +1,233 @@
+"""A job's graph, checked on the driver before anything is touched.
+
+The graph is gone through once over frames without rows: so types, names and schemas are judged by Spark itself, and the
+state of every operator is asked for. What is behind an operator up to the next ones and the sinks settles whether its
+rows must be computed and kept, see `statebackend.spark.plans.pipeline_preparation`.
+
+What the steps behind an operator do with its partitions: whether each of them is computed exactly once.
+
+A subtask changes state, so its task must run once per epoch, as the task of its own partition. Steps that work row by
+row, or that shuffle what comes out, keep to that. Others do not: a global sort samples its input in a job of its own, a
+limit leaves partitions out, ``coalesce`` and ``union`` run them in other tasks, a join with itself reads them twice,
+and a function may run an action. For all of these the rows of the operator are computed and kept before the step sees
+them.
+
+Steps are known by their plan over an empty input, made before the job starts. What is not on the list is taken to read
+its input as it pleases: that costs time, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
+from typing import Any, Final, cast
+
+from attrs import evolve
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from statebackend.spark.plans.event_time_column import HiddenTime
+from statebackend.spark.plans.map_in_arrow import map_in_arrow
+from statebackend.spark.plans.operator_plan import PreparedOperator, prepare_operator
+from statebackend.spark.plans.pipeline import Pipeline
+from statebackend.spark.sources.source_union import united_sources
+from statebackend.streaming.errors import JobDefinitionError
+from statebackend.streaming.rows.union import columns_do_not_fit
+from statebackend.streaming.runtime.job_sinks import JobSinks
+from statebackend.streaming.sink import reads_once
+from statebackend.streaming.stream_graph import (
+    JobGraph,
+    Node,
+    NodeKind,
+    OperatorNode,
+    SinkNode,
+    SourceNode,
+    StreamEdge,
+    TimestampsNode,
+    TransformNode,
+    UnionNode,
+)
+
+__all__ = ["empty_input", "jobs_started", "prepare_pipeline", "reads_partitions_once"]
+
+
+_ROW_BY_ROW_OR_SHUFFLED: Final = frozenset(
+    {
+        "Aggregate",
+        "Deduplicate",
+        "Distinct",
+        "Filter",
+        "Generate",
+        "MapInArrow",
+        "MapInPandas",
+        "Project",
+        "PythonMapInArrow",
+        "RepartitionByExpression",
+        "SubqueryAlias",
+    }
+)
+_MAPS_IN_ARROW: Final = ("MapInArrow", "PythonMapInArrow")
+
+
+def empty_input(spark: SparkSession, schema: StructType) -> DataFrame:
+    """A frame without rows whose one partition is computed by a task, as that of an operator is."""
+
+    def no_rows(batches: Iterator[Any]) -> Iterator[Any]:
+        return iter(())
+
+    return map_in_arrow(spark.range(0, 1, 1, 1), no_rows, schema)
+
+
+def jobs_started(spark: SparkSession) -> int:
+    """How many jobs Spark has started so far, those of other queries of the application counted too."""
+    return int(spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+
+
+def reads_partitions_once(frame: DataFrame) -> bool:
+    """Whether ``frame``, made by steps over an `empty_input`, computes each of its partitions once, in its own task."""
+    return _reads_its_input_once(frame._jdf.queryExecution().analyzed())
+
+
+def _reads_its_input_once(plan: Any) -> bool:
+    while not _is_empty_input(plan):
+        if not _is_row_by_row_or_shuffled(plan) or plan.subqueries().size() or plan.children().size() != 1:
+            return False
+        plan = plan.children().head()
+    return True
+
+
+def _is_empty_input(plan: Any) -> bool:
+    return plan.nodeName() in _MAPS_IN_ARROW and plan.children().head().nodeName() == "Range"
+
+
+def _is_row_by_row_or_shuffled(plan: Any) -> bool:
+    name = plan.nodeName()
+    if name == "Repartition":
+        return bool(plan.shuffle())
+    if name == "Sort":
+        return not getattr(plan, "global")()
+    return name in _ROW_BY_ROW_OR_SHUFFLED
+
+
+_SINK_ADVICE: Final = (
+    "use ParquetSink(path), NoopSink(), MemorySink(), ForEachEpochSink(function), or a class of your own with stage, "
+    "commit, abort and recover"
+)
+
+
+def prepare_pipeline(spark: SparkSession, graph: JobGraph, parallelism: int, max_parallelism: int) -> Pipeline:
+    """Checks types and collects the state of every operator; raises `JobDefinitionError` for what cannot run."""
+    preparation = _Preparation(spark, graph, parallelism, max_parallelism)
+    for node in graph.nodes:
+        _PREPARERS[type(node)](preparation, node)
+    sinks = JobSinks.of(graph, _SINK_ADVICE)
+    source = united_sources([node.source for node in graph.sources])
+    is_source_kept = sum(_reads(graph, node) for node in graph.sources) > 1
+    return Pipeline(graph, preparation.operators, source, sinks, is_source_kept, preparation.time)
+
+
+class _Preparation:
+    """The nodes seen so far, over frames without rows."""
+
+    def __init__(self, spark: SparkSession, graph: JobGraph, parallelism: int, max_parallelism: int) -> None:
+        self._spark = spark
+        self._graph = graph
+        self.time = HiddenTime(graph)
+        self._parallelism = parallelism
+        self._max_parallelism = max_parallelism
+        self._frames: dict[StreamEdge, DataFrame] = {}
+        self._nodes_with_actions: set[Node] = set()
+        self.operators: dict[str, PreparedOperator] = {}
+        """Those seen so far by uid."""
+
+    def source(self, node: SourceNode) -> None:
+        self._frames[StreamEdge(node)] = self._spark.createDataFrame([], node.source.schema)
+
+    def transform(self, node: TransformNode) -> None:
+        jobs_before = jobs_started(self._spark)
+        result = node.function(self.time.before_step(node, self._frames[node.inputs[0]]))
+        if not isinstance(result, DataFrame):
+            raise JobDefinitionError(f"transform() must return a DataFrame, not {type(result).__name__}")
+        # An action of another query counts too: then rows are kept without need.
+        if jobs_started(self._spark) != jobs_before:
+            self._nodes_with_actions.add(node)
+        self.time.check_step(node, result)
+        self._frames[StreamEdge(node)] = result
+
+    def unite(self, node: UnionNode) -> None:
+        frames = self.time.before_union(node, [self._frames[edge] for edge in node.inputs])
+        try:
+            self._frames[StreamEdge(node)] = reduce(DataFrame.unionByName, frames)
+        except AnalysisException as error:
+            raise columns_do_not_fit([frame.dtypes for frame in frames], str(error).splitlines()[0]) from error
+
+    def assign_timestamps(self, node: TimestampsNode) -> None:
+        frame = self._frames[node.inputs[0]]
+        self.time.prepare(node, frame)
+        for tag, timed in self.time.assigned(node, frame, processing_time_ms=0):
+            self._frames[StreamEdge(node, tag)] = timed
+
+    def process(self, node: OperatorNode) -> None:
+        # Several inputs are a union, which runs the partitions of what it reads in other tasks.
+        self._settle(node.inputs, is_read_once=len(node.inputs) == 1)
+        frames = [self._frames[edge] for edge in node.inputs]
+        times = [self.time.of_operator(edge) for edge in node.inputs]
+        tags = self._graph.side_outputs(node)
+        prepared = prepare_operator(
+            frames,
+            node,
+            tags,
+            times,
+            self._parallelism,
+            self._max_parallelism,
+            emits_time=self.time.is_in_output(node),
+        )
+        is_read_again = _reads(self._graph, node) > 1
+        self.operators[node.uid] = evolve(prepared, is_kept=is_read_again)
+        for tag, schema in prepared.layout.streams.items():
+            self._frames[StreamEdge(node, tag)] = empty_input(self._spark, schema)
+
+    def end(self, node: SinkNode) -> None:
+        self._settle(node.inputs, is_read_once=reads_once(node.sink))
+
+    def _settle(self, edges: Iterable[StreamEdge], is_read_once: bool) -> None:
+        """Settles for the operators that a reader is behind whether it, and the steps in between, let them be."""
+        for edge in edges:
+            operators, steps = _behind(edge)
+            lets_be = is_read_once and self._nodes_with_actions.isdisjoint(steps)
+            if not operators or (lets_be and (not steps or reads_partitions_once(self._frames[edge]))):
+                continue
+            for operator in operators:
+                self.operators[operator.uid] = evolve(self.operators[operator.uid], is_kept=True)
+
+
+_PREPARERS: Final[Mapping[type, Callable[[_Preparation, Any], None]]] = {
+    SourceNode: _Preparation.source,
+    TransformNode: _Preparation.transform,
+    UnionNode: _Preparation.unite,
+    TimestampsNode: _Preparation.assign_timestamps,
+    OperatorNode: _Preparation.process,
+    SinkNode: _Preparation.end,
+}
+
+
+def _reads(graph: JobGraph, node: Node) -> int:
+    """How many operators and sinks read what a node gives out, through any steps in between."""
+    readers = [reader for reader in graph.nodes for edge in reader.inputs if edge.node is node]
+    return sum(_reads(graph, reader) if reader.kind is NodeKind.STEP else 1 for reader in readers)
+
+
+def _behind(edge: StreamEdge) -> tuple[list[OperatorNode], set[Node]]:
+    """The operators whose rows come over an edge, and the steps that they pass."""
+    operators: list[OperatorNode] = []
+    steps: set[Node] = set()
+    waiting = [edge.node]
+    while waiting:
+        node = waiting.pop()
+        if node.kind is NodeKind.STEP:
+            steps.add(node)
+            waiting.extend(input_edge.node for input_edge in node.inputs)
+        elif node.kind is NodeKind.OPERATOR:
+            operators.append(cast("OperatorNode", node))
+    return operators, steps

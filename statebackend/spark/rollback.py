@@ -1,0 +1,224 @@
+"""Going back to an older checkpoint of a job directory: what is given up is set aside, and its input is read again.
+
+    fall-back.json                 written first: from here on only the same fall-back can be started
+    the sink                       takes back what it shows of later epochs, if it can
+    set-aside/chk-<id>-<n>/        the newer checkpoints, the newest first
+    set-aside/spark-<n>/           Spark's source log as it was
+    spark/                         cut after the batch of the checkpoint
+    fall-back.json                 removed last
+
+Every step finds what a crash has left of it, so the whole is taken again until it succeeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+from attrs import frozen
+
+from snapshots.errors import cut
+from snapshots.loggers import logger_of
+from statebackend.checkpoint.errors import CheckpointError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.metadata import CheckpointMetadata
+from statebackend.checkpoint.store.checkpoint_directories import PREVIOUS, SET_ASIDE_DIRECTORY, FoundCheckpoints
+from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
+from statebackend.checkpoint.store.job_files import FallBack, end_fall_back, read_fall_back, write_fall_back
+from statebackend.spark.sources.offset_log import SOURCE_LOG_DIRECTORY, free_set_aside_name
+from statebackend.spark.sources.progress import (
+    SOURCE_ORDER_FILE_NAME,
+    OffsetLines,
+    SourceProgressError,
+    capture_source_progress,
+    check_log_is_whole,
+    newest_planned_batch,
+    read_offsets,
+)
+from statebackend.streaming.runtime.checkpoint_writing import batch_of
+from statebackend.streaming.runtime.job_sinks import JobSinks
+from statebackend.streaming.runtime.starting_point import check_no_fall_back
+from statebackend.streaming.sink import SinkError, SinkThatTakesBack, sink_identity
+
+__all__ = ["FallBackReport", "check_log", "fall_back", "planned_fall_back", "shown_offsets"]
+
+_COPY = f"{SET_ASIDE_DIRECTORY}/.copying-{SOURCE_LOG_DIRECTORY}"
+
+_logger = logger_of(__name__)
+
+
+@frozen(kw_only=True)
+class FallBackReport:
+    """What a fall-back did: which epochs it gave up, where they are, and what is processed again.
+
+    ``offsets_after`` are Spark's offsets of the checkpoint that the job goes on from, ``offsets_before`` those it had
+    reached. ``sinks`` are all of the job, ``keeping`` those that cannot take back what they have shown.
+    """
+
+    checkpoint_id: int
+    given_up: tuple[int, ...]
+    set_aside: tuple[str, ...]
+    offsets_after: str
+    offsets_before: str
+    sinks: tuple[str, ...]
+    keeping: tuple[str, ...]
+
+    @property
+    def is_output_taken_back(self) -> bool:
+        """Whether all sinks have taken back what they had shown of the epochs given up."""
+        return not self.keeping
+
+    def __str__(self) -> str:
+        epochs = ", ".join(map(str, self.given_up)) or "none"
+        output = (
+            ""
+            if self.is_output_taken_back or not self.given_up
+            else f" The sink {', '.join(self.keeping)} cannot take back what it has written for them: see to it that "
+            f"what is written for these epochs now replaces it."
+        )
+        return (
+            f"fell back to checkpoint {self.checkpoint_id}. Epochs given up: {epochs}; set aside: "
+            f"{', '.join(self.set_aside)}. What they had read is processed again: the source goes on after "
+            f"{self.offsets_after}, it had reached {self.offsets_before}.{output}"
+        )
+
+
+def check_log(found: FoundCheckpoints, spark_directory: str) -> None:
+    """Raises `SourceProgressError` if Spark's log is damaged; it names the checkpoint that a start can go back to."""
+    try:
+        check_log_is_whole(spark_directory)
+    except SourceProgressError as error:
+        targets = (one for one in sorted(found.retained, reverse=True) if _reaches(found, one, spark_directory))
+        target = next(targets, None)
+        way_out = (
+            "The log reaches no checkpoint: begin in a new job directory, from a savepoint if there is one"
+            if target is None
+            else f"To repair the log, start with fall_back_to={target}: the job continues from checkpoint {target}, "
+            f"and reads again what was read after it"
+        )
+        raise SourceProgressError(f"Spark cannot continue its log: {error}. Nothing was touched. {way_out}") from error
+
+
+def _reaches(found: FoundCheckpoints, checkpoint_id: int, spark_directory: str) -> bool:
+    """Whether Spark's log is whole up to a checkpoint."""
+    try:
+        capture_source_progress(spark_directory, batch_of(found.retained[checkpoint_id].metadata))
+    except CheckpointError:
+        return False
+    return True
+
+
+def planned_fall_back(
+    found: FoundCheckpoints, driver_files: CheckpointFileSystem, spark_directory: str, fall_back_to: int | str
+) -> tuple[FallBack, CheckpointMetadata]:
+    """What going back would do, and the checkpoint it would go back to; touches nothing. ``found`` are those there are.
+
+    Raises `CheckpointNotFoundError` or `CorruptMetadataError` for the checkpoint, `SourceProgressError` if Spark's log
+    does not reach back so far, and `JobRestoreError` if going back further than that was begun before.
+    """
+    begun = read_fall_back(driver_files)
+    if begun is not None and fall_back_to == PREVIOUS:
+        fall_back_to = begun.checkpoint_id
+    target = found.fall_back_target(fall_back_to)
+    if begun is not None and target.checkpoint_id > begun.checkpoint_id:
+        # Of the epochs in between something may have been given up already.
+        check_no_fall_back(driver_files)
+    batch_id = batch_of(target)
+    capture_source_progress(spark_directory, batch_id)
+    newest_batch_id = newest_planned_batch(spark_directory)
+    planned = FallBack(
+        checkpoint_id=target.checkpoint_id,
+        newest_id=max(
+            target.checkpoint_id,
+            *found.ids,
+            # Every batch behind that of the target has had an id; epochs without records may have had others.
+            0 if newest_batch_id is None else target.checkpoint_id + newest_batch_id - batch_id,
+            0 if begun is None else begun.newest_id,
+        ),
+        source_log=free_set_aside_name(driver_files) if begun is None else begun.source_log,
+    )
+    return planned, target
+
+
+def fall_back(
+    driver_files: CheckpointFileSystem,
+    spark_directory: str,
+    store: CompletedCheckpointStore,
+    sinks: JobSinks,
+    job_id: str,
+    planned: FallBack,
+) -> FallBackReport:
+    """Goes back, and says what was given up. The job is led by the caller, whose are the driver files.
+
+    Raises `SinkError` if a sink cannot hide what it has shown; if another has hidden something by then, the fall-back
+    has begun, and the same one is to be started again.
+    """
+    before = frozenset(store.set_aside_places())
+    has_copy = planned.source_log in driver_files.list_directories(SET_ASIDE_DIRECTORY)
+    is_first_attempt = read_fall_back(driver_files) is None
+    write_fall_back(driver_files, planned)
+    taken_back: dict[str, Sequence[str]] = {}
+    try:
+        _take_back(sinks, planned.checkpoint_id, job_id, taken_back)
+    except SinkError:
+        if is_first_attempt and not taken_back:
+            # It has hidden nothing, so nothing has been done.
+            end_fall_back(driver_files)
+        raise
+    store.recover(fall_back_to=planned.checkpoint_id)
+    batch_id = batch_of(store.get(planned.checkpoint_id))
+    copy = f"{SET_ASIDE_DIRECTORY}/{planned.source_log}"
+    if not has_copy:
+        _copy_source_log(driver_files, copy)
+    copied = driver_files.location(copy)
+    offsets_before = shown_offsets(copied, newest_planned_batch(copied))
+    _cut_source_log(driver_files, spark_directory, batch_id)
+    end_fall_back(driver_files)
+    report = FallBackReport(
+        checkpoint_id=planned.checkpoint_id,
+        given_up=tuple(range(planned.checkpoint_id + 1, planned.newest_id + 1)),
+        set_aside=(
+            *(place for place in store.set_aside_places() if place not in before),
+            driver_files.location(copy),
+            *chain.from_iterable(taken_back.values()),
+        ),
+        offsets_after=shown_offsets(spark_directory, batch_id),
+        offsets_before=offsets_before,
+        sinks=tuple(map(sink_identity, sinks.by_uid.values())),
+        keeping=tuple(sink_identity(sink) for uid, sink in sinks.by_uid.items() if uid not in taken_back),
+    )
+    _logger.warning("%s", report)
+    return report
+
+
+def _take_back(sinks: JobSinks, last_epoch_id: int, job_id: str, taken_back: dict[str, Sequence[str]]) -> None:
+    """Notes for each sink that can take anything back where it has put what it showed of later epochs."""
+    for uid, sink in sinks.by_uid.items():
+        if isinstance(sink, SinkThatTakesBack):
+            taken_back[uid] = tuple(sink.take_back(last_epoch_id, job_id))
+
+
+def _copy_source_log(file_system: CheckpointFileSystem, target: str) -> None:
+    """A second name for each file of the log; Spark changes none of them."""
+    file_system.delete_directory(_COPY)
+    for path in file_system.list_files(SOURCE_LOG_DIRECTORY):
+        file_system.copy_file(path, f"{_COPY}{path.removeprefix(SOURCE_LOG_DIRECTORY)}")
+    file_system.move_directory(_COPY, target)
+
+
+def _cut_source_log(file_system: CheckpointFileSystem, spark_directory: str, batch_id: int) -> None:
+    names = [SOURCE_ORDER_FILE_NAME, *capture_source_progress(spark_directory, batch_id)]
+    kept = {f"{SOURCE_LOG_DIRECTORY}/{name}" for name in names}
+    for path in file_system.list_files(SOURCE_LOG_DIRECTORY, include_temporary=True):
+        if path not in kept:
+            file_system.delete(path, durable=True)
+
+
+def shown_offsets(spark_directory: str, batch_id: int | None) -> str:
+    """The offsets of a batch without the line about Spark's own configuration; of a damaged file, why it has none."""
+    if batch_id is None:
+        return "nothing"
+    found = OffsetLines.of(read_offsets(spark_directory, batch_id))
+    if found.damage is not None:
+        return f"unknown offsets (offsets/{batch_id} of Spark's log is damaged: {found.damage})"
+    return cut(", ".join(found.lines), 1000)

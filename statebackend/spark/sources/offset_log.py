@@ -1,0 +1,470 @@
+"""Spark's source log of a job directory: in whose order it is, and how it comes into that of the job.
+
+    spark/                     the log, with `source-order.json`
+    spark-rearranged/          the whole log in the order of the job, until it has taken the place of the former
+    set-aside/spark-<n>/       the former
+
+Spark counts its sources by position: a log in another order would give each source what another has read. So when the
+program has other sources than the log, or has them in another order, the log is written anew before Spark sees it (see
+`source_rearrangement`): every batch that Spark still knows, also the one that it has planned and not ended, and those
+that a fall-back may go back to.
+
+The new log appears whole, beside the former. Then the former is moved away, and the new one to its place. A crash
+before that leaves a new log that is taken away and written again, for the program may be another one by then; a crash
+between the two moves leaves only the new log, which is the log from then on. So whoever looks finds one whole log at
+any time.
+
+A source log of Spark for other sources, or the same in another order: its lines and files by new position (pure).
+
+    former log, of a and b          the log of b, c and a, where c is new
+    offsets/7  {"logOffset":4}      offsets/7  {"logOffset":2}
+               {"logOffset":2}                 -
+                                               {"logOffset":4}
+    sources/0/...  of a             sources/0/...  of b
+    sources/1/...  of b             sources/2/...  of a
+
+Nothing else of the log says which source it is about.
+
+Whether a job reads each source with columns that go on from those it was read with (pure).
+
+How far a source was read says nothing about its columns. Yet what is read from now on may lie there since before the
+columns changed: files that no epoch has read, records of the batch that is replayed. So a change of columns is judged
+before the start, by what would become of those:
+
+    of a column                               what is not read yet          verdict
+    ----------------------------------------  ----------------------------  -------------------------------------------
+    is as it was, whatever its place          is read as it was             goes on
+    is new                                    has nulls in it               goes on
+    is gone                                   is not asked for it           goes on: the program does not name it
+    is wider: an integer or a decimal of      is read as the wider type     goes on
+      more digits, a double of a float
+    has another type                          fails, or has nulls           refused
+    some are gone and some are new            a column that was renamed     refused: which it is cannot be told
+                                                has nulls in it
+
+The same holds for the fields of a struct, and inside of arrays and maps. Whether a column may be null is not looked at,
+and what of the columns concerns the state is judged with the state. A source whose schema nobody has noted goes on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+from attrs import evolve, frozen
+
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.metadata import SOURCE_PROGRESS_DIRECTORY, ReadSource
+from statebackend.checkpoint.store.checkpoint_directories import SET_ASIDE_DIRECTORY
+from statebackend.checkpoint.store.job_directory import write_origin
+from statebackend.checkpoint.store.job_files import end_time_epoch
+from statebackend.checkpoint.store.savepoint_directory import SavedSourceProgress
+from statebackend.savepoint.restored_state import RestoredState
+from statebackend.spark.sources.matching import check_kept, check_one_log_each, former_sources, lines_of, with_uids
+from statebackend.spark.sources.progress import (
+    NO_OFFSET,
+    SOURCE_ORDER_FILE_NAME,
+    STAGING_PREFIX,
+    OffsetLines,
+    Schema,
+    SourceOrder,
+    appear_at_once,
+    newest_planned_batch,
+    read_offsets,
+    read_source_order,
+    restore_source_progress,
+    source_order,
+    whole_source_log,
+)
+from statebackend.streaming.errors import JobRestoreError, SourceProgressMismatchError, cited
+from statebackend.streaming.runtime.checkpoint_writing import batch_of
+from statebackend.streaming.runtime.starting_point import StartingPoint
+from statebackend.streaming.time.former_sources import without_sources
+
+__all__ = [
+    "SOURCE_LOG_DIRECTORY",
+    "RearrangedLog",
+    "Rearrangement",
+    "SourceLogPlan",
+    "check_schemas",
+    "end_interrupted_rearrangement",
+    "free_set_aside_name",
+    "planned_source_log",
+    "source_log_directory",
+]
+
+
+_OFFSETS: Final = re.compile("offsets/[0-9]+")
+_SOURCES: Final = "sources/"
+
+
+@frozen(slots=False)
+class Rearrangement:
+    """From the sources that a log is of to those that it is to be of.
+
+    ``begun_anew`` are the uids of sources whose lines are not taken over.
+    """
+
+    former: tuple[ReadSource, ...]
+    now: tuple[ReadSource, ...]
+    begun_anew: frozenset[str] = frozenset()
+
+    @cached_property
+    def lines(self) -> tuple[int | None, ...]:
+        """For each of the sources now the line of the former ones that is its own; None for one that begins anew."""
+        lines = lines_of(self.former, self.now)
+        return tuple(None if one.uid in self.begun_anew else line for one, line in zip(self.now, lines, strict=True))
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the log is in this order already."""
+        return self.lines == tuple(range(len(self.former))) and self.former_logs == self.logs
+
+    @property
+    def former_logs(self) -> tuple[str, ...]:
+        """The names of the former sources' own logs, by line."""
+        return tuple(str(line) if one.log is None else one.log for line, one in enumerate(self.former))
+
+    @property
+    def logs(self) -> tuple[str, ...]:
+        """Those of the sources now."""
+        return tuple(str(line) if one.log is None else one.log for line, one in enumerate(self.now))
+
+    def offsets(self, content: bytes) -> bytes:
+        """The content of a file of offsets.
+
+        Raises `JobRestoreError` as `check_one_log_each` does, and `SourceProgressMismatchError` if the file is not of
+        the former sources.
+        """
+        if self.changes_nothing:
+            return content
+        found = OffsetLines.of(content)
+        former = found.by_log(self.former_logs)
+        if len(former) != len(self.former):
+            raise SourceProgressMismatchError(
+                f"Spark's source log has {len(former)} offsets for {len(self.former)} sources: its files do not belong "
+                f"together. Bring them back from a backup, or start from a savepoint in a new job directory"
+            )
+        offsets = [NO_OFFSET if line is None else former[line] for line in self.lines]
+        check_one_log_each(self.now, offsets)
+        return found.with_offsets(offsets, self.logs)
+
+
+class RearrangedLog(Mapping[str, bytes]):
+    """The files of a log after a rearrangement: relative name to content, which is read when it is asked for.
+
+    ``schemas`` are those of the sources now; none if they are not known.
+    """
+
+    def __init__(
+        self, files: Mapping[str, bytes], rearrangement: Rearrangement, schemas: Sequence[Schema] = ()
+    ) -> None:
+        self._files = files
+        self._rearrangement = rearrangement
+        self._schemas = tuple(schemas)
+        self._names = {name: name for name in files if not name.startswith(_SOURCES)}
+        self._names[SOURCE_ORDER_FILE_NAME] = SOURCE_ORDER_FILE_NAME
+        by_log: dict[str, list[str]] = {}
+        for name in files:
+            if name.startswith(_SOURCES):
+                log, _, rest = name.removeprefix(_SOURCES).partition("/")
+                by_log.setdefault(log, []).append(rest)
+        for log, line in zip(rearrangement.logs, rearrangement.lines, strict=True):
+            former = None if line is None else rearrangement.former_logs[line]
+            for rest in () if former is None else by_log.get(former, ()):
+                self._names[f"{_SOURCES}{log}/{rest}"] = f"{_SOURCES}{former}/{rest}"
+
+    def __getitem__(self, name: str) -> bytes:
+        if name == SOURCE_ORDER_FILE_NAME:
+            return source_order(self._rearrangement.now, self._schemas)
+        content = self._files[self._names[name]]
+        return self._rearrangement.offsets(content) if _OFFSETS.fullmatch(name) else content
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+_WIDER: Final = {"byte": ("short", "integer", "long"), "short": ("integer", "long"), "integer": ("long",)}
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(-?\d+)\)")
+_SHOWN_CHARACTERS: Final = 60
+
+
+def check_schemas(former: SourceOrder, now: SourceOrder, where: str, begun_anew: Collection[str | None] = ()) -> None:
+    """Raises `JobRestoreError` unless each source that goes on, from what ``where`` has of it, has such columns.
+
+    ``begun_anew`` are the uids of sources that do not go on.
+    """
+    for source, schema, line in zip(now.sources, now.schemas, lines_of(former.sources, now.sources), strict=True):
+        was = None if line is None else former.schemas[line]
+        if was is None or schema is None or source.uid in begun_anew:
+            continue
+        problem = next(_problems(was, schema, ""), None)
+        if problem is not None:
+            anew = "False" if len({one.uid for one in now.sources}) == 1 else f"{{{source.uid!r}: False}}"
+            raise JobRestoreError(
+                f"the source {source.uid!r} of the job, {source.name}, has other columns than {where} has read of it: "
+                f"{problem}; or begin a new job directory from a savepoint with restore_source_progress={anew}, which "
+                f"reads the source from its beginning"
+            )
+
+
+def _problems(was: Any, now: Any, path: str) -> Iterator[str]:
+    if was == now or _is_wider(was, now):
+        return
+    if isinstance(was, Mapping) and isinstance(now, Mapping) and was.get("type") == now.get("type"):
+        parts = {"array": ("elementType",), "map": ("keyType", "valueType")}.get(str(was.get("type")))
+        if was.get("type") == "struct":
+            yield from _column_problems(_columns(was), _columns(now), path)
+            return
+        if parts is not None:
+            for part in parts:
+                yield from _problems(was.get(part), now.get(part), f"{path}[]")
+            return
+    yield (
+        f"{path} was {_shown_type(was)} and is {_shown_type(now)}, as which what is not read yet might be lost. Read "
+        f"it with its former type and cast it in the program"
+    )
+
+
+def _column_problems(was: Mapping[str, Any], now: Mapping[str, Any], path: str) -> Iterator[str]:
+    for name in filter(now.__contains__, was):
+        yield from _problems(was[name], now[name], f"{path}.{name}" if path else name)
+    gone, new = ([name for name in one if name not in other] for one, other in ((was, now), (now, was)))
+    if gone and new:
+        inside = f" inside of {path}" if path else ""
+        yield (
+            f"{_listed(gone)} gone{inside} and {_listed(new)} new: whether that is a change of names cannot be told, "
+            f"and of what is not read yet the new ones would be null. Keep the former columns beside the new ones "
+            f"until all of it is read, and leave them out then"
+        )
+
+
+def _columns(struct: Mapping[str, Any]) -> Mapping[str, Any]:
+    fields = struct.get("fields")
+    return {one.get("name"): one.get("type") for one in fields} if isinstance(fields, list) else {}
+
+
+def _is_wider(was: Any, now: Any) -> bool:
+    if not isinstance(was, str) or not isinstance(now, str):
+        return False
+    if now in _WIDER.get(was, ()) or (was, now) == ("float", "double"):
+        return True
+    digits, more = _DECIMAL.fullmatch(was), _DECIMAL.fullmatch(now)
+    if digits is None or more is None:
+        return False
+    (precision, scale), (new_precision, new_scale) = (map(int, found.groups()) for found in (digits, more))
+    return new_scale >= scale and new_precision - new_scale >= precision - scale
+
+
+def _shown_type(schema: Any) -> str:
+    name = schema.get("type") if isinstance(schema, Mapping) else schema
+    return name if isinstance(name, str) else cited(name, _SHOWN_CHARACTERS)
+
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(map(repr, names[:5]))}{', ...' if len(names) > 5 else ''} {'is' if len(names) == 1 else 'are'}"
+
+
+SOURCE_LOG_DIRECTORY: Final = "spark"
+"""Where the log is in a job directory."""
+
+_REARRANGED: Final = "spark-rearranged"
+
+
+def source_log_directory(file_system: CheckpointFileSystem) -> str:
+    """Where the log of the job directory at the root of ``file_system`` is now, which need not be there at all."""
+    has_log = SOURCE_LOG_DIRECTORY in file_system.list_directories()
+    return SOURCE_LOG_DIRECTORY if has_log or not file_system.list_files(_REARRANGED) else _REARRANGED
+
+
+def end_interrupted_rearrangement(file_system: CheckpointFileSystem) -> None:
+    """Puts the log in its place that a crash has left beside it, or takes away what it has left of one."""
+    for name in file_system.list_directories():
+        if name.startswith(f"{STAGING_PREFIX}{SOURCE_LOG_DIRECTORY}"):
+            file_system.delete_directory(name)
+    if source_log_directory(file_system) == _REARRANGED:
+        file_system.move_directory(_REARRANGED, SOURCE_LOG_DIRECTORY)
+    else:
+        file_system.delete_directory(_REARRANGED)
+
+
+def free_set_aside_name(file_system: CheckpointFileSystem) -> str:
+    """A name below `set-aside/` for a log that is set aside."""
+    taken = set(file_system.list_directories(SET_ASIDE_DIRECTORY))
+    free = (f"{SOURCE_LOG_DIRECTORY}-{number}" for number in range(1, len(taken) + 2))
+    return next(name for name in free if name not in taken)
+
+
+@frozen(kw_only=True)
+class SourceLogPlan:
+    """What a start is to make of the log, and of what the state says of it.
+
+    ``of_log`` is None if nobody knows whose its lines are, ``of_state`` if the state says nothing of it, or it does not
+    count. ``schemas`` are those of the sources ``now``; none if they are not known.
+    """
+
+    now: tuple[ReadSource, ...]
+    of_log: Rearrangement | None
+    of_state: Rearrangement | None
+    begins_from_savepoint: bool
+    schemas: tuple[Schema, ...] = ()
+
+    def state(self, state: RestoredState | None) -> RestoredState | None:
+        """The state to go on from, whose positions and watermarks are those of the job's sources."""
+        positions = None if state is None else state.metadata.source_positions
+        if state is None or positions is None or self.of_state is None:
+            return state
+        watermarks = state.metadata.watermarks
+        metadata = evolve(
+            state.metadata,
+            source_positions=evolve(positions, sources=self.now, offsets=self.of_state.offsets(positions.offsets)),
+            watermarks=None if watermarks is None else without_sources(watermarks, self.of_state.begun_anew),
+        )
+        return RestoredState(metadata, state.file_system)
+
+    def carry_out(
+        self, file_system: CheckpointFileSystem, point: StartingPoint, job_files: CheckpointFileSystem
+    ) -> None:
+        """Puts the log in the order of the job, behind `end_interrupted_rearrangement`.
+
+        The log is at the root of ``file_system``, the job directory at that of ``job_files``.
+
+        A log that was begun for the same savepoint stays: it may hold an epoch that failed, which is then replayed with
+        the same rows and the same time. The job directory is locked by the caller. Raises `SourceProgressError` if the
+        log cannot be read; it is then as it was.
+        """
+        location = file_system.location(SOURCE_LOG_DIRECTORY)
+        if point.is_new_origin and point.origin is not None:
+            # In this order: a log that does not fit the origin must not outlive a crash in between.
+            file_system.delete_directory(SOURCE_LOG_DIRECTORY)
+            end_time_epoch(file_system)
+            write_origin(job_files, point.origin)
+        if self.begins_from_savepoint:
+            assert point.state is not None
+            assert self.of_log is not None
+            file_system.delete_directory(SOURCE_LOG_DIRECTORY)
+            saved = SavedSourceProgress(point.state.file_system, point.state.metadata)
+            restore_source_progress(RearrangedLog(saved, self.of_log, self.schemas), location)
+            return
+        has_log = SOURCE_LOG_DIRECTORY in file_system.list_directories()
+        if self.of_log is not None and not self.of_log.changes_nothing and has_log:
+            has_begun = newest_planned_batch(location) is not None
+            files = whole_source_log(location) if has_begun else {}
+            appear_at_once(RearrangedLog(files, self.of_log, self.schemas), file_system.location(_REARRANGED))
+            set_aside = f"{SET_ASIDE_DIRECTORY}/{free_set_aside_name(file_system)}"
+            file_system.move_directory(SOURCE_LOG_DIRECTORY, set_aside)
+            file_system.move_directory(_REARRANGED, SOURCE_LOG_DIRECTORY)
+        else:
+            found = read_source_order(file_system, SOURCE_LOG_DIRECTORY)
+            if found is None or found.sources != self.now or (self.schemas and found.schemas != self.schemas):
+                path = f"{SOURCE_LOG_DIRECTORY}/{SOURCE_ORDER_FILE_NAME}"
+                file_system.write_file(path, source_order(self.now, self.schemas))
+
+
+def planned_source_log(
+    file_system: CheckpointFileSystem,
+    point: StartingPoint,
+    now: tuple[ReadSource, ...],
+    allowed_dropped: Collection[str] = (),
+    schemas: tuple[Schema, ...] = (),
+) -> SourceLogPlan:
+    """What a start from this point is to do; touches nothing.
+
+    ``now`` is what the job reads, with these schemas, if they are known. Raises `JobRestoreError` if the state has read
+    sources that the job does not have, or that are others now, or that had columns which do not go on (see
+    `source_schemas`), or if the log does not have what the state has read, and `SourceProgressMismatchError` if it says
+    that something else was read.
+    """
+    log = source_log_directory(file_system)
+    origin, state = point.origin, point.state
+    counts = state is not None and (point.is_own or (origin is not None and origin.with_source_progress))
+    begun_anew: frozenset[str] = frozenset()
+    if counts and not point.is_own and origin is not None:
+        begun_anew = frozenset(origin.begun_anew)
+    found = None if point.is_new_origin else read_source_order(file_system, log)
+    order = None if found is None else found.sources
+    of_state = None
+    where = "" if state is None else state.file_system.location("")
+    if counts and state is not None:
+        former = former_sources(state.metadata.source_positions, order, now, where)
+        if former is not None:
+            check_kept([one for one in former if one.uid not in begun_anew], now, where, allowed_dropped)
+            of_state = Rearrangement(former, now, begun_anew)
+    if counts and not point.is_own and (point.is_new_origin or not file_system.exists(f"{log}/metadata")):
+        of_log: Rearrangement | None = of_state or Rearrangement(now, now)
+        assert of_log is not None
+        assert state is not None
+        _check_logs_known(of_log, where)
+        _check_schemas(read_source_order(state.file_system, SOURCE_PROGRESS_DIRECTORY), now, schemas, where, begun_anew)
+        return SourceLogPlan(now=now, of_log=of_log, of_state=of_state, begins_from_savepoint=True, schemas=schemas)
+    of_log = of_state
+    if order is not None:
+        of_log = Rearrangement(with_uids(order, now), now)
+        if newest_planned_batch(file_system.location(log)) is not None:
+            # Of what it has planned of a source that is no more, no state knows.
+            gone = {one.uid for one in order if one.uid is not None}
+            check_kept(of_log.former, now, file_system.location(log), gone)
+            _check_schemas(found, now, schemas, file_system.location(log))
+    if of_log is not None:
+        _check_logs_known(of_log, file_system.location(log))
+    plan = SourceLogPlan(now=now, of_log=of_log, of_state=of_state, begins_from_savepoint=False, schemas=schemas)
+    _check_log(file_system, log, plan, state)
+    return plan
+
+
+def _check_schemas(
+    found: SourceOrder | None,
+    now: tuple[ReadSource, ...],
+    schemas: tuple[Schema, ...],
+    where: str,
+    begun_anew: Collection[str] = (),
+) -> None:
+    """Raises unless the columns of what ``where`` has read go on in those of the job, where both are known."""
+    if found is not None and schemas:
+        former = SourceOrder(with_uids(found.sources, now), found.schemas)
+        check_schemas(former, SourceOrder(now, schemas), where, begun_anew)
+
+
+def _check_logs_known(of_log: Rearrangement, where: str) -> None:
+    """Raises unless it can be told which of the logs of sources belongs to which line."""
+    names = [one.name for one in of_log.former]
+    is_known = all(one.log is not None for one in of_log.former) or len(set(names)) == len(names)
+    if not of_log.changes_nothing and not is_known:
+        raise JobRestoreError(
+            f"the sources of the job have changed, and {where} does not say which of Spark's files belong to which of "
+            f"{', '.join(names)}: an earlier release wrote it. Start the job once with the sources that it had, in "
+            f"their order"
+        )
+
+
+def _check_log(file_system: CheckpointFileSystem, log: str, plan: SourceLogPlan, state: RestoredState | None) -> None:
+    """Raises unless the log has what the state has read."""
+    if plan.of_log is None or plan.of_state is None or state is None:
+        return
+    known = {one.uid for one in plan.of_log.former}
+    read = {one.uid for one, line in zip(plan.now, plan.of_state.lines, strict=True) if line is not None}
+    lost = sorted(uid for uid in read if uid is not None and uid not in known)
+    if lost:
+        raise JobRestoreError(
+            f"the state at {state.file_system.location('')} has read the source {lost[0]!r}, which "
+            f"{file_system.location(log)} has nothing of: it was dropped since. The log as it was then is in "
+            f"{file_system.location(SET_ASIDE_DIRECTORY)}; start without this source, with "
+            f"allow_dropped_sources=[{lost[0]!r}], or begin a new job directory from a savepoint that has it"
+        )
+    batch_id = batch_of(state.metadata)
+    if not file_system.exists(f"{log}/offsets/{batch_id}"):
+        return
+    has = plan.of_log.offsets(read_offsets(file_system.location(log), batch_id))
+    says = plan.of_state.offsets(state.metadata.source_offsets)
+    in_log, in_state = (OffsetLines.of(content).by_log(plan.of_state.logs) for content in (has, says))
+    if in_log != in_state:
+        raise SourceProgressMismatchError(
+            f"{file_system.location(f'{log}/offsets/{batch_id}')} does not say what the state at "
+            f"{state.file_system.location('')} has read, but {', '.join(in_log)} instead of {', '.join(in_state)}. "
+            f"Put the right log back, or start from a savepoint in a new job directory"
+        )

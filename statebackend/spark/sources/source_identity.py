@@ -1,0 +1,189 @@
+"""``withWatermark`` on the frame of a source: taken over as the watermarks of the source, or refused, never ignored.
+
+It stands in the analysed plan of the frame, at any depth, and marks its column: the mark goes with the column through
+selects and renamings. Where it cannot be told which column that has become, or whether it is that of all records, the
+program is asked to say it. One below an operator of Spark's own that keeps state, such as a join or ``dropDuplicates``,
+is meant for that, and left to it.
+
+What a job reads, so that a source position is not taken for one of another source; and its trigger.
+
+Spark's log counts what was read of each of its sources, by position, and does not say what they were. On a directory
+that was moved it would read every file again, or fail with the name of one; the position of another kind of source it
+cannot parse. So a checkpoint names Spark's sources as Spark's own plan does, ``FileSource[/data/in]`` or ``rate``, with
+the uid of the source of the program that each is of: a DataFrame may have several in it.
+
+The schema of a source is not part of its identity, for it may evolve; it is noted beside it (`source_schemas`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.types import TimestampType
+
+from statebackend.checkpoint.metadata import ReadSource
+from statebackend.spark.sources.progress import Schema
+from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.stream_graph import JobGraph
+from statebackend.streaming.watermark_strategy import WatermarkStrategy
+
+__all__ = ["check_sources_named", "check_trigger", "read_schemas", "read_sources", "watermark_of_frame"]
+
+
+_TRIGGERS: Final = ("processingTime", "availableNow", "once")
+
+
+def read_sources(graph: JobGraph, united: DataFrame) -> tuple[ReadSource, ...]:
+    """Spark's sources of a job in the order of Spark's offsets; ``united`` is the one frame that reads all.
+
+    Spark numbers their logs in this order. A DataFrame that is used twice is one source with one log, though it has two
+    positions.
+    """
+    leaves = _streaming_leaves(united)
+    different: list[Any] = []
+    for leaf in leaves:
+        if not any(leaf.equals(known) for known in different):
+            different.append(leaf)
+    logs = [_own_log(leaf, next(n for n, known in enumerate(different) if leaf.equals(known))) for leaf in leaves]
+    uids = [
+        uid for node, uid in zip(graph.sources, graph.source_uids, strict=True) for _ in _streaming_leaves(node.source)
+    ]
+    return tuple(
+        ReadSource(str(leaf.sourceName()), uid, log) for leaf, uid, log in zip(leaves, uids, logs, strict=True)
+    )
+
+
+def read_schemas(united: DataFrame) -> tuple[Schema, ...]:
+    """The schemas of the sources that `read_sources` gives, in the same order."""
+    return tuple(json.loads(leaf.schema().json()) for leaf in _streaming_leaves(united))
+
+
+def check_sources_named(
+    uids: Collection[str],
+    restore_source_progress: bool | Mapping[str, bool],
+    allow_dropped_sources: Collection[str],
+) -> None:
+    """Raises `JobDefinitionError` for a source that cannot be meant; ``uids`` are those of the job's own sources."""
+    if isinstance(allow_dropped_sources, str) or not isinstance(allow_dropped_sources, Collection):
+        raise JobDefinitionError(
+            f"allow_dropped_sources is {cited(allow_dropped_sources, 80)}; it takes the uids of the sources to go on "
+            f"without, as a list"
+        )
+    for uid in allow_dropped_sources:
+        if uid in uids:
+            raise JobDefinitionError(
+                f"allow_dropped_sources has {cited(uid, 80)}, which is a source of the job; leave it out of one of both"
+            )
+    if isinstance(restore_source_progress, bool):
+        return
+    if not isinstance(restore_source_progress, Mapping):
+        raise JobDefinitionError(
+            f"restore_source_progress is {cited(restore_source_progress, 80)}; it takes True, False, or a dict such as "
+            f"{{'flights': False}}, by uid"
+        )
+    for uid, is_restored in restore_source_progress.items():
+        if uid not in uids or not isinstance(is_restored, bool):
+            raise JobDefinitionError(
+                f"restore_source_progress has {cited(uid, 80)}: {cited(is_restored, 80)}; it takes True or False for a "
+                f"source of the job, which has {', '.join(map(repr, uids))}"
+            )
+
+
+def _streaming_leaves(frame: DataFrame) -> list[Any]:
+    found: Any = frame._jdf.queryExecution().analyzed().collectLeaves()
+    leaves = [found.apply(index) for index in range(found.size())]
+    return [leaf for leaf in leaves if leaf.isStreaming()]
+
+
+def _own_log(leaf: Any, number: int) -> str:
+    """The name of the log of a source: its number, or the name that it was given by Spark's own source evolution."""
+    try:
+        name = leaf.sourceIdentifyingName()
+    except Py4JError:
+        # An earlier Spark knows numbers only.
+        return str(number)
+    return str(name.name()) if name.getClass().getSimpleName() in ("UserProvided", "FlowAssigned") else str(number)
+
+
+def check_trigger(frame: DataFrame, trigger: Mapping[str, Any] | None) -> None:
+    """Raises `JobDefinitionError` for a trigger that Spark would refuse, or that has no epochs."""
+    examples = 'such as {"processingTime": "1 second"} or {"availableNow": True}'
+    if trigger is None:
+        return
+    if not isinstance(trigger, Mapping):
+        raise JobDefinitionError(
+            f"trigger is {cited(trigger, 80)}; it takes the arguments of Spark's trigger as a dict, {examples}"
+        )
+    unknown = [name for name in trigger if name not in _TRIGGERS]
+    if unknown:
+        raise JobDefinitionError(
+            f"trigger has {', '.join(map(repr, unknown))}, and takes one of {', '.join(_TRIGGERS)}, {examples}"
+        )
+    try:
+        if trigger:
+            frame.writeStream.trigger(**trigger)
+    except (PySparkException, TypeError, ValueError) as error:
+        raise JobDefinitionError(
+            f"trigger is {cited(dict(trigger), 80)}, which Spark does not take: {str(error).splitlines()[0]}. "
+            f"It takes one of {', '.join(_TRIGGERS)}, {examples}"
+        ) from error
+
+
+_NODE: Final = "EventTimeWatermark"
+_USERS: Final = frozenset(
+    {
+        "Aggregate",
+        "Deduplicate",
+        "DeduplicateWithinWatermark",
+        "Distinct",
+        "FlatMapGroupsInPandasWithState",
+        "FlatMapGroupsWithState",
+        "Join",
+        "TransformWithState",
+        "TransformWithStateInPySpark",
+    }
+)
+_DELAY_OF_COLUMN: Final = "spark.watermarkDelayMs"
+
+
+def watermark_of_frame(frame: DataFrame) -> WatermarkStrategy[Any] | None:
+    """What ``withWatermark`` says of the records of a frame; None without it, or if it is meant for Spark itself.
+
+    Raises `JobDefinitionError` for one that cannot be taken over.
+    """
+    found = _nodes(frame._jdf.queryExecution().analyzed(), ())
+    nodes = [(node, above) for node, above in found if _USERS.isdisjoint(one.nodeName() for one in above)]
+    if not nodes:
+        return None
+    names = ", ".join(sorted({repr(str(node.eventTime().name())) for node, _ in nodes}))
+    if len(nodes) > 1:
+        raise _refused(names, "it is used more than once")
+    branches = [above.nodeName() for above in nodes[0][1] if above.children().size() > 1]
+    if branches:
+        raise _refused(names, f"it stands below a {branches[-1].lower()}, and does not hold for all records")
+    columns = [field for field in frame.schema.fields if _DELAY_OF_COLUMN in field.metadata]
+    if len(columns) != 1 or not isinstance(columns[0].dataType, TimestampType):
+        raise _refused(names, "its column is not one of the source's, as a timestamp, any more")
+    [column] = columns
+    bounded = WatermarkStrategy.for_bounded_out_of_orderness(int(column.metadata[_DELAY_OF_COLUMN]))
+    return bounded.with_timestamps(column.name)
+
+
+def _nodes(plan: Any, above: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    if plan.nodeName() == _NODE:
+        yield plan, above
+    children = plan.children()
+    for index in range(children.size()):
+        yield from _nodes(children.apply(index), (*above, plan))
+
+
+def _refused(names: str, why: str) -> JobDefinitionError:
+    return JobDefinitionError(
+        f"from_dataframe: the frame has withWatermark({names}, ...), which cannot be taken over: {why}. Leave it out, "
+        f"and say assign_timestamps_and_watermarks(...) behind from_dataframe"
+    )

@@ -1,0 +1,213 @@
+"""What a user says of a table of state, checked: options are texts by name, in no case of letters.
+
+What defines the serializers of a program in another process: what the program knew, and modules to import.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from attrs import frozen
+
+from snapshots.permitted_modules import allow_snapshot_modules
+from statebackend.checkpoint.errors import InvariantViolationError
+from statebackend.checkpoint.ha.services import JobServices
+from statebackend.checkpoint.ha.zookeeper import ZooKeeperHighAvailability
+from statebackend.spark.tasks.program_pickles import ProgramModules
+from statebackend.streaming.errors import StreamJobError
+
+__all__ = [
+    "HOW_TO_SHIP",
+    "KINDS",
+    "Program",
+    "StateTableError",
+    "TableOptions",
+    "WriteOptions",
+    "parsed_options",
+    "parsed_write_options",
+]
+
+
+KINDS: Final = ("keyed", "metadata", "timers", "operator", "broadcast")
+"""What a table can be of; the first is meant where nothing is said."""
+
+
+HOW_TO_SHIP: Final = (
+    'name its module with .option("modules", "package.module"), and bring it to driver and executors: with '
+    "spark-submit --py-files, or installed, or on PYTHONPATH (spark.executorEnv.PYTHONPATH)"
+)
+"""What to do about a serializer that a process does not know."""
+
+
+class StateTableError(StreamJobError, ValueError):
+    """What was asked of a table of state is not there or cannot be; the message says what there is."""
+
+
+@frozen
+class TableOptions:
+    """Which state a table is of, where the state is, and what of it is wanted.
+
+    ``columns`` are those that are wanted, None for all: Spark does not tell which of them a query needs. ``modules``
+    are imported wherever state is read, for they define serializers of the program. With ``as_text``, values of types
+    that no type of column holds all values of (decimals, numbers without bound) are text. ``high_availability`` is how
+    the job is led whose directory it is.
+    """
+
+    path: str
+    kind: str = KINDS[0]
+    operator: str | None = None
+    state: str | None = None
+    checkpoint: int | None = None
+    columns: tuple[str, ...] | None = None
+    modules: tuple[str, ...] = ()
+    as_text: bool = False
+    high_availability: JobServices | None = None
+
+
+@frozen
+class WriteOptions:
+    """Which state a frame is written as, and to where; see `written_state`. ``high_availability`` is of the source."""
+
+    path: str
+    operator: str
+    state: str
+    source: str | None = None
+    checkpoint: int | None = None
+    descriptor: str | None = None
+    max_parallelism: int | None = None
+    modules: tuple[str, ...] = ()
+    high_availability: JobServices | None = None
+
+
+def parsed_options(options: Mapping[str, str]) -> TableOptions:
+    """The options of a table that is read.
+
+    Raises `StateTableError` for an unknown one, naming that which was probably meant, and for a value that it cannot
+    have.
+    """
+    parsed = _parsed(options, _READ)
+    if not parsed.get("path"):
+        raise StateTableError(
+            "a table of state needs the directory or URI of a savepoint, a checkpoint or a job: "
+            'spark.read.format("statebackend").load(path)'
+        )
+    return TableOptions(**parsed)
+
+
+def parsed_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """The options of a savepoint that is written; raises as `parsed_options`."""
+    parsed = _parsed(options, _WRITTEN)
+    missing = [name for name in ("path", "operator", "state") if not parsed.get(name)]
+    if missing:
+        raise StateTableError(
+            f"a savepoint is written to a path, as a state of an operator; there is no {', '.join(missing)}: "
+            'frame.write.format("statebackend").mode("append").option("operator", ...).option("state", ...).save(path)'
+        )
+    return WriteOptions(**parsed)
+
+
+def _parsed(options: Mapping[str, str], known: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
+    parsed: dict[str, Any] = {}
+    for name, text in options.items():
+        parse = known.get(name.lower())
+        if parse is None:
+            raise StateTableError(
+                f"there is no option {name!r} of a table of state; {_did_you_mean(name.lower(), list(known))}"
+            )
+        parsed[_ATTRIBUTES.get(name.lower(), name.lower())] = parse(text)
+    return parsed
+
+
+def _did_you_mean(word: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+
+
+def _kind(text: str) -> str:
+    if text.lower() not in KINDS:
+        raise StateTableError(f"there are no tables of the kind {text!r}; {_did_you_mean(text.lower(), list(KINDS))}")
+    return text.lower()
+
+
+def _checkpoint(text: str) -> int:
+    if not text.isdecimal():
+        raise StateTableError(f"the option checkpoint is the id of a checkpoint, such as 17, not {text!r}")
+    return int(text)
+
+
+def _max_parallelism(text: str) -> int:
+    if not text.isdecimal():
+        raise StateTableError(f"the option max_parallelism is a whole number, not {text!r}")
+    return int(text)
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise StateTableError(f"the option as_text is true or false, not {text!r}")
+    return text.lower() == "true"
+
+
+def _zookeeper(text: str) -> JobServices:
+    try:
+        return ZooKeeperHighAvailability.at(text)
+    except InvariantViolationError as error:
+        raise StateTableError(
+            f"the option zookeeper is HOSTS[/ROOT], such as host:2181/statebackend: {error}"
+        ) from error
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+_READ: Final[Mapping[str, Callable[[str], Any]]] = {
+    "path": str,
+    "kind": _kind,
+    "operator": str,
+    "state": str,
+    "checkpoint": _checkpoint,
+    "columns": _names,
+    "modules": _names,
+    "as_text": _truth,
+    "zookeeper": _zookeeper,
+}
+"""What an option is, from its text."""
+
+_ATTRIBUTES: Final[Mapping[str, str]] = {"zookeeper": "high_availability"}
+"""What an option is called here where users know it by another name."""
+
+_WRITTEN: Final[Mapping[str, Callable[[str], Any]]] = {
+    **{name: _READ[name] for name in ("path", "operator", "state", "checkpoint", "modules", "zookeeper")},
+    "source": str,
+    "descriptor": str,
+    "max_parallelism": _max_parallelism,
+}
+"""The same of what is written."""
+
+
+@frozen
+class Program:
+    """See the module."""
+
+    known: ProgramModules | None
+    modules: tuple[str, ...]
+
+    def install(self) -> None:
+        """Makes it known here. Raises `StateTableError` for a module that cannot be imported."""
+        if self.known is not None:
+            self.known.install()
+        allow_snapshot_modules(*self.modules)
+        for module in self.modules:
+            _import(module)
+
+
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise StateTableError(
+            f"the module {module!r} of the option modules cannot be imported ({error}): {HOW_TO_SHIP}"
+        ) from error

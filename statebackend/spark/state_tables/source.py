@@ -1,0 +1,232 @@
+"""Making state known to a Spark session as the format ``statebackend``.
+
+State as a source of Spark: what `spark.read.format("statebackend")` finds, plans and reads.
+
+Spark makes the source in a Python process of its own beside the driver, asks for its columns, makes a reader, tells it
+the filters of the query, asks for its partitions, and sends it to the tasks. What was opened for the columns stays
+with the source, so that the rows are those of the same checkpoint, also of a job that goes on.
+
+Spark (4.3 too) does not tell which columns a query needs, and sends all of them to the JVM. Therefore the option
+``columns`` leaves out those that are not needed, before anything is read or decoded, and so does a schema that is given
+to the reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+from attrs import frozen
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession, datasource
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas import types as spark_arrow_types
+from pyspark.sql.types import DataType, NullType, StructField, StructType
+
+from snapshots.errors import UnknownSnapshotError
+from statebackend.spark.columns import to_arrow_schema
+from statebackend.spark.session import check_spark_version, ensure_python_interpreter
+from statebackend.spark.state_tables.options import (
+    HOW_TO_SHIP,
+    Program,
+    StateTableError,
+    TableOptions,
+    parsed_options,
+    parsed_write_options,
+)
+from statebackend.spark.state_tables.tables import KeyCondition, SparkTable, opened_table
+from statebackend.spark.state_tables.write import SavepointSink, written_state
+from statebackend.spark.tasks.program_pickles import ProgramModules
+from statebackend.state.clock import wall_clock
+
+__all__ = ["FORMAT", "StateTableSource", "register_state_tables"]
+
+
+FORMAT: Final = "statebackend"
+"""The name of the format, for `spark.read.format`."""
+
+
+class StateTableSource(DataSource):
+    """See the module. ``program`` is what the program knew when it registered the source."""
+
+    program: ClassVar[ProgramModules | None] = None
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._given = dict(options)
+        self._table: SparkTable | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return FORMAT
+
+    @property
+    def _options(self) -> TableOptions:
+        return parsed_options(self._given)
+
+    def schema(self) -> StructType:
+        """The columns that are asked for. Raises what `opened_table` does, and `StateTableError` for an unknown one."""
+        table = self._opened()
+        names = self._options.columns or table.schema.names
+        unknown = [name for name in names if name not in table.schema.names]
+        if unknown:
+            raise StateTableError(
+                f"there is no column {', '.join(map(repr, unknown))}; there are {', '.join(table.schema.names)}"
+            )
+        return _spark_schema(pa.schema([table.schema.field(name) for name in names]))
+
+    def reader(self, schema: StructType) -> StateTableReader:
+        """A reader of these columns; raises as `schema`, and `StateTableError` for columns of other types."""
+        table = self._opened()
+        for field in schema:
+            if field.name not in table.schema.names:
+                raise StateTableError(f"there is no column {field.name!r}; there are {', '.join(table.schema.names)}")
+            known = _spark_type(table.schema.field(field.name))
+            if field.dataType != known:
+                raise StateTableError(
+                    f"the column {field.name!r} is of type {known.simpleString()}, which cannot be read as "
+                    f"{field.dataType.simpleString()}: leave the schema out, or cast the column"
+                )
+        return StateTableReader(table, schema, Program(self.program, self._options.modules))
+
+    def writer(self, schema: StructType, overwrite: bool) -> SavepointSink:
+        """Writes a frame as a savepoint; raises `StateTableError` for a frame, or options, that cannot be one."""
+        options = parsed_write_options(self._given)
+        if overwrite:
+            raise StateTableError('a savepoint is never overwritten: write to another place, with .mode("append")')
+        program = Program(self.program, options.modules)
+        program.install()
+        types = {field.name: field.dataType for field in schema}
+        key_type = types.get("key")
+        parts = key_type.fields if isinstance(key_type, StructType) else [StructField("key", key_type or NullType())]
+        state = written_state(options, [part.dataType.simpleString() for part in parts], wall_clock())
+        columns = state.schema.entry_columns
+        missing = [name for name in columns if name not in types]
+        if missing:
+            raise StateTableError(
+                f"the columns of state {options.state!r} are {', '.join(columns)}; the frame lacks "
+                f"{', '.join(missing)}, and has {', '.join(types) or 'none'}"
+            )
+        # The key group follows from the key.
+        known = {*columns, "key_group", *(["last_access_ms"] if state.schema.is_timed else [])}
+        unknown = [name for name in types if name not in known]
+        if unknown:
+            raise StateTableError(
+                f"the columns of state {options.state!r} are {', '.join(columns)}; the frame has "
+                f"{', '.join(unknown)} besides, which would be lost: drop what is not to be written"
+            )
+        return SavepointSink(state, program)
+
+    def _opened(self) -> SparkTable:
+        Program(self.program, self._options.modules).install()
+        if self._table is None:
+            self._table = opened_table(self._options)
+        return self._table
+
+
+@frozen
+class _StatePartition(InputPartition):
+    """What one task reads."""
+
+    value: Any
+
+
+class StateTableReader(DataSourceReader):
+    """Reads one table; travels to the tasks."""
+
+    def __init__(self, table: SparkTable, schema: StructType, program: Program) -> None:
+        self._table = table
+        self._schema = schema
+        self._program = program
+        self._conditions: tuple[KeyCondition, ...] = ()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
+        """Notes what the filters say of keys, and leaves all of them to Spark to apply."""
+        understood = (_CONDITIONS[type(one)](one) for one in filters if type(one) in _CONDITIONS)
+        self._conditions = tuple(one for one in understood if one is not None)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Those that may have rows for the filters."""
+        return [_StatePartition(part) for part in self._table.parts(self._conditions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition in batches that are bounded in bytes."""
+        # Spark asks for one partition of the value None where there is none.
+        if partition.value is None:
+            return
+        self._program.install()
+        names = self._schema.fieldNames()
+        schema = to_arrow_schema(self._schema, "UTC")
+        try:
+            for batch in self._table.batches(partition.value, names):
+                yield pa.record_batch([_cast(batch.column(one.name), one.type) for one in schema], schema=schema)
+        except UnknownSnapshotError as error:
+            raise StateTableError(f"{error} ({HOW_TO_SHIP})") from error
+
+
+def _cast(column: pa.Array, arrow_type: pa.DataType) -> pa.Array:
+    return column if column.type == arrow_type else column.cast(arrow_type)
+
+
+def _spark_schema(schema: pa.Schema) -> StructType:
+    return StructType([StructField(one.name, _spark_type(one), one.nullable) for one in schema])
+
+
+def _spark_type(field: pa.Field) -> DataType:
+    convert: Any = spark_arrow_types.from_arrow_type
+    try:
+        found: DataType = convert(field.type)
+    except PySparkException as error:
+        raise StateTableError(
+            f"the column {field.name!r} is of type {field.type}, which Spark has none for: leave it out, with the "
+            f"option columns, or read the state with savepoints.Savepoint"
+        ) from error
+    return found
+
+
+def _equal(one: Any) -> KeyCondition:
+    return KeyCondition(tuple(one.attribute), "in", (one.value,))
+
+
+def _equal_or_both_null(one: Any) -> KeyCondition | None:
+    return None if one.value is None else _equal(one)
+
+
+def _in(one: Any) -> KeyCondition:
+    return KeyCondition(tuple(one.attribute), "in", tuple(one.value))
+
+
+def _compared(relation: str) -> Callable[[Any], KeyCondition]:
+    return lambda one: KeyCondition(tuple(one.attribute), relation, (one.value,))
+
+
+_CONDITIONS: Final[Mapping[type[Any], Callable[[Any], KeyCondition | None]]] = {
+    datasource.EqualTo: _equal,
+    datasource.EqualNullSafe: _equal_or_both_null,
+    datasource.In: _in,
+    datasource.LessThan: _compared("<"),
+    datasource.LessThanOrEqual: _compared("<="),
+    datasource.GreaterThan: _compared(">"),
+    datasource.GreaterThanOrEqual: _compared(">="),
+}
+"""What is understood of the filters of a query."""
+
+
+_PUSH_FILTERS: Final = "spark.sql.python.filterPushdown.enabled"
+
+
+def register_state_tables(spark: SparkSession) -> None:
+    """Lets this session read state: ``spark.read.format("statebackend").load(path)``.
+
+    The serializers that the program has defined until then go along to the tasks; registering once more replaces them.
+    Turns on that Spark tells Python sources the filters of a query, which looking up keys needs. Raises
+    `UnsupportedSparkVersionError` for a Spark that is too old.
+    """
+    check_spark_version(spark)
+    ensure_python_interpreter(spark)
+    spark.conf.set(_PUSH_FILTERS, "true")
+    # Spark takes a class and no object, so what goes along is of a class that is made for it.
+    source = type("StateTableSource", (StateTableSource,), {"program": ProgramModules.of_this_process()})
+    spark.dataSource.register(source)

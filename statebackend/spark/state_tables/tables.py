@@ -1,0 +1,725 @@
+"""How many entries a state has, from as little of its files as can tell: nothing is decoded.
+
+Entries are what `EntryReader` gives one by one. But for lists each row is an entry, so of a savepoint's files only the
+column of key groups is read, which takes next to nothing; of lists the rows of one key and namespace are one.
+
+Which key groups, and which keys, can hold the rows that a query asks for.
+
+A key lies in the key group that its hash says. So where a query says which values every column of the key has, or which
+key groups it wants, the other groups need not be read, and where it names keys, other rows need not be decoded.
+Nothing here decides which rows a query gets: Spark looks at all conditions again, and what is not understood here
+prunes nothing.
+
+What a table of state is to Spark: columns, parts that tasks read one by one, and batches of rows in Arrow.
+
+A table travels to the tasks by pickling, and so do its parts. It is of one checkpoint or savepoint, which was chosen
+when the table was made; what a job does afterwards does not change it. A task reads nothing but its part and the files
+that the part names.
+
+How the rows of a keyed state are dealt out to Spark's tasks: by subtask, and by key groups within a large file.
+
+The file of a savepoint is sorted by key group, so several tasks can read a range of it each. The first of them compares
+the whole file with its checksum; if it is damaged, that task fails, and with it the query. Of what is read for some key
+groups only, because a query names keys, a small file is compared with its checksum, and of a large one the pages that
+are read are with theirs. The files of a backend are restored by it, and what a subtask wrote is one part.
+
+The table of one keyed state: a row for each value, each list, and each entry of a map.
+
+The columns are those of `statebackend.savepoint.tables`, by the first subtask that has the state. A subtask that was
+written under a schema of other columns is refused with a word on what to do.
+
+The table of an operator's timers: all its services, or one; a row for each timer that is set.
+
+Timers of services whose keys or namespaces are of different types do not fit one table; one service is then chosen by
+the name of its state. A service without namespaces fits any other: its namespaces are null.
+
+The table of a state without keys: a row for each element of a list, or each entry of a broadcast state.
+
+`operator` tells which subtask has a row, and of broadcast state the copy of every subtask; `broadcast` tells one copy.
+
+The table of all states that a checkpoint or savepoint holds: what each is, and how large.
+
+One row a state, keyed or not. The entries are counted when the column is asked for: of a savepoint by reading next to
+nothing, of a checkpoint by restoring the state. Of broadcast state one copy is counted.
+
+The tables that there are, by their kinds, and how each is made of a checkpoint and what a user says of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from attrs import evolve, frozen
+
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.state_handles import FileHandle, KeyedStateHandle
+from statebackend.savepoint.errors import UnknownStateError
+from statebackend.savepoint.restored_state import RestoredState
+from statebackend.savepoint.savepoint import Savepoint, StateDescription, StoredOperator
+from statebackend.savepoint.state_location import find_state
+from statebackend.savepoint.stored_entries import ALL_COLUMNS, stored_columns
+from statebackend.savepoint.tables.column_batches import ColumnBatches
+from statebackend.savepoint.tables.column_forms import ColumnForms
+from statebackend.savepoint.tables.state_tables import OperatorStateColumns
+from statebackend.spark.state_tables.options import HOW_TO_SHIP, StateTableError, TableOptions
+from statebackend.state.key_columns import columns_of_key
+from statebackend.state.key_groups import KeyGroupRange, KeyHashError, key_group_hasher
+from statebackend.state.operator_state_descriptors import OperatorStateMode
+from statebackend.state.operator_state_handles import StatePart, batches, read_slices
+from statebackend.state.priority_queue import PRIORITY_QUEUE, domain_and_service
+from statebackend.state.state_kind import TableForm
+from statebackend.state.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateMeta, decode_meta
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+__all__ = [
+    "EVERYTHING",
+    "ElementsTable",
+    "KeyCondition",
+    "KeyedPart",
+    "KeyedTable",
+    "MetadataTable",
+    "SparkTable",
+    "TimersTable",
+    "WantedKeys",
+    "broadcast_table",
+    "counted_columns",
+    "entries_in",
+    "keyed_parts",
+    "keyed_table",
+    "opened_table",
+    "operator_table",
+    "timers_table",
+    "wanted_keys",
+]
+
+
+MAX_KEYS: Final = 10_000
+"""How many keys are looked up one by one; a query that names more reads everything."""
+
+_ONE_FORM: Final = frozenset({"string", "bigint", "int", "smallint", "tinyint", "boolean", "binary", "date"})
+"""The columns whose equal values have equal bytes; those of a timestamp also tell its zone."""
+
+
+@frozen
+class KeyCondition:
+    """That a column, or a field of one by its path, has one of these values, or lies on one side of one.
+
+    ``relation`` is ``in``, ``<``, ``<=``, ``>`` or ``>=``; all but the first have one value.
+    """
+
+    path: tuple[str, ...]
+    relation: str
+    values: tuple[Any, ...]
+
+
+@frozen
+class WantedKeys:
+    """The key groups to be read, in order, and the bytes of the keys; None is all of them."""
+
+    key_groups: tuple[KeyGroupRange, ...] | None = None
+    keys: frozenset[bytes] | None = None
+
+    def inside(self, held: KeyGroupRange) -> tuple[KeyGroupRange, ...]:
+        """What is wanted of a range of key groups."""
+        if self.key_groups is None:
+            return (held,)
+        return tuple(
+            KeyGroupRange(max(held.start, one.start), min(held.end, one.end))
+            for one in self.key_groups
+            if held.overlaps(one)
+        )
+
+
+EVERYTHING: Final = WantedKeys()
+
+
+def wanted_keys(
+    conditions: Iterable[KeyCondition],
+    key_paths: Sequence[tuple[str, ...]],
+    key_serializer: TypeSerializer[Any],
+    max_parallelism: int,
+) -> WantedKeys:
+    """What has to be read for rows that satisfy all conditions; ``key_paths`` are the columns of the key, in order."""
+    conditions = list(conditions)
+    groups = set(range(max_parallelism))
+    for condition in conditions:
+        if condition.path == ("key_group",):
+            holds = _RELATIONS[condition.relation]
+            groups = {group for group in groups if holds(group, condition.values)}
+    keys = _named_keys(conditions, key_paths)
+    stored: frozenset[bytes] | None = None
+    if keys is not None:
+        try:
+            columns = columns_of_key(key_serializer)
+            hashed = key_group_hasher(columns, max_parallelism)
+            groups &= {hashed(key) for key in keys}
+            if _ONE_FORM.issuperset(columns):
+                stored = frozenset(key_serializer.to_bytes(key) for key in keys)
+        except (KeyHashError, TypeError, ValueError, OverflowError):
+            # Values that no key can have are Spark's to compare.
+            stored = None
+    return WantedKeys(None if len(groups) == max_parallelism else _ranges(groups), stored)
+
+
+def _named_keys(conditions: Iterable[KeyCondition], key_paths: Sequence[tuple[str, ...]]) -> list[Any] | None:
+    """The keys that the conditions leave; None if they do not say a value for every column."""
+    values: dict[tuple[str, ...], list[Any]] = {}
+    for condition in conditions:
+        if condition.relation != "in" or condition.path not in key_paths:
+            continue
+        before = values.get(condition.path)
+        values[condition.path] = [
+            value for value in condition.values if value is not None and (before is None or value in before)
+        ]
+    if not key_paths or len(values) < len(key_paths):
+        return None
+    if math.prod(len(values[path]) for path in key_paths) > MAX_KEYS:
+        return None
+    found = list(itertools.product(*(values[path] for path in key_paths)))
+    return [key[0] for key in found] if len(key_paths) == 1 else found
+
+
+def _ranges(groups: set[int]) -> tuple[KeyGroupRange, ...]:
+    ranges: list[KeyGroupRange] = []
+    for group in sorted(groups):
+        if ranges and ranges[-1].end == group - 1:
+            ranges[-1] = KeyGroupRange(ranges[-1].start, group)
+        else:
+            ranges.append(KeyGroupRange(group, group))
+    return tuple(ranges)
+
+
+_RELATIONS: Final[Mapping[str, Callable[[int, tuple[Any, ...]], bool]]] = {
+    "in": lambda group, values: group in values,
+    "<": lambda group, values: group < values[0],
+    "<=": lambda group, values: group <= values[0],
+    ">": lambda group, values: group > values[0],
+    ">=": lambda group, values: group >= values[0],
+}
+
+
+class SparkTable(Protocol):
+    """See the module; picklable."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, all that there are."""
+
+    def parts(self, conditions: Sequence[KeyCondition]) -> Sequence[Any]:
+        """What tasks read, one part each; rows for which not all conditions hold may be left out, or not."""
+
+    def batches(self, part: Any, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of a part with these columns, in this order; what is not asked for is not read or decoded."""
+
+
+PART_BYTES: Final = 16 << 20
+"""How many bytes of a savepoint's file, as it is stored, one task reads. Rows take some ten times as much memory, of
+which a task has a batch at a time."""
+
+
+@frozen
+class KeyedPart:
+    """Rows of one state of one subtask, in some ranges of key groups; with ``keys``, of these keys only."""
+
+    file_system: CheckpointFileSystem
+    handle: KeyedStateHandle
+    max_parallelism: int
+    state_name: str
+    key_groups: tuple[KeyGroupRange, ...]
+    keys: frozenset[bytes] | None = None
+    is_verified: bool = True
+
+    @property
+    def meta(self) -> KeyedStateMeta:
+        """What the subtask's state is; read from its bytes at each call."""
+        return decode_meta(self.handle.meta, len(self.handle.files))
+
+    def rows(
+        self, meta: KeyedStateMeta, state: StateMeta, columns: Sequence[str] = ALL_COLUMNS
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows as they are stored, with these columns, the key group among them; raises as `stored_rows`."""
+        needed = columns if self.keys is None else tuple(name for name in ALL_COLUMNS if name in {*columns, "key"})
+        keys = None if self.keys is None else pa.array(sorted(self.keys), pa.binary())
+        for batch in stored_columns(
+            self.handle,
+            meta,
+            state,
+            self.file_system,
+            self.max_parallelism,
+            self.key_groups,
+            needed,
+            is_verified=self.is_verified,
+        ):
+            rows = batch if keys is None else batch.filter(pc.is_in(batch.column("key"), value_set=keys))
+            if rows.num_rows:
+                yield rows.select(list(columns))
+
+
+def keyed_parts(
+    handles: Iterable[KeyedStateHandle],
+    state_name: str,
+    file_system: CheckpointFileSystem,
+    max_parallelism: int,
+    wanted: WantedKeys,
+) -> Sequence[KeyedPart]:
+    """The parts of a state, in the order of their key groups; none of a subtask that has nothing of what is wanted."""
+    parts: list[KeyedPart] = []
+    for handle in handles:
+        state = decode_meta(handle.meta, len(handle.files)).state(state_name)
+        if state is None or not state.files:
+            continue
+        held = KeyGroupRange(handle.key_group_start, handle.key_group_end)
+        if wanted.key_groups is not None:
+            groups = wanted.inside(held)
+            if groups:
+                parts.append(
+                    KeyedPart(file_system, handle, max_parallelism, state_name, groups, wanted.keys, is_verified=False)
+                )
+            continue
+        for index, piece in enumerate(_pieces(handle, state, held)):
+            parts.append(
+                KeyedPart(
+                    file_system, handle, max_parallelism, state_name, (piece,), wanted.keys, is_verified=index == 0
+                )
+            )
+    return parts
+
+
+def _pieces(handle: KeyedStateHandle, state: StateMeta, held: KeyGroupRange) -> Iterator[KeyGroupRange]:
+    """The range in as many pieces as there are parts to it, all about as long."""
+    if handle.backend != CANONICAL_BACKEND:
+        yield held
+        return
+    size_bytes = sum(handle.files[file.index].size_bytes for file in state.files)
+    pieces = max(1, min(len(held), -(-size_bytes // PART_BYTES)))
+    starts = [held.start + index * len(held) // pieces for index in range(pieces)] + [held.end + 1]
+    for start, after in itertools.pairwise(starts):
+        yield KeyGroupRange(start, after - 1)
+
+
+@frozen
+class KeyedTable:
+    """See the module."""
+
+    schema: pa.Schema
+    state_name: str
+    handles: tuple[KeyedStateHandle, ...]
+    file_system: CheckpointFileSystem
+    max_parallelism: int
+    as_text: bool
+
+    def parts(self, conditions: Sequence[KeyCondition]) -> Sequence[KeyedPart]:
+        """See `SparkTable`."""
+        meta = _meta(self.handles[0])
+        state = meta.state(self.state_name)
+        key_serializer = meta.key_snapshot.restore_serializer()
+        wanted = wanted_keys(conditions, key_paths(self.schema), key_serializer, self.max_parallelism)
+        if state is None or state.form is None:
+            # What stands for the key in a queue's row is its element; timers lie in the key groups of their keys.
+            wanted = evolve(wanted, keys=None)
+        return keyed_parts(self.handles, self.state_name, self.file_system, self.max_parallelism, wanted)
+
+    def batches(self, part: KeyedPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """See `SparkTable`."""
+        meta = part.meta
+        state = meta.state(self.state_name)
+        assert state is not None
+        read = columns_of(meta, state, as_text=self.as_text)
+        check_same_columns(self.schema, read.table.schema, self.state_name, read.table.notes)
+        yield from read.batches(part.rows(meta, state, read.needed(columns)), columns)
+
+
+def keyed_table(savepoint: Savepoint, restored: RestoredState, options: TableOptions) -> KeyedTable:
+    """The table of the state that the options name; raises `StateTableError`, naming those there are."""
+    operator_uid = chosen_operator(savepoint, options)
+    names = list(savepoint.operators[operator_uid].states)
+    if options.state is None:
+        raise StateTableError(
+            f"the option state is missing: operator {operator_uid!r} has the keyed states "
+            f'{", ".join(names) or "none"}; .option("kind", "metadata") tells all of them'
+        )
+    # Its error names the states that there are.
+    savepoint.schema(operator_uid, options.state)
+    handles = [part.handle for part in savepoint.operators[operator_uid].parts()]
+    holding = [handle for handle in handles if _meta(handle).state(options.state) is not None]
+    meta = _meta(holding[0])
+    state = meta.state(options.state)
+    assert state is not None, "the savepoint says that there is such a state"
+    schema = columns_of(meta, state, as_text=options.as_text).table.schema
+    max_parallelism = savepoint.metadata.max_parallelism
+    return KeyedTable(schema, options.state, tuple(holding), restored.file_system, max_parallelism, options.as_text)
+
+
+def chosen_operator(savepoint: Savepoint, options: TableOptions) -> str:
+    """The operator that is named, or the only one there is."""
+    if options.operator is not None:
+        # Raises `UnknownOperatorError`, naming those there are.
+        savepoint.key_columns(options.operator)
+        return options.operator
+    if len(savepoint.operators) == 1:
+        return next(iter(savepoint.operators))
+    raise StateTableError(f"the option operator is missing: there are {', '.join(savepoint.operators) or 'none'}")
+
+
+def columns_of(meta: KeyedStateMeta, state: StateMeta, *, as_text: bool) -> ColumnBatches:
+    """The columns of a state of a subtask."""
+    return ColumnBatches.of(meta, state, ColumnForms(as_text=as_text))
+
+
+def key_paths(schema: pa.Schema) -> Sequence[tuple[str, ...]]:
+    """The columns of the key: the column `key`, or its fields."""
+    if "key" not in schema.names:
+        return ()
+    key_type = schema.field("key").type
+    return [("key", one.name) for one in key_type] if pa.types.is_struct(key_type) else [("key",)]
+
+
+def check_same_columns(expected: pa.Schema, found: pa.Schema, state_name: str, notes: Mapping[str, str]) -> None:
+    """Raises `StateTableError` where a subtask has a state of other columns than the table, or seems to have.
+
+    ``notes`` are those of what was found: a serializer that only the driver knows makes columns of bytes.
+    """
+    if not expected.equals(found):
+        told = [f"{path}: {note}" for path, note in notes.items()]
+        if told:
+            raise StateTableError(
+                f"state {state_name!r} cannot be read by this worker: {'; '.join(told)} ({HOW_TO_SHIP})"
+            )
+        raise StateTableError(
+            f"the subtasks of state {state_name!r} differ in its types: {found} here, {expected} in the first; start "
+            f"the job once and take a savepoint, which brings all of them to one"
+        )
+
+
+def _meta(handle: KeyedStateHandle) -> KeyedStateMeta:
+    return decode_meta(handle.meta, len(handle.files))
+
+
+_FIRST_MS: Final = -62_135_596_800_000
+_LAST_MS: Final = 253_402_300_799_999
+"""The years 1 to 9999, outside of which a timestamp is none to Python; windows that never end have such timers."""
+
+
+@frozen
+class TimersTable:
+    """See the module; ``tables`` are those of the states, by name, and ``schema`` has all columns."""
+
+    schema: pa.Schema
+    operator_uid: str
+    tables: Mapping[str, KeyedTable]
+
+    def parts(self, conditions: Sequence[KeyCondition]) -> Sequence[KeyedPart]:
+        """See `SparkTable`."""
+        return [part for table in self.tables.values() for part in table.parts(conditions)]
+
+    def batches(self, part: KeyedPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """See `SparkTable`."""
+        table = self.tables[part.state_name]
+        domain, service = domain_and_service(part.state_name) or ("", "")
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        told = {"operator": self.operator_uid, "service": service, "domain": domain}
+        sources = {name: _SOURCES.get(name, name) for name in columns if name not in told}
+        read = list(dict.fromkeys(name for name in sources.values() if name in table.schema.names))
+        for batch in table.batches(part, read or ["key_group"]):
+            arrays = [
+                pa.repeat(told[name], batch.num_rows)
+                if name in told
+                else _MADE.get(name, _itself)(batch.column(sources[name]))
+                if sources[name] in read
+                else pa.nulls(batch.num_rows, self.schema.field(name).type)
+                for name in columns
+            ]
+            yield pa.record_batch(arrays, schema=schema)
+
+
+def timers_table(savepoint: Savepoint, restored: RestoredState, options: TableOptions) -> SparkTable:
+    """The timers of the operator that the options name; raises `StateTableError`, naming what there is."""
+    operator_uid = chosen_operator(savepoint, options)
+    states = savepoint.operators[operator_uid].states
+    names = [name for name, state in states.items() if state.kind == PRIORITY_QUEUE.name and domain_and_service(name)]
+    if options.state is not None:
+        if options.state not in names:
+            raise StateTableError(
+                f"operator {operator_uid!r} has no timers in a state {options.state!r}; it has them in "
+                f"{', '.join(names) or 'none'}"
+            )
+        names = [options.state]
+    tables: dict[str, KeyedTable] = {}
+    for name in names:
+        tables[name] = keyed_table(savepoint, restored, evolve(options, state=name, operator=operator_uid))
+    return TimersTable(_schema(operator_uid, tables), operator_uid, tables)
+
+
+def _schema(operator_uid: str, tables: Mapping[str, KeyedTable]) -> pa.Schema:
+    fields = {name: pa.field(name, pa.string(), nullable=False) for name in ("operator", "service", "domain")}
+    fields["key_group"] = pa.field("key_group", pa.int32())
+    found: dict[str, pa.DataType] = {}
+    for state_name, table in tables.items():
+        for name in ("key", "namespace"):
+            if name not in table.schema.names:
+                continue
+            held = table.schema.field(name).type
+            if found.setdefault(name, held) != held:
+                raise StateTableError(
+                    f"the timers of operator {operator_uid!r} have {name}s of different types ({found[name]}, and "
+                    f"{held} in {state_name!r}): choose one by the option state, of {', '.join(tables)}"
+                )
+    fields |= {name: pa.field(name, found.get(name, pa.string())) for name in ("key", "namespace")}
+    fields["timestamp_ms"] = pa.field("timestamp_ms", pa.int64())
+    fields["timestamp"] = pa.field("timestamp", pa.timestamp("us", "UTC"))
+    return pa.schema(list(fields.values()))
+
+
+def _timestamps(times_ms: pa.Array) -> pa.Array:
+    """As timestamps; null where they are too far from now."""
+    is_near = pc.and_(pc.less_equal(times_ms, _LAST_MS), pc.greater_equal(times_ms, _FIRST_MS))
+    near = pc.if_else(is_near, times_ms, pa.scalar(None, pa.int64()))
+    return near.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+
+
+def _itself(column: pa.Array) -> pa.Array:
+    return column
+
+
+_SOURCES: Final[Mapping[str, str]] = {"timestamp_ms": "value", "timestamp": "value"}
+_MADE: Final = {"timestamp": _timestamps}
+
+
+@frozen
+class _SubtaskPart:
+    """What one subtask has under one schema."""
+
+    subtask: int
+    part: StatePart
+
+
+@frozen
+class ElementsTable:
+    """See the module."""
+
+    schema: pa.Schema
+    state_name: str
+    file_system: CheckpointFileSystem
+    subtask_parts: tuple[_SubtaskPart, ...]
+    as_text: bool
+
+    def parts(self, conditions: Sequence[KeyCondition]) -> Sequence[_SubtaskPart]:
+        """See `SparkTable`."""
+        return [one for one in self.subtask_parts if one.part.slices]
+
+    def batches(self, part: _SubtaskPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """See `SparkTable`."""
+        held = OperatorStateColumns.of(self.state_name, part.part, ColumnForms(as_text=self.as_text))
+        whole = held.schema(has_subtask="subtask" in self.schema.names)
+        check_same_columns(self.schema, whole, self.state_name, {})
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        for rows in batches(read_slices(self.file_system, part.part.slices)):
+            yield held.batch(part.subtask, rows, schema)
+
+
+def operator_table(savepoint: Savepoint, restored: RestoredState, options: TableOptions) -> SparkTable:
+    """The table of a state without keys, of all subtasks; raises what says which states there are."""
+    return _table(savepoint, restored, options, is_one_copy=False)
+
+
+def broadcast_table(savepoint: Savepoint, restored: RestoredState, options: TableOptions) -> SparkTable:
+    """The table of one copy of a broadcast state; raises as `operator_table`."""
+    return _table(savepoint, restored, options, is_one_copy=True)
+
+
+def _table(savepoint: Savepoint, restored: RestoredState, options: TableOptions, *, is_one_copy: bool) -> SparkTable:
+    operator_uid = chosen_operator(savepoint, options)
+    operator = savepoint.operators[operator_uid]
+    known = {
+        name: meta
+        for name, meta in operator.operator_states.items()
+        if not is_one_copy or meta.mode is OperatorStateMode.BROADCAST
+    }
+    kind = "broadcast" if is_one_copy else "operator"
+    if options.state is None or options.state not in known:
+        error = StateTableError if options.state is None else UnknownStateError
+        said = "the option state is missing" if options.state is None else f"there is no {kind} state {options.state!r}"
+        raise error(f"{said}: operator {operator_uid!r} has the {kind} states {', '.join(known) or 'none'}")
+    held = [
+        _SubtaskPart(index, part) for index, parts in operator.operator_state_parts(options.state) for part in parts
+    ]
+    if is_one_copy:
+        held = [one for one in held if one.subtask == held[0].subtask]
+    columns = OperatorStateColumns.of(
+        options.state, known[options.state].parts[-1], ColumnForms(as_text=options.as_text)
+    )
+    return ElementsTable(
+        columns.schema(has_subtask=not is_one_copy), options.state, restored.file_system, tuple(held), options.as_text
+    )
+
+
+_ADDRESS: Final = ("key_group", "key", "namespace")
+
+
+def counted_columns(state: StateMeta) -> Sequence[str]:
+    """The columns of its rows by which the entries of a state are counted."""
+    return _ADDRESS if state.form is TableForm.LIST else _ADDRESS[:1]
+
+
+def entries_in(state: StateMeta, batches: Iterable[pa.RecordBatch]) -> int:
+    """The number of entries in rows with `counted_columns`, which come sorted."""
+    if state.form is not TableForm.LIST:
+        return sum(batch.num_rows for batch in batches)
+    entries = 0
+    last: pa.RecordBatch | None = None
+    for batch in batches:
+        entries += pc.sum(starts_of_lists(batch, last)).as_py() or 0
+        last = batch.slice(batch.num_rows - 1)
+    return entries
+
+
+def starts_of_lists(batch: pa.RecordBatch, row_before: pa.RecordBatch | None) -> pa.BooleanArray:
+    """Which rows have another key group, key or namespace than the row before them."""
+    whole = batch if row_before is None else pa.concat_batches([row_before, batch])
+    now, before = whole.slice(1), whole.slice(0, whole.num_rows - 1)
+    differ = pa.array([False] * now.num_rows, pa.bool_())
+    for name in _ADDRESS:
+        differ = pc.or_(differ, pc.not_equal(now.column(name), before.column(name)))
+    return differ if row_before is not None else pa.concat_arrays([pa.array([True]), differ])
+
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("checkpoint_id", pa.int64(), nullable=False),
+        pa.field("operator", pa.string(), nullable=False),
+        pa.field("state", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("types", pa.map_(pa.string(), pa.string()), nullable=False),
+        pa.field("subtasks", pa.int32(), nullable=False),
+        pa.field("files", pa.int32(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("entries", pa.int64(), nullable=False),
+    ]
+)
+
+
+@frozen
+class _StateRow:
+    """All columns of a state but the number of its entries, and what to count, or the number itself."""
+
+    columns: Mapping[str, Any]
+    counted: Sequence[KeyedPart] | int
+
+    def entries(self) -> int:
+        if isinstance(self.counted, int):
+            return self.counted
+        total = 0
+        for part in self.counted:
+            meta = part.meta
+            state = meta.state(part.state_name)
+            if state is not None:
+                total += entries_in(state, part.rows(meta, state, counted_columns(state)))
+        return total
+
+
+@frozen
+class MetadataTable:
+    """The rows, each of which a task completes; see the module."""
+
+    rows: tuple[_StateRow, ...]
+
+    @classmethod
+    def of(cls, savepoint: Savepoint, file_system: CheckpointFileSystem) -> MetadataTable:
+        """The table of all states of a savepoint, or of the operators of it that are asked for."""
+        rows: list[_StateRow] = []
+        for operator in savepoint.operators.values():
+            rows += _keyed_states(savepoint, operator, file_system)
+            rows += _operator_states(savepoint, operator)
+        return cls(tuple(rows))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See the module."""
+        return SCHEMA
+
+    def parts(self, conditions: Sequence[KeyCondition]) -> Sequence[_StateRow]:
+        """One for each state."""
+        return self.rows
+
+    def batches(self, part: _StateRow, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The one row of a state."""
+        row = dict(part.columns)
+        if "entries" in columns:
+            row["entries"] = part.entries()
+        yield pa.record_batch(
+            [pa.array([row[name]], SCHEMA.field(name).type) for name in columns],
+            schema=pa.schema([SCHEMA.field(name) for name in columns]),
+        )
+
+
+def _keyed_states(
+    savepoint: Savepoint, operator: StoredOperator, file_system: CheckpointFileSystem
+) -> Iterator[_StateRow]:
+    parts = list(operator.parts())
+    handles: list[KeyedStateHandle] = [part.handle for part in parts]
+    for name, schema in operator.states.items():
+        files = {
+            part.handle.files[file.index]
+            for part in parts
+            for state in part.meta.states
+            if state.name == name
+            for file in state.files
+        }
+        yield _StateRow(
+            _columns(savepoint, operator, schema, files),
+            keyed_parts(handles, name, file_system, savepoint.metadata.max_parallelism, EVERYTHING),
+        )
+
+
+def _operator_states(savepoint: Savepoint, operator: StoredOperator) -> Iterator[_StateRow]:
+    for name, state in operator.operator_states.items():
+        schema = operator.operator_state_schema(name)
+        by_subtask = dict(operator.operator_state_parts(name))
+        files = {one.file for parts in by_subtask.values() for part in parts for one in part.slices}
+        rows = [sum(part.row_count for part in parts) for parts in by_subtask.values()]
+        yield _StateRow(
+            _columns(savepoint, operator, schema, files),
+            max(rows, default=0) if state.mode is OperatorStateMode.BROADCAST else sum(rows),
+        )
+
+
+def _columns(
+    savepoint: Savepoint, operator: StoredOperator, schema: StateDescription, files: Collection[FileHandle]
+) -> dict[str, Any]:
+    return {
+        "checkpoint_id": savepoint.metadata.checkpoint_id,
+        "operator": operator.uid,
+        "state": schema.name,
+        "kind": schema.kind,
+        "types": [(role, one.name) for role, one in schema.types.items()],
+        "subtasks": operator.parallelism,
+        "files": len(files),
+        "size_bytes": sum(file.size_bytes for file in files),
+    }
+
+
+def opened_table(options: TableOptions) -> SparkTable:
+    """The table that the options ask for, of the checkpoint that is the newest now where they do not choose one.
+
+    Raises `StateTableError` for what cannot be, and what `savepoints.Savepoint` raises for what is not there.
+    """
+    restored = find_state(options.path, options.checkpoint, options.high_availability)
+    return _TABLES[options.kind](Savepoint(restored), restored, options)
+
+
+def _metadata(savepoint: Savepoint, restored: RestoredState, options: TableOptions) -> SparkTable:
+    return MetadataTable.of(savepoint, restored.file_system)
+
+
+_TABLES: Final[Mapping[str, Callable[[Savepoint, RestoredState, TableOptions], SparkTable]]] = {
+    "keyed": keyed_table,
+    "metadata": _metadata,
+    "timers": timers_table,
+    "operator": operator_table,
+    "broadcast": broadcast_table,
+}

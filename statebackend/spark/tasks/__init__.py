@@ -1,0 +1,1 @@
+"""What runs on Spark's workers, and what is sent there."""

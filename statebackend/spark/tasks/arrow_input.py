@@ -1,0 +1,257 @@
+"""What the task of an operator is given, as batches of records: the Arrow batches of a partition.
+
+The Arrow batches of a task whose operator has several inputs, taken apart into batches of one input each.
+
+A row is a struct in the column of its input, and null in those of the others (see
+`statebackend.spark.plans.operator_plan`). Rows come sorted by input, so a batch is a few runs of rows of one input, and
+each run is a batch of that input without a copy of its values.
+
+The event time of rows, in a column beside those of the user's, wherever rows of a job with event time come to tasks.
+
+    __statebackend_time   timestamp   milliseconds, or null
+                          source      the source that the row is of; null for rows of operators
+                          channel     its channel of the source, "" without channels; null for rows of operators
+                          early       whether the row was sent before the watermark at which the epoch stands
+
+Rows of a source are never early: an epoch is a watermark, and then the records of its batch. What an operator emits
+while its own time moves on to that watermark comes before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from attrs import frozen
+from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
+
+from statebackend.checkpoint.metadata import ChannelTimestamp
+from statebackend.spark.columns import spark_row_reader
+from statebackend.streaming.operators.operator import BatchPlaces, ObjectBatch, check_keys
+from statebackend.streaming.rows.row_reader import RowReader, column_values, keys_of_columns
+
+__all__ = [
+    "EARLY_FIELD",
+    "INPUT_COLUMN",
+    "KEY_COLUMN_PREFIX",
+    "KEY_GROUP_COLUMN",
+    "SUBTASK_COLUMN",
+    "TIME_COLUMN",
+    "TIME_TYPE",
+    "ArrowBatch",
+    "BatchTime",
+    "InputColumns",
+    "InputReader",
+    "put_together",
+    "row_column_of_input",
+    "runs_of_inputs",
+    "split_by_time",
+    "time_of_emitted",
+    "timestamps_of",
+]
+
+
+INPUT_COLUMN: Final = "__statebackend_input"
+SUBTASK_COLUMN: Final = "__statebackend_subtask"
+
+
+def row_column_of_input(index: int) -> str:
+    """The column that has the rows of an input."""
+    return f"{INPUT_COLUMN}_{index}"
+
+
+def runs_of_inputs(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of a batch that follow each other and are of one input, with its index, as columns of that input."""
+    runs = pc.run_end_encode(batch.column(INPUT_COLUMN))
+    start = 0
+    for end, index in zip(column_values(runs.run_ends), column_values(runs.values), strict=True):
+        rows = batch.column(row_column_of_input(index)).slice(start, end - start)
+        names = [rows.type.field(position).name for position in range(rows.type.num_fields)]
+        yield index, pa.RecordBatch.from_arrays(rows.flatten(), names=names)
+        start = end
+
+
+TIME_COLUMN: Final = "__statebackend_time"
+EARLY_FIELD: Final = "early"
+TIME_TYPE: Final = StructType(
+    [
+        StructField("timestamp", LongType()),
+        StructField("source", StringType()),
+        StructField("channel", StringType()),
+        StructField(EARLY_FIELD, BooleanType()),
+    ]
+)
+_ARROW_FIELDS: Final = [
+    pa.field("timestamp", pa.int64()),
+    pa.field("source", pa.string()),
+    pa.field("channel", pa.string()),
+    pa.field(EARLY_FIELD, pa.bool_()),
+]
+
+
+@frozen
+class BatchTime:
+    """What the column says of the rows of a batch, which are all early or all not."""
+
+    timestamps: Sequence[int | None] | None = None
+    channel_timestamps: tuple[ChannelTimestamp, ...] = ()
+    is_early: bool = False
+
+
+def split_by_time(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, BatchTime]]:
+    """The rows that are early and those that are not; the early ones of a batch are in front."""
+    early = batch.column(TIME_COLUMN).flatten()[3].fill_null(False)
+    count = early.true_count
+    for is_early, part in ((True, batch.slice(0, count)), (False, batch.slice(count))):
+        if part.num_rows:
+            yield part, _time_of(part, is_early)
+
+
+def _time_of(batch: pa.RecordBatch, is_early: bool) -> BatchTime:
+    timestamps, sources, channels, _ = batch.column(TIME_COLUMN).flatten()
+    if timestamps.null_count == len(timestamps):
+        return BatchTime(is_early=is_early)
+    return BatchTime(column_values(timestamps), _largest(timestamps, sources, channels), is_early)
+
+
+def timestamps_of(batch: pa.RecordBatch) -> pa.Array:
+    """The timestamps of the rows."""
+    return batch.column(TIME_COLUMN).flatten()[0]
+
+
+def _largest(timestamps: pa.Array, sources: pa.Array, channels: pa.Array) -> tuple[ChannelTimestamp, ...]:
+    if sources.null_count == len(sources):
+        return ()
+    table = pa.table({"source": sources, "channel": channels, "timestamp": timestamps})
+    of_sources = table.filter(pc.and_(table["source"].is_valid(), table["timestamp"].is_valid()))
+    largest = of_sources.group_by(["source", "channel"]).aggregate([("timestamp", "max")])
+    return tuple(ChannelTimestamp(row["source"], row["channel"], row["timestamp_max"]) for row in largest.to_pylist())
+
+
+def time_of_emitted(timestamps: Sequence[int | None] | None, count: int, is_early: bool) -> pa.StructArray:
+    """The column for so many rows that an operator emits, with these timestamps or with none."""
+    times = pa.nulls(count, pa.int64()) if timestamps is None else pa.array(timestamps, pa.int64())
+    nulls, early = pa.nulls(count, pa.string()), pa.array([is_early] * count, pa.bool_())
+    return pa.StructArray.from_arrays([times, nulls, nulls, early], fields=_ARROW_FIELDS)
+
+
+KEY_GROUP_COLUMN: Final = "__statebackend_key_group"
+KEY_COLUMN_PREFIX: Final = "__statebackend_key_"
+
+_ROWS_AT_ONCE: Final = 1 << 17
+_BYTES_AT_ONCE: Final = 16 << 20
+"""How much is put together; a batch that Spark sends may have more."""
+
+
+@frozen
+class InputColumns:
+    """Which columns of an input are the record, and which its key; goes to the workers.
+
+    An input that is broadcast has no key, and its rows no key groups. ``has_time`` says whether the column of event
+    time is beside them.
+    """
+
+    record: tuple[str, ...]
+    key: tuple[str, ...]
+    has_time: bool = False
+
+
+class InputReader:
+    """The batches of one input of one task; ``place`` is how errors call it."""
+
+    def __init__(self, columns: InputColumns, place: str) -> None:
+        self._columns = columns
+        self._record_names = list(columns.record)
+        self._place = place
+        self._rows: RowReader | None = None
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether its records have keys."""
+        return bool(self._columns.key)
+
+    def batches(self, batch: pa.RecordBatch) -> Iterator[ArrowBatch]:
+        """The rows that are early, if there are, and the others; reads their times and nothing else yet."""
+        if not self._columns.has_time:
+            yield ArrowBatch(self, batch)
+            return
+        for part, time in split_by_time(batch):
+            yield ArrowBatch(self, part, time.timestamps, time.channel_timestamps, time.is_early)
+
+    def records(self, batch: pa.RecordBatch) -> Sequence[Any]:
+        """The records of a batch as rows; raises as `RowReader.rows`."""
+        columns = batch.select(self._record_names)
+        if self._rows is None:
+            self._rows = spark_row_reader(columns.schema, self._place)
+        return self._rows.rows(columns)
+
+    def keys(self, batch: pa.RecordBatch) -> Sequence[Any]:
+        """The keys of a batch; raises `NullKeyError`."""
+        if not self.has_keys:
+            return ()
+        keys = keys_of_columns(self.key_columns(batch))
+        check_keys(self._place, keys, len(self._columns.key) > 1)
+        return keys
+
+    def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """The columns of the key of a batch."""
+        return [batch.column(name) for name in self._columns.key]
+
+
+def put_together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: what an operator does once for a batch is done less often.
+
+    Spark sends ten thousand rows at a time if not told otherwise. A key that comes four times in an epoch then comes
+    hardly twice in a batch of them.
+    """
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if held and (rows + batch.num_rows > _ROWS_AT_ONCE or size + batch.nbytes > _BYTES_AT_ONCE):
+            yield pa.concat_batches(held)
+            held, rows, size = [], 0, 0
+        if batch.num_rows:
+            held.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+    if held:
+        yield pa.concat_batches(held)
+
+
+@frozen
+class ArrowBatch:
+    """An `InputBatch` over an Arrow batch, which is in ``columns``."""
+
+    reader: InputReader
+    columns: pa.RecordBatch
+    timestamps: Sequence[int | None] | None = None
+    channel_timestamps: Collection[ChannelTimestamp] = ()
+    is_early: bool = False
+
+    @property
+    def places(self) -> BatchPlaces | None:
+        keys = self.reader.key_columns(self.columns)
+        if self.timestamps is None or not keys or any(column.null_count for column in keys):
+            return None
+        key_groups, timestamps = self.columns.column(KEY_GROUP_COLUMN), timestamps_of(self.columns)
+        return BatchPlaces(keys, key_groups, timestamps, self._objects_of)
+
+    def _objects_of(self, mask: pa.Array) -> ObjectBatch:
+        columns, reader = self.columns.filter(mask), self.reader
+        key_groups = column_values(columns.column(KEY_GROUP_COLUMN))
+        timestamps = column_values(timestamps_of(columns))
+        return ObjectBatch(reader.records(columns), reader.keys(columns), key_groups, timestamps)
+
+    @property
+    def records(self) -> Sequence[Any]:
+        return self.reader.records(self.columns)
+
+    @property
+    def keys(self) -> Sequence[Any]:
+        return self.reader.keys(self.columns)
+
+    @property
+    def key_groups(self) -> Sequence[int]:
+        return column_values(self.columns.column(KEY_GROUP_COLUMN)) if self.reader.has_keys else ()

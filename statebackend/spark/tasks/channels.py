@@ -1,0 +1,168 @@
+"""How the tasks of a run tell the driver what they acknowledge: by an accumulator of Spark's, beside their rows.
+
+What a task adds comes with the result of the task, so what failed adds nothing, and when an action has returned all of
+its tasks have been heard. Spark hears a task once more if it had to run it again for rows that were lost; that is for
+the coordinator to judge, by the state that both came to.
+
+An epoch hears its own tasks alone: what comes late, of an epoch that is over, is forgotten.
+
+The connection over which Spark gives a Python worker its rows: what is on the way is asked for at once.
+
+Spark writes a task's function, its rows and their end in several small pieces, and leaves Nagle's algorithm on: a small
+piece waits until the one before it is acknowledged. Linux puts an acknowledgement off for some 40 ms while the receiver
+has nothing to say, and a worker has nothing to say before its rows are there. One that acknowledges of its own accord
+as it begins has them at once. In an epoch of few rows these 40 ms were a fifth of all.
+
+(Nagle: RFC 896. Delayed acknowledgements: RFC 1122, 4.2.3.2. ``TCP_QUICKACK``: tcp(7).)
+
+How the tasks of a run tell how far they are, by an accumulator of Spark's.
+
+Spark brings what a Python task adds to an accumulator when the task has ended, and not before. So what is told is told
+task by task: of each state the last notice of its restore, of its migration, or of its part of a savepoint, as soon as
+the task has succeeded. Of a job of many subtasks that is progress; of one, it is the end.
+
+PySpark keeps every accumulator for good. So that of a run knows its channel by a weak reference only: a run that nobody
+has any more is not kept by what its tasks might have told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from pyspark import SparkContext
+from pyspark.accumulators import Accumulator, AccumulatorParam
+
+from statebackend.state.progress import Progress, ProgressListener, no_progress
+
+__all__ = [
+    "AcknowledgementChannel",
+    "AcknowledgementSender",
+    "ProgressChannel",
+    "ProgressSender",
+    "acknowledge_what_has_come",
+]
+
+
+_OPEN_FILES = "/proc/self/fd"
+
+
+def acknowledge_what_has_come() -> None:
+    """Acknowledges what has come over the connections of this process within its host.
+
+    PySpark names the connection of a worker nowhere, so every one that may be it is told; nothing but that changes for
+    the others. Does nothing where the system has no such option or no list of open files, and where the program has
+    set a default timeout, with which Python makes every socket that it touches one that does not block: the rows come
+    all the same.
+    """
+    option = getattr(socket, "TCP_QUICKACK", None)
+    if option is None or socket.getdefaulttimeout() is not None or not os.path.isdir(_OPEN_FILES):
+        return
+    for name in os.listdir(_OPEN_FILES):
+        # A file that was closed since, or a socket that is not connected.
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                _acknowledge(int(name), option)
+
+
+def _acknowledge(descriptor: int, option: int) -> None:
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM
+        if is_tcp and connection.getsockname()[0] == connection.getpeername()[0]:
+            connection.setsockopt(socket.IPPROTO_TCP, option, 1)
+
+
+_Told = list[Progress]
+
+
+class _Telling(AccumulatorParam[_Told]):
+    """Collects in a task; on the driver it hands on what comes, and keeps nothing."""
+
+    def __init__(self, channel: weakref.ref[ProgressChannel] | None) -> None:
+        self._channel = channel
+
+    def __reduce__(self) -> tuple[Callable[[None], _Telling], tuple[None]]:
+        # The channel stays on the driver.
+        return _Telling, (None,)
+
+    def zero(self, value: _Told) -> _Told:
+        return []
+
+    def addInPlace(self, value1: _Told, value2: _Told) -> _Told:  # noqa: N802
+        if self._channel is None:
+            value1.extend(value2)
+            return value1
+        channel = self._channel()
+        if channel is not None:
+            for one in value2:
+                channel.listener(one)
+        return []
+
+
+class ProgressSender:
+    """The tasks' end; picklable, and small."""
+
+    def __init__(self, accumulator: Accumulator[_Told]) -> None:
+        self._accumulator = accumulator
+
+    def send(self, progress: Progress) -> None:
+        """Lets the driver know of an operation that is done when the task has succeeded; others are left out."""
+        if progress.is_done:
+            self._accumulator.add([progress])
+
+
+class ProgressChannel:
+    """The driver's end; one for a run. ``listener`` is called on a thread of Spark's, and must raise nothing."""
+
+    def __init__(self, context: SparkContext, listener: ProgressListener = no_progress) -> None:
+        self.listener = listener
+        accumulator: Any = context.accumulator([], _Telling(weakref.ref(self)))
+        self.sender = ProgressSender(accumulator)
+
+
+Sent = tuple[int, bytes]
+"""The id of an epoch, and an encoded acknowledgement."""
+
+
+class _Collecting(AccumulatorParam[list[Sent]]):
+    def zero(self, value: list[Sent]) -> list[Sent]:
+        return []
+
+    def addInPlace(self, value1: list[Sent], value2: list[Sent]) -> list[Sent]:  # noqa: N802
+        value1.extend(value2)
+        return value1
+
+
+_COLLECTING: Final = _Collecting()
+
+
+class AcknowledgementSender:
+    """The tasks' end; picklable, and small."""
+
+    def __init__(self, accumulator: Accumulator[list[Sent]]) -> None:
+        self._accumulator = accumulator
+
+    def send(self, epoch_id: int, encoded: bytes) -> None:
+        """Lets the driver know when the task has succeeded."""
+        self._accumulator.add([(epoch_id, encoded)])
+
+
+class AcknowledgementChannel:
+    """The driver's end; one for a run. Spark keeps an accumulator for good, so it is left empty."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._accumulator: Any = context.accumulator([], _COLLECTING)
+        self.sender = AcknowledgementSender(self._accumulator)
+
+    def take(self, epoch_id: int) -> Sequence[bytes]:
+        """What the tasks of the epoch have sent since the last call, in the order in which they ended."""
+        received: list[Sent] = self._accumulator.value
+        count = len(received)
+        # Tasks of before may be heard at any time, on another thread.
+        taken, received[:count] = received[:count], []
+        return [encoded for sent_in, encoded in taken if sent_in == epoch_id]

@@ -1,0 +1,173 @@
+"""Pickles of what belongs to a program, for processes that have not imported it.
+
+A class of ``__main__``, of a notebook or of a function travels by value: unpickling makes it anew, or finds the one
+that the process has of it. Where cloudpickle, which does that, is not enough:
+
+* It makes the class in any case, and drops it where the process has one. A snapshot class that was dropped would stand
+  for its location from then on, without anything in it; here the one that is given out does.
+* A class inside another arrives under its bare name. Records and snapshots are stored under the qualified one.
+
+What the program registered on the driver, for workers that never imported its modules.
+
+Stored state names the classes that read it back. The driver knows them, for the program has imported their modules; a
+worker reads restored state before the user's function has asked for anything. So what the driver knows goes along: for
+each name the module to import when it is met, and the class itself where there is no module to import, as for those of
+``__main__``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from attrs import frozen
+from pyspark import cloudpickle
+
+from snapshots.envelope import known_snapshot_classes, register_snapshot
+from snapshots.permitted_modules import (
+    allow_snapshot_modules,
+    allowed_snapshot_modules,
+    declare_snapshot_modules,
+    declare_unavailable_snapshots,
+)
+from snapshots.type_serializer_snapshot import (
+    TypeSerializerSnapshot,
+    define_snapshot_class,
+    without_defining_snapshot_classes,
+)
+from statebackend.streaming.errors import MissingModuleError, cited
+
+__all__ = ["pickled", "unpickled"]
+
+
+def pickled(value: Any) -> bytes:
+    """The pickle of a value, by value for what belongs to no module that is imported; raises what cloudpickle does."""
+    with io.BytesIO() as file:
+        _ProgramPickler(file).dump(value)  # type: ignore[no-untyped-call]
+        return file.getvalue()
+
+
+def unpickled(data: bytes) -> Any:
+    """What was pickled; raises `ModuleNotFoundError` for a module that is not here."""
+    return pickle.loads(data)
+
+
+class _ProgramPickler(cloudpickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = super().reducer_override(obj)  # type: ignore[no-untyped-call]
+        if not isinstance(obj, type) or not isinstance(reduced, tuple) or len(reduced) < _PARTS_OF_A_CLASS:
+            return reduced
+        make, arguments, *rest = reduced
+        return _made_class, (obj.__qualname__, make, arguments), *rest
+
+
+_PARTS_OF_A_CLASS = 6
+"""What is made first and filled then, by a function of its own; other classes are found by their names."""
+
+
+def _made_class(qualified_name: str, make: Callable[..., type[Any]], arguments: tuple[Any, ...]) -> type[Any]:
+    """The class that the process has of that pickle, or a new one, which is filled behind this."""
+    with without_defining_snapshot_classes():
+        made = make(*arguments)
+    made.__qualname__ = qualified_name
+    if issubclass(made, TypeSerializerSnapshot):
+        define_snapshot_class(made)
+    return made
+
+
+@frozen
+class ProgramModules:
+    """The snapshot classes of a program: names and modules, and pickles of those that belong to no module.
+
+    ``unavailable`` are the names of classes that cannot be pickled, with the reason; ``allowed`` are the modules that
+    the program allows to be imported for what it reads.
+    """
+
+    allowed: frozenset[str]
+    modules: Mapping[str, str]
+    pickles: Mapping[tuple[str, ...], bytes]
+    unavailable: Mapping[str, str]
+
+    @classmethod
+    def of_this_process(cls) -> ProgramModules:
+        """What this process knows now."""
+        modules: dict[str, str] = {}
+        pickles: dict[tuple[str, ...], bytes] = {}
+        unavailable: dict[str, str] = {}
+        for snapshot_class, names in known_snapshot_classes().items():
+            if _is_importable(snapshot_class):
+                modules.update(dict.fromkeys(names, snapshot_class.__module__))
+                continue
+            try:
+                pickles[names] = pickled(snapshot_class)
+            except Exception as error:
+                unavailable.update(dict.fromkeys(names, f"it cannot be sent to the workers: {cited(error, 200)}"))
+        return cls(allowed_snapshot_modules(), modules, pickles, unavailable)
+
+    def install(self) -> None:
+        """Makes them known in this process; imports nothing yet."""
+        allow_snapshot_modules(*self.allowed)
+        declare_snapshot_modules(self.modules)
+        unavailable = dict(self.unavailable)
+        for names, class_pickle in self.pickles.items():
+            unavailable.update(_register_pickled(names, class_pickle))
+        declare_unavailable_snapshots(unavailable)
+
+
+@contextlib.contextmanager
+def naming_missing_modules(where: str) -> Iterator[None]:
+    """Turns an error that comes of a module missing on this worker into one that says how to bring it there."""
+    try:
+        yield
+    except Exception as error:
+        missing = _missing_module(error)
+        if missing is None or isinstance(error, MissingModuleError):
+            raise
+        raise MissingModuleError(
+            f"{where}: the module {missing!r} is not on this worker ({type(error).__name__}: {error}). Send it along "
+            f"with spark.sparkContext.addPyFile(...) or spark-submit --py-files, install it on all executors, or put "
+            f"its directory on their PYTHONPATH (spark.executorEnv.PYTHONPATH)"
+        ) from error
+
+
+def _register_pickled(names: tuple[str, ...], class_pickle: bytes) -> Mapping[str, str]:
+    """Registers a class under its names; gives the reason for each if that is not possible.
+
+    That is no error by itself: most classes that a program knows are in no state of its job.
+    """
+    try:
+        register_snapshot(names[0], aliases=names[1:])(unpickled(class_pickle))
+    except Exception as error:
+        return dict.fromkeys(names, f"it cannot be unpickled here: {cited(error, 200)}")
+    return {}
+
+
+def _missing_module(error: BaseException | None) -> str | None:
+    # Causes of what users and libraries raise may go in a circle.
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            return error.name
+        seen.add(id(error))
+        error = error.__cause__
+    return None
+
+
+def _is_importable(kind: type[object]) -> bool:
+    """Whether another process finds the class by importing its module, as far as this one can tell."""
+    if kind.__module__ == "__main__" or _travels_by_value(kind.__module__):
+        return False
+    found: object = sys.modules.get(kind.__module__)
+    for part in kind.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is kind
+
+
+def _travels_by_value(module: str) -> bool:
+    by_value = cloudpickle.list_registry_pickle_by_value()  # type: ignore[no-untyped-call]
+    parts = module.split(".")
+    return any(".".join(parts[:length]) in by_value for length in range(1, len(parts) + 1))

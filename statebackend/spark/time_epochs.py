@@ -1,0 +1,223 @@
+"""Epochs without records: begun when time has something to do and Spark brings no batch.
+
+Spark calls when there are records. Timers and silence of sources must not wait for them, so a thread of our own waits
+for the next time at which there is something to do, and begins an epoch then. A batch that comes meanwhile has
+precedence, since it fires what is due as well; `statebackend.spark.time_epochs` says how long it is waited for.
+
+With the triggers ``availableNow`` and ``once`` Spark brings batches until it has no more. What is due then fires in
+epochs behind the last one, when the query has ended.
+
+An epoch without records runs in the job group of the query, so that it is cancelled with it, and on a copy of the
+session as it was when the job began, which is what Spark gives a query. If one fails the query is ended.
+
+When an epoch without records may begin, for an engine that brings batches on its own.
+
+A batch fires what is due as well, so an epoch of its own behind every batch would only double what a busy job costs.
+Whether another batch follows is not known. So
+
+    the trigger leaves room for one                     it begins at once
+    the trigger leaves none, or there is no interval    it begins when as much time has gone by as it costs, if no batch
+                                                        has come by then: a job that is busy never pays, one that is not
+                                                        waits no longer than twice what it must (as one who rents skis
+                                                        before buying)
+    behind an epoch without records                     when the trigger would bring the next batch, so that there is
+                                                        one in an interval, however dense timers are
+
+No clock here: times are those of a monotonic clock of the caller's, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from statebackend.checkpoint.fs.retries import steady_ms
+from statebackend.spark.epoch_driver import EpochDriver
+from statebackend.spark.session import cloned_session, streaming_errors_unlogged
+from statebackend.streaming.errors import EpochError
+
+__all__ = ["EmptyBatch", "EpochPacing", "TimeEpochs"]
+
+
+_MOST_FIRST_COST_MS: Final = 1000
+"""The cost of an epoch without records is that of the last one; of the first, that of the batch, and at most this."""
+
+
+class EpochPacing:
+    """See the module; ``interval_ms`` is that of the trigger, 0 if batches come as fast as they can."""
+
+    def __init__(self, interval_ms: int) -> None:
+        self._interval_ms = interval_ms
+        self._cost_ms: int | None = None
+        self.earliest_ms: int | None = None
+        """When an epoch without records may begin; None before the first epoch: at once."""
+
+    def batch_ended(self, began_ms: int, ended_ms: int) -> None:
+        """An epoch with a batch has run."""
+        cost_ms = min(ended_ms - began_ms, _MOST_FIRST_COST_MS) if self._cost_ms is None else self._cost_ms
+        has_room = ended_ms + cost_ms <= began_ms + self._interval_ms
+        self.earliest_ms = ended_ms if has_room else ended_ms + cost_ms
+
+    def time_epoch_ended(self, began_ms: int, ended_ms: int) -> None:
+        """An epoch without records has run."""
+        self._cost_ms = ended_ms - began_ms
+        self.earliest_ms = max(ended_ms, began_ms + self._interval_ms)
+
+
+_LONGEST_WAIT_S: Final = 60.0
+"""A clock that was set forward is noticed after so long."""
+
+_ENDING_TRIGGERS: Final = ("availableNow", "once")
+
+
+class EmptyBatch:
+    """Makes the frames of epochs without records: those of a batch that is empty."""
+
+    def __init__(self, spark: SparkSession, schema: StructType) -> None:
+        self._spark = cloned_session(spark)
+        self._schema = schema
+
+    def __call__(self) -> DataFrame:
+        """A frame without rows, of no partition: Spark computes nothing for it."""
+        session: Any = self._spark
+        schema = session._jsparkSession.parseDataType(self._schema.json())
+        rows = session._jvm.java.util.ArrayList()
+        return DataFrame(session._jsparkSession.createDataFrame(rows, schema), session)
+
+
+class TimeEpochs:
+    """Those of one run, from the start of its query on."""
+
+    def __init__(
+        self, spark: SparkSession, driver: EpochDriver, query: StreamingQuery, trigger: Mapping[str, Any]
+    ) -> None:
+        self._spark = spark
+        self._driver = driver
+        self._query = query
+        self._is_ending = any(trigger.get(name) for name in _ENDING_TRIGGERS)
+        self._is_draining = False
+        self._is_over = False
+        self._pacing = EpochPacing(0 if self._is_ending else _interval_ms(spark, trigger))
+        self._news = threading.Event()
+        self.thread: threading.Thread | None = None
+        if not self._is_ending:
+            driver.at_news = self._news.set
+            self.thread = threading.Thread(target=self._run, name="time of a job", daemon=True)
+            self.thread.start()
+
+    def run_due(self) -> None:
+        """Runs what is due now, at once; raises what makes it fail."""
+        driver = self._driver
+        with driver.exclusively(), self._in_group():
+            now_ms = driver.clock()
+            while (due_ms := driver.next_time_epoch_ms()) is not None and due_ms <= now_ms:
+                driver.run_time_epoch()
+
+    def query_ended(self) -> None:
+        """Ends the run behind its query: fires what is due if all is read, unless somebody drains the job.
+
+        May be called again; waits for what is running. What fails is in `EpochDriver.failure`.
+        """
+        with self._driver.exclusively():
+            if self._is_draining:
+                return
+            with contextlib.suppress(Exception):
+                failure = self._query.exception()
+                if self._is_ending and failure is None:
+                    self.run_due()
+                elif failure is not None:
+                    # A source that failed between two epochs, perhaps.
+                    self._driver.query_failed(failure)
+            self.close()
+
+    def announce_drain(self) -> None:
+        """Keeps the run for `drain` although its query may end before."""
+        with self._driver.exclusively():
+            if self._driver.is_closed:
+                failure = self._driver.failure
+                raise failure or EpochError(
+                    "the job has ended, and cannot be drained any more: start it again without availableNow, and stop "
+                    "it with drain=True"
+                )
+            self._is_draining = True
+
+    def drain(self) -> None:
+        """Runs an epoch at the end of event time; raises what makes it fail."""
+        with self._in_group():
+            self._driver.drain()
+
+    def close(self) -> None:
+        """Begins no epoch any more, and ends the run; may be called again."""
+        self._is_over = True
+        self._news.set()
+        self._driver.close()
+
+    def _run(self) -> None:
+        try:
+            with self._in_group():
+                while not self._is_over:
+                    self._news.clear()
+                    self._news.wait(self._turn())
+        except Exception:
+            # The driver remembers it. A session that was stopped has ended the query itself.
+            with contextlib.suppress(Exception), streaming_errors_unlogged(self._spark):
+                self._query.stop()
+
+    def _turn(self) -> float | None:
+        """Runs an epoch if it is time for one; the seconds until it may be, None if that depends on news."""
+        driver = self._driver
+        with driver.exclusively():
+            self._learn_of_batches()
+            due_ms = driver.next_time_epoch_ms()
+            if due_ms is None or self._is_over or driver.has_batch_waiting:
+                return None
+            left_ms = due_ms - driver.clock()
+            if self._pacing.earliest_ms is not None:
+                left_ms = max(left_ms, self._pacing.earliest_ms - steady_ms())
+            if left_ms > 0:
+                return min(left_ms / 1000, _LONGEST_WAIT_S)
+            began_ms = steady_ms()
+            driver.run_time_epoch()
+            self._pacing.time_epoch_ended(began_ms, steady_ms())
+            return 0.0
+
+    def _learn_of_batches(self) -> None:
+        batch, self._driver.last_batch = self._driver.last_batch, None
+        if batch is not None:
+            self._pacing.batch_ended(*batch)
+
+    @contextlib.contextmanager
+    def _in_group(self) -> Iterator[None]:
+        """Within the block, the jobs of this thread are those of the query."""
+        with _job_group(self._spark.sparkContext, str(self._query.runId)):
+            yield
+
+
+@contextlib.contextmanager
+def _job_group(context: SparkContext, group: str) -> Iterator[None]:
+    names = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+    before = {name: context.getLocalProperty(name) for name in names}
+    context.setJobGroup(group, "an epoch without records", interruptOnCancel=True)
+    try:
+        yield
+    finally:
+        # A session that was stopped has nothing to go back to.
+        with contextlib.suppress(Py4JError, ConnectionError, AttributeError):
+            for name, value in before.items():
+                context.setLocalProperty(name, value)  # type: ignore[arg-type]
+
+
+def _interval_ms(spark: SparkSession, trigger: Mapping[str, Any]) -> int:
+    text = trigger.get("processingTime")
+    if not text:
+        return 0
+    jvm: Any = spark.sparkContext._jvm
+    return int(jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime(text).intervalMs())

@@ -1,0 +1,221 @@
+"""The canonical form of keyed state: rows of bytes that every backend can read, kept in Parquet.
+
+    row := key_group int32, key binary, namespace binary, user_key binary or null, value binary or null
+
+Rows are sorted by (key group, key, namespace, user key), as bytes. The value is what the storage serializer of the
+state writes: a value; one map entry's value, which may be null in itself (a flag byte goes first); a chunk of list
+elements. A list may take several rows, in order. In a savepoint ``value`` is never null. In an increment a null value
+says that something is gone: with a user key, that entry; without, everything under that key and namespace.
+
+The file's key-value metadata holds ``statebackend.format`` = ``1``.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from statebackend.state.errors import StateRestoreError
+from statebackend.state.key_groups import KeyGroupRange
+from statebackend.state.parquet_bounds import MAX_ROW_GROUP_ROWS, BoundedParquetFile, check_written
+
+FORMAT_KEY: Final = b"statebackend.format"
+FORMAT: Final = b"1"
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("key_group", pa.int32(), nullable=False),
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("namespace", pa.binary(), nullable=False),
+        pa.field("user_key", pa.binary()),
+        pa.field("value", pa.binary()),
+    ],
+    metadata={FORMAT_KEY: FORMAT},
+)
+
+BATCH_ROWS: Final = MAX_ROW_GROUP_ROWS
+"""The most rows of a batch and a row group."""
+
+BATCH_BYTES: Final = 16 << 20
+"""The bytes of keys and values from which on a batch and a row group end; what is larger by itself is one of its own.
+
+With `BATCH_ROWS` it bounds the memory of reading and writing."""
+
+Address = tuple[int, bytes, bytes]
+"""Where the state of a key is: key group, and the bytes of key and namespace."""
+
+CanonicalRow = tuple[int, bytes, bytes, "bytes | None", "bytes | None"]
+"""Key group, key, namespace, user key, value."""
+
+
+class CanonicalBatch(NamedTuple):
+    """Rows as columns of equal length."""
+
+    key_groups: list[int]
+    keys: list[bytes]
+    namespaces: list[bytes]
+    user_keys: list[bytes | None]
+    values: list[bytes | None]
+
+    @classmethod
+    def empty(cls) -> CanonicalBatch:
+        """A batch to append to."""
+        return cls([], [], [], [], [])
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> CanonicalBatch:
+        """The rows of a batch of Arrow that has all columns."""
+        return cls(*(batch.column(name).to_pylist() for name in SCHEMA.names))
+
+    def append(self, key_group: int, key: bytes, namespace: bytes, user_key: bytes | None, value: bytes | None) -> None:
+        """Appends one row."""
+        self.key_groups.append(key_group)
+        self.keys.append(key)
+        self.namespaces.append(namespace)
+        self.user_keys.append(user_key)
+        self.values.append(value)
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows."""
+        return len(self.keys)
+
+    @property
+    def value_bytes(self) -> int:
+        """The bytes of all values together."""
+        return sum(len(value) for value in self.values if value is not None)
+
+
+def batches_of(rows: Iterable[CanonicalRow]) -> Iterator[CanonicalBatch]:
+    """The rows in batches of bounded size, in rows and in bytes."""
+    chunk: list[CanonicalRow] = []
+    size_bytes = 0
+    for row in rows:
+        _, key, namespace, user_key, value = row
+        chunk.append(row)
+        size_bytes += len(key) + len(namespace)
+        if user_key is not None:
+            size_bytes += len(user_key)
+        if value is not None:
+            size_bytes += len(value)
+        if size_bytes >= BATCH_BYTES or len(chunk) >= BATCH_ROWS:
+            yield _columns(chunk)
+            chunk, size_bytes = [], 0
+    if chunk:
+        yield _columns(chunk)
+
+
+def _columns(rows: list[CanonicalRow]) -> CanonicalBatch:
+    return CanonicalBatch(*(list(column) for column in zip(*rows, strict=True)))
+
+
+def write_canonical(target: str | pa.NativeFile, batches: Iterable[CanonicalBatch]) -> int:
+    """Writes a Parquet file of canonical rows to a local path or an open file; returns the number of rows."""
+    return write_canonical_columns(target, (pa.record_batch(list(batch), schema=SCHEMA) for batch in batches))
+
+
+def write_canonical_columns(target: str | pa.NativeFile, batches: Iterable[pa.RecordBatch]) -> int:
+    """As `write_canonical`, of batches of Arrow with the columns of `SCHEMA`, each of which becomes a row group.
+
+    It is for the caller to keep them within `BATCH_ROWS` and `BATCH_BYTES`.
+    """
+    rows = 0
+    written: list[pq.FileMetaData] = []
+    with pq.ParquetWriter(
+        target,
+        SCHEMA,
+        compression="zstd",
+        write_statistics=["key_group"],
+        write_page_checksum=True,
+        metadata_collector=written,
+    ) as writer:
+        for batch in batches:
+            rows += batch.num_rows
+            writer.write_batch(batch, row_group_size=BATCH_ROWS)
+    check_written(written[0])
+    return rows
+
+
+def encoded_canonical(batches: Iterable[CanonicalBatch]) -> tuple[bytes, int]:
+    """The bytes of a Parquet file of canonical rows, and the number of rows."""
+    target = pa.BufferOutputStream()
+    rows = write_canonical(target, batches)
+    return target.getvalue().to_pybytes(), rows
+
+
+def read_canonical(path: str, key_groups: KeyGroupRange, content: bytes | None = None) -> Iterator[CanonicalBatch]:
+    """The rows of a Parquet file whose key group is in the range; skips row groups that hold none.
+
+    The file is the local one at ``path``, or ``content`` if that is given, which ``path`` then names in messages.
+    Raises `StateRestoreError`, naming the file, for anything that is not canonical rows.
+    """
+    source = path if content is None else pa.BufferReader(content)
+    for batch in read_canonical_columns(path, source, (key_groups,)):
+        yield CanonicalBatch.of(batch)
+
+
+def read_canonical_columns(
+    path: str,
+    source: str | pa.NativeFile,
+    key_groups: Sequence[KeyGroupRange],
+    columns: Sequence[str] = SCHEMA.names,
+    *,
+    checks_pages: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file whose key group is in one of the ranges, as batches of Arrow with these columns.
+
+    ``columns`` always include the key group; pages of other columns are not read. ``path`` names the file in messages.
+    With ``checks_pages`` each page is compared with its own checksum, for who has not compared the whole file; those of
+    release 0.1 have none. Raises as `read_canonical`.
+    """
+    try:
+        with BoundedParquetFile(source, checks_pages=checks_pages) as file:
+            metadata = file.schema.metadata or {}
+            if metadata.get(FORMAT_KEY) != FORMAT or not file.has_columns_of(SCHEMA):
+                raise StateRestoreError(f"{path} does not hold canonical state of format {FORMAT.decode()}")
+            for row_group, held in _row_groups_from(file, min(one.start for one in key_groups)):
+                wanted = [one for one in key_groups if held.overlaps(one)]
+                is_wanted_whole = any(one.contains_range(held) for one in wanted)
+                for batch in file.batches(row_group, columns, BATCH_ROWS, BATCH_BYTES) if wanted else ():
+                    selected = batch if is_wanted_whole else rows_inside(batch, wanted)
+                    if selected.num_rows:
+                        yield selected
+                if all(one.end < held.start for one in key_groups):
+                    return
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise StateRestoreError(f"{path} cannot be read as canonical state: {error}") from error
+
+
+def rows_inside(batch: pa.RecordBatch, key_groups: Sequence[KeyGroupRange]) -> pa.RecordBatch:
+    """The rows whose key group is in one of the ranges."""
+    held = batch.column("key_group")
+    inside = [pc.and_(pc.greater_equal(held, one.start), pc.less_equal(held, one.end)) for one in key_groups]
+    return batch.filter(functools.reduce(pc.or_, inside))
+
+
+def _row_groups_from(file: BoundedParquetFile, key_group: int) -> Iterator[tuple[int, KeyGroupRange]]:
+    """The row groups that may have rows of this key group or a later one, each with the key groups that it has."""
+    held = functools.cache(functools.partial(_held_key_groups, file))
+    filled = [index for index in range(file.metadata.num_row_groups) if file.rows_of_group(index)]
+    # Rows are sorted by key group: of a file with thousands of row groups, a few have to be looked at.
+    begin = bisect.bisect_left(filled, key_group, key=lambda index: held(index).end) if key_group else 0
+    return ((index, held(index)) for index in filled[begin:])
+
+
+def _held_key_groups(file: BoundedParquetFile, row_group: int) -> KeyGroupRange:
+    """From the first to the last key group that a row group with rows has rows of."""
+    # Statistics would do, but the library ends the process when it is asked for those of a damaged file. The column
+    # itself takes next to nothing: its values repeat.
+    groups = file.column(row_group, "key_group")
+    if groups.null_count:
+        raise ValueError("there are rows without a key group")
+    bounds = pc.min_max(groups).as_py()
+    if bounds["min"] is None:
+        raise ValueError("there are fewer rows than the file says")
+    return KeyGroupRange(bounds["min"], bounds["max"])

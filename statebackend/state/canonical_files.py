@@ -1,0 +1,143 @@
+"""State handles whose files are canonical Parquet: what a savepoint is made of, readable by every backend.
+
+A file of canonical rows in some store, read a batch at a time: what savepoints and heap snapshots are made of.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import pyarrow as pa
+from attrs import evolve, frozen
+
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.invariants import path_segment
+from statebackend.checkpoint.state_handles import FileHandle, KeyedStateHandle
+from statebackend.state.canonical import CanonicalBatch, read_canonical_columns, write_canonical
+from statebackend.state.key_groups import KeyGroupRange
+from statebackend.state.keyed_state_backend import KeyedStateBackend
+from statebackend.state.private_directory import scratch_directory
+from statebackend.state.progress import Operation, ProgressListener, StateProgress, no_progress
+from statebackend.state.state_meta import CANONICAL_BACKEND, StateFile, encode_meta
+from statebackend.state.ttl import kept_batches
+
+READ_AT_ONCE_BYTES: Final = 4 << 20
+"""Files up to this size are read in memory; of larger ones a batch at a time is."""
+
+
+@frozen
+class CanonicalFile:
+    """A file that rows are read from, and the store it is in."""
+
+    file_system: CheckpointFileSystem
+    handle: FileHandle
+
+    def batches(self, key_groups: KeyGroupRange, local_directory: str) -> Iterator[CanonicalBatch]:
+        """The rows in the range; raises `CheckpointError`s for a missing or damaged file, which name it.
+
+        A large file goes by way of ``local_directory``, so that memory holds a batch of it and not the whole.
+        """
+        with self._verified(local_directory) as source:
+            for batch in read_canonical_columns(self._location, source, (key_groups,)):
+                yield CanonicalBatch.of(batch)
+
+    def columns(
+        self,
+        key_groups: Sequence[KeyGroupRange],
+        local_directory: str,
+        columns: Sequence[str],
+        *,
+        is_verified: bool = True,
+    ) -> Iterator[pa.RecordBatch]:
+        """These columns, the key group among them, of the rows in the ranges, as batches of Arrow; raises as `batches`.
+
+        Without ``is_verified`` a large file is not compared with its checksum, only the pages that are needed are
+        fetched, and each of them is compared with its own: for the many who read a part of one file each.
+        """
+        if is_verified or self.handle.size_bytes <= READ_AT_ONCE_BYTES:
+            with self._verified(local_directory) as source:
+                yield from read_canonical_columns(self._location, source, key_groups, columns)
+            return
+        self.file_system.verify_present([self.handle])
+        with self.file_system.open_input(self.handle.path) as file:
+            yield from read_canonical_columns(self._location, file, key_groups, columns, checks_pages=True)
+
+    @property
+    def _location(self) -> str:
+        return self.file_system.location(self.handle.path)
+
+    @contextmanager
+    def _verified(self, local_directory: str) -> Iterator[str | pa.NativeFile]:
+        """What pyarrow reads the file from, once it was found to be what its checksum says."""
+        if self.handle.size_bytes <= READ_AT_ONCE_BYTES:
+            yield pa.BufferReader(self.file_system.read_file(self.handle))
+            return
+        with scratch_directory(local_directory) as directory:
+            copy = os.path.join(directory, "rows.parquet")
+            self.file_system.download(self.handle, copy)
+            yield copy
+
+
+CANONICAL_SUFFIX: Final = ".parquet"
+
+
+def export_canonical_handle(
+    backend: KeyedStateBackend,
+    file_system: CheckpointFileSystem,
+    directory: str,
+    part: str,
+    state_id: str,
+    *,
+    scratch_directory: str | None = None,
+    progress: ProgressListener = no_progress,
+) -> tuple[KeyedStateHandle, dict[str, int]]:
+    """Writes all states of a backend, registered or not, as Parquet files.
+
+    The files are ``<directory>/<state>/<part>.parquet`` with the state's name escaped as in a URL (`path_segment`); the
+    second result is the number of rows of each state. A state without entries has no file. What has expired is left out
+    (`KeyedStateBackend.row_filter`). Files are made in ``scratch_directory``, by default that of the system, one at a
+    time. ``progress`` hears how far each state is.
+    """
+    files: list[FileHandle] = []
+    files_by_state: dict[str, tuple[StateFile, ...]] = {}
+    rows_by_state: dict[str, int] = {}
+    with tempfile.TemporaryDirectory(prefix="statebackend-export-", dir=scratch_directory) as local_directory:
+        for state in backend.current_meta().states:
+            local = os.path.join(local_directory, "part" + CANONICAL_SUFFIX)
+            row_filter = backend.row_filter(state.name)
+            told = StateProgress(progress, Operation.SAVEPOINT, backend.parameters.operator_uid, state.name)
+            batches = kept_batches(row_filter, backend.export_state(state.name))
+            rows = write_canonical(local, _counted(batches, told))
+            rows_by_state[state.name] = rows
+            references: tuple[StateFile, ...] = ()
+            if rows:
+                target = f"{directory}/{path_segment(state.name)}/{part}{CANONICAL_SUFFIX}"
+                references = (StateFile(len(files), state_id),)
+                files.append(file_system.upload(local, target))
+                told.add(size_bytes=files[-1].size_bytes)
+            told.done()
+            os.unlink(local)
+            files_by_state[state.name] = references
+    # Taken after the rows were written, for serializers that learn from what they write.
+    meta = backend.current_meta()
+    states = tuple(state.with_files(files_by_state[state.name]) for state in meta.states)
+    key_groups = backend.key_group_range
+    handle = KeyedStateHandle(
+        state_id,
+        CANONICAL_BACKEND,
+        key_groups.start,
+        key_groups.end,
+        encode_meta(evolve(meta, states=states)),
+        tuple(files),
+    )
+    return handle, rows_by_state
+
+
+def _counted(batches: Iterable[CanonicalBatch], told: StateProgress) -> Iterator[CanonicalBatch]:
+    for batch in batches:
+        yield batch
+        told.add(batch.row_count)

@@ -1,0 +1,189 @@
+"""What a type checker is told of the default of a value state: that it is of the state's type.
+
+A checker that is given ``int`` and ``"x"`` for one type variable settles for ``object``, which both are. Type variables
+that ``object`` is no value of leave it no way out, so ``ValueStateDescriptor("count", int, default="x")`` is an error.
+For a type that is none of these, pass its serializer: ``serializer_for(Hint)``.
+
+What every descriptor has: a name, a kind, and serializers by *role*. The kinds' own are in `statebackend.state`.
+
+A descriptor is what an operator registers in ``open()``; its name is unique within the operator. A serializer may be
+given as one or as a type hint (`serializer_for`). From the user's serializers follow the *storage* serializer, which
+writes one stored entry of the state: what that is says the kind (`StoredKind`).
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
+
+from attrs import field, frozen
+
+from snapshots.composite import CompositeTypeSerializerSnapshot
+from snapshots.envelope import snapshot_to_bytes
+from snapshots.errors import StateFormatError, shown
+from statebackend.state.errors import StateRegistrationError
+from typeserializers.containers.converting import ConvertingSerializer
+from typeserializers.kernel.serializer_inference import serializer_for
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.records.record_serializer import AttrsSerializer
+from typeserializers.times.python_times import PythonDateTimeSerializer
+
+if TYPE_CHECKING:
+    from types import UnionType
+    from typing import TypeAlias, _SpecialForm
+
+    TypeHint: TypeAlias = UnionType | _SpecialForm
+
+T = TypeVar("T")
+
+VALUE_ROLE: Final = "value"
+ELEMENT_ROLE: Final = "element"
+USER_KEY_ROLE: Final = "user_key"
+
+_MAX_NAME_CHARACTERS: Final = 200
+
+_LEVELS_AROUND: Final = 2
+"""How many serializers a state may put around that of its values, such as one for the time of their last access."""
+
+
+class StoredKind(ABC):
+    """A kind of whatever is stored under a name: what its rows are, apart from any store.
+
+    There is one object per kind, a global of its module: ``VALUE`` of the kind "value".
+
+    ``name`` is written to disk and frozen. ``getter`` is the method by which such a state is registered.
+    ``fixed_roles`` are the roles, with what they are to a user, whose bytes decide where an entry is stored, so that
+    they are never migrated.
+    """
+
+    name: ClassVar[str]
+    getter: ClassVar[str]
+    fixed_roles: ClassVar[Mapping[str, str]] = MappingProxyType({})
+
+    @abstractmethod
+    def storage_serializer(self, serializers: Mapping[str, TypeSerializer[Any]]) -> TypeSerializer[Any]:
+        """The serializer of one stored entry, from the serializers by role."""
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    def __reduce__(self) -> str:
+        # A kind is one object, whoever pickles or copies it: the global of its module that has its name.
+        return self.name.upper()
+
+
+def as_serializer(given: TypeSerializer[T] | type[T] | TypeHint) -> TypeSerializer[T]:
+    """A serializer as it is, or that of a type hint.
+
+    Type checkers infer the type of a descriptor from it. Hints that are no classes for them, such as ``int | str`` and
+    ``Annotated[...]``, they do not understand: annotate the variable that such a descriptor goes to.
+    Raises `UnknownTypeError` for a hint that means no serializer, `StateRegistrationError` for a serializer whose
+    snapshot cannot be written, or could not be read again.
+    """
+    serializer: TypeSerializer[T] = given if isinstance(given, TypeSerializer) else serializer_for(given)
+    try:
+        snapshot_to_bytes(serializer.snapshot_configuration(), nesting=_LEVELS_AROUND)
+    except StateFormatError as error:
+        raise StateRegistrationError(
+            f"state of {serializer.type_name:.200} could be written and never read again: {error}"
+        ) from error
+    return serializer
+
+
+def as_key_serializer(given: TypeSerializer[T] | type[T] | TypeHint) -> TypeSerializer[T]:
+    """As `as_serializer`, for the keys of a map: they have moments in UTC, so that one moment is one key."""
+    return _with_moments_in_utc(as_serializer(given))
+
+
+def _with_moments_in_utc(serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
+    if type(serializer) is PythonDateTimeSerializer:
+        return serializer if serializer.in_utc else PythonDateTimeSerializer(in_utc=True)
+    if type(serializer) is ConvertingSerializer:
+        inner = _with_moments_in_utc(serializer.inner)
+        return serializer if inner is serializer.inner else serializer.around(inner)
+    if type(serializer) is AttrsSerializer:
+        parts = {part.name: _with_moments_in_utc(part.serializer) for part in serializer.fields}
+        changed = any(parts[part.name] is not part.serializer for part in serializer.fields)
+        return serializer.with_serializers(parts) if changed else serializer
+    snapshot = serializer.snapshot_configuration()
+    if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
+        return serializer
+    nested = list(snapshot.nested_serializers(serializer))
+    replaced = [_with_moments_in_utc(part) for part in nested]
+    if all(new is old for new, old in zip(replaced, nested, strict=True)):
+        return serializer
+    around: TypeSerializer[Any] = snapshot.create_outer_serializer(replaced)
+    return around
+
+
+def check_state_name(what: str, name: object) -> None:
+    """Raises `StateRegistrationError` for what is no name of ``what``, which is a state of some kind."""
+    if not isinstance(name, str) or not name or len(name) > _MAX_NAME_CHARACTERS:
+        raise StateRegistrationError(
+            f"{what} needs a name of 1 to {_MAX_NAME_CHARACTERS} characters, not {shown(name)}"
+        )
+    if "\0" in name:
+        raise StateRegistrationError(f"the name {shown(name)} of {what} has a NUL in it; leave it out")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise StateRegistrationError(
+            f"the name {shown(name)} of {what} has half of a surrogate pair in it; leave it out"
+        ) from None
+
+
+def _check_name(instance: Any, attribute: Any, name: Any) -> None:
+    check_state_name("a state", name)
+
+
+@frozen
+class Descriptor:
+    """What all descriptors share: of keyed state (`statebackend.state`), and of priority queues."""
+
+    name: str = field(validator=_check_name)
+
+    kind: ClassVar[StoredKind]
+
+    @property
+    def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
+        """The user's serializers by role."""
+        raise TypeError(f"{type(self).__name__} is no kind of state")
+
+    def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> Descriptor:
+        """The same with other serializers, after one was reconfigured."""
+        raise TypeError(f"{type(self).__name__} is no kind of state")
+
+
+if TYPE_CHECKING:
+    import attr
+
+    class _Dataclass(Protocol):
+        __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    _Record: TypeAlias = attr.AttrsInstance | _Dataclass | enum.Enum
+    _Collection: TypeAlias = list[Any] | dict[Any, Any] | set[Any] | frozenset[Any] | tuple[Any, ...]
+
+Scalar = TypeVar(
+    "Scalar",
+    bool,
+    int,
+    float,
+    str,
+    bytes,
+    decimal.Decimal,
+    datetime.datetime,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    uuid.UUID,
+)
+"""A type of single values."""
+
+Composite = TypeVar("Composite", bound="_Record | _Collection")
+"""A record class, an enum, or a collection with the types of its elements."""

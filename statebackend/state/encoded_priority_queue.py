@@ -1,0 +1,172 @@
+"""Priority queues that hold their elements as bytes; what the queues of all backends share.
+
+    entry := element u16(key group)
+
+An entry stands for an element in its key group wherever a queue holds it: it is hashed and compared at the speed of
+bytes, takes less memory than the element, cannot be changed from outside, and says by itself where the element belongs.
+Since the bytes of an element are self-delimiting, no element's bytes begin with another's, so entries sort as their
+elements do, and equal ones by key group. An element is decoded when it is given out, and only then.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
+
+from snapshots.errors import SerializationError
+from statebackend.state.errors import StateRestoreError
+from statebackend.state.key_groups import KeyGroupRange
+from statebackend.state.priority_queue import KeyGroupedPriorityQueue
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+T = TypeVar("T")
+
+KEY_GROUP_SUFFIX: Final = struct.Struct(">H")
+
+
+def key_group_of(entry: bytes) -> int:
+    """The key group of an entry."""
+    return entry[-2] << 8 | entry[-1]
+
+
+class KeyGroupSuffixes(dict[int, bytes]):
+    """The last bytes of the entries of each key group of a subtask; another's group is refused."""
+
+    __slots__ = ("_key_groups",)
+
+    def __init__(self, key_groups: KeyGroupRange) -> None:
+        self._key_groups = key_groups
+
+    def __missing__(self, key_group: int) -> bytes:
+        self._key_groups.require(key_group, "element")
+        suffix = self[key_group] = KEY_GROUP_SUFFIX.pack(key_group)
+        return suffix
+
+
+class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
+    """See the module; subclasses know where the entries are."""
+
+    __slots__ = ("_read", "_serializer", "_suffixes", "_write", "key_groups", "name")
+
+    def __init__(self, name: str, serializer: TypeSerializer[T], key_groups: KeyGroupRange) -> None:
+        self.name = name
+        self.key_groups = key_groups
+        self._serializer = serializer
+        self._suffixes = KeyGroupSuffixes(key_groups)
+        self._read = serializer.codec.read
+        # None is what `peek` says of an empty queue, so it is no element, even if the serializer would write it.
+        self._write = self._write_but_none if serializer.accepts_none else serializer.codec.write
+
+    @abstractmethod
+    def add_entry(self, entry: bytes) -> bool:
+        """As `add`."""
+
+    @abstractmethod
+    def remove_entry(self, entry: bytes) -> bool:
+        """As `remove`."""
+
+    @abstractmethod
+    def head(self) -> bytes | None:
+        """The smallest entry, which stays; None if there is none."""
+
+    @abstractmethod
+    def remove_head(self) -> None:
+        """Removes the smallest entry; there is one."""
+
+    @abstractmethod
+    def entries_of_group(self, key_group: int) -> Iterator[bytes]:
+        """The entries of a key group, which is the subtask's own, in order."""
+
+    def add(self, element: T, key_group: int) -> bool:
+        try:
+            entry = self._write(element) + self._suffixes[key_group]
+        except Exception:
+            entry = self._checked_entry(element, key_group)
+        return self.add_entry(entry)
+
+    def add_all(self, entries: Iterable[tuple[T, int]]) -> None:
+        given = entries if isinstance(entries, (list, tuple)) else list(entries)
+        write, suffixes = self._write, self._suffixes
+        try:
+            encoded = [write(element) + suffixes[key_group] for element, key_group in given]
+        except Exception:
+            encoded = [self._checked_entry(element, key_group) for element, key_group in given]
+        add_entry = self.add_entry
+        for entry in encoded:
+            add_entry(entry)
+
+    def remove(self, element: T, key_group: int) -> bool:
+        return self.remove_entry(self._checked_entry(element, key_group))
+
+    def peek(self) -> T | None:
+        entry = self.head()
+        return None if entry is None else self.element_of(entry)
+
+    def peek_key_group(self) -> int | None:
+        entry = self.head()
+        return None if entry is None else key_group_of(entry)
+
+    def poll(self) -> T | None:
+        entry = self.head()
+        if entry is None:
+            return None
+        element = self.element_of(entry)
+        self.remove_head()
+        return element
+
+    def poll_while(self, is_due: Callable[[T], bool]) -> Iterator[tuple[T, int]]:
+        head, element_of, remove_head = self.head, self.element_of, self.remove_head
+        while (entry := head()) is not None:
+            element = element_of(entry)
+            if not is_due(element):
+                return
+            remove_head()
+            yield element, entry[-2] << 8 | entry[-1]
+
+    def entries(self) -> Iterator[tuple[T, int]]:
+        element_of = self.element_of
+        for key_group in self.key_groups:
+            for entry in self.entries_of_group(key_group):
+                yield element_of(entry), key_group
+
+    def subset_of_key_group(self, key_group: int) -> Iterator[T]:
+        # The look-up refuses another subtask's key group.
+        self._suffixes[key_group]
+        return map(self.element_of, self.entries_of_group(key_group))
+
+    def element_of(self, entry: bytes) -> T:
+        """The element of an entry; raises `StateRestoreError` if another serializer wrote it."""
+        try:
+            element, end = self._read(entry, 0)
+        except Exception as error:
+            raise self._unreadable(entry, error) from error
+        if end != len(entry) - 2:
+            raise self._unreadable(entry, f"it ends at byte {end} of {len(entry) - 2}")
+        return element
+
+    def describe(self) -> str:
+        """The queue, for messages."""
+        return f"state {self.name!r}"
+
+    def _checked_entry(self, element: T, key_group: int) -> bytes:
+        """The entry of an element; raises, naming the queue, what is wrong with the element or the key group."""
+        if element is None:
+            raise SerializationError(self.describe(), ("None is no element of a priority queue",))
+        suffix = self._suffixes[key_group]
+        try:
+            return self._serializer.to_bytes(element) + suffix
+        except SerializationError as error:
+            raise error.within(self.describe()) from error
+
+    def _write_but_none(self, element: T) -> bytes:
+        if element is None:
+            raise ValueError("None is no element")
+        return self._serializer.codec.write(element)
+
+    def _unreadable(self, entry: bytes, error: object) -> StateRestoreError:
+        return StateRestoreError(
+            f"{self.describe()}: the stored element {entry[:-2].hex()} in key group {key_group_of(entry)} cannot be "
+            f"read by {self._serializer!r}: {error}"
+        )

@@ -1,0 +1,219 @@
+"""What stands for keys and namespaces in dicts and key contexts, and their bytes: from one to the other, and back.
+
+An *entry key* stands for itself where equal values have equal bytes, else its bytes stand for it (two NaNs are one
+key). The entry key of a state with namespaces is the pair of what stands for key and namespace.
+
+What stands in for the entries of a state handle once its backend is closed.
+
+Values as bytes, with the errors that handles raise for what does not fit: the same in every store.
+
+A value that is encoded when it is given, and decoded when it is asked for, makes true most of what is promised of
+values: a misfit is refused before anything changes, what was given or returned is the caller's own, a value is what its
+bytes say from the first read on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+from snapshots.errors import SerializationError, shown
+from statebackend.state.canonical import Address
+from statebackend.state.errors import StateBackendClosedError, null_element, unreadable_entry
+from statebackend.state.internal_states import HandleContext
+from statebackend.state.key_context import has_namespaces
+from statebackend.state.key_groups import KeyGroupRange
+from statebackend.state.value_forms import compile_exact
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.void import VOID_NAMESPACE
+
+
+class ClosedEntries:
+    """Refuses every access to a closed state, by the name of the state."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def _refuse(self, *_: Any) -> Any:
+        raise StateBackendClosedError(
+            f"state {self._name!r} is closed: state handles live for one epoch and are made anew in open()"
+        )
+
+    get = __getitem__ = __setitem__ = __contains__ = __len__ = __iter__ = _refuse
+
+
+T = TypeVar("T")
+
+
+def encoded(state_name: str, serializer: TypeSerializer[T], value: T) -> bytes:
+    """The bytes of a value; raises `SerializationError`, naming the state and the path in the value."""
+    try:
+        return serializer.to_bytes(value)
+    except SerializationError as error:
+        raise error.within(f"state {state_name!r}") from error
+
+
+def encoded_user_key(state_name: str, serializer: TypeSerializer[T], key: T) -> bytes:
+    """The bytes of a key of a map, as `encoded`; None is refused even if the serializer would write it."""
+    if key is None:
+        raise SerializationError(f"state {state_name!r}", ("None cannot be a key of a map state",))
+    return encoded(state_name, serializer, key)
+
+
+def encoded_user_value(state_name: str, serializer: TypeSerializer[T], key: Any, value: T) -> bytes:
+    """The bytes of a value of a map, as `encoded`; an error names the key too."""
+    try:
+        return encoded(state_name, serializer, value)
+    except SerializationError as error:
+        raise error.at(f"{{{shown(key)}}}") from error
+
+
+def checked_elements(state_name: str, elements: Iterable[T]) -> list[T]:
+    """The elements to add to a list, as a list; None among them is refused, with its place."""
+    checked = list(elements)
+    for position, element in enumerate(checked):
+        if element is None:
+            raise null_element(f"state {state_name!r}", position)
+    return checked
+
+
+def decoded(state_name: str, serializer: TypeSerializer[T], data: bytes) -> T:
+    """The value of stored bytes; raises `StateRestoreError`, naming the state, if they are not the serializer's."""
+    try:
+        return serializer.from_bytes(data)
+    except Exception as error:
+        raise unreadable_entry(f"state {state_name!r}", serializer, error) from error
+
+
+_NOTHING: Final[Any] = object()
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+class KeyForm:
+    """How one kind of key stands in a dict; without a serializer, as its bytes."""
+
+    __slots__ = ("from_bytes", "is_object", "serializer", "to_bytes")
+
+    def __init__(self, serializer: TypeSerializer[Any] | None) -> None:
+        self.serializer = serializer
+        self.is_object = False
+        self.to_bytes: Callable[[Any], bytes] = _itself
+        self.from_bytes: Callable[[bytes], Any] = _itself
+        """The entry key of the bytes of a key."""
+        if serializer is not None and serializer.equal_values_have_equal_bytes:
+            self.is_object = True
+            # Keys were checked when they came in, so the bare codec will do.
+            self.to_bytes = serializer.codec.write
+            self.from_bytes = serializer.from_bytes
+
+    def is_like(self, other: KeyForm) -> bool:
+        """Whether keys stand in a dict in the same way in both."""
+        return not (self.is_object or other.is_object) or self.serializer == other.serializer
+
+    def to_key(self, entry_key: Any) -> Any:
+        """The key that an entry key stands for."""
+        if self.is_object or self.serializer is None:
+            return entry_key
+        return self.serializer.from_bytes(entry_key)
+
+    def compile_check(self, describe: Callable[[], str]) -> Callable[[Any], Any]:
+        """A function that raises `SerializationError` for an entry key that cannot be written."""
+        return compile_exact(self.serializer, describe) if self.is_object and self.serializer is not None else _itself
+
+    def compile_entry_key(self, describe: Callable[[], str]) -> Callable[[Any], Any]:
+        """A function from a given key to its entry key; refuses None and what does not fit."""
+        if self.serializer is None:
+            return _itself
+        exact = compile_exact(self.serializer, describe, refuse_none=True)
+        if self.is_object:
+            return exact
+        to_bytes = self.serializer.to_bytes
+        return lambda key: to_bytes(exact(key))
+
+
+class EntryKeys:
+    """From the entry keys of a state to the bytes of key and namespace, and back; without serializers, pairs of bytes.
+
+    ``namespace_form`` is that of one who has no namespaces, too.
+    """
+
+    __slots__ = ("from_bytes", "is_namespaced", "key_form", "namespace_form", "to_bytes")
+
+    def __init__(
+        self, key_serializer: TypeSerializer[Any] | None, namespace_serializer: TypeSerializer[Any] | None
+    ) -> None:
+        keys = self.key_form = KeyForm(key_serializer)
+        namespaces = self.namespace_form = KeyForm(namespace_serializer)
+        self.is_namespaced = namespace_serializer is None or has_namespaces(namespace_serializer)
+        self.to_bytes: Callable[[Any], tuple[bytes, bytes]]
+        self.from_bytes: Callable[[bytes, bytes], Any]
+        key_to_bytes, key_from_bytes = keys.to_bytes, keys.from_bytes
+        if namespace_serializer is None or self.is_namespaced:
+            namespace_to_bytes, namespace_from_bytes = namespaces.to_bytes, namespaces.from_bytes
+            self.to_bytes = lambda pair: (key_to_bytes(pair[0]), namespace_to_bytes(pair[1]))
+            self.from_bytes = lambda key, namespace: (key_from_bytes(key), namespace_from_bytes(namespace))
+        else:
+            void = namespace_serializer.to_bytes(VOID_NAMESPACE)
+            self.to_bytes = lambda key: (key_to_bytes(key), void)
+            self.from_bytes = lambda key, _: key_from_bytes(key)
+
+    @property
+    def plain_key_serializer(self) -> TypeSerializer[Any] | None:
+        """The serializer of the keys where each key is its own entry key, else None."""
+        return self.key_form.serializer if self.key_form.is_object and not self.is_namespaced else None
+
+    def is_like(self, other: EntryKeys) -> bool:
+        """Whether entry keys look the same in both."""
+        return self.key_form.is_like(other.key_form) and self.namespace_form.is_like(other.namespace_form)
+
+    def compile_check(self, describe: Callable[[], str]) -> Callable[[Any], Any]:
+        """A function that raises `SerializationError` for an entry key that cannot be written."""
+        keys, namespaces = self.key_form.compile_check(describe), self.namespace_form.compile_check(describe)
+        if not self.is_namespaced:
+            return keys
+        return lambda pair: (keys(pair[0]), namespaces(pair[1]))
+
+
+class CurrentAddress:
+    """The address of the current key and namespace as bytes, encoded once per key: it is asked for at every access.
+
+    For a handle whose store addresses entries by these bytes; one that has its own form of address compiles that.
+    """
+
+    __slots__ = ("_address", "_check", "_context", "_key_group", "_key_groups", "_last_key", "_to_bytes")
+
+    def __init__(
+        self,
+        context: HandleContext,
+        key_serializer: TypeSerializer[Any],
+        namespace_serializer: TypeSerializer[Any],
+        key_groups: KeyGroupRange,
+        state_name: str,
+    ) -> None:
+        self._context = context
+        self._key_groups = key_groups
+        keys = EntryKeys(key_serializer, namespace_serializer)
+        self._check = keys.compile_check(lambda: f"state {state_name!r}, current key")
+        self._to_bytes = keys.to_bytes
+        self._last_key: Any = _NOTHING
+        self._key_group = -1
+        self._address: Address = (-1, b"", b"")
+
+    def __call__(self) -> Address:
+        """Key group, and the bytes of key and namespace.
+
+        Raises `NoCurrentKeyError` while no key is current, `StateBackendError` while no namespace is current or for a
+        key group of another subtask, `SerializationError` for a key that does not fit.
+        """
+        key, key_group = self._context.key, self._context.key_group
+        if key == self._last_key and key_group == self._key_group:
+            return self._address
+        # What stands for 'no current key' and 'no current namespace' says so when it is hashed.
+        hash(key)
+        self._key_groups.require(key_group)
+        self._address = (key_group, *self._to_bytes(self._check(key)))
+        self._last_key, self._key_group = key, key_group
+        return self._address

@@ -1,0 +1,505 @@
+"""Aggregating state: one accumulator per key and namespace, into which every added value is folded.
+
+    stored entry                       accumulator
+    stored entry with a time-to-live   ttl value(accumulator)
+
+With a time-to-live the aggregate function beneath gives its accumulator out as the result, for the handle to look at
+the time and to make the user's result of it; a read that renews the life of the accumulator adds `_TOUCH`, which
+changes only the time.
+
+What reducing and aggregating state share: both fold into a value that any store's table of values keeps.
+
+So they have its cache, its checks and its ownership of mutable values: a function may change the accumulator it is
+given, which is its own. A fold is a read, the user's function, and an update; whatever fails, fails before the update.
+An exception of the function goes on as it is, with a note (PEP 678) that names the state.
+
+With a time-to-live the state beneath folds `TtlValue`s with functions that are wrapped around the user's: an operand
+whose time is over counts as absent, and the result is accessed now, also when namespaces are merged.
+
+Reducing state: one value per key and namespace, into which every added value is folded.
+
+stored entry                       value
+stored entry with a time-to-live   ttl value(value)
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Generic, TypeVar
+
+from attrs import evolve, field, frozen
+
+from snapshots.errors import SerializationError, StateFormatError, shown
+from statebackend.state.descriptors import VALUE_ROLE, as_serializer
+from statebackend.state.errors import StateBackendError, StateRegistrationError
+from statebackend.state.internal_states import (
+    FoldingState,
+    HandleContext,
+    InternalState,
+    Lifetime,
+    TtlState,
+    fold_namespaces,
+)
+from statebackend.state.state_kind import HandleSource, StateDescriptor, StateKind, TableForm
+from statebackend.state.states import AggregateFunction, AggregatingState, ReduceFunction, ReducingState
+from statebackend.state.value_state import InternalValueState
+from typeserializers.containers.ttl import TtlValue
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+T = TypeVar("T")
+
+
+def folded(result: T | None, name: str, function: str) -> T:
+    """What a user's function has folded; raises `SerializationError` if that is None."""
+    if result is None:
+        raise refusal(name, f"{function} returned None; it must return what it has folded")
+    return result
+
+
+def note_function(error: Exception, name: str, function: str) -> None:
+    """Notes on an exception of a user's function which one it was; an error that names its state is left alone."""
+    if isinstance(error, (StateFormatError, StateBackendError)):
+        return
+    # Python 3.10 has no add_note().
+    error.__notes__ = [*getattr(error, "__notes__", ()), f"in {function} of state {name!r}"]  # type: ignore[attr-defined]
+
+
+def refusal(name: str, problem: str) -> SerializationError:
+    """The error for a value that a folding state does not take."""
+    return SerializationError(f"state {name!r}", (problem,))
+
+
+class TtlFoldingState(TtlState):
+    """What both kinds share; the state beneath gives out its `TtlValue`."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, stored: Any, lifetime: Lifetime, name: str) -> None:
+        super().__init__(stored, lifetime)
+        self.name = name
+
+    def update_internal(self, folded: Any) -> None:
+        if folded is None:
+            raise refusal(self.name, "None cannot be what was folded")
+        self._clean_up()
+        self._stored.update_internal(self.lifetime.stamped(folded))
+
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
+        self._clean_up()
+        self._stored.merge_namespaces(target, sources)
+
+    def remove_expired(self) -> None:
+        stored: TtlValue[Any] | None = self._stored.get()
+        if stored is not None and self.lifetime.is_expired(stored):
+            self._stored.clear()
+
+    def visible(self) -> TtlValue[Any] | None:
+        """What was folded, if it may be seen; removes it if its time is over."""
+        self._clean_up()
+        stored: TtlValue[Any] | None = self._stored.get()
+        if stored is None:
+            return None
+        if self.lifetime.is_expired(stored):
+            self._stored.clear()
+            return stored if self.lifetime.returns_expired else None
+        if self.lifetime.renews_on_read and stored.last_access_timestamp < self.lifetime.clock():
+            self.renew(stored)
+        return stored
+
+    @abstractmethod
+    def renew(self, stored: TtlValue[Any]) -> None:
+        """Makes the time of what was folded that of this access."""
+
+
+class InternalReducingState(FoldingState[T], ReducingState[T]):
+    """Reducing state with namespaces: merging reduces the values."""
+
+    __slots__ = ()
+
+
+class ReducingKind(StateKind):
+    """See the module."""
+
+    name = "reducing"
+    getter = "get_reducing_state"
+    form = TableForm.VALUE
+    handle_class = InternalReducingState
+    timed_role = VALUE_ROLE
+    reads = MappingProxyType({"get": "", "get_internal": ""})
+    writes = MappingProxyType(
+        {"add": "value", "update_internal": "folded", "clear": "", "merge_namespaces": "target, sources"}
+    )
+
+    def storage_serializer(self, serializers: Mapping[str, TypeSerializer[Any]]) -> TypeSerializer[Any]:
+        return serializers[VALUE_ROLE]
+
+    def create_handle(
+        self, table: HandleSource, context: Any, descriptor: ReducingStateDescriptor[Any]
+    ) -> InternalState:
+        return ValueBackedReducingState(table.value_state(context, descriptor.serializer, None), descriptor)
+
+    def timed_descriptor(
+        self,
+        descriptor: ReducingStateDescriptor[Any],
+        serializers: Mapping[str, TypeSerializer[Any]],
+        lifetime: Lifetime,
+    ) -> StateDescriptor:
+        function: Any = TtlReduceFunction(descriptor.reduce_function, lifetime, descriptor.name)
+        return evolve(descriptor, reduce_function=function, serializer=serializers[VALUE_ROLE], ttl=None)
+
+    def timed_handle(
+        self, stored: InternalReducingState[TtlValue[Any]], lifetime: Lifetime, descriptor: ReducingStateDescriptor[Any]
+    ) -> TtlState:
+        return TtlReducingState(stored, lifetime, descriptor.name)
+
+
+REDUCING: Final = ReducingKind()
+
+
+def _check_reduce_function(instance: Any, attribute: Any, function: Any) -> None:
+    if not callable(function):
+        raise StateRegistrationError(
+            f"reducing state {instance.name!r} needs a function of two values, not {shown(function)}"
+        )
+
+
+@frozen
+class ReducingStateDescriptor(StateDescriptor, Generic[T]):
+    """One value per key, into which ``reduce_function`` folds every value that is added.
+
+    The function is no part of what is stored: it may change from one run to the next. Descriptors are equal only if
+    their functions are.
+    """
+
+    reduce_function: ReduceFunction[T] = field(validator=_check_reduce_function)
+    serializer: TypeSerializer[T] = field(converter=as_serializer)
+
+    kind = REDUCING
+
+    @property
+    def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
+        return {VALUE_ROLE: self.serializer}
+
+    def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> ReducingStateDescriptor[T]:
+        return evolve(self, serializer=serializers[VALUE_ROLE])
+
+
+class ValueBackedReducingState(InternalReducingState[T]):
+    """See the module."""
+
+    __slots__ = ("_name", "_reduce", "_values")
+
+    def __init__(self, values: InternalValueState[T], descriptor: ReducingStateDescriptor[T]) -> None:
+        self._values = values
+        self._name = descriptor.name
+        self._reduce = descriptor.reduce_function
+
+    @property
+    def key_context(self) -> HandleContext:
+        return self._values.key_context
+
+    def get(self) -> T | None:
+        return self._values.value()
+
+    def add(self, value: T) -> None:
+        if value is None:
+            raise refusal(self._name, "None cannot be added to a reducing state")
+        current = self._values.value()
+        self._values.update(value if current is None else self._reduced(current, value))
+
+    def get_internal(self) -> T | None:
+        return self._values.value()
+
+    def update_internal(self, folded: T) -> None:
+        if folded is None:
+            raise refusal(self._name, "None cannot be what was folded")
+        self._values.update(folded)
+
+    def clear(self) -> None:
+        self._values.clear()
+
+    def read_ahead(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
+        self._values.read_ahead(keys, key_groups)
+
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
+        fold_namespaces(self, target, sources, self._values.value, self._fold)
+
+    def _fold(self, values: list[T]) -> None:
+        current = self._values.value()
+        for value in values:
+            current = value if current is None else self._reduced(current, value)
+        self._values.update(current)
+
+    def _reduced(self, left: T, right: T) -> T:
+        try:
+            reduced = self._reduce(left, right)
+        except Exception as error:
+            note_function(error, self._name, "the reduce function")
+            raise
+        # An update with None would clear what was folded so far.
+        return folded(reduced, self._name, "the reduce function")
+
+
+class TtlReduceFunction(Generic[T]):
+    """Reduces what is still alive."""
+
+    def __init__(self, function: ReduceFunction[T], lifetime: Lifetime, name: str) -> None:
+        self._function = function
+        self._lifetime = lifetime
+        self._name = name
+
+    def __call__(self, left: TtlValue[T], right: TtlValue[T]) -> TtlValue[T]:
+        if not self._lifetime.is_visible(left):
+            return right
+        if not self._lifetime.is_visible(right):
+            return left
+        result = folded(self._function(left.value, right.value), self._name, "the reduce function")
+        return self._lifetime.stamped(result)
+
+
+class TtlReducingState(TtlFoldingState, InternalReducingState[T]):
+    """See the module."""
+
+    __slots__ = ()
+
+    def get(self) -> T | None:
+        stored = self.visible()
+        return None if stored is None else stored.value
+
+    def add(self, value: T) -> None:
+        if value is None:
+            raise refusal(self.name, "None cannot be added to a reducing state")
+        self._clean_up()
+        self._stored.add(self.lifetime.stamped(value))
+
+    get_internal = get
+
+    def renew(self, stored: TtlValue[T]) -> None:
+        # Reducing with itself would change it, so it is put in anew.
+        self._stored.clear()
+        self._stored.add(self.lifetime.stamped(stored.value))
+
+
+I = TypeVar("I")  # noqa: E741
+A = TypeVar("A")
+O = TypeVar("O")  # noqa: E741
+
+ACCUMULATOR_ROLE: Final = "accumulator"
+
+_TOUCH: Final[Any] = object()
+
+
+class InternalAggregatingState(FoldingState[Any], AggregatingState[I, O]):
+    """Aggregating state with namespaces: merging merges the accumulators."""
+
+    __slots__ = ()
+
+
+class AggregatingKind(StateKind):
+    """See the module."""
+
+    name = "aggregating"
+    getter = "get_aggregating_state"
+    form = TableForm.VALUE
+    handle_class = InternalAggregatingState
+    timed_role = ACCUMULATOR_ROLE
+    reads = MappingProxyType({"get": "", "get_internal": ""})
+    writes = MappingProxyType(
+        {"add": "value", "update_internal": "folded", "clear": "", "merge_namespaces": "target, sources"}
+    )
+
+    def storage_serializer(self, serializers: Mapping[str, TypeSerializer[Any]]) -> TypeSerializer[Any]:
+        return serializers[ACCUMULATOR_ROLE]
+
+    def create_handle(
+        self, table: HandleSource, context: Any, descriptor: AggregatingStateDescriptor[Any, Any, Any]
+    ) -> InternalState:
+        accumulators = table.value_state(context, descriptor.accumulator_serializer, None)
+        return ValueBackedAggregatingState(accumulators, descriptor)
+
+    def timed_descriptor(
+        self,
+        descriptor: AggregatingStateDescriptor[Any, Any, Any],
+        serializers: Mapping[str, TypeSerializer[Any]],
+        lifetime: Lifetime,
+    ) -> StateDescriptor:
+        function: Any = TtlAggregateFunction(descriptor.aggregate_function, lifetime, descriptor.name)
+        accumulator_serializer = serializers[ACCUMULATOR_ROLE]
+        return evolve(descriptor, aggregate_function=function, accumulator_serializer=accumulator_serializer, ttl=None)
+
+    def timed_handle(
+        self,
+        stored: InternalAggregatingState[Any, Any],
+        lifetime: Lifetime,
+        descriptor: AggregatingStateDescriptor[Any, Any, Any],
+    ) -> TtlState:
+        return TtlAggregatingState(stored, lifetime, descriptor.name, descriptor.aggregate_function)
+
+
+AGGREGATING: Final = AggregatingKind()
+
+
+def _check_aggregate_function(instance: Any, attribute: Any, function: Any) -> None:
+    if not isinstance(function, AggregateFunction):
+        raise StateRegistrationError(
+            f"aggregating state {instance.name!r} needs an instance of an AggregateFunction, not {shown(function)}"
+        )
+
+
+@frozen
+class AggregatingStateDescriptor(StateDescriptor, Generic[I, A, O]):
+    """One accumulator per key, into which ``aggregate_function`` folds every value that is added.
+
+    As with reducing state, the function may change from one run to the next; the accumulator is what is stored.
+    """
+
+    aggregate_function: AggregateFunction[I, A, O] = field(validator=_check_aggregate_function)
+    accumulator_serializer: TypeSerializer[A] = field(converter=as_serializer)
+
+    kind = AGGREGATING
+
+    @property
+    def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
+        return {ACCUMULATOR_ROLE: self.accumulator_serializer}
+
+    def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> AggregatingStateDescriptor[I, A, O]:
+        return evolve(self, accumulator_serializer=serializers[ACCUMULATOR_ROLE])
+
+
+class ValueBackedAggregatingState(InternalAggregatingState[I, O]):
+    """See the module."""
+
+    __slots__ = ("_accumulators", "_function", "_name")
+
+    def __init__(
+        self, accumulators: InternalValueState[Any], descriptor: AggregatingStateDescriptor[I, Any, O]
+    ) -> None:
+        self._accumulators = accumulators
+        self._name = descriptor.name
+        self._function = descriptor.aggregate_function
+
+    @property
+    def key_context(self) -> HandleContext:
+        return self._accumulators.key_context
+
+    def get(self) -> O | None:
+        accumulator = self._accumulators.value()
+        if accumulator is None:
+            return None
+        try:
+            return self._function.get_result(accumulator)
+        except Exception as error:
+            note_function(error, self._name, "get_result() of the aggregate function")
+            raise
+
+    def add(self, value: I) -> None:
+        if value is None:
+            raise refusal(self._name, "None cannot be added to an aggregating state")
+        accumulator = self._accumulators.value()
+        try:
+            if accumulator is None:
+                accumulator = self._function.create_accumulator()
+            added = self._function.add(value, accumulator)
+        except Exception as error:
+            note_function(error, self._name, "add() of the aggregate function")
+            raise
+        self._accumulators.update(folded(added, self._name, "add() of the aggregate function"))
+
+    def get_internal(self) -> Any:
+        return self._accumulators.value()
+
+    def update_internal(self, folded: Any) -> None:
+        if folded is None:
+            raise refusal(self._name, "None cannot be an accumulator")
+        self._accumulators.update(folded)
+
+    def clear(self) -> None:
+        self._accumulators.clear()
+
+    def read_ahead(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
+        self._accumulators.read_ahead(keys, key_groups)
+
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
+        fold_namespaces(self, target, sources, self._accumulators.value, self._fold)
+
+    def _fold(self, accumulators: list[Any]) -> None:
+        merged = self._accumulators.value()
+        for accumulator in accumulators:
+            if merged is None:
+                merged = accumulator
+            else:
+                merged = folded(self._merged(merged, accumulator), self._name, "merge() of the aggregate function")
+        self._accumulators.update(merged)
+
+    def _merged(self, left: Any, right: Any) -> Any:
+        try:
+            return self._function.merge(left, right)
+        except Exception as error:
+            note_function(error, self._name, "merge() of the aggregate function")
+            raise
+
+
+class TtlAggregateFunction(AggregateFunction[I, "TtlValue[A]", "TtlValue[A]"]):
+    """Aggregates into what is still alive."""
+
+    def __init__(self, function: AggregateFunction[I, A, Any], lifetime: Lifetime, name: str) -> None:
+        self._function = function
+        self._lifetime = lifetime
+        self._name = name
+
+    def create_accumulator(self) -> TtlValue[A]:
+        return self._lifetime.stamped(self._function.create_accumulator())
+
+    def add(self, value: I, accumulator: TtlValue[A]) -> TtlValue[A]:
+        if value is _TOUCH:
+            return self._lifetime.stamped(accumulator.value)
+        if not self._lifetime.is_visible(accumulator):
+            accumulator = self.create_accumulator()
+        added = self._function.add(value, accumulator.value)
+        return self._lifetime.stamped(folded(added, self._name, "add() of the aggregate function"))
+
+    def get_result(self, accumulator: TtlValue[A]) -> TtlValue[A]:
+        return accumulator
+
+    def merge(self, left: TtlValue[A], right: TtlValue[A]) -> TtlValue[A]:
+        if not self._lifetime.is_visible(left):
+            return right
+        if not self._lifetime.is_visible(right):
+            return left
+        merged = self._function.merge(left.value, right.value)
+        return self._lifetime.stamped(folded(merged, self._name, "merge() of the aggregate function"))
+
+
+class TtlAggregatingState(TtlFoldingState, InternalAggregatingState[I, O]):
+    """See the module."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, stored: Any, lifetime: Lifetime, name: str, function: AggregateFunction[I, Any, O]) -> None:
+        super().__init__(stored, lifetime, name)
+        self._function = function
+
+    def get(self) -> O | None:
+        stored = self.visible()
+        if stored is None:
+            return None
+        try:
+            return self._function.get_result(stored.value)
+        except Exception as error:
+            note_function(error, self.name, "get_result() of the aggregate function")
+            raise
+
+    def add(self, value: I) -> None:
+        if value is None:
+            raise refusal(self.name, "None cannot be added to an aggregating state")
+        self._clean_up()
+        self._stored.add(value)
+
+    def get_internal(self) -> Any:
+        stored = self.visible()
+        return None if stored is None else stored.value
+
+    def renew(self, stored: TtlValue[Any]) -> None:
+        self._stored.add(_TOUCH)

@@ -1,0 +1,1 @@
+"""The heap state backend: objects in dicts, with copy-on-write snapshots."""

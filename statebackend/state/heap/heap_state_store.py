@@ -1,0 +1,303 @@
+"""The heap store of one subtask: state as Python dicts, snapshots as increments in canonical Parquet.
+
+A snapshot writes, per state, the rows of what changed since the last one, and refers to the files that were there
+before. What is restored stays in its files until a descriptor is registered; then the rows are read and decoded once,
+by the function that turns old bytes into what is kept now, so that a migration costs nothing extra. A state that nobody
+registers stays in its files: it is not even read, as long as this subtask may go on referring to them.
+
+Invariant: what completed snapshots hold is what the files of a state say, unless `StateFiles.needs_base`. From it
+follows when a store that was kept in a worker may *catch up* with a newer handle: if nothing was changed since and no
+snapshot is under way, and for each state our files are the first of the handle's files, the rest are the changes to
+apply. Neither an epoch that another attempt won, nor one that changed nothing, nor files merged into one, can be
+mistaken for anything else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from attrs import evolve
+
+from snapshots.envelope import snapshot_to_bytes
+from statebackend.state.backend_parameters import (
+    KeyedStateBackendParameters,
+    KeyedStateSnapshotTask,
+    RestoredHandle,
+    RestoredStates,
+)
+from statebackend.state.canonical import CanonicalBatch, batches_of
+from statebackend.state.canonical_files import CanonicalFile
+from statebackend.state.entry_migration import EntryMigration, EntryRow
+from statebackend.state.errors import StateRestoreError
+from statebackend.state.heap.entry_table import HeapTable, StateContent, UnreadableEntryError
+from statebackend.state.heap.heap_state_table import HeapStateTable, create_raw_table, create_table, reading_table
+from statebackend.state.heap.increment_task import FrozenHeapState, HeapSnapshotTask, SnapshotTarget
+from statebackend.state.progress import Operation, StateProgress
+from statebackend.state.state_files import StateFiles, StoredFile, stored_files
+from statebackend.state.state_meta import KeyedStateMeta, StateMeta, StateSchema, decode_meta
+from statebackend.state.state_store import StateStore
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+HEAP_BACKEND: Final = "heap"
+
+
+class HeapStateStore(StateStore):
+    """See the module."""
+
+    format = HEAP_BACKEND
+
+    tables: dict[str, HeapStateTable]
+
+    def __init__(self, parameters: KeyedStateBackendParameters, key_serializer: TypeSerializer[Any]) -> None:
+        super().__init__(parameters, key_serializer)
+        self._snapshot_numbers = itertools.count()
+        # Guards the contents of the states: tasks change them on their threads when they are complete.
+        self._lock = threading.Lock()
+        self.last_checkpoint_id = -1
+        """The checkpoint of its last snapshot; -1 before the first."""
+
+    def estimated_bytes(self) -> int:
+        """About how much of Python's memory the entries of all states take; what stays in files takes none."""
+        return sum(table.estimated_bytes() for table in self.tables.values())
+
+    def restore(self, restored: RestoredStates) -> None:
+        if restored.meta is None:
+            return
+        self.sequence = restored.meta.sequence
+        for state in restored.meta.states:
+            self._add_table(StateSchema(state))
+        for handle, meta in restored.handles:
+            is_own = self.may_refer_to(handle)
+            handle.file_system.verify_present(handle.handle.files)
+            for state in meta.states:
+                files = stored_files(handle.handle, state)
+                content = self.tables[state.name].content
+                content.sources += tuple(CanonicalFile(handle.file_system, stored.handle) for stored in files)
+                content.files = StateFiles(files) if is_own else StateFiles(needs_base=True)
+
+    def create_table(self, schema: StateSchema) -> HeapStateTable:
+        entries = self._empty_entries(schema)
+        table = self._add_table(schema)
+        table.content.table = entries
+        return table
+
+    def take_over(self, table: HeapStateTable, schema: StateSchema) -> None:
+        content, entries = table.content, table.content.table
+        if entries is None or table.schema.serializers != schema.serializers:
+            content, entries = self._decoded(table, schema)
+        with self._lock:
+            content.table, content.sources = entries, ()
+        table.content, table.schema = content, schema
+
+    def rewrite(self, table: HeapStateTable, schema: StateSchema, migration: EntryMigration) -> int:
+        entries, rows, size_bytes = self._empty_entries(schema), 0, 0
+        load = entries.form.load_migrated(migration.conversion)
+        batches = table.batches()
+        if migration.rewrites_keys:
+            batches, load = batches_of(_with_new_keys(table, migration)), entries.form.load
+        try:
+            for batch in batches:
+                entries.load_batch(batch, load)
+                rows += batch.row_count
+                size_bytes += batch.value_bytes
+                migration.progress(rows, size_bytes)
+        except UnreadableEntryError as error:
+            key_group, key, namespace, user_key, value = error.row
+            cause = error.cause if value is None else migration.conversion.failure(value, error.cause)
+            raise migration.failure((key_group, key, namespace), user_key, cause) from error.cause
+        table.content, table.schema = StateContent(StateFiles(needs_base=True), table=entries), schema
+        return entries.entry_count()
+
+    def freeze(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
+        self.check_open()
+        target = SnapshotTarget(
+            next(self._snapshot_numbers),
+            state_id,
+            HEAP_BACKEND,
+            f"{self.parameters.file_prefix}-{checkpoint_id:012d}-{state_id}",
+            self.parameters.file_system,
+            self.parameters.local_directory,
+            self.key_groups,
+            self.key_serializer.snapshot_configuration(),
+            self.sequence,
+        )
+        readers = [self._reader(table) for table in self.tables.values()]
+        schemas = [table.schema for table in self.tables.values()]
+        row_filters = [(schema.snapshot_filter(), schema.expired_filter()) for schema in schemas]
+        # From here on nothing can fail: no states are frozen in vain.
+        with self._lock:
+            states = [
+                FrozenHeapState(
+                    table.schema.meta,
+                    table.content,
+                    table.content.files,
+                    table.content.sources,
+                    *reader,
+                    None if table.content.table is None else table.content.table.freeze(),
+                    *filters,
+                )
+                for table, reader, filters in zip(self.tables.values(), readers, row_filters, strict=True)
+            ]
+        return HeapSnapshotTask(states, target, self._lock)
+
+    def snapshot_written(self, checkpoint_id: int) -> None:
+        self.last_checkpoint_id = checkpoint_id
+        for table in self.tables.values():
+            if table.content.table is not None:
+                table.content.table.settle()
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._close_handles()
+        self.tables.clear()
+
+    def release_states(self) -> None:
+        """Ends an epoch of a store that is kept: its handles are dead, and descriptors are registered anew.
+
+        A descriptor with the same serializers then gets the same entries; one with others is judged against what the
+        last one left, as after a restore.
+        """
+        self.check_open()
+        self._close_handles()
+        for table in self.tables.values():
+            table.schema = table.schema.unregistered()
+
+    def catch_up(self, restored: RestoredHandle, parameters: KeyedStateBackendParameters | None = None) -> bool:
+        """Makes this store what a restore from a newer handle would give, if only later increments are missing.
+
+        Returns False, leaving the store unchanged, if that cannot be: the handle is of another subtask, file system or
+        backend, a state has another schema, files were merged, or another attempt won an epoch. The caller then
+        restores from scratch. ``parameters`` are those of the new epoch, taken over if given. Costs the size of the
+        increments. A damaged file raises an error that names it; the store is then closed if it had begun to change.
+        """
+        self.check_open()
+        meta = self._caught_up_meta(restored, parameters or self.parameters)
+        if meta is None:
+            return False
+        additions: list[tuple[StateMeta, list[StoredFile], list[CanonicalBatch]]] = []
+        for state in meta.states:
+            table = self.tables.get(state.name)
+            stored = stored_files(restored.handle, state)
+            batches: list[CanonicalBatch] = []
+            if table is not None and table.content.table is not None:
+                for file in stored[len(table.content.files.stored) :]:
+                    batches += CanonicalFile(restored.file_system, file.handle).batches(
+                        self.key_groups, self.parameters.local_directory
+                    )
+            additions.append((state, stored, batches))
+        self.release_states()
+        if parameters is not None:
+            self.parameters = parameters
+        try:
+            for state, stored, batches in additions:
+                self._extend(state, stored, batches)
+        except BaseException:
+            self.close()
+            raise
+        self.sequence = meta.sequence
+        self.is_local = True
+        return True
+
+    def _add_table(self, schema: StateSchema) -> HeapStateTable:
+        table = self.tables[schema.meta.name] = HeapStateTable(schema, self)
+        return table
+
+    def _empty_entries(self, schema: StateSchema) -> HeapTable:
+        return create_table(
+            schema.meta.name, schema.meta.kind, self.key_serializer, schema.serializers, self.key_groups
+        )
+
+    def _decoded(self, table: HeapStateTable, schema: StateSchema) -> tuple[StateContent, HeapTable]:
+        """All entries in a table for the serializers of a schema, and the content that it is to be the table of."""
+        content, known = table.content, table.content.table
+        entries = self._empty_entries(schema)
+        if known is not None and entries.can_take_entries_of(known):
+            entries.take_entries_of(known)
+            return content, entries
+        parameters, total_bytes = self.parameters, sum(one.handle.size_bytes for one in content.sources)
+        progress = StateProgress(
+            parameters.progress, Operation.RESTORE, parameters.operator_uid, table.name, total_bytes or None
+        )
+        try:
+            for batch in table.batches():
+                entries.load_batch(batch, entries.form.load)
+                progress.add(batch.row_count)
+        except StateRestoreError as error:
+            raise StateRestoreError(
+                f"operator {self.parameters.operator_uid!r}, {error}. What it was restored from is unchanged"
+            ) from error
+        progress.add(size_bytes=total_bytes)
+        progress.done()
+        if known is None:
+            return content, entries
+        if known.history.has_unwritten_changes:
+            return StateContent(StateFiles(needs_base=True)), entries
+        # A snapshot under way says nothing about entries that were made anew.
+        return StateContent(content.files), entries
+
+    def _reader(self, table: HeapStateTable) -> tuple[HeapTable, Mapping[str, TypeSerializer[Any]]]:
+        """A table that another thread may use to read frozen entries, or files if there are none; and its serializers,
+        by role, if it has any.
+        """
+        meta, serializers, entries = table.schema.meta, table.schema.serializers, table.content.table
+        if entries is None:
+            return create_raw_table(meta, self.key_groups), {}
+        own = {role: serializer.duplicate() for role, serializer in serializers.items()}
+        return reading_table(entries, meta.kind, self.key_serializer, serializers, own), own
+
+    def _caught_up_meta(
+        self, restored: RestoredHandle, parameters: KeyedStateBackendParameters
+    ) -> KeyedStateMeta | None:
+        """The meta data of a handle that this store can catch up with, or None."""
+        ours = self.parameters
+        if (
+            not self.may_refer_to(restored)
+            or parameters.operator_uid != ours.operator_uid
+            or parameters.key_serializer != ours.key_serializer
+            or parameters.key_group_range != self.key_groups
+            or parameters.file_system.uri != ours.file_system.uri
+        ):
+            return None
+        meta = decode_meta(restored.handle.meta, len(restored.handle.files))
+        if snapshot_to_bytes(meta.key_snapshot) != snapshot_to_bytes(self.key_serializer.snapshot_configuration()):
+            return None
+        for name, table in self.tables.items():
+            state, content = meta.state(name), table.content
+            if state is None or not state.has_schema_of(table.schema.meta_now()):
+                return None
+            known = content.files.stored
+            if stored_files(restored.handle, state)[: len(known)] != known:
+                return None
+            if content.files.needs_base or (content.table is not None and not content.table.is_clean):
+                return None
+        return meta
+
+    def _extend(self, state: StateMeta, stored: list[StoredFile], batches: list[CanonicalBatch]) -> None:
+        # The snapshots as they are read just now: the classes of those that we know may have been defined anew since.
+        meta = state.with_files(())
+        table = self.tables.get(state.name) or self._add_table(StateSchema(meta))
+        table.schema = evolve(table.schema, meta=meta)
+        entries = table.content.table
+        # A snapshot of a state without entries may be under way, and says nothing about what is taken up here.
+        table.content = StateContent(StateFiles(stored), table=entries)
+        if entries is None:
+            table.content.sources = tuple(CanonicalFile(self.parameters.file_system, file.handle) for file in stored)
+            return
+        for batch in batches:
+            entries.load_batch(batch, entries.form.load)
+
+    def _close_handles(self) -> None:
+        for table in self.tables.values():
+            table.close_handle()
+
+
+def _with_new_keys(table: HeapStateTable, migration: EntryMigration) -> Iterator[EntryRow]:
+    migrated = (
+        (key_group, key, namespace, user_key, migration.migrated((key_group, key, namespace), user_key, value))
+        for key_group, key, namespace, user_key, value in table.rows()
+        if value is not None
+    )
+    return migration.with_new_keys(migrated)

@@ -1,0 +1,269 @@
+"""List state on the heap.
+
+What is stored under a key is one Python list. Appending extends it in place; everything else puts another list in its
+stead. So the list and its length, noted at the first change of an epoch, say for ever what was there before.
+
+Elements of an immutable type are the items of the list. Those of a mutable type are kept encoded: an item is the bytes
+of one element, or a *chunk*, the bytes of many as they stand in a row. Rows are loaded as chunks, and what was appended
+to a list one by one becomes a chunk when the list is next appended to in another epoch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeVar
+
+from snapshots.errors import SerializationError
+from statebackend.state.canonical import CanonicalRow
+from statebackend.state.entry_keys import checked_elements
+from statebackend.state.errors import null_element
+from statebackend.state.heap.entry_table import ChangedRows, ChangesOfKeys, HeapStateHandle, HeapTable, address_of_row
+from statebackend.state.heap.history import FrozenEntries
+from statebackend.state.internal_states import HandleContext
+from statebackend.state.list_state import InternalListState
+from statebackend.state.state_kind import RowFilter
+from statebackend.state.value_forms import Load, compile_exact
+from typeserializers.containers.lists import ListSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+T = TypeVar("T")
+
+CHUNK_ELEMENTS: Final = 1 << 14
+"""The most elements that are written as one row, so that no row is as large as the list."""
+
+_COUNT: Final = struct.Struct(">i")
+
+
+class Chunk(bytes):
+    """Encoded elements with their number in front."""
+
+    __slots__ = ()
+
+
+class _ListChange:
+    """``older`` and its length are what was there before, ``items`` is the live list; None stands for no list."""
+
+    __slots__ = ("items", "key_group", "older", "older_length")
+
+    def __init__(self, key_group: int, older: list[Any] | None) -> None:
+        self.key_group = key_group
+        self.items = self.older = older
+        self.older_length = 0 if older is None else len(older)
+
+
+class ListTable(HeapTable):
+    """What is stored under a key is never an empty list."""
+
+    __slots__ = ()
+
+    def begin_change(self, key: Any, key_group: int) -> _ListChange:
+        """Notes that a list is about to change for the first time in this epoch; raises if it may not be stored."""
+        history = self.history
+        older = history.live.get(key)
+        self.check_key_group(key_group)
+        if older is None:
+            self.check_new_key(key)
+        elif self.form.is_encoded and history.is_settled:
+            _pack_end(older)
+        change = history.epoch.changes[key] = _ListChange(key_group, older)
+        return change
+
+    def new_keys(self, changes: dict[Any, Any]) -> dict[Any, int]:
+        return {key: change.key_group for key, change in changes.items() if change.older is None}
+
+    def stored_at(self, entries: FrozenEntries, keys: list[Any]) -> list[Any]:
+        stored = []
+        for key in keys:
+            items, length = self._list_at(entries, key)
+            stored.append(items[:length] if items is not None and length else None)
+        return stored
+
+    def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> Iterator[ChangedRows]:
+        to_bytes, changes = self.keys.to_bytes, entries.first_changes()
+        addressed = [(change.key_group, *to_bytes(key), key) for key, change in changes.items()]
+        addressed.sort(key=address_of_row)
+        collected = ChangesOfKeys()
+        for key_group, key_bytes, namespace, key in addressed:
+            rows: list[CanonicalRow] = []
+            effective: list[CanonicalRow] = []
+            first = changes[key]
+            items, length = self._list_at(entries, key)
+            start, was_there = first.older_length, first.older is not None
+            is_replaced = items is not first.older
+            if is_replaced:
+                start = 0
+                if was_there:
+                    rows.append((key_group, key_bytes, namespace, None, None))
+            chunks: list[bytes] = []
+            if items is None or not length:
+                entries.gone += 1
+            else:
+                chunks = list(self._chunks(items[start:length]))
+                rows += [(key_group, key_bytes, namespace, None, chunk) for chunk in chunks]
+            count, joined = _run_of(chunks, expired)
+            if is_replaced and was_there:
+                older_count, older = _run_of(self._chunks(first.older[: first.older_length]), expired)
+                if count >= older_count and joined.startswith(older):
+                    # What was there is there still, and in front.
+                    count, joined = count - older_count, joined[len(older) :]
+                else:
+                    effective.append((key_group, key_bytes, namespace, None, None))
+            if count:
+                effective.append((key_group, key_bytes, namespace, None, count.to_bytes(8, "big") + joined))
+            if collected.add(rows, effective):
+                yield collected.piece()
+        yield collected.piece()
+
+    def rows_of(self, stored: Any) -> Iterator[tuple[bytes | None, bytes]]:
+        for chunk in self._chunks(stored):
+            yield None, chunk
+
+    def load_entry(self, key_group: int, key: Any, user_key: bytes | None, value: bytes | None, load: Load) -> None:
+        if value is None:
+            self.history.remove_restored(key)
+            return
+        stored = self.load_value(value, load)
+        items = self.history.live.get(key)
+        if items is None:
+            items = []
+            self.history.put_restored(key, key_group, items)
+        if self.form.is_encoded:
+            items.append(Chunk(stored))
+        else:
+            items.extend(stored)
+
+    def entry_count(self) -> int:
+        if not self.form.is_encoded:
+            return sum(map(len, self.history.live.values()))
+        return sum(
+            _COUNT.unpack_from(item)[0] if item.__class__ is Chunk else 1
+            for items in self.history.live.values()
+            for item in items
+        )
+
+    def _list_at(self, entries: FrozenEntries, key: Any) -> tuple[list[Any] | None, int]:
+        """The list that was there, and how many of its items."""
+        items = entries.live.get(key)
+        length = 0 if items is None else len(items)
+        later = entries.later_changes(key)
+        return (later[0].older, later[0].older_length) if later else (items, length)
+
+    def _chunks(self, items: list[Any]) -> Iterator[bytes]:
+        """The rows of items."""
+        if not self.form.is_encoded:
+            for start in range(0, len(items), CHUNK_ELEMENTS):
+                yield self.form.write(items[start : start + CHUNK_ELEMENTS])
+            return
+        for is_chunk, run in itertools.groupby(items, _is_chunk):
+            if is_chunk:
+                yield from run
+            else:
+                elements = list(run)
+                for start in range(0, len(elements), CHUNK_ELEMENTS):
+                    yield _packed(elements[start : start + CHUNK_ELEMENTS])
+
+
+def _run_of(chunks: Iterable[bytes], expired: RowFilter | None) -> tuple[int, bytes]:
+    """How many elements of some chunks have not expired, and their bytes: how they were cut does not show in it."""
+    if expired is not None:
+        chunks = [kept for kept in map(expired, chunks) if kept is not None]
+    count, parts = 0, []
+    for chunk in chunks:
+        count += _COUNT.unpack_from(chunk)[0]
+        parts.append(chunk[_COUNT.size :])
+    return count, b"".join(parts)
+
+
+def _is_chunk(item: bytes) -> bool:
+    return item.__class__ is Chunk
+
+
+def _packed(elements: list[bytes]) -> Chunk:
+    return Chunk(_COUNT.pack(len(elements)) + b"".join(elements))
+
+
+def _pack_end(items: list[bytes]) -> None:
+    """Makes one chunk of the single elements at the end, of as many as fit. Nobody may be reading the list."""
+    start = len(items)
+    least = max(0, start - CHUNK_ELEMENTS)
+    while start > least and items[start - 1].__class__ is not Chunk:
+        start -= 1
+    if len(items) - start > 1:
+        items[start:] = [_packed(items[start:])]
+
+
+class HeapListState(HeapStateHandle, InternalListState[T]):
+    """See the module."""
+
+    __slots__ = ("_begin", "_read_chunk", "_read_element", "_store")
+
+    def __init__(self, table: ListTable, context: HandleContext, serializer: TypeSerializer[T]) -> None:
+        super().__init__(table, context)
+        self._begin = table.begin_change
+        self._read_element = serializer.from_bytes
+        self._read_chunk = ListSerializer(serializer).from_bytes
+        self._store = serializer.to_bytes if table.form.is_encoded else compile_exact(serializer, self.describe)
+
+    def get(self) -> list[T]:
+        items: Any = self._live.get(self._context.key, ())
+        if not self._table.form.is_encoded:
+            return [*items]
+        read_element, read_chunk = self._read_element, self._read_chunk
+        elements: list[T] = []
+        try:
+            for item in items:
+                if item.__class__ is Chunk:
+                    elements += read_chunk(item)
+                else:
+                    elements.append(read_element(item))
+        except Exception as error:
+            raise self.unreadable(error) from error
+        return elements
+
+    def add(self, element: T) -> None:
+        if element is None:
+            raise null_element(self.describe(), 0)
+        stored = self._stored(element)
+        change = self._changes.get(self._context.key)
+        if change is None:
+            change = self._begin_change()
+        items = change.items
+        if items is None:
+            items = change.items = self._live[self._context.key] = []
+        items.append(stored)
+
+    def add_all(self, elements: Iterable[T]) -> None:
+        stored = [self._stored(element) for element in checked_elements(self._table.name, elements)]
+        if stored:
+            change = self._changes.get(self._context.key) or self._begin_change()
+            if change.items is None:
+                change.items = self._live[self._context.key] = stored
+            else:
+                change.items.extend(stored)
+
+    def update(self, elements: Iterable[T]) -> None:
+        stored = [self._stored(element) for element in checked_elements(self._table.name, elements)]
+        if not stored:
+            self.clear()
+            return
+        change = self._changes.get(self._context.key) or self._begin_change()
+        change.items = self._live[self._context.key] = stored
+
+    def clear(self) -> None:
+        key = self._context.key
+        if key in self._live:
+            (self._changes.get(key) or self._begin_change()).items = None
+            del self._live[key]
+
+    def _begin_change(self) -> _ListChange:
+        return self._begin(self._context.key, self._context.key_group)
+
+    def _stored(self, element: T) -> Any:
+        try:
+            return self._store(element)
+        except SerializationError as error:
+            if not self._table.form.is_encoded:
+                raise
+            raise error.within(self.describe()) from error

@@ -1,0 +1,229 @@
+"""Priority queues on the heap: a table whose entry keys are the entries of the queue, and a binary heap beside it.
+
+The table is that of a value state with nothing as its values, so its history and snapshots are the same. The binary
+heap holds the entries of all key groups. It is made when the queue is first used, in linear time, and from then on kept
+with the table, across epochs and when the table catches up with increments, so that an epoch of a backend that a worker
+keeps costs what it adds and polls.
+
+What is removed, but not from the top, stays in the heap as *dead*, until it comes to the top, is added again, or the
+dead outnumber the living. So no entry is in the heap twice.
+
+Invariants, while there is a heap: its entries without the dead are those of the table; its top is alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, TypeVar
+
+from statebackend.state.encoded_priority_queue import KEY_GROUP_SUFFIX, EncodedPriorityQueue, key_group_of
+from statebackend.state.errors import StateBackendClosedError, StateRestoreError
+from statebackend.state.heap.entry_table import HeapTable
+from statebackend.state.heap.history import EpochChanges
+from statebackend.state.heap.value_state import ValueTable
+from statebackend.state.key_groups import KeyGroupRange
+from statebackend.state.value_forms import Load, MemoryForm
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
+
+T = TypeVar("T")
+
+_PRESENT: Final = b""
+"""What is stored under an entry."""
+
+_MIN_DEAD: Final = 1024
+"""Dead entries below which the heap is left alone."""
+
+
+class QueueEntryKeys:
+    """From the entries of a queue to element and void namespace, and back; needs no serializer."""
+
+    __slots__ = ("from_bytes", "to_bytes")
+
+    def __init__(self) -> None:
+        void = VoidNamespaceSerializer().to_bytes(VOID_NAMESPACE)
+        self.to_bytes: Callable[[Any], tuple[bytes, bytes]] = lambda entry: (entry[:-2], void)
+        self.from_bytes: Callable[[bytes, bytes], Any] = lambda element, _: element
+
+    @property
+    def plain_key_serializer(self) -> TypeSerializer[Any] | None:
+        return None
+
+    def is_like(self, other: Any) -> bool:
+        return isinstance(other, QueueEntryKeys)
+
+    def compile_check(self, describe: Callable[[], str]) -> Callable[[Any], Any]:
+        return lambda entry: entry
+
+
+class QueueTable(ValueTable):
+    """See the module; ``heap`` is None until it is asked for."""
+
+    __slots__ = ("dead", "heap")
+
+    def __init__(self, name: str, key_groups: KeyGroupRange) -> None:
+        super().__init__(name, QueueEntryKeys(), MemoryForm(None, is_encoded=True), key_groups)
+        self.heap: list[bytes] | None = None
+        self.dead: set[bytes] = set()
+
+    def built_heap(self) -> list[bytes]:
+        """The heap, made if there is none."""
+        heap = self.heap
+        if heap is None:
+            heap = self.heap = list(self.entries_alive())
+            heapify(heap)
+            self.dead = set()
+        return heap
+
+    def entries_alive(self) -> Iterator[bytes]:
+        """The entries of the queue, in no order."""
+        return iter(self.history.live)
+
+    def entries_in(self, key_group: int) -> list[bytes]:
+        """The entries of a key group, in order. Costs their number and that of the changes."""
+        found, entries = next(self.live_keys(key_group), (key_group, []))
+        return sorted(entries) if found == key_group else []
+
+    def admit(self, key: Any, key_group: int) -> None:
+        # The queue has made the entry, and so knows that element and key group may be stored.
+        history = self.history
+        epoch = history.epoch
+        if epoch.before is not None:
+            if history.readers:
+                epoch.before[key] = history.live.get(key)
+            else:
+                self.settle()
+        epoch.changes[key] = (self.notes if key in history.live else self.notes_of_new)[key_group]
+
+    def olders(self, epoch: EpochChanges) -> list[Any]:
+        return [None if change < 0 else _PRESENT for change in epoch.changes.values()]
+
+    def put_in(self, heap: list[bytes], entry: bytes) -> bool:
+        """Puts an entry that was added into the heap; returns whether it is at the top."""
+        dead = self.dead
+        if dead and entry in dead:
+            # It is in the heap, below another one.
+            dead.remove(entry)
+            return False
+        heappush(heap, entry)
+        return heap[0] is entry
+
+    def take_out(self, heap: list[bytes], entry: bytes) -> bool:
+        """Takes an entry that was removed out of the heap, now or later; returns whether it was at the top."""
+        dead = self.dead
+        if heap[0] == entry:
+            heappop(heap)
+            while heap and heap[0] in dead:
+                dead.remove(heappop(heap))
+            return True
+        dead.add(entry)
+        if 2 * len(dead) > len(heap) + _MIN_DEAD:
+            heap[:] = [kept for kept in heap if kept not in dead]
+            heapify(heap)
+            dead.clear()
+        return False
+
+    def load_entry(self, key_group: int, key: Any, user_key: bytes | None, value: bytes | None, load: Load) -> None:
+        entry = key + KEY_GROUP_SUFFIX.pack(key_group)
+        heap = self.heap
+        if value:
+            raise StateRestoreError("it has a value, so the file is not that of a priority queue")
+        if value is None:
+            if entry in self.history.live:
+                self.history.remove_restored(entry)
+                if heap is not None:
+                    self.take_out(heap, entry)
+        elif entry not in self.history.live:
+            self.history.put_restored(entry, key_group, _PRESENT)
+            if heap is not None:
+                self.put_in(heap, entry)
+
+    def can_take_entries_of(self, other: HeapTable) -> bool:
+        return isinstance(other, QueueTable)
+
+    def take_entries_of(self, other: HeapTable) -> None:
+        super().take_entries_of(other)
+        self.heap = None
+
+
+class HeapPriorityQueue(EncodedPriorityQueue[T]):
+    """A view of a `QueueTable`."""
+
+    __slots__ = ("_table",)
+
+    def __init__(self, table: QueueTable, serializer: TypeSerializer[T]) -> None:
+        super().__init__(table.name, serializer, table.key_groups)
+        self._table: QueueTable | None = table
+
+    def add_entry(self, entry: bytes) -> bool:
+        table = self._table or self._open_table()
+        heap = table.heap
+        if heap is None:
+            heap = table.built_heap()
+        history = table.history
+        live = history.live
+        if entry in live:
+            return False
+        if entry not in history.epoch.changes:
+            table.admit(entry, entry[-2] << 8 | entry[-1])
+        live[entry] = _PRESENT
+        if table.dead:
+            return table.put_in(heap, entry)
+        heappush(heap, entry)
+        return heap[0] is entry
+
+    def remove_entry(self, entry: bytes) -> bool:
+        table = self._table or self._open_table()
+        heap = table.built_heap()
+        history = table.history
+        if entry not in history.live:
+            return False
+        if entry not in history.epoch.changes:
+            table.admit(entry, entry[-2] << 8 | entry[-1])
+        del history.live[entry]
+        return table.take_out(heap, entry)
+
+    def head(self) -> bytes | None:
+        table = self._table or self._open_table()
+        heap = table.heap
+        if heap is None:
+            heap = table.built_heap()
+        return heap[0] if heap else None
+
+    def remove_head(self) -> None:
+        table = self._table or self._open_table()
+        heap = table.built_heap()
+        entry, history = heap[0], table.history
+        if entry not in history.epoch.changes:
+            table.admit(entry, entry[-2] << 8 | entry[-1])
+        del history.live[entry]
+        if table.dead:
+            table.take_out(heap, entry)
+        else:
+            heappop(heap)
+
+    def size(self) -> int:
+        table = self._open_table()
+        return len(table.built_heap()) - len(table.dead)
+
+    def entries_of_group(self, key_group: int) -> Iterator[bytes]:
+        return iter(self._open_table().entries_in(key_group))
+
+    def entries(self) -> Iterator[tuple[T, int]]:
+        in_order = sorted(self._open_table().entries_alive(), key=lambda entry: (entry[-2:], entry))
+        return ((self.element_of(entry), key_group_of(entry)) for entry in in_order)
+
+    def bind(self) -> None:
+        """Does nothing: the table is asked for its dicts at every access."""
+
+    def close(self) -> None:
+        """Makes every later access an error."""
+        self._table = None
+
+    def _open_table(self) -> QueueTable:
+        if self._table is None:
+            raise StateBackendClosedError(
+                f"state {self.name!r} is closed: state handles live for one epoch and are made anew in open()"
+            )
+        return self._table

@@ -1,0 +1,115 @@
+"""The types that a column of a key may have, by Spark's names for them, and the serializers that store them.
+
+The names are Spark's simple strings, also where no Spark is involved, because a savepoint must mean the same in every
+environment. A key of several columns is a tuple, and the key of an operator without key columns is nothing at all. One
+type has one serializer and the other way round, so what stored a key also tells how it is hashed.
+
+A key of type timestamp is a moment, and is stored as a datetime in `datetime.timezone.utc`, whatever zone it came in:
+the zone is in its bytes, but not in its hash.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from statebackend.state.errors import StateRestoreError
+from typeserializers.containers.tuples import TupleSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.byte_arrays import BytesSerializer
+from typeserializers.scalars.fixed_width import (
+    BooleanSerializer,
+    ByteSerializer,
+    IntSerializer,
+    LongSerializer,
+    ShortSerializer,
+)
+from typeserializers.scalars.strings import StringSerializer
+from typeserializers.scalars.void import VoidSerializer
+from typeserializers.times.python_times import PythonDateSerializer, PythonDateTimeSerializer
+
+__all__ = ["KEY_COLUMNS", "columns_of_key", "moment_in_utc", "parsed_key", "serializer_of_key"]
+
+KEY_COLUMNS: Final[Mapping[str, TypeSerializer[Any]]] = {
+    "string": StringSerializer(),
+    "bigint": LongSerializer(),
+    "int": IntSerializer(),
+    "smallint": ShortSerializer(),
+    "tinyint": ByteSerializer(),
+    "boolean": BooleanSerializer(),
+    "binary": BytesSerializer(),
+    "date": PythonDateSerializer(),
+    "timestamp": PythonDateTimeSerializer(),
+}
+"""The serializer of a column, by its type."""
+
+_COLUMNS: Final[Mapping[type, str]] = {type(serializer): name for name, serializer in KEY_COLUMNS.items()}
+
+
+def serializer_of_key(column_types: Sequence[str]) -> TypeSerializer[Any]:
+    """The serializer of a key of these columns, all of them in `KEY_COLUMNS`."""
+    if not column_types:
+        return VoidSerializer()
+    serializers = [KEY_COLUMNS[column_type] for column_type in column_types]
+    return serializers[0] if len(serializers) == 1 else TupleSerializer(serializers)
+
+
+def columns_of_key(serializer: TypeSerializer[Any]) -> tuple[str, ...]:
+    """The types of the columns of a key that this serializer stored; the inverse of `serializer_of_key`.
+
+    Raises `StateRestoreError` for a serializer of other keys, which only a job of another library could have written.
+    """
+    if isinstance(serializer, VoidSerializer):
+        return ()
+    parts = serializer.field_serializers if isinstance(serializer, TupleSerializer) else (serializer,)
+    columns = tuple(_COLUMNS.get(type(part), "") for part in parts)
+    if not all(columns):
+        raise StateRestoreError(
+            f"keys of the type {serializer.type_name} are not keys of a job, so their key groups cannot be told; "
+            f"keys are {', '.join(KEY_COLUMNS)}, and tuples of them"
+        )
+    return columns
+
+
+def moment_in_utc(value: datetime.datetime) -> datetime.datetime:
+    """The one datetime that a moment is as a key; one without a zone is in the local time of the process.
+
+    Raises `OverflowError` for a moment beyond the years 1 to 9999 of UTC.
+    """
+    # What is in UTC comes back as it was, also from the second pass of an hour, of which UTC has none.
+    return value.astimezone(datetime.timezone.utc).replace(fold=0)
+
+
+def parsed_key(column_types: Sequence[str], texts: Sequence[str]) -> Any:
+    """The key that a person has typed, one text for each column: numbers in decimal, binary in hexadecimal.
+
+    Dates and timestamps are ISO 8601; a timestamp without a zone is in UTC. Raises `ValueError`, naming the column, for
+    a text that is not of its type, or another number of them.
+    """
+    if len(texts) != len(column_types):
+        columns = "one column" if len(column_types) == 1 else f"{len(column_types)} columns"
+        raise ValueError(f"the key has {columns} ({', '.join(column_types)}), not {len(texts)}")
+    values = [_parsed_column(index, *column) for index, column in enumerate(zip(column_types, texts, strict=True))]
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _parsed_column(index: int, column_type: str, text: str) -> Any:
+    try:
+        return _PARSED.get(column_type, int)(text)
+    except (ValueError, KeyError, OverflowError) as error:
+        raise ValueError(f"column {index} of the key is of type {column_type}, which {text!r} is not") from error
+
+
+def _timestamp(text: str) -> datetime.datetime:
+    moment = datetime.datetime.fromisoformat(text)
+    return moment_in_utc(moment.replace(tzinfo=datetime.timezone.utc) if moment.tzinfo is None else moment)
+
+
+_PARSED: Final[Mapping[str, Callable[[str], Any]]] = {
+    "string": str,
+    "boolean": {"true": True, "false": False}.__getitem__,
+    "binary": bytes.fromhex,
+    "date": datetime.date.fromisoformat,
+    "timestamp": _timestamp,
+}

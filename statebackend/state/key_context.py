@@ -1,0 +1,175 @@
+"""The current key, shared by a backend and all its state handles.
+
+It is a plain object with plain attributes because it is written once per record and read at every state access. ``key``
+is what stands for the key in caches: the key itself where equal keys have equal bytes, else its bytes (two NaNs are not
+equal in Python, and are one key).
+
+A state with namespaces sees the context through one of its own, which adds the namespace that was set on its handle;
+there too, bytes stand for a namespace that cannot stand for itself.
+
+A key is made current by a *key setter* (`compile_key_setter`), which is made for a context and for what else has to
+happen with every record. It is one function with nothing to look up: who has a loop over records asks for it once, in
+front of the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from snapshots.errors import SerializationError, shown
+from statebackend.state.errors import NoCurrentKeyError, StateBackendError
+from statebackend.state.value_forms import compile_exact
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
+
+KeySetter = Callable[[Any, int], None]
+"""``set_key(key, key_group)`` makes a key current."""
+
+
+class _NoKey:
+    """Stands for 'no current key'; it is unhashable on purpose, so that a cache look-up with it fails at once."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        raise NoCurrentKeyError(
+            "keyed state was touched while no key is current: use it in process_element, not in open() or close()"
+        )
+
+    def __repr__(self) -> str:
+        return "NO_KEY"
+
+
+NO_KEY: Final = _NoKey()
+
+
+class _NoNamespace:
+    """Stands for 'no current namespace', and is as unhashable as `_NoKey`."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        raise StateBackendError(
+            "state with namespaces was touched while none is current: call set_current_namespace first"
+        )
+
+    def __repr__(self) -> str:
+        return "NO_NAMESPACE"
+
+
+NO_NAMESPACE: Final = _NoNamespace()
+
+
+def has_namespaces(namespace_serializer: TypeSerializer[Any]) -> bool:
+    """Whether state with this namespace serializer has namespaces to tell apart."""
+    return not isinstance(namespace_serializer, VoidNamespaceSerializer)
+
+
+class KeyContext:
+    """The key that is being processed and its key group; the context of all states without namespaces."""
+
+    __slots__ = ("key", "key_group")
+
+    def __init__(self) -> None:
+        self.key: Any = NO_KEY
+        self.key_group = -1
+
+    @property
+    def has_key(self) -> bool:
+        """Whether a key is current."""
+        return self.key is not NO_KEY
+
+    @property
+    def namespace(self) -> Any:
+        """The one namespace there is."""
+        return VOID_NAMESPACE
+
+    def entry_key(self, key: Any) -> Any:
+        """The key itself."""
+        return key
+
+    def entry_namespace(self, namespace: Any) -> Any:
+        """The namespace itself; raises `SerializationError` for any other than `VOID_NAMESPACE`."""
+        if namespace is not VOID_NAMESPACE:
+            raise SerializationError("the namespace", (f"{shown(namespace)}: this state was made without namespaces",))
+        return namespace
+
+    def enter(self, entry_namespace: Any) -> None:
+        """Does nothing: there is one namespace."""
+
+    def leave(self) -> None:
+        """Makes no key current."""
+        self.key = NO_KEY
+        self.key_group = -1
+
+
+def compile_key_setter(
+    context: KeyContext, key_serializer: TypeSerializer[Any], follow_ups: Iterable[Callable[[], object]]
+) -> KeySetter:
+    """A function that makes a key current in the context, and then calls the follow-ups, which look at that key.
+
+    It raises `SerializationError`, changing nothing, for a key that does not fit and that its bytes must stand for.
+    Every other key is checked where an entry is stored, as is the key group.
+    """
+    calls = tuple(follow_ups)
+    to_bytes = None if key_serializer.equal_values_have_equal_bytes else key_serializer.to_bytes
+
+    def set_key(key: Any, key_group: int) -> None:
+        context.key = key
+        context.key_group = key_group
+
+    def set_encoded_key(key: Any, key_group: int) -> None:
+        context.key = to_bytes(key)  # type: ignore[misc]
+        context.key_group = key_group
+
+    setter = set_key if to_bytes is None else set_encoded_key
+    if not calls:
+        return setter
+
+    def set_key_and_follow_up(key: Any, key_group: int) -> None:
+        setter(key, key_group)
+        for call in calls:
+            call()
+
+    return set_key_and_follow_up
+
+
+class NamespacedKeyContext:
+    """The key context as one state with namespaces sees it: the key in caches is the pair of key and namespace."""
+
+    __slots__ = ("_context", "_exact", "_to_bytes", "namespace")
+
+    def __init__(self, context: KeyContext, namespace_serializer: TypeSerializer[Any], state_name: str) -> None:
+        self._context = context
+        self._exact = compile_exact(
+            namespace_serializer, lambda: f"state {state_name!r}, the namespace", refuse_none=True
+        )
+        stands_for_itself = namespace_serializer.equal_values_have_equal_bytes
+        self._to_bytes = None if stands_for_itself else namespace_serializer.to_bytes
+        self.namespace: Any = NO_NAMESPACE
+
+    @property
+    def key(self) -> Any:
+        return self._context.key, self.namespace
+
+    @property
+    def key_group(self) -> int:
+        return self._context.key_group
+
+    def entry_key(self, key: Any) -> Any:
+        """The pair of key and current namespace."""
+        return key, self.namespace
+
+    def entry_namespace(self, namespace: Any) -> Any:
+        """What stands for a namespace; raises `SerializationError` for None and for what does not fit."""
+        exact = self._exact(namespace)
+        return exact if self._to_bytes is None else self._to_bytes(exact)
+
+    def enter(self, entry_namespace: Any) -> None:
+        """Makes a namespace current, given what stands for it."""
+        self.namespace = entry_namespace
+
+
+AnyKeyContext = KeyContext | NamespacedKeyContext
+"""What a state handle sees of the current key."""

@@ -1,0 +1,717 @@
+"""Where the keyed state of one subtask lives between two barriers; the same for every store.
+
+A backend is made for one subtask: one operator, one range of key groups, one key serializer. It is filled from the
+handles of an earlier snapshot, hands out state handles by descriptor, and gives a snapshot at every barrier. It belongs
+to one thread; only the tasks that `prepare_snapshot` makes may run on others. State is addressed by key and namespace;
+what a user's function registers has the one void namespace.
+
+It is composed, and nobody derives from it: what keeps the entries is a `StateStore`, of which there are several; the
+rest is the key context, the registrations (which take the verdict on restored state, and have it migrated), the
+enumeration of keys, the clean-up of what has expired, the snapshots under way, metrics.
+
+The life of a restored state is the same in every store: its bytes stay as they were written until a descriptor of its
+name is registered; then the verdict is taken, and a migration, if one is needed, runs over the whole state before the
+first access. A state that nobody registers keeps its bytes and its old snapshots and travels on.
+
+Where the incremental clean-up of a state begins: at the current key, as a store has it in its addresses.
+
+Listing the keys of a state, and visiting them; the same for every store, over the addresses of what is stored.
+
+The states that were registered in one life of a backend, and what became of what was restored.
+
+Registering goes in steps, each of which leaves everything as it was if it fails:
+
+    registered   the verdict is taken, and what may not be taken over is refused; nothing has been touched
+    migrated     the entries are in the schema of the descriptor (`Registrations.bring_to_schema`)
+    opened       the handle is there
+
+Today the second follows right upon the first, over the whole state. A lazy migration would open the handle over what is
+registered, and leave it to the store when an entry is migrated; the record says by itself in which schema it is to be.
+
+Putting together what measured handles counted, what the store knows, and the sizes of the states in a snapshot.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeVar, final, overload
+
+from attrs import define
+
+from snapshots.compatibility import CompatibilityKind
+from snapshots.errors import SerializationError, shown
+from statebackend.state.backend_parameters import (
+    KeyedStateBackendParameters,
+    KeyedStateSnapshot,
+    KeyedStateSnapshotTask,
+    StateRestoreReport,
+    file_sizes,
+)
+from statebackend.state.canonical import Address, CanonicalBatch, batches_of
+from statebackend.state.descriptors import Descriptor
+from statebackend.state.entry_keys import KeyForm
+from statebackend.state.entry_migration import EntryMigration
+from statebackend.state.errors import StateBackendError, StateMigrationException, StateRegistrationError
+from statebackend.state.folding_states import (
+    AggregatingStateDescriptor,
+    InternalAggregatingState,
+    InternalReducingState,
+    ReducingStateDescriptor,
+)
+from statebackend.state.internal_states import InternalState, Lifetime
+from statebackend.state.key_context import (
+    AnyKeyContext,
+    KeyContext,
+    KeySetter,
+    NamespacedKeyContext,
+    compile_key_setter,
+    has_namespaces,
+)
+from statebackend.state.list_state import InternalListState, ListStateDescriptor
+from statebackend.state.map_state import InternalMapState, MapStateDescriptor
+from statebackend.state.measured_states import MeasuredHandle, measured_queue, measured_state
+from statebackend.state.metrics import KeyedStateMetrics, SnapshotMetrics, StateMetrics, StateStatistics
+from statebackend.state.priority_queue import PRIORITY_QUEUE, KeyGroupedPriorityQueue, PriorityQueueDescriptor
+from statebackend.state.snapshot_task import SnapshotTasks, SnapshotTimes
+from statebackend.state.state_compatibility import (
+    RESTORED_AS_IT_WAS,
+    StateVerdict,
+    incompatibility_message,
+    judge_state,
+)
+from statebackend.state.state_kind import RowFilter, StateDescriptor
+from statebackend.state.state_meta import NAMESPACE_ROLE, KeyedStateMeta, StateMeta, StateSchema, meta_of_descriptor
+from statebackend.state.state_store import StateStore, StateTable, closed_error
+from statebackend.state.states import AggregatingState, ListState, MapState, ReducingState, State, ValueState
+from statebackend.state.ttl import Expiry, ExpirySweep, Pass, PassStart
+from statebackend.state.ttl_config import StateTtlConfig
+from statebackend.state.value_state import InternalValueState, ValueStateDescriptor
+from typeserializers.kernel.known_serializers import restored_with
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.void import VoidNamespaceSerializer
+
+
+def pass_start(schema: StateSchema, current: KeyContext, key_serializer: TypeSerializer[Any]) -> PassStart:
+    """The start of a pass over a registered state with a time-to-live."""
+    assert schema.expiry is not None
+    read_key = KeyForm(key_serializer).from_bytes
+    read_namespace = KeyForm(schema.serializers[NAMESPACE_ROLE]).from_bytes
+    return PassStart(
+        current.key_group,
+        _current_key_bytes(current, key_serializer),
+        schema.expiry,
+        lambda address: (address[0], read_key(address[1]), read_namespace(address[2])),
+    )
+
+
+def _current_key_bytes(current: KeyContext, key_serializer: TypeSerializer[Any]) -> bytes:
+    """The bytes of the current key; empty if there is none, or none that fits."""
+    if not current.has_key:
+        return b""
+    if not key_serializer.equal_values_have_equal_bytes:
+        # The bytes stand for the key already.
+        stands_for_it: bytes = current.key
+        return stands_for_it
+    try:
+        return key_serializer.to_bytes(current.key)
+    except SerializationError:
+        return b""
+
+
+EVERY_NAMESPACE: Final[Any] = object()
+"""Stands for all the namespaces there are."""
+
+
+class KeyEnumeration:
+    """The keys that have state in a store, registered or not.
+
+    Costs a pass over the whole state. Whether what changes meanwhile is seen is open.
+    """
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+
+    def keys(self, name: str, namespace: Any) -> Iterator[Any]:
+        """The keys that have the state of that name, in one namespace or in any, each once, in no promised order."""
+        from_bytes = self._store.key_serializer.from_bytes
+        if namespace is EVERY_NAMESPACE:
+            return (from_bytes(key) for (_, key), _ in itertools.groupby(self._addresses(name), _key_of_address))
+        return (from_bytes(key) for _, key in self._keys_in(name, namespace))
+
+    def keys_and_namespaces(self, name: str) -> Iterator[tuple[Any, Any]]:
+        """The pairs of key and namespace that have the state of that name, each once."""
+        addresses, serializer = self._addresses(name), self._namespace_serializer(name)
+        if serializer is None:
+            return iter(())
+        key_from_bytes, namespace_from_bytes = self._store.key_serializer.from_bytes, serializer.from_bytes
+        return ((key_from_bytes(key), namespace_from_bytes(namespace)) for _, key, namespace in addresses)
+
+    def visit(
+        self,
+        name: str,
+        state: InternalState,
+        namespace: Any,
+        current: KeyContext,
+        set_key: KeySetter,
+        function: Callable[[Any, Any], object],
+    ) -> None:
+        """Calls ``function(key, state)`` for every key that has the state in the namespace, with that key current.
+
+        The keys are listed first, so the function may change the state, of any key. Afterwards key and namespace are
+        what they were; what the function raises ends the pass and is passed on.
+        """
+        if namespace is None:
+            raise null_namespace(name)
+        key_context = state.key_context
+        entry_namespace = key_context.entry_namespace(namespace)
+        previous = current.key, current.key_group, key_context.namespace
+        from_bytes = self._store.key_serializer.from_bytes
+        try:
+            for key_group, key_bytes in list(self._keys_in(name, namespace)):
+                key = from_bytes(key_bytes)
+                set_key(key, key_group)
+                key_context.enter(entry_namespace)
+                function(key, state)
+        finally:
+            current.key, current.key_group, namespace_before = previous
+            key_context.enter(namespace_before)
+
+    def _keys_in(self, name: str, namespace: Any) -> Iterator[tuple[int, bytes]]:
+        if namespace is None:
+            raise null_namespace(name)
+        addresses, serializer = self._addresses(name), self._namespace_serializer(name)
+        if serializer is None:
+            return iter(())
+        wanted = serializer.to_bytes(namespace)
+        return ((key_group, key) for key_group, key, found in addresses if found == wanted)
+
+    def _addresses(self, name: str) -> Iterator[Address]:
+        table = self._store.tables.get(name)
+        if table is None:
+            return iter(())
+        if table.schema.meta.kind is PRIORITY_QUEUE:
+            raise StateBackendError(f"state {name!r} is a priority queue, whose elements are not kept by key")
+        addresses: Iterator[Address] = table.addresses()
+        return addresses
+
+    def _namespace_serializer(self, name: str) -> TypeSerializer[Any] | None:
+        meta, table = self._store.state_meta_now(name), self._store.tables.get(name)
+        if meta is None:
+            return None
+        return restored_with(meta.namespace_snapshot, *(() if table is None else table.schema.serializers.values()))
+
+
+_key_of_address = operator.itemgetter(0, 1)
+
+
+def null_namespace(state_name: str) -> SerializationError:
+    """The refusal of None as a namespace."""
+    return SerializationError(f"state {state_name!r}, the namespace", ("None is no namespace",))
+
+
+@define(eq=False)
+class Registration:
+    """One registered state: ``descriptor`` and ``namespace_serializer`` as they were given, and what follows from them.
+
+    ``verdict`` is that on what was restored, None for a new state. ``stored`` is what the store keeps: the descriptor
+    with the serializers in use, or the one of the timed form. ``schema`` is what the entries are to be in, ``in_use``
+    the user's descriptor for the handle, which is there once the state is opened.
+    """
+
+    descriptor: Any
+    namespace_serializer: TypeSerializer[Any]
+    verdict: StateVerdict | None
+    stored: Any
+    in_use: Any
+    schema: StateSchema
+    lifetime: Lifetime | None = None
+    handle: Any = None
+
+
+class Registrations:
+    """See the module; ``reports`` tell of every restored state that was registered."""
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+        self._registered: dict[str, Registration] = {}
+        self.reports: list[StateRestoreReport] = []
+
+    def handles(self) -> dict[str, Any]:
+        """The handles by name."""
+        return {name: registration.handle for name, registration in self._registered.items()}
+
+    def find(self, descriptor: Descriptor, namespace_serializer: TypeSerializer[Any]) -> Registration | None:
+        """What was registered under that name; raises `StateRegistrationError` if that was something else."""
+        known = self._registered.get(descriptor.name)
+        if known is None:
+            return None
+        if known.descriptor != descriptor or known.namespace_serializer != namespace_serializer:
+            raise StateRegistrationError(
+                f"state {descriptor.name!r} of operator {self._store.parameters.operator_uid!r} is registered twice, "
+                f"with different descriptors or namespaces; give one of them another name"
+            )
+        return known
+
+    def register(self, descriptor: Descriptor, namespace_serializer: Any) -> Registration:
+        """The record of a state that is not registered; changes nothing.
+
+        Raises `StateMigrationException` if what was restored under that name cannot be taken over.
+        """
+        uid = self._store.parameters.operator_uid
+        if not isinstance(namespace_serializer, TypeSerializer):
+            raise StateRegistrationError(
+                f"state {descriptor.name!r} of operator {uid!r} needs a serializer of its namespaces, not "
+                f"{shown(namespace_serializer)}"
+            )
+        restored, verdict = self._store.state_meta_now(descriptor.name), None
+        if restored is not None:
+            verdict = judge_state(restored, descriptor, namespace_serializer, self._store.parameters.rules)
+            if verdict.kind is CompatibilityKind.INCOMPATIBLE:
+                raise StateMigrationException(incompatibility_message(uid, [verdict], RESTORED_AS_IT_WAS))
+        if isinstance(descriptor, StateDescriptor) and descriptor.ttl is not None:
+            return self._with_time_to_live(descriptor, namespace_serializer, verdict)
+        stored: Any = descriptor if verdict is None else descriptor.with_serializers(verdict.serializers)
+        schema = self._schema(stored, namespace_serializer, verdict)
+        return Registration(descriptor, namespace_serializer, verdict, stored, stored, schema)
+
+    def bring_to_schema(self, registration: Registration) -> StateTable:
+        """Brings the entries of a registered state, if there are any, to its schema; returns their table.
+
+        Raises `StateMigrationException`, naming the entry and with nothing changed, for one that cannot be migrated.
+        """
+        store, schema, verdict = self._store, registration.schema, registration.verdict
+        table = store.tables.get(schema.meta.name)
+        if table is None or verdict is None:
+            return store.create_table(schema)
+        known: StateTable = table
+        started, entries = time.monotonic(), 0
+        if verdict.kind is CompatibilityKind.AFTER_MIGRATION:
+            assert verdict.row_plan is not None, "only a queue has none, and the elements of a queue never migrate"
+            migration = self._migration(known, registration, verdict)
+            # Before the first entry: that a state is migrated is worth telling.
+            migration.progress(0)
+            entries = store.rewrite(known, schema, migration)
+            migration.done()
+        else:
+            store.take_over(known, schema)
+        self.reports.append(StateRestoreReport(known.name, verdict, entries, time.monotonic() - started))
+        return known
+
+    def open(self, registration: Registration, handle: Any) -> None:
+        """Notes the handle, whose state counts as registered from then on."""
+        registration.handle = handle
+        self._registered[registration.descriptor.name] = registration
+
+    def _with_time_to_live(
+        self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any], verdict: StateVerdict | None
+    ) -> Registration:
+        kind, config, clock = descriptor.kind, descriptor.ttl, self._store.parameters.clock
+        assert config is not None
+        serializers = kind.timed_serializers(descriptor.serializers) if verdict is None else verdict.serializers
+        in_use, lifetime = kind.descriptor_in_use(descriptor, serializers), Lifetime(config, clock)
+        stored = kind.timed_descriptor(in_use, serializers, lifetime)
+        timed: Any = serializers[kind.timed_role]
+        schema = self._schema(stored, namespace_serializer, verdict, Expiry(kind, timed, config, clock))
+        return Registration(descriptor, namespace_serializer, verdict, stored, in_use, schema, lifetime)
+
+    def _schema(
+        self,
+        stored: Descriptor,
+        namespace_serializer: TypeSerializer[Any],
+        verdict: StateVerdict | None,
+        expiry: Expiry | None = None,
+    ) -> StateSchema:
+        namespaces = namespace_serializer if verdict is None else verdict.serializers[NAMESPACE_ROLE]
+        serializers = {**stored.serializers, NAMESPACE_ROLE: namespaces}
+        return StateSchema(meta_of_descriptor(stored, namespaces), serializers, expiry)
+
+    def _migration(self, table: StateTable, registration: Registration, verdict: StateVerdict) -> EntryMigration:
+        parameters = self._store.parameters
+        assert verdict.row_plan is not None
+        keys = {role: (plan, verdict.serializers[role]) for role, plan in verdict.key_plans.items()}
+        return EntryMigration(
+            parameters.operator_uid,
+            table.schema.meta_now(),
+            registration.stored,
+            verdict.row_plan,
+            self._store.key_serializer,
+            parameters.clock(),
+            parameters.progress,
+            parameters.conversions,
+            keys,
+        )
+
+
+def states_measured(
+    handles: Mapping[str, Any],
+    statistics_of: Callable[[str], StateStatistics],
+    sizes: Mapping[str, tuple[int, int]],
+) -> dict[str, StateMetrics]:
+    """The metrics of the states whose handles are measured ones.
+
+    ``sizes`` are, by state, the bytes of all its files in the last snapshot, and of those it wrote; 0 if missing.
+    """
+    states = {}
+    for name, handle in handles.items():
+        if not isinstance(handle, MeasuredHandle):
+            continue
+        size_bytes, bytes_written = sizes.get(name, (0, 0))
+        statistics = statistics_of(name)
+        states[name] = StateMetrics(
+            reads=handle.reads,
+            writes=handle.writes,
+            read_latency=handle.read_latency.copy(),
+            write_latency=handle.write_latency.copy(),
+            cache_misses=statistics.cache_misses,
+            entries=statistics.entries,
+            entries_are_exact=statistics.entries_are_exact,
+            size_bytes=size_bytes,
+            bytes_written=bytes_written,
+        )
+    return states
+
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+I = TypeVar("I")  # noqa: E741
+O = TypeVar("O")  # noqa: E741
+
+VOID_NAMESPACE_SERIALIZER: Final = VoidNamespaceSerializer()
+
+
+@final
+class KeyedStateBackend:
+    """The state of one subtask; see the module. ``store`` has been restored from the handles of ``parameters``."""
+
+    def __init__(self, parameters: KeyedStateBackendParameters, store: StateStore) -> None:
+        self.parameters = parameters
+        self.key_serializer = store.key_serializer
+        self.key_group_range = parameters.key_group_range
+        self._store = store
+        self._context = KeyContext()
+        self._registrations = Registrations(store)
+        self._enumeration = KeyEnumeration(store)
+        self._record_sweeps: list[Callable[[], None]] = []
+        self._tasks: SnapshotTasks[KeyedStateSnapshot] = SnapshotTasks()
+        self._last_times = SnapshotTimes()
+        self._is_closed = False
+
+    @property
+    def is_local(self) -> bool:
+        """Whether what it continues from was here already, on the local disk or in the process: no full restore."""
+        return self._store.is_local
+
+    @property
+    def restore_reports(self) -> list[StateRestoreReport]:
+        """What happened to the restored states that were registered."""
+        return self._registrations.reports
+
+    def set_current_key(self, key: Any, key_group: int) -> None:
+        """Makes ``key`` current; its group must be in the range, which is checked where an entry is stored.
+
+        For many keys, ask for `key_setter` once.
+        """
+        self.key_setter()(key, key_group)
+
+    def key_setter(self) -> KeySetter:
+        """A function ``set_key(key, key_group)`` that does what `set_current_key` does, without looking anything up.
+
+        It is made for the states that are registered now: ask for it after `open()`, and anew after a registration.
+        """
+        return compile_key_setter(self._context, self.key_serializer, self._record_sweeps)
+
+    def leave_key(self) -> None:
+        """Makes no key current: every access to state is an error until the next `set_current_key`."""
+        self._context.leave()
+
+    @overload
+    def get_state(self, descriptor: ValueStateDescriptor[T]) -> ValueState[T]: ...
+    @overload
+    def get_state(self, descriptor: ListStateDescriptor[T]) -> ListState[T]: ...
+    @overload
+    def get_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]: ...
+    @overload
+    def get_state(self, descriptor: ReducingStateDescriptor[T]) -> ReducingState[T]: ...
+    @overload
+    def get_state(self, descriptor: AggregatingStateDescriptor[I, Any, O]) -> AggregatingState[I, O]: ...
+    @overload
+    def get_state(self, descriptor: StateDescriptor) -> State: ...
+
+    def get_state(self, descriptor: StateDescriptor) -> State:
+        """The handle of a state without namespaces, registered on first use.
+
+        Raises `StateRegistrationError` if the name was registered with another descriptor, and
+        `StateMigrationException`, with nothing changed, if restored state cannot be taken over.
+        """
+        return self.get_or_create_keyed_state(VOID_NAMESPACE_SERIALIZER, descriptor)
+
+    @overload
+    def get_or_create_keyed_state(
+        self, namespace_serializer: TypeSerializer[Any], descriptor: ValueStateDescriptor[T]
+    ) -> InternalValueState[T]: ...
+    @overload
+    def get_or_create_keyed_state(
+        self, namespace_serializer: TypeSerializer[Any], descriptor: ListStateDescriptor[T]
+    ) -> InternalListState[T]: ...
+    @overload
+    def get_or_create_keyed_state(
+        self, namespace_serializer: TypeSerializer[Any], descriptor: MapStateDescriptor[K, V]
+    ) -> InternalMapState[K, V]: ...
+    @overload
+    def get_or_create_keyed_state(
+        self, namespace_serializer: TypeSerializer[Any], descriptor: ReducingStateDescriptor[T]
+    ) -> InternalReducingState[T]: ...
+    @overload
+    def get_or_create_keyed_state(
+        self, namespace_serializer: TypeSerializer[Any], descriptor: AggregatingStateDescriptor[I, Any, O]
+    ) -> InternalAggregatingState[I, O]: ...
+    @overload
+    def get_or_create_keyed_state(
+        self, namespace_serializer: TypeSerializer[Any], descriptor: StateDescriptor
+    ) -> InternalState: ...
+
+    def get_or_create_keyed_state(
+        self, namespace_serializer: TypeSerializer[Any], descriptor: StateDescriptor
+    ) -> InternalState:
+        """The handle of a state with namespaces, registered on first use; its namespace is as it was left.
+
+        Raises as `get_state`. Namespaces written by another serializer are taken over if the new one can read them as
+        they are, reconfigured if need be; they are never migrated.
+        """
+        if not isinstance(descriptor, StateDescriptor):
+            raise self._no_keyed_state(descriptor)
+        registered = self._registered(descriptor, namespace_serializer)
+        if registered is None:
+            registered = self._registrations.register(descriptor, namespace_serializer)
+            table = self._registrations.bring_to_schema(registered)
+            self._registrations.open(registered, self._handle(table, registered))
+        state: InternalState = registered.handle
+        return state
+
+    def get_priority_queue(self, descriptor: PriorityQueueDescriptor[T]) -> KeyGroupedPriorityQueue[T]:
+        """The queue of that name, registered on first use; raises as `get_state`.
+
+        The elements of a restored queue may be read by a reconfigured serializer, but are never migrated, because their
+        order is that of their bytes.
+        """
+        if not isinstance(descriptor, PriorityQueueDescriptor):
+            raise StateRegistrationError(
+                f"operator {self.parameters.operator_uid!r}: get_priority_queue was given {shown(descriptor)}; "
+                f"pass a PriorityQueueDescriptor"
+            )
+        registered = self._registered(descriptor, VOID_NAMESPACE_SERIALIZER)
+        if registered is None:
+            registered = self._registrations.register(descriptor, VOID_NAMESPACE_SERIALIZER)
+            table = self._registrations.bring_to_schema(registered)
+            handle = table.queue(registered.stored.element_serializer)
+            metrics = self.parameters.metrics
+            self._registrations.open(registered, handle if metrics is None else measured_queue(handle, metrics))
+        queue: KeyGroupedPriorityQueue[T] = registered.handle
+        return queue
+
+    @overload
+    def get_partitioned_state(
+        self, namespace: Any, namespace_serializer: TypeSerializer[Any], descriptor: ValueStateDescriptor[T]
+    ) -> ValueState[T]: ...
+    @overload
+    def get_partitioned_state(
+        self, namespace: Any, namespace_serializer: TypeSerializer[Any], descriptor: ListStateDescriptor[T]
+    ) -> ListState[T]: ...
+    @overload
+    def get_partitioned_state(
+        self, namespace: Any, namespace_serializer: TypeSerializer[Any], descriptor: MapStateDescriptor[K, V]
+    ) -> MapState[K, V]: ...
+    @overload
+    def get_partitioned_state(
+        self, namespace: Any, namespace_serializer: TypeSerializer[Any], descriptor: ReducingStateDescriptor[T]
+    ) -> ReducingState[T]: ...
+    @overload
+    def get_partitioned_state(
+        self,
+        namespace: Any,
+        namespace_serializer: TypeSerializer[Any],
+        descriptor: AggregatingStateDescriptor[I, Any, O],
+    ) -> AggregatingState[I, O]: ...
+    @overload
+    def get_partitioned_state(
+        self, namespace: Any, namespace_serializer: TypeSerializer[Any], descriptor: StateDescriptor
+    ) -> State: ...
+
+    def get_partitioned_state(
+        self, namespace: Any, namespace_serializer: TypeSerializer[Any], descriptor: StateDescriptor
+    ) -> State:
+        """The handle of a state, set to a namespace.
+
+        It is the same handle for all namespaces, so it stays in this one until the next call with another. Raises as
+        `get_state`, and `SerializationError`, leaving it where it was, for a namespace that is None or does not fit.
+        """
+        if namespace is None:
+            raise null_namespace(descriptor.name)
+        state = self.get_or_create_keyed_state(namespace_serializer, descriptor)
+        state.set_current_namespace(namespace)
+        return state
+
+    def get_keys(self, name: str, namespace: Any = EVERY_NAMESPACE) -> Iterator[Any]:
+        """The keys that have the state of that name, in one namespace or in any, each once, in no promised order.
+
+        Works for unregistered states too. Costs a pass over the whole state. Whether what changes meanwhile is seen is
+        open; `apply_to_all_keys` lists the keys first.
+        """
+        self.check_open()
+        return self._enumeration.keys(name, namespace)
+
+    def get_keys_and_namespaces(self, name: str) -> Iterator[tuple[Any, Any]]:
+        """The pairs of key and namespace that have the state of that name, each once; otherwise as `get_keys`."""
+        self.check_open()
+        return self._enumeration.keys_and_namespaces(name)
+
+    def apply_to_all_keys(
+        self,
+        namespace: Any,
+        namespace_serializer: TypeSerializer[Any],
+        descriptor: StateDescriptor,
+        function: Callable[[Any, Any], object],
+    ) -> None:
+        """Calls ``function(key, state)`` for every key that has the state in the namespace, with that key current.
+
+        The keys are listed first, so the function may change the state, of any key. Afterwards key and namespace are
+        what they were; what the function raises ends the pass and is passed on.
+        """
+        state = self.get_or_create_keyed_state(namespace_serializer, descriptor)
+        self._enumeration.visit(descriptor.name, state, namespace, self._context, self.key_setter(), function)
+
+    def current_meta(self) -> KeyedStateMeta:
+        """The states as they are now, registered or not, without files."""
+        return self._store.meta_now()
+
+    def state_meta(self, name: str) -> StateMeta | None:
+        """The state of that name as it is now, registered or not, without files; None for an unknown name."""
+        return self._store.state_meta_now(name)
+
+    def export_state(self, name: str) -> Iterator[CanonicalBatch]:
+        """All entries of a state in canonical form, sorted by key group and key; works for unregistered states too."""
+        self.check_open()
+        return batches_of(self._store.tables[name].rows())
+
+    def declare_ttl(self, name: str, ttl: StateTtlConfig) -> None:
+        """Says how long the entries of a state live that nobody registers: what is written whole leaves them out."""
+        table = self._store.tables.get(name)
+        if table is not None:
+            table.schema = table.schema.expiring(ttl, self.parameters.clock)
+
+    def row_filter(self, name: str) -> RowFilter | None:
+        """What is left out, as of now, where the state is written whole; None for nothing."""
+        table = self._store.tables.get(name)
+        row_filter: RowFilter | None = None if table is None else table.schema.snapshot_filter()
+        return row_filter
+
+    def prepare_snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
+        """The synchronous part of a snapshot: freezes the state as it is now, and returns the task that writes it.
+
+        ``state_id`` is unique to this attempt. What is written, removed or registered afterwards is not in the
+        snapshot. Several tasks may be under way at once, and end in any order; what a failed or cancelled one did not
+        write, the next one writes.
+        """
+        self.check_open()
+        started = time.monotonic()
+        task = self._store.freeze(checkpoint_id, state_id)
+        self._last_times = task.times
+        self._last_times.synchronous_s = time.monotonic() - started
+        self._tasks.add(task)
+        return task
+
+    def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
+        """Both parts of a snapshot at once."""
+        snapshot = self.prepare_snapshot(checkpoint_id, state_id).run()
+        self._store.snapshot_written(checkpoint_id)
+        return snapshot
+
+    def collect_metrics(self, snapshot: KeyedStateSnapshot | None = None) -> KeyedStateMetrics:
+        """What was counted since the states were registered; with the last snapshot, what that wrote, and sizes.
+
+        No state is in it if metrics are off. To be called on the backend's thread, before it is closed.
+        """
+        handles, tables = self._registrations.handles(), self._store.tables
+        if snapshot is None:
+            return KeyedStateMetrics(states_measured(handles, lambda name: tables[name].statistics(), {}))
+        costs = SnapshotMetrics(
+            snapshots=1,
+            entries_written=snapshot.entries_written,
+            bytes_written=snapshot.bytes_written,
+            synchronous_s=self._last_times.synchronous_s,
+            asynchronous_s=self._last_times.asynchronous_s,
+        )
+        sizes = file_sizes(snapshot.handle)
+        return KeyedStateMetrics(states_measured(handles, lambda name: tables[name].statistics(), sizes), costs)
+
+    def release(self) -> StateStore:
+        """Ends the backend and leaves its store, with all that is in it, to the caller; raises if it is closed.
+
+        Snapshots under way go on. State handles are dead once the store says so.
+        """
+        self.check_open()
+        self._is_closed = True
+        return self._store
+
+    def close(self) -> None:
+        """Cancels the snapshots under way and frees everything; may be called twice. State handles are dead then."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._tasks.cancel()
+            self._store.close()
+
+    def check_open(self) -> None:
+        """Raises `StateBackendClosedError` after `close`."""
+        if self._is_closed:
+            raise closed_error(self.parameters.operator_uid)
+
+    def __enter__(self) -> KeyedStateBackend:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _registered(self, descriptor: Descriptor, namespace_serializer: TypeSerializer[Any]) -> Registration | None:
+        self.check_open()
+        return self._registrations.find(descriptor, namespace_serializer)
+
+    def _handle(self, table: StateTable, registered: Registration) -> InternalState:
+        """The handle that a user is given: that of the store, within time-to-live, within metrics."""
+        stored: StateDescriptor = registered.stored
+        context = self._context_for(stored.name, registered.schema.serializers[NAMESPACE_ROLE])
+        handle = stored.kind.create_handle(table, context, stored)
+        if registered.lifetime is not None:
+            timed = stored.kind.timed_handle(handle, registered.lifetime, registered.in_use)
+            cleanup = registered.lifetime.cleanup
+            if cleanup is not None:
+                begin_pass = functools.partial(self._begin_pass, table)
+                timed.cleanup = ExpirySweep(self._context, timed, begin_pass, cleanup.entries_per_access)
+                if cleanup.for_every_record:
+                    self._record_sweeps.append(timed.cleanup)
+            handle = timed
+        metrics = self.parameters.metrics
+        return handle if metrics is None else measured_state(handle, stored.kind, metrics)
+
+    def _context_for(self, state_name: str, namespace_serializer: TypeSerializer[Any]) -> AnyKeyContext:
+        """What the handle of a state sees of the current key: its own context if it has namespaces."""
+        if not has_namespaces(namespace_serializer):
+            return self._context
+        return NamespacedKeyContext(self._context, namespace_serializer, state_name)
+
+    def _no_keyed_state(self, descriptor: Any) -> StateRegistrationError:
+        uid = self.parameters.operator_uid
+        if isinstance(descriptor, PriorityQueueDescriptor):
+            return StateRegistrationError(
+                f"state {descriptor.name!r} of operator {uid!r} is a priority queue, which has no current key; "
+                f"register it with get_priority_queue"
+            )
+        return StateRegistrationError(f"operator {uid!r}: {shown(descriptor)} is no descriptor of keyed state")
+
+    def _begin_pass(self, table: StateTable) -> Pass:
+        self.check_open()
+        return table.cleanup_pass(pass_start(table.schema, self._context, self.key_serializer))

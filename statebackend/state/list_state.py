@@ -1,0 +1,190 @@
+"""List state: a list of elements per key and namespace, in the order in which they were added.
+
+    stored entry                       list(element), a *chunk*: a list may take several, in order
+    stored entry with a time-to-live   list(ttl value(element)): each element expires by itself
+
+A list is rewritten without its expired elements. Merging namespaces moves elements with the times they have.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Generic, TypeVar
+
+from attrs import evolve, field, frozen
+
+from snapshots.compatibility import PartsPlan, Plan
+from statebackend.state.descriptors import ELEMENT_ROLE, as_serializer
+from statebackend.state.errors import StateRestoreError, null_element
+from statebackend.state.internal_states import InternalState, Lifetime, MergingState, TtlState, fold_namespaces
+from statebackend.state.state_kind import HandleSource, RowFilter, StateDescriptor, StateKind, TableForm
+from statebackend.state.states import ListState
+from typeserializers.containers.lists import ListSerializer
+from typeserializers.containers.ttl import TtlSerializer, TtlValue
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+T = TypeVar("T")
+
+_TIMESTAMP: Final = struct.Struct(">q")
+_COUNT: Final = struct.Struct(">i")
+
+
+class InternalListState(MergingState, ListState[T]):
+    """List state with namespaces: merging appends the lists of the sources to that of the target."""
+
+    __slots__ = ()
+
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
+        fold_namespaces(self, target, sources, self._get_or_none, self._add_lists)
+
+    def _get_or_none(self) -> list[T] | None:
+        return self.get() or None
+
+    def _add_lists(self, lists: list[list[T]]) -> None:
+        self.add_all(itertools.chain.from_iterable(lists))
+
+
+class ListKind(StateKind):
+    """See the module."""
+
+    name = "list"
+    getter = "get_list_state"
+    form = TableForm.LIST
+    handle_class = InternalListState
+    timed_role = ELEMENT_ROLE
+    reads = MappingProxyType({"get": ""})
+    writes = MappingProxyType(
+        {
+            "add": "element",
+            "add_all": "elements",
+            "update": "elements",
+            "clear": "",
+            "merge_namespaces": "target, sources",
+        }
+    )
+
+    def storage_serializer(self, serializers: Mapping[str, TypeSerializer[Any]]) -> TypeSerializer[Any]:
+        return ListSerializer(serializers[ELEMENT_ROLE])
+
+    def create_handle(self, table: HandleSource, context: Any, descriptor: ListStateDescriptor[Any]) -> InternalState:
+        state: InternalState = table.list_state(context, descriptor.element_serializer)
+        return state
+
+    def row_plan(self, part: Plan) -> Plan:
+        return PartsPlan((part,))
+
+    def timed_descriptor(
+        self, descriptor: ListStateDescriptor[Any], serializers: Mapping[str, TypeSerializer[Any]], lifetime: Lifetime
+    ) -> StateDescriptor:
+        return evolve(descriptor, element_serializer=serializers[ELEMENT_ROLE], ttl=None)
+
+    def timed_handle(
+        self, stored: InternalListState[TtlValue[Any]], lifetime: Lifetime, descriptor: ListStateDescriptor[Any]
+    ) -> TtlState:
+        return TtlListState(stored, lifetime, descriptor.name)
+
+    def expired_rows(self, serializer: TtlSerializer[Any], last_expired_ms: int) -> RowFilter:
+        read_timestamp, read_value = _TIMESTAMP.unpack_from, serializer.value_serializer.codec.read
+
+        def filter_chunk(chunk: bytes) -> bytes | None:
+            count, position, kept = _COUNT.unpack_from(chunk)[0], _COUNT.size, []
+            for _ in range(count):
+                start = position
+                position = read_value(chunk, start + _TIMESTAMP.size)[1]
+                if read_timestamp(chunk, start)[0] > last_expired_ms:
+                    kept.append(chunk[start:position])
+            if position != len(chunk):
+                raise StateRestoreError(f"the elements end at byte {position} of {len(chunk)}")
+            if len(kept) == count:
+                return chunk
+            return _COUNT.pack(len(kept)) + b"".join(kept) if kept else None
+
+        return filter_chunk
+
+
+LIST: Final = ListKind()
+
+
+@frozen
+class ListStateDescriptor(StateDescriptor, Generic[T]):
+    """A list of elements per key."""
+
+    element_serializer: TypeSerializer[T] = field(converter=as_serializer)
+
+    kind = LIST
+
+    @property
+    def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
+        return {ELEMENT_ROLE: self.element_serializer}
+
+    def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> ListStateDescriptor[T]:
+        return evolve(self, element_serializer=serializers[ELEMENT_ROLE])
+
+
+class TtlListState(TtlState, InternalListState[T]):
+    """Each element expires by itself."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, stored: InternalListState[TtlValue[T]], lifetime: Lifetime, name: str) -> None:
+        super().__init__(stored, lifetime)
+        self._name = name
+
+    def get(self) -> list[T]:
+        self._clean_up()
+        lifetime = self.lifetime
+        stored = self._stored.get()
+        fresh = self._fresh(stored)
+        now_ms = lifetime.clock()
+        if fresh and lifetime.renews_on_read and any(element.last_access_timestamp < now_ms for element in fresh):
+            self._stored.update(
+                [TtlValue(element.value, max(now_ms, element.last_access_timestamp)) for element in fresh]
+            )
+        elif len(fresh) < len(stored):
+            self._stored.update(fresh)
+        return [element.value for element in (stored if lifetime.returns_expired else fresh)]
+
+    def add(self, element: T) -> None:
+        self.add_all((element,))
+
+    def add_all(self, elements: Iterable[T]) -> None:
+        self._clean_up()
+        self._stored.add_all(self._stamped(elements))
+
+    def update(self, elements: Iterable[T]) -> None:
+        self._clean_up()
+        self._stored.update(self._stamped(elements))
+
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
+        self._clean_up()
+        # What expired in a source is removed when the source is read.
+        fold_namespaces(self, target, sources, self._fresh_or_none, self._add_stored)
+
+    def remove_expired(self) -> None:
+        stored = self._stored.get()
+        fresh = self._fresh(stored)
+        if len(fresh) < len(stored):
+            self._stored.update(fresh)
+
+    def _fresh(self, stored: list[TtlValue[T]]) -> list[TtlValue[T]]:
+        last_expired_ms = self.lifetime.clock() - self.lifetime.ttl_ms
+        return [element for element in stored if element.last_access_timestamp > last_expired_ms]
+
+    def _fresh_or_none(self) -> list[TtlValue[T]] | None:
+        self.remove_expired()
+        return self._stored.get() or None
+
+    def _add_stored(self, lists: list[list[TtlValue[T]]]) -> None:
+        self.remove_expired()
+        self._stored.add_all([element for elements in lists for element in elements])
+
+    def _stamped(self, elements: Iterable[T]) -> list[TtlValue[T]]:
+        now_ms = self.lifetime.clock()
+        stamped = [TtlValue(element, now_ms) for element in elements]
+        for position, element in enumerate(stamped):
+            if element.value is None:
+                raise null_element(f"state {self._name!r}", position)
+        return stamped

@@ -1,0 +1,186 @@
+"""Map state: a map per key and namespace, each entry stored by itself. Values may be None, keys may not.
+
+stored entry                       nullable(value), under the bytes of its user key
+stored entry with a time-to-live   nullable(ttl value(nullable(value))), never null: each entry expires by itself,
+                                   one whose value is null too
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Generic, TypeVar
+
+from attrs import evolve, field, frozen
+
+from snapshots.compatibility import PartsPlan, Plan
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from statebackend.state.descriptors import USER_KEY_ROLE, VALUE_ROLE, as_key_serializer, as_serializer
+from statebackend.state.internal_states import InternalState, Lifetime, TtlState
+from statebackend.state.state_kind import HandleSource, StateDescriptor, StateKind, TableForm
+from statebackend.state.states import MapState
+from typeserializers.containers.nullable import NullableSerializer, NullableSerializerSnapshot
+from typeserializers.containers.ttl import TtlValue
+from typeserializers.evolution.plans import BecameOptionalPlan
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class InternalMapState(InternalState, MapState[K, V]):
+    """Map state with namespaces."""
+
+    __slots__ = ()
+
+
+class MapKind(StateKind):
+    """See the module."""
+
+    name = "map"
+    getter = "get_map_state"
+    form = TableForm.MAP
+    handle_class = InternalMapState
+    fixed_roles = MappingProxyType({USER_KEY_ROLE: "the keys of the map"})
+    timed_role = VALUE_ROLE
+    timestamp_offset = 1
+    """Behind the flag that says whether a stored value is null."""
+    reads = MappingProxyType({"get": "key", "contains": "key", "items": "", "keys": "", "values": "", "is_empty": ""})
+    writes = MappingProxyType({"put": "key, value", "put_all": "entries", "remove": "key", "clear": ""})
+
+    def storage_serializer(self, serializers: Mapping[str, TypeSerializer[Any]]) -> TypeSerializer[Any]:
+        return NullableSerializer(serializers[VALUE_ROLE])
+
+    def create_handle(
+        self, table: HandleSource, context: Any, descriptor: MapStateDescriptor[Any, Any]
+    ) -> InternalState:
+        state: InternalState = table.map_state(context, descriptor.key_serializer, descriptor.value_serializer)
+        return state
+
+    def expiring_part(self, serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
+        return NullableSerializer(serializer)
+
+    def expiring_part_snapshot(self, snapshot: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[Any]:
+        part = super().expiring_part_snapshot(snapshot)
+        if part is not snapshot or isinstance(snapshot, NullableSerializerSnapshot):
+            return part
+        return NullableSerializerSnapshot.around(snapshot)
+
+    def expiring_part_plan(self, values: Plan, old: TypeSerializerSnapshot[Any], new: TypeSerializer[Any]) -> Plan:
+        if not isinstance(old, NullableSerializerSnapshot):
+            return PartsPlan((values,))
+        # One flag says of both that an entry is null; a converter from values that may be null gets the null.
+        return values if isinstance(new, NullableSerializer) else BecameOptionalPlan(values)
+
+    def timed_descriptor(
+        self,
+        descriptor: MapStateDescriptor[Any, Any],
+        serializers: Mapping[str, TypeSerializer[Any]],
+        lifetime: Lifetime,
+    ) -> StateDescriptor:
+        return evolve(
+            descriptor, key_serializer=serializers[USER_KEY_ROLE], value_serializer=serializers[VALUE_ROLE], ttl=None
+        )
+
+    def timed_handle(
+        self,
+        stored: InternalMapState[Any, TtlValue[Any]],
+        lifetime: Lifetime,
+        descriptor: MapStateDescriptor[Any, Any],
+    ) -> TtlState:
+        return TtlMapState(stored, lifetime)
+
+
+MAP: Final = MapKind()
+
+
+@frozen
+class MapStateDescriptor(StateDescriptor, Generic[K, V]):
+    """A map per key, each entry stored by itself."""
+
+    key_serializer: TypeSerializer[K] = field(converter=as_key_serializer)
+    value_serializer: TypeSerializer[V] = field(converter=as_serializer)
+
+    kind = MAP
+
+    @property
+    def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
+        return {USER_KEY_ROLE: self.key_serializer, VALUE_ROLE: self.value_serializer}
+
+    def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> MapStateDescriptor[K, V]:
+        return evolve(self, key_serializer=serializers[USER_KEY_ROLE], value_serializer=serializers[VALUE_ROLE])
+
+
+class TtlMapState(TtlState, InternalMapState[K, V]):
+    """Each entry expires by itself, one whose value is null too."""
+
+    __slots__ = ()
+
+    def get(self, key: K) -> V | None:
+        stored = self._visible(key)
+        return None if stored is None else stored.value
+
+    def contains(self, key: K) -> bool:
+        return self._visible(key) is not None
+
+    def put(self, key: K, value: V | None) -> None:
+        self._clean_up()
+        self._stored.put(key, self.lifetime.stamped(value))
+
+    def put_all(self, entries: Mapping[K, V | None]) -> None:
+        self._clean_up()
+        now_ms = self.lifetime.clock()
+        self._stored.put_all({key: TtlValue(value, now_ms) for key, value in entries.items()})
+
+    def remove(self, key: K) -> None:
+        self._clean_up()
+        self._stored.remove(key)
+
+    def items(self) -> Iterator[tuple[K, V | None]]:
+        self._clean_up()
+        context = self.key_context
+        return self._visible_items((context.key, context.key_group), self._stored.items())
+
+    def is_empty(self) -> bool:
+        self._clean_up()
+        is_visible = self.lifetime.is_visible
+        for key, stored in self._stored.items():
+            if is_visible(stored):
+                return False
+            self._stored.remove(key)
+        return True
+
+    def remove_expired(self) -> None:
+        is_expired = self.lifetime.is_expired
+        for key, stored in self._stored.items():
+            if is_expired(stored):
+                self._stored.remove(key)
+
+    def _visible(self, key: K) -> TtlValue[V | None] | None:
+        self._clean_up()
+        stored: TtlValue[V | None] | None = self._stored.get(key)
+        return None if stored is None else self._accessed(key, stored)
+
+    def _visible_items(
+        self, begun_at: tuple[Any, int], items: Iterator[tuple[K, TtlValue[V | None]]]
+    ) -> Iterator[tuple[K, V | None]]:
+        context, lifetime = self.key_context, self.lifetime
+        for key, stored in items:
+            if (context.key, context.key_group) == begun_at:
+                visible = self._accessed(key, stored)
+            else:
+                # Another key has become current, whose map must not be touched.
+                visible = stored if lifetime.is_visible(stored) else None
+            if visible is not None:
+                yield key, visible.value
+
+    def _accessed(self, key: K, stored: TtlValue[V | None]) -> TtlValue[V | None] | None:
+        """The entry if it may be seen; removes it if its time is over, renews it if reading does so."""
+        lifetime = self.lifetime
+        now_ms = lifetime.clock()
+        if stored.last_access_timestamp + lifetime.ttl_ms <= now_ms:
+            self._stored.remove(key)
+            return stored if lifetime.returns_expired else None
+        if lifetime.renews_on_read and stored.last_access_timestamp < now_ms:
+            self._stored.put(key, TtlValue(stored.value, now_ms))
+        return stored

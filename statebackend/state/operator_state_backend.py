@@ -1,0 +1,653 @@
+"""Operator state in a savepoint: the same rows, in one file per state, schema and subtask, and in no other's store.
+
+The files are ``<directory>/operator=<mode>/<state>/<part>.parquet``, with the name of the state escaped as in a URL
+(`path_segment`), which never leaves a ``=``: nothing of keyed state can lie there. A second schema of a state goes to
+``<part>.1.parquet``, and so on. Nothing is decoded: state that nobody registers is exported as any other.
+
+The writing of a snapshot of operator state: what was frozen at the barrier, and the task that writes it.
+
+Each state is either written, copied, or only referred to. The digest of a snapshot is of names, modes and rows, and
+does not tell which of the three it was: what two attempts at an epoch hold is the same if their rows are. The digest of
+the rows of a part is kept with it, so rows that are only referred to are not read for it; where it is not known, it is
+taken once from the table. It is looked whether the task was cancelled before each state and each batch of rows.
+
+Whether a descriptor may take over restored operator state, and with which serializers.
+
+Every role may be migrated, the keys of a broadcast state too: no key group and no address depends on their bytes. What
+is restored may have been written under several schemas, one for each part, since the subtasks of the old run need not
+have registered the state all. One set of serializers must then do for all parts: a reconfigured serializer is put to
+every part again, until none asks for another.
+
+The operator state of one subtask, on the heap whatever the backend of keyed state.
+
+What is restored stays in its files until a descriptor is registered; then its rows are read once and decoded by what
+turns old bytes into what is kept now. The verdict is taken and the rows are read before anything is held, so that a
+refusal changes nothing. A state that nobody registers is not read: it travels on in the part that this subtask carries.
+
+A snapshot refers to the files of a state that did not change, where it may: files of its own store, no savepoint's, of
+a checkpoint that is complete; and not too many, or many restores at other parallelisms would leave a state in shreds.
+Everything else is written anew, whole. Operator state is small by its nature; this is what Flink does too.
+
+One thread owns a backend; only the tasks that `prepare_snapshot` makes may run on others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar, cast, overload
+
+import xxhash
+from attrs import define, evolve, field, frozen
+
+from migration.conversion import ConversionTable
+from migration.conversion_table import CONVERSIONS
+from migration.schema_migration import SchemaMigration
+from snapshots.compatibility import CompatibilityKind, FieldVerdict, Finding, Plan, worst_kind
+from snapshots.envelope import snapshot_to_bytes
+from snapshots.errors import StateFormatError
+from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot, VerdictRules, resolve_compatibility
+from statebackend.checkpoint.errors import CheckpointError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.invariants import path_segment
+from statebackend.checkpoint.state_handles import FileHandle, OpaqueStateHandle
+from statebackend.state.backend_parameters import StateRestoreReport
+from statebackend.state.errors import (
+    StateBackendClosedError,
+    StateBackendError,
+    StateMigrationException,
+    StateRegistrationError,
+    StateRestoreError,
+)
+from statebackend.state.operator_state_descriptors import (
+    BroadcastStateDescriptor,
+    OperatorStateDescriptor,
+    OperatorStateMode,
+    SplitListStateDescriptor,
+    UnionListStateDescriptor,
+)
+from statebackend.state.operator_state_handles import (
+    MAX_SLICES,
+    FileSlice,
+    OperatorStateHandle,
+    OperatorStateMeta,
+    OperatorStateRow,
+    OperatorStateSnapshot,
+    StatePart,
+    decode_operator_state,
+    encode_operator_state,
+    encoded_rows,
+    envelopes_of,
+    read_slices,
+)
+from statebackend.state.operator_state_redistribution import AssignedState, RestoredOperatorState
+from statebackend.state.operator_state_tables import TABLES, FrozenRows, OperatorStateTable, Serializers
+from statebackend.state.progress import Operation, ProgressListener, StateProgress, no_progress
+from statebackend.state.snapshot_task import SnapshotTask, SnapshotTasks
+from statebackend.state.state_compatibility import RESTORED_AS_IT_WAS, StateVerdict, incompatibility_message
+from statebackend.state.state_meta import CANONICAL_BACKEND
+from statebackend.state.states import BroadcastState, ListState, State
+from typeserializers.kernel.known_serializers import restored_with
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+FILE_SUFFIX: Final = ".parquet"
+
+_CANCEL_CHECK_ROWS: Final = 1024
+
+
+@frozen
+class KeptParts:
+    """A state that is already in the store: only referred to.
+
+    ``table`` is what it holds, if that is known and a digest of the rows is not.
+    """
+
+    parts: tuple[StatePart, ...]
+    table: FrozenOperatorTable | None = None
+
+
+@frozen
+class CopiedParts:
+    """A state that nobody registered, in files that must not be referred to: copied, under the schemas it has."""
+
+    parts: tuple[StatePart, ...]
+    source: CheckpointFileSystem
+
+
+@frozen
+class FrozenOperatorTable:
+    """A registered state as it was at the barrier, and duplicates of its serializers."""
+
+    row_count: int
+    rows: FrozenRows
+    serializers: Serializers
+
+
+@frozen
+class FrozenOperatorState:
+    """One state of a snapshot."""
+
+    name: str
+    mode: OperatorStateMode
+    content: KeptParts | CopiedParts | FrozenOperatorTable
+
+
+class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
+    """See the module; ``when_done`` is told of a snapshot that is completely written."""
+
+    def __init__(
+        self,
+        states: Sequence[FrozenOperatorState],
+        file_system: CheckpointFileSystem,
+        path_prefix: str,
+        when_done: Callable[[OperatorStateHandle], None],
+    ) -> None:
+        super().__init__()
+        self._states = states
+        self._file_system = file_system
+        self._path_prefix = path_prefix
+        self._when_done = when_done
+        self._files: list[FileHandle] = []
+        self._rows = 0
+        self._digest: Any = xxhash.xxh3_128()
+
+    def write(self) -> OperatorStateSnapshot:
+        handle = OperatorStateHandle(tuple(self._written(state) for state in self._states))
+        written = sum(file.size_bytes for file in self._files)
+        return OperatorStateSnapshot(handle, self._digest.hexdigest(), self._rows, written)
+
+    def remove_written(self) -> None:
+        for file in self._files:
+            # The first error is the one to report; a file that stays behind is an orphan and harms nothing.
+            with contextlib.suppress(CheckpointError):
+                self._file_system.delete(file.path)
+
+    def ended(self, snapshot: OperatorStateSnapshot | None) -> None:
+        if snapshot is not None:
+            self._when_done(snapshot.handle)
+
+    def _written(self, state: FrozenOperatorState) -> OperatorStateMeta:
+        self.raise_if_cancelled()
+        # Lengths and counts go first throughout, so that no two contents look alike.
+        self._digest.update(f"{len(state.name)} {state.name} {state.mode.value} ".encode("utf-8", "surrogatepass"))
+        # The order of a map is not part of what it holds.
+        new_digest = _UnorderedDigest if state.mode is OperatorStateMode.BROADCAST else _OrderedDigest
+        return OperatorStateMeta(state.name, state.mode, _WRITERS[type(state.content)](self, state.content, new_digest))
+
+    def _keep(self, content: KeptParts, new_digest: NewDigest) -> tuple[StatePart, ...]:
+        parts = content.parts
+        if content.table is not None:
+            rows = content.table.rows(content.table.serializers)
+            digest = _digest_of(self._counted(rows), new_digest())
+            # Several parts under one schema are one in what a table writes.
+            self._add(content.table.row_count, digest)
+            return (evolve(parts[0], digest=digest),) if len(parts) == 1 else parts
+        for part in parts:
+            if part.digest is not None:
+                self._add(part.row_count, part.digest)
+            else:
+                # Nobody has read these rows; every attempt refers to the same slices.
+                self._digest.update(f"unread {len(part.slices)} ".encode())
+                for one in part.slices:
+                    self._digest.update(f"{one.file.checksum} {one.start} {one.stop} ".encode())
+        return parts
+
+    def _copy(self, content: CopiedParts, new_digest: NewDigest) -> tuple[StatePart, ...]:
+        return tuple(
+            self._write_rows(part.row_count, read_slices(content.source, part.slices), part.envelopes, new_digest())
+            for part in content.parts
+        )
+
+    def _write_table(self, content: FrozenOperatorTable, new_digest: NewDigest) -> tuple[StatePart, ...]:
+        part = self._write_rows(content.row_count, content.rows(content.serializers), {}, new_digest())
+        # Taken after the rows were written, for serializers that learn from what they write.
+        return (evolve(part, envelopes=envelopes_of(content.serializers)),)
+
+    def _write_rows(
+        self, row_count: int, rows: Iterator[OperatorStateRow], envelopes: Mapping[str, bytes], digest: RowDigest
+    ) -> StatePart:
+        slices: tuple[FileSlice, ...] = ()
+        if row_count:
+            data = encoded_rows(self._watched(rows, digest))
+            file = self._file_system.write_file(f"{self._path_prefix}-{len(self._files)}{FILE_SUFFIX}", data)
+            self._files.append(file)
+            slices = (FileSlice(file, 0, row_count),)
+        self._add(row_count, digest.value())
+        return StatePart(envelopes, slices, digest.value())
+
+    def _add(self, row_count: int, digest: bytes) -> None:
+        self._digest.update(f"{row_count} ".encode() + digest)
+
+    def _watched(self, rows: Iterator[OperatorStateRow], digest: RowDigest) -> Iterator[OperatorStateRow]:
+        for row in self._counted(rows):
+            self._rows += 1
+            digest.add(row)
+            yield row
+
+    def _counted(self, rows: Iterator[OperatorStateRow]) -> Iterator[OperatorStateRow]:
+        for number, row in enumerate(rows):
+            if number % _CANCEL_CHECK_ROWS == 0:
+                self.raise_if_cancelled()
+            yield row
+
+
+class RowDigest(Protocol):
+    """The digest of rows, one after the other."""
+
+    def add(self, row: OperatorStateRow) -> None:
+        """Adds a row."""
+
+    def value(self) -> bytes:
+        """The digest of the rows so far, 16 bytes."""
+
+
+class _OrderedDigest:
+    def __init__(self) -> None:
+        self._digest: Any = xxhash.xxh3_128()
+
+    def add(self, row: OperatorStateRow) -> None:
+        self._digest.update(_row_bytes(row))
+
+    def value(self) -> bytes:
+        digest: bytes = self._digest.digest()
+        return digest
+
+
+class _UnorderedDigest:
+    def __init__(self) -> None:
+        self._sum = 0
+
+    def add(self, row: OperatorStateRow) -> None:
+        self._sum += xxhash.xxh3_128_intdigest(_row_bytes(row))
+
+    def value(self) -> bytes:
+        return (self._sum % (1 << 128)).to_bytes(16, "big")
+
+
+NewDigest = Callable[[], RowDigest]
+
+
+def _digest_of(rows: Iterator[OperatorStateRow], digest: RowDigest) -> bytes:
+    for row in rows:
+        digest.add(row)
+    return digest.value()
+
+
+def _row_bytes(row: OperatorStateRow) -> bytes:
+    # Lengths go first, so that no two rows look alike.
+    return b"".join([b"\xff" if column is None else len(column).to_bytes(8, "big") + column for column in row])
+
+
+_WRITERS: Final[Mapping[type, Callable[[OperatorStateSnapshotTask, Any, NewDigest], tuple[StatePart, ...]]]] = {
+    KeptParts: OperatorStateSnapshotTask._keep,
+    CopiedParts: OperatorStateSnapshotTask._copy,
+    FrozenOperatorTable: OperatorStateSnapshotTask._write_table,
+}
+
+
+@frozen
+class OperatorStateTakeover:
+    """The verdict on the parts of a restored state, and how those of its schemas that are migrated are.
+
+    ``plans`` are by role and by the envelope of what the serializer was; they lead to the serializers of the verdict.
+    """
+
+    verdict: StateVerdict
+    plans: Mapping[tuple[str, bytes], Plan]
+
+
+def judge_operator_state(
+    mode: OperatorStateMode,
+    parts: Sequence[StatePart],
+    descriptor: OperatorStateDescriptor,
+    rules: VerdictRules = RULES,
+) -> StateVerdict:
+    """The verdict of `plan_operator_state`."""
+    return plan_operator_state(mode, parts, descriptor, rules).verdict
+
+
+def plan_operator_state(
+    mode: OperatorStateMode,
+    parts: Sequence[StatePart],
+    descriptor: OperatorStateDescriptor,
+    rules: VerdictRules = RULES,
+) -> OperatorStateTakeover:
+    """The verdict on a descriptor taking over the parts of a restored state, with the serializers to use by role.
+
+    Raises `StateRestoreError` if what an old serializer was cannot be read here.
+    """
+    if mode is not descriptor.mode:
+        finding = Finding(
+            "",
+            FieldVerdict.REFUSE,
+            "state-mode",
+            f"the restored state is a {mode.value} state, the descriptor is of a {descriptor.mode.value} state",
+            "Register the new mode under another name",
+        )
+        return OperatorStateTakeover(StateVerdict(descriptor.name, CompatibilityKind.INCOMPATIBLE, (finding,), {}), {})
+    kinds: list[CompatibilityKind] = []
+    findings: list[Finding] = []
+    serializers: dict[str, TypeSerializer[Any]] = {}
+    plans: dict[tuple[str, bytes], Plan] = {}
+    for role, serializer in descriptor.serializers.items():
+        written = {part.envelopes[role]: part for part in parts}
+        snapshots = {envelope: part.snapshot(descriptor.name, role) for envelope, part in written.items()}
+        kind, found, serializers[role], migrating = _judge_role(snapshots, serializer, rules)
+        kinds.append(kind)
+        findings += [finding.below(f"<{role}>" if len(descriptor.serializers) > 1 else "") for finding in found]
+        plans.update({(role, envelope): plan for envelope, plan in migrating.items()})
+    verdict = StateVerdict(descriptor.name, worst_kind(kinds), tuple(dict.fromkeys(findings)), serializers)
+    return OperatorStateTakeover(verdict, plans)
+
+
+def _judge_role(
+    snapshots: Mapping[bytes, TypeSerializerSnapshot[Any]], serializer: TypeSerializer[Any], rules: VerdictRules
+) -> tuple[CompatibilityKind, list[Finding], TypeSerializer[Any], dict[bytes, Plan]]:
+    kinds = [CompatibilityKind.AS_IS]
+    findings: list[Finding] = []
+    # Each round but the last adopts what at least one more schema asks for.
+    for _ in range(len(snapshots) + 1):
+        is_settled, plans = True, dict[bytes, Plan]()
+        for envelope, snapshot in snapshots.items():
+            verdict = resolve_compatibility(snapshot, serializer, rules)
+            kinds.append(verdict.kind)
+            findings += verdict.findings
+            if verdict.is_after_migration:
+                plans[envelope] = verdict.plan
+            if verdict.is_with_reconfigured_serializer and not _is_like(verdict.reconfigured_serializer, serializer):
+                serializer, is_settled = verdict.reconfigured_serializer, False
+        if is_settled:
+            return worst_kind(kinds), findings, serializer, plans
+    conflict = Finding(
+        "",
+        FieldVerdict.REFUSE,
+        "reconfiguration-conflict",
+        f"it was written under {len(snapshots)} schemas, and no one form of {serializer!r} can take over all of them",
+        "Restore once with the old program and register the state in every subtask",
+    )
+    return CompatibilityKind.INCOMPATIBLE, [*findings, conflict], serializer, {}
+
+
+def _is_like(one: TypeSerializer[Any], other: TypeSerializer[Any]) -> bool:
+    """Whether both know the same: serializers that have learned other things may be equal all the same."""
+    return snapshot_to_bytes(one.snapshot_configuration()) == snapshot_to_bytes(other.snapshot_configuration())
+
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@frozen(kw_only=True)
+class OperatorStateBackendParameters:
+    """Everything the operator state of a subtask is made from.
+
+    ``file_system`` and ``file_prefix`` say where snapshots put their files; they may be those of the keyed backend.
+    ``rules`` judge what is restored, and ``conversions`` say how it is migrated.
+    """
+
+    operator_uid: str
+    file_system: CheckpointFileSystem
+    file_prefix: str
+    restore: RestoredOperatorState | None = None
+    progress: ProgressListener = field(default=no_progress, eq=False)
+    rules: VerdictRules = field(default=RULES, eq=False, repr=False)
+    conversions: ConversionTable = field(default=CONVERSIONS, eq=False, repr=False)
+
+
+@define
+class _Reference:
+    """The parts in the store that hold a state at one version of its content; for unregistered state that is None."""
+
+    version: int | None
+    parts: tuple[StatePart, ...]
+
+
+@define
+class _HeldState:
+    """One state: restored and not yet registered, or with a table."""
+
+    mode: OperatorStateMode
+    restored: AssignedState | None = None
+    table: OperatorStateTable | None = None
+    descriptor: OperatorStateDescriptor | None = None
+    reference: _Reference | None = None
+
+    @property
+    def version(self) -> int | None:
+        """The version of the content."""
+        return None if self.table is None else self.table.version
+
+
+class OperatorStateBackend:
+    """See the module."""
+
+    def __init__(self, parameters: OperatorStateBackendParameters) -> None:
+        self.parameters = parameters
+        self.restore_reports: list[StateRestoreReport] = []
+        self._held: dict[str, _HeldState] = {}
+        self._tasks: SnapshotTasks[OperatorStateSnapshot] = SnapshotTasks()
+        self._written: dict[int, dict[str, _Reference]] = {}
+        # Guards what tasks touch when they are done, on their threads.
+        self._lock = threading.Lock()
+        self._closed = False
+        self._restored_files = parameters.restore.file_system if parameters.restore is not None else None
+        self._may_refer_to_restored = (
+            parameters.restore is not None
+            and parameters.restore.may_refer
+            and parameters.restore.file_system.uri == parameters.file_system.uri
+        )
+        if parameters.restore is not None:
+            self._restore(parameters.restore)
+
+    @overload
+    def get_state(self, descriptor: SplitListStateDescriptor[T]) -> ListState[T]: ...
+    @overload
+    def get_state(self, descriptor: UnionListStateDescriptor[T]) -> ListState[T]: ...
+    @overload
+    def get_state(self, descriptor: BroadcastStateDescriptor[K, V]) -> BroadcastState[K, V]: ...
+    @overload
+    def get_state(self, descriptor: OperatorStateDescriptor) -> State: ...
+
+    def get_state(self, descriptor: OperatorStateDescriptor) -> State:
+        """The state of a descriptor, registered on first use.
+
+        Raises `StateRegistrationError` if the name was registered with another descriptor, and
+        `StateMigrationException`, with nothing changed, if restored state cannot be taken over.
+        """
+        self._check_open()
+        held = self._held.get(descriptor.name)
+        if held is not None and held.table is not None:
+            if held.mode is not descriptor.mode:
+                raise StateRegistrationError(
+                    f"{self._describe(descriptor.name)} is registered as a {held.mode.value} state, it cannot become "
+                    f"a {descriptor.mode.value} state; give one of them another name"
+                )
+            if held.descriptor != descriptor:
+                raise StateRegistrationError(
+                    f"{self._describe(descriptor.name)} is registered twice, with different descriptors; give one of "
+                    f"them another name"
+                )
+        elif held is None:
+            table = TABLES[descriptor.mode](descriptor.name, descriptor.serializers)
+            held = self._held[descriptor.name] = _HeldState(descriptor.mode, None, table, descriptor)
+        else:
+            self._take_over(held, descriptor)
+        return cast(State, held.table)
+
+    def state_names(self, mode: OperatorStateMode | None = None) -> tuple[str, ...]:
+        """The names of all states, or of those of one mode, registered or only restored."""
+        return tuple(name for name, held in self._held.items() if mode is None or held.mode is mode)
+
+    def unregistered_names(self) -> tuple[str, ...]:
+        """The names of the restored states that nobody has registered yet."""
+        return tuple(name for name, held in self._held.items() if held.table is None)
+
+    def prepare_snapshot(self, checkpoint_id: int, state_id: str) -> OperatorStateSnapshotTask:
+        """Freezes the state as it is now and returns the task that writes it; ``state_id`` is unique to this attempt.
+
+        What is put, cleared or registered afterwards is not in the snapshot. Takes time in proportion to the number of
+        states, not of their elements. Several tasks may be under way at once.
+        """
+        self._check_open()
+        states = [self._frozen(name, held) for name, held in self._held.items()]
+        versions = {name: held.version for name, held in self._held.items()}
+
+        def when_done(handle: OperatorStateHandle) -> None:
+            with self._lock:
+                self._written[checkpoint_id] = {
+                    state.name: _Reference(versions[state.name], state.parts) for state in handle.states
+                }
+
+        prefix = f"{self.parameters.file_prefix}-{checkpoint_id:012d}-{state_id}-operator"
+        task = OperatorStateSnapshotTask(states, self.parameters.file_system, prefix, when_done)
+        self._tasks.add(task)
+        return task
+
+    def snapshot(self, checkpoint_id: int, state_id: str) -> OperatorStateSnapshot:
+        """Both parts of a snapshot at once."""
+        return self.prepare_snapshot(checkpoint_id, state_id).run()
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """From now on snapshots may refer to the files of this checkpoint instead of writing the same rows again."""
+        with self._lock:
+            references = self._written.get(checkpoint_id, {})
+            self._written = {other: kept for other, kept in self._written.items() if other > checkpoint_id}
+        for name, reference in references.items():
+            # A closed backend has nothing left to refer from.
+            if name in self._held:
+                self._held[name].reference = reference
+
+    def close(self) -> None:
+        """Cancels the snapshots under way and frees everything; may be called twice. States are dead afterwards."""
+        if self._closed:
+            return
+        self._closed = True
+        self._tasks.cancel()
+        for held in self._held.values():
+            if held.table is not None:
+                held.table.close()
+        self._held.clear()
+
+    def __enter__(self) -> OperatorStateBackend:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _restore(self, restored: RestoredOperatorState) -> None:
+        files = {one.file for state in restored.states for part in state.content for one in part.slices}
+        restored.file_system.verify_present(files)
+        for state in restored.states:
+            reference = _Reference(None, state.carried) if self._may_refer_to_restored else None
+            self._held[state.name] = _HeldState(state.mode, state, reference=reference)
+
+    def _take_over(self, held: _HeldState, descriptor: OperatorStateDescriptor) -> None:
+        restored = held.restored
+        assert restored is not None
+        takeover = plan_operator_state(restored.mode, restored.content, descriptor, self.parameters.rules)
+        verdict = takeover.verdict
+        if verdict.kind is CompatibilityKind.INCOMPATIBLE:
+            message = incompatibility_message(self.parameters.operator_uid, [verdict], RESTORED_AS_IT_WAS)
+            raise StateMigrationException(message)
+        started = time.monotonic()
+        table = TABLES[descriptor.mode](descriptor.name, verdict.serializers)
+        is_migration = verdict.kind is CompatibilityKind.AFTER_MIGRATION
+        operation = Operation.MIGRATION if is_migration else Operation.RESTORE
+        progress = StateProgress(self.parameters.progress, operation, self.parameters.operator_uid, descriptor.name)
+        migrated = 0
+        for part in restored.content:
+            migrated += self._load(table, part, takeover.plans, progress)
+        progress.done()
+        # Files go on being referred to only where they say what would be written now.
+        schema = envelopes_of(verdict.serializers)
+        is_reusable = self._may_refer_to_restored and all(part.envelopes == schema for part in restored.content)
+        held.reference = _Reference(table.version, restored.content) if is_reusable else None
+        held.table, held.descriptor, held.restored = table, descriptor, None
+        self.restore_reports.append(StateRestoreReport(descriptor.name, verdict, migrated, time.monotonic() - started))
+
+    def _load(
+        self,
+        table: OperatorStateTable,
+        part: StatePart,
+        plans: Mapping[tuple[str, bytes], Plan],
+        progress: StateProgress,
+    ) -> int:
+        """Loads one part into a table; returns how many rows were migrated."""
+        assert self._restored_files is not None
+        migrations: dict[str, SchemaMigration[Any]] = {}
+        try:
+            for role, serializer in table.serializers.items():
+                plan = plans.get((role, part.envelopes[role]))
+                if plan is not None:
+                    old = restored_with(part.snapshot(table.name, role), serializer)
+                    migrations[role] = SchemaMigration(old, serializer, plan, self.parameters.conversions)
+            rows = table.load_rows(read_slices(self._restored_files, part.slices), migrations)
+        except (StateFormatError, StateBackendError) as error:
+            kind = StateMigrationException if isinstance(error, StateMigrationException) else StateRestoreError
+            where = ", ".join(self._restored_files.location(one.file.path) for one in part.slices)
+            raise kind(
+                f"operator {self.parameters.operator_uid!r}, {error}. It was restored from {where}, which is unchanged"
+            ) from error
+        progress.add(rows, sum(file.size_bytes for file in {one.file for one in part.slices}))
+        return rows if migrations else 0
+
+    def _frozen(self, name: str, held: _HeldState) -> FrozenOperatorState:
+        reference = held.reference
+        if reference is not None and reference.version == held.version and _slice_count(reference.parts) <= MAX_SLICES:
+            is_known = held.table is None or all(part.digest is not None for part in reference.parts)
+            return FrozenOperatorState(
+                name, held.mode, KeptParts(reference.parts, None if is_known else _frozen_table(held))
+            )
+        if held.table is None:
+            assert held.restored is not None
+            assert self._restored_files is not None
+            return FrozenOperatorState(name, held.mode, CopiedParts(held.restored.carried, self._restored_files))
+        return FrozenOperatorState(name, held.mode, _frozen_table(held))
+
+    def _describe(self, name: str) -> str:
+        return f"operator state {name!r} of operator {self.parameters.operator_uid!r}"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StateBackendClosedError(
+                f"the operator state of operator {self.parameters.operator_uid!r} is closed; "
+                f"states live for one epoch and are made anew in open()"
+            )
+
+
+def _frozen_table(held: _HeldState) -> FrozenOperatorTable:
+    assert held.table is not None
+    row_count, rows = held.table.freeze()
+    serializers = {role: serializer.duplicate() for role, serializer in held.table.serializers.items()}
+    return FrozenOperatorTable(row_count, rows, serializers)
+
+
+def _slice_count(parts: Iterable[StatePart]) -> int:
+    return sum(len(part.slices) for part in parts)
+
+
+def export_operator_state(
+    part: OpaqueStateHandle | None,
+    source: CheckpointFileSystem,
+    target: CheckpointFileSystem,
+    directory: str,
+    file_stem: str,
+) -> tuple[OpaqueStateHandle | None, dict[str, int]]:
+    """Copies the operator part of a subtask's state; returns that part in the target and the rows of each state."""
+    states = []
+    for state in decode_operator_state(part).states:
+        prefix = f"{directory}/operator={state.mode.value}/{path_segment(state.name)}/{file_stem}"
+        parts = []
+        for number, old in enumerate(state.parts):
+            slices: tuple[FileSlice, ...] = ()
+            if old.slices:
+                data = encoded_rows(read_slices(source, old.slices))
+                path = prefix + (f".{number}" if number else "") + FILE_SUFFIX
+                slices = (FileSlice(target.write_file(path, data), 0, old.row_count),)
+            parts.append(StatePart(old.envelopes, slices, old.digest))
+        states.append(OperatorStateMeta(state.name, state.mode, tuple(parts)))
+    exported = encode_operator_state(OperatorStateHandle(tuple(states)), CANONICAL_BACKEND)
+    return exported, {state.name: state.row_count for state in states}

@@ -1,0 +1,132 @@
+"""Descriptors of operator state: state that belongs to a subtask and not to a key.
+
+The descriptor says how the state is dealt out when a job is restored. In Flink the same descriptor is given to
+``getListState``, ``getUnionListState`` or ``getBroadcastState``; here each has its own, so that a job's states can be
+judged from their descriptors alone, before anything is touched.
+
+There is no time-to-live for operator state, as there is none in Flink: a descriptor takes no ``ttl``. Keep the time in
+the elements, and leave out what is over when they are read.
+
+Serializers are given by role: ``element`` of a list, ``key`` and ``value`` of a broadcast state.
+
+Which texts can be uids of operators: they stand in file names, in messages of one line and in metadata, as UTF-8.
+"""
+
+from __future__ import annotations
+
+import enum
+import unicodedata
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from attrs import field, frozen
+
+from snapshots.errors import shown
+from statebackend.state.descriptors import as_key_serializer, as_serializer, check_state_name
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+__all__ = ["MAX_UID_CHARACTERS", "uid_problem"]
+
+
+MAX_UID_CHARACTERS: Final = 200
+"""Most characters of a uid."""
+
+
+def uid_problem(uid: str) -> str | None:
+    """What is wrong with a uid, as it goes on behind "the uid"; None if it can be one."""
+    if not uid.strip():
+        return "is blank"
+    if len(uid) > MAX_UID_CHARACTERS:
+        return f"has {len(uid)} characters, and {MAX_UID_CHARACTERS} are the most: {shown(uid)}"
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in uid):
+        return (
+            f"has control characters, such as NUL or a line break, or half of a surrogate pair; leave them out: "
+            f"{shown(uid)}"
+        )
+    return None
+
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
+ELEMENT_ROLE: Final = "element"
+KEY_ROLE: Final = "key"
+VALUE_ROLE: Final = "value"
+
+
+class OperatorStateMode(enum.Enum):
+    """How state is dealt out at a restore; the values are written to disk and frozen."""
+
+    SPLIT = "split"
+    UNION = "union"
+    BROADCAST = "broadcast"
+
+
+ROLES: Final[Mapping[OperatorStateMode, tuple[str, ...]]] = {
+    OperatorStateMode.SPLIT: (ELEMENT_ROLE,),
+    OperatorStateMode.UNION: (ELEMENT_ROLE,),
+    OperatorStateMode.BROADCAST: (KEY_ROLE, VALUE_ROLE),
+}
+"""The roles of the serializers of each mode, in the order in which they are written."""
+
+
+def _check_name(instance: Any, attribute: Any, name: Any) -> None:
+    check_state_name("an operator state", name)
+
+
+@frozen
+class OperatorStateDescriptor:
+    """What all modes share; use one of the subclasses."""
+
+    name: str = field(validator=_check_name)
+
+    mode: ClassVar[OperatorStateMode]
+
+    @property
+    def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
+        """The serializers by role."""
+        raise TypeError(f"{type(self).__name__} is no mode of operator state")
+
+
+@frozen
+class SplitListStateDescriptor(OperatorStateDescriptor, Generic[T]):
+    """A list whose elements are dealt out evenly when the parallelism changes, and stay where they are when not."""
+
+    element_serializer: TypeSerializer[T] = field(converter=as_serializer)
+
+    mode = OperatorStateMode.SPLIT
+
+    @property
+    def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
+        return {ELEMENT_ROLE: self.element_serializer}
+
+
+@frozen
+class UnionListStateDescriptor(OperatorStateDescriptor, Generic[T]):
+    """A list of which every restored subtask gets the elements of all subtasks, in the order of the subtasks.
+
+    A subtask that goes on without choosing its own among them writes all of them into the next snapshot, as in Flink.
+    """
+
+    element_serializer: TypeSerializer[T] = field(converter=as_serializer)
+
+    mode = OperatorStateMode.UNION
+
+    @property
+    def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
+        return {ELEMENT_ROLE: self.element_serializer}
+
+
+@frozen
+class BroadcastStateDescriptor(OperatorStateDescriptor, Generic[K, V]):
+    """A map that is the same in all subtasks; every restored subtask gets one whole copy."""
+
+    key_serializer: TypeSerializer[K] = field(converter=as_key_serializer)
+    value_serializer: TypeSerializer[V] = field(converter=as_serializer)
+
+    mode = OperatorStateMode.BROADCAST
+
+    @property
+    def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
+        return {KEY_ROLE: self.key_serializer, VALUE_ROLE: self.value_serializer}

@@ -1,0 +1,379 @@
+"""Operator state in a snapshot: states, the parts of each, and the rows that they refer to; and its meta data.
+
+A state is made of *parts*, each written under one schema, and a part of *slices*, ranges of rows of files. Slices are
+what is dealt out when the parallelism changes, so that redistribution reads and copies no state. A part keeps the
+snapshots of its serializers as bytes: state that nobody registers travels on although nothing in this process knows
+its serializers.
+
+In a checkpoint it is the operator part of a subtask's state, which is not there if there is no state; its meta data is
+
+    meta  := i32(version 3) i32(states) state*
+    state := UTF(name) UTF(mode) i32(parts) part*
+    part  := i32(roles) (UTF(role) i32(n) envelope)* i32(slices) slice* i32(0 or 16) digest
+    slice := i32(number of a file) i64(first row) i64(row behind the last)
+
+The digest is that of the rows, where it is known: by it, state that is only referred to can be told to be the same as
+state that was written again. The first file of the handle has the number 0. Invariants, checked on both sides: names
+are unique, modes known, the roles are those of the mode, a state has a part, a slice has rows, and each file of the
+handle is referred to.
+
+What the bytes are is said by the part that they stand in. Before version 3 they said it themselves, by a mark in front
+of their version, `i32(0x53424f32 "SBO2")`; all else in version 2 is as above. Version 1 has no digests, and says in
+front of the number of states which number the first file has: it was written beside keyed state in one handle, until
+version 2 of checkpoint metadata, and counted from that handle's first file.
+
+The rows of operator state, kept in Parquet: what snapshots and savepoints are made of, on every backend.
+
+    row := key binary or null, value binary or null
+
+A list has one row per element, in order, with a null key. A broadcast state has one row per entry, in the order of its
+map; a null value is the value None. The file's key-value metadata holds ``statebackend.state.format`` = ``1``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from attrs import field, frozen
+
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
+from snapshots.errors import StateFormatError
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.state_handles import FileHandle, OpaqueStateHandle
+from statebackend.state.errors import StateRestoreError
+from statebackend.state.operator_state_descriptors import ROLES, OperatorStateMode
+from statebackend.state.parquet_bounds import MAX_ROW_GROUP_ROWS, BoundedParquetFile, check_written
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+VERSION: Final = 3
+
+FORMER_MARK: Final = 0x53424F32
+"""What the versions before 3 begin with; no version of a later one is as large."""
+
+FORMER_VERSIONS: Final = (1, 2)
+
+DIGEST_BYTES: Final = 16
+
+FORMAT: Final = "operator_state"
+"""The format of a handle in a checkpoint; in a savepoint it is that of savepoints."""
+
+MAX_SLICES: Final = 16
+"""A state in more slices is written again. A union list may have the rows of its file several times, once a slice."""
+
+_MAX_ROWS_PER_BYTE: Final = 1 << 10
+"""A row group takes more than 64 bytes of a file and has at most 65,536 rows."""
+
+_MODES: Final = {mode.value: mode for mode in OperatorStateMode}
+
+
+@frozen
+class FileSlice:
+    """The rows ``start`` to ``stop - 1`` of a file."""
+
+    file: FileHandle
+    start: int
+    stop: int
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows; at least one."""
+        return self.stop - self.start
+
+
+@frozen
+class StatePart:
+    """Rows under one schema: the envelopes of the serializers' snapshots by role, and where the rows are."""
+
+    envelopes: Mapping[str, bytes] = field(repr=lambda envelopes: "{" + ", ".join(envelopes) + "}")
+    slices: tuple[FileSlice, ...] = ()
+    digest: bytes | None = field(default=None, eq=False, repr=False)
+    """Of the rows; None if it is not known, as of rows that were dealt out anew."""
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows of all slices."""
+        return sum(one.row_count for one in self.slices)
+
+    def snapshot(self, state_name: str, role: str) -> TypeSerializerSnapshot[Any]:
+        """What the serializer of that role was; raises `StateRestoreError` if that cannot be read here."""
+        try:
+            return snapshot_from_bytes(self.envelopes[role])
+        except StateFormatError as error:
+            raise StateRestoreError(
+                f"operator state {state_name!r}: what its {role} serializer was cannot be read: {error}"
+            ) from error
+
+
+@frozen
+class OperatorStateMeta:
+    """One state of one subtask; a state without rows has a part without slices, which keeps its schema."""
+
+    name: str
+    mode: OperatorStateMode
+    parts: tuple[StatePart, ...]
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows of all parts."""
+        return sum(part.row_count for part in self.parts)
+
+
+@frozen
+class OperatorStateHandle:
+    """All operator state of one subtask at one barrier."""
+
+    states: tuple[OperatorStateMeta, ...] = ()
+
+    @property
+    def files(self) -> tuple[FileHandle, ...]:
+        """Every file that is referred to, once, in the order of first mention."""
+        return tuple(dict.fromkeys(one.file for state in self.states for part in state.parts for one in part.slices))
+
+    def state(self, name: str) -> OperatorStateMeta | None:
+        """The state of that name."""
+        return next((state for state in self.states if state.name == name), None)
+
+
+@frozen
+class OperatorStateSnapshot:
+    """What a barrier gives: the handle, a digest of what changed and what stayed, and what it cost."""
+
+    handle: OperatorStateHandle
+    digest: str
+    entries_written: int
+    bytes_written: int
+
+
+def envelopes_of(serializers: Mapping[str, TypeSerializer[Any]]) -> dict[str, bytes]:
+    """What the serializers are now, by role."""
+    return {role: snapshot_to_bytes(serializer.snapshot_configuration()) for role, serializer in serializers.items()}
+
+
+def encode_operator_state(operator: OperatorStateHandle, format_name: str = FORMAT) -> OpaqueStateHandle | None:
+    """The operator part of a subtask's state; None if there is no state.
+
+    Raises `StateRestoreError` if the invariants do not hold.
+    """
+    if not operator.states:
+        return None
+    files = operator.files
+    return OpaqueStateHandle(format_name, _encode(operator, {file: number for number, file in enumerate(files)}), files)
+
+
+def decode_operator_state(part: OpaqueStateHandle | None) -> OperatorStateHandle:
+    """The operator state in that part of a subtask's state. Raises `StateRestoreError` for anything malformed."""
+    if part is None:
+        return OperatorStateHandle()
+    try:
+        return _decode(DataInputView(part.meta), part)
+    except StateFormatError as error:
+        raise StateRestoreError(f"the meta data of operator state cannot be read: {error}") from error
+
+
+def check_subtask_states(states: Iterable[OperatorStateMeta]) -> None:
+    """Raises `StateRestoreError` unless the invariants of one subtask's states hold."""
+    names: set[str] = set()
+    for state in states:
+        _require(state.name not in names, state.name, "appears twice in one handle")
+        names.add(state.name)
+        _require(bool(state.parts), state.name, "has no part, and so no schema")
+        for part in state.parts:
+            _require(
+                set(part.envelopes) == set(ROLES[state.mode]),
+                state.name,
+                f"is a {state.mode.value} state with the serializers {', '.join(sorted(part.envelopes)) or 'none'}",
+            )
+            for one in part.slices:
+                _require(0 <= one.start < one.stop, state.name, f"has the rows {one.start} to {one.stop} of a file")
+                _require(
+                    one.stop <= one.file.size_bytes * _MAX_ROWS_PER_BYTE,
+                    state.name,
+                    f"refers to row {one.stop} of {one.file.path!r}, which has only {one.file.size_bytes} bytes",
+                )
+        check_overlaps(state.name, state.parts, MAX_SLICES if state.mode is OperatorStateMode.UNION else 1)
+
+
+def check_overlaps(state_name: str, parts: Iterable[StatePart], most: int) -> None:
+    """Raises `StateRestoreError` if more than ``most`` slices refer to one row."""
+    by_file: dict[FileHandle, list[FileSlice]] = {}
+    for part in parts:
+        for one in part.slices:
+            by_file.setdefault(one.file, []).append(one)
+    for file, slices in by_file.items():
+        if len(slices) <= most:
+            continue
+        stops: list[int] = []
+        for one in sorted(slices, key=lambda one: one.start):
+            while stops and stops[0] <= one.start:
+                heapq.heappop(stops)
+            heapq.heappush(stops, one.stop)
+            _require(
+                len(stops) <= most,
+                state_name,
+                f"refers to row {one.start} of {file.path!r} {len(stops)} times: its slices overlap",
+            )
+
+
+def _require(condition: bool, name: str, message: str) -> None:
+    if not condition:
+        raise StateRestoreError(f"operator state {name!r} {message}")
+
+
+def _encode(operator: OperatorStateHandle, numbers: Mapping[FileHandle, int]) -> bytes:
+    check_subtask_states(operator.states)
+    out = DataOutputView()
+    out.write_int(VERSION)
+    out.write_int(len(operator.states))
+    for state in operator.states:
+        out.write_utf(state.name)
+        out.write_utf(state.mode.value)
+        out.write_int(len(state.parts))
+        for part in state.parts:
+            out.write_int(len(part.envelopes))
+            for role in ROLES[state.mode]:
+                out.write_utf(role)
+                out.write_sized_bytes(part.envelopes[role])
+            out.write_int(len(part.slices))
+            for one in part.slices:
+                out.write_int(numbers[one.file])
+                out.write_long(one.start)
+                out.write_long(one.stop)
+            out.write_sized_bytes(part.digest or b"")
+    return out.to_bytes()
+
+
+def _decode(source: DataInputView, part: OpaqueStateHandle) -> OperatorStateHandle:
+    version = _decode_version(source)
+    has_digests = version > 1
+    files = dict(enumerate(part.files, 0 if has_digests else source.read_int()))
+    states = tuple(_decode_state(source, files, has_digests) for _ in range(source.read_count(minimum_item_bytes=16)))
+    if source.remaining:
+        raise StateRestoreError(f"{source.remaining} bytes follow the meta data of operator state")
+    check_subtask_states(states)
+    operator = OperatorStateHandle(states)
+    if len(operator.files) != len(files) or not states:
+        raise StateRestoreError("there are files of operator state that no state refers to")
+    return operator
+
+
+def _decode_version(source: DataInputView) -> int:
+    first = source.read_int()
+    is_marked = first == FORMER_MARK
+    version = source.read_int() if is_marked else first
+    if version not in (FORMER_VERSIONS if is_marked else (VERSION,)):
+        raise StateRestoreError(f"version {version} of operator state is not known here: a newer release wrote it")
+    return version
+
+
+def _decode_state(source: DataInputView, files: Mapping[int, FileHandle], has_digests: bool) -> OperatorStateMeta:
+    name, mode = source.read_utf(), source.read_utf()
+    if mode not in _MODES:
+        raise StateRestoreError(f"operator state {name!r} is a {mode!r} state, which is not known here")
+    parts = []
+    for _ in range(source.read_count(minimum_item_bytes=8)):
+        envelopes = {
+            source.read_utf(): source.read_sized_bytes() for _ in range(source.read_count(minimum_item_bytes=6))
+        }
+        slices = []
+        for _ in range(source.read_count(minimum_item_bytes=20)):
+            index = source.read_int()
+            if index not in files:
+                raise StateRestoreError(f"operator state {name!r} refers to file {index}, which is not one of its own")
+            slices.append(FileSlice(files[index], source.read_long(), source.read_long()))
+        digest = source.read_sized_bytes() if has_digests else b""
+        if len(digest) not in (0, DIGEST_BYTES):
+            raise StateRestoreError(f"operator state {name!r} has a digest of {len(digest)} bytes")
+        parts.append(StatePart(envelopes, tuple(slices), digest or None))
+    return OperatorStateMeta(name, _MODES[mode], tuple(parts))
+
+
+FORMAT_KEY: Final = b"statebackend.state.format"
+ROWS_FORMAT: Final = b"1"
+
+SCHEMA: Final = pa.schema(
+    [pa.field("key", pa.binary()), pa.field("value", pa.binary())], metadata={FORMAT_KEY: ROWS_FORMAT}
+)
+
+BATCH_ROWS: Final = MAX_ROW_GROUP_ROWS
+"""How many rows a batch and a row group hold at most."""
+
+BATCH_BYTES: Final = 16 << 20
+"""How many bytes of keys and values they hold at most, unless one row alone has more."""
+
+OperatorStateRow = tuple["bytes | None", "bytes | None"]
+"""Key and value."""
+
+
+def encoded_rows(rows: Iterable[OperatorStateRow]) -> bytes:
+    """The bytes of a Parquet file of the rows."""
+    target = pa.BufferOutputStream()
+    written: list[pq.FileMetaData] = []
+    with pq.ParquetWriter(
+        target, SCHEMA, compression="zstd", write_statistics=False, metadata_collector=written
+    ) as writer:
+        for batch in batches(rows):
+            keys, values = (pa.array(column, pa.binary()) for column in zip(*batch, strict=True))
+            writer.write_batch(pa.record_batch([keys, values], schema=SCHEMA), row_group_size=BATCH_ROWS)
+    check_written(written[0])
+    data: bytes = target.getvalue().to_pybytes()
+    return data
+
+
+def batches(rows: Iterable[OperatorStateRow]) -> Iterator[list[OperatorStateRow]]:
+    """The rows in order, so many together that neither their number nor their bytes are too many."""
+    batch: list[OperatorStateRow] = []
+    size_bytes = 0
+    for row in rows:
+        row_bytes = sum(len(column) for column in row if column is not None)
+        if batch and (len(batch) == BATCH_ROWS or size_bytes + row_bytes > BATCH_BYTES):
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(row)
+        size_bytes += row_bytes
+    if batch:
+        yield batch
+
+
+def read_slice(file_system: CheckpointFileSystem, wanted: FileSlice) -> Iterator[OperatorStateRow]:
+    """The rows of a slice; the file is read whole and its checksum verified.
+
+    Raises `CheckpointError`s for a missing or damaged file and `StateRestoreError` for one that is not operator state,
+    or is shorter than the slice; all name the file.
+    """
+    path = file_system.location(wanted.file.path)
+    content = file_system.read_file(wanted.file)
+    try:
+        with BoundedParquetFile(pa.BufferReader(content)) as file:
+            metadata = file.schema.metadata or {}
+            if metadata.get(FORMAT_KEY) != ROWS_FORMAT or not file.has_columns_of(SCHEMA):
+                raise StateRestoreError(f"{path} does not hold operator state of format {ROWS_FORMAT.decode()}")
+            if file.metadata.num_rows < wanted.stop:
+                raise StateRestoreError(
+                    f"{path} has {file.metadata.num_rows} rows, but rows up to {wanted.stop} are referred to"
+                )
+            position = 0
+            for row_group in range(file.metadata.num_row_groups):
+                rows = file.rows_of_group(row_group)
+                if position + rows <= wanted.start or position >= wanted.stop:
+                    position += rows
+                    continue
+                for batch in file.batches(row_group, SCHEMA.names, BATCH_ROWS, BATCH_BYTES):
+                    first, last = max(wanted.start - position, 0), min(wanted.stop - position, batch.num_rows)
+                    position += batch.num_rows
+                    if first < last:
+                        selected = batch.slice(first, last - first)
+                        yield from zip(selected.column(0).to_pylist(), selected.column(1).to_pylist(), strict=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise StateRestoreError(f"{path} cannot be read as operator state: {error}") from error
+
+
+def read_slices(file_system: CheckpointFileSystem, slices: Iterable[FileSlice]) -> Iterator[OperatorStateRow]:
+    """The rows of the slices, in order."""
+    for wanted in slices:
+        yield from read_slice(file_system, wanted)

@@ -1,0 +1,206 @@
+"""Deals operator state out to the subtasks of a new run, by moving references to rows, never rows.
+
+A pure function of the old subtasks' handles and the new parallelism, as in Flink's
+``RoundRobinOperatorStateRepartitioner``:
+
+* *split*: untouched if the parallelism stays; otherwise the elements of all subtasks, in order, are cut into one run
+  per new subtask, and the subtasks that get one element more are taken in turn over all states, so that the loads
+  differ by at most one for each state and for all of them together;
+* *union*: everyone gets everything;
+* *broadcast*: new subtask i gets the whole copy of old subtask ``i % old parallelism``.
+
+A state that nobody registers travels on in what its subtask *carries*. For a union that is what a split would give,
+not everything: each element is carried by exactly one subtask, so carrying does not multiply it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from attrs import field, frozen
+
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.state_handles import OpaqueStateHandle
+from statebackend.state.errors import StateRestoreError
+from statebackend.state.operator_state_descriptors import OperatorStateMode
+from statebackend.state.operator_state_handles import (
+    FileSlice,
+    OperatorStateHandle,
+    OperatorStateMeta,
+    StatePart,
+    check_overlaps,
+    decode_operator_state,
+)
+from statebackend.state.state_meta import CANONICAL_BACKEND
+
+Parts = tuple[StatePart, ...]
+
+
+@frozen
+class AssignedState:
+    """One state for one new subtask: its ``content`` once registered, and what is ``carried`` on until then."""
+
+    name: str
+    mode: OperatorStateMode
+    content: Parts
+    carried: Parts
+
+
+@frozen
+class RestoredOperatorState:
+    """What one subtask restores; picklable.
+
+    ``may_refer`` says whether later checkpoints in the same store may refer to the files: not to those of a savepoint.
+    """
+
+    states: tuple[AssignedState, ...]
+    file_system: CheckpointFileSystem
+    may_refer: bool = field(kw_only=True)
+
+
+def restored_operator_state(
+    parts: Sequence[OpaqueStateHandle | None], file_system: CheckpointFileSystem, parallelism: int
+) -> tuple[RestoredOperatorState, ...]:
+    """For each subtask of the new run, its operator state from that part of all old subtasks, in order.
+
+    Raises `StateRestoreError` for a malformed part, or a state that is of different modes in different subtasks.
+    """
+    assigned = redistribute([decode_operator_state(part) for part in parts], parallelism)
+    may_refer = all(map(_may_refer, parts))
+    return tuple(RestoredOperatorState(states, file_system, may_refer=may_refer) for states in assigned)
+
+
+def continued_operator_state(
+    parts: Sequence[OpaqueStateHandle | None], file_system: CheckpointFileSystem
+) -> tuple[RestoredOperatorState, ...]:
+    """For each subtask what it had, from that part of its own: for the next epoch of a run, which deals nothing out.
+
+    Raises `StateRestoreError` for a malformed part.
+    """
+    continued = []
+    for part in parts:
+        states = tuple(
+            AssignedState(state.name, state.mode, state.parts, state.parts)
+            for state in decode_operator_state(part).states
+        )
+        continued.append(RestoredOperatorState(states, file_system, may_refer=_may_refer(part)))
+    return tuple(continued)
+
+
+def _may_refer(part: OpaqueStateHandle | None) -> bool:
+    return part is None or part.format != CANONICAL_BACKEND
+
+
+def redistribute(handles: Sequence[OperatorStateHandle], parallelism: int) -> tuple[tuple[AssignedState, ...], ...]:
+    """The states of each of ``parallelism`` new subtasks from those of the old subtasks, in order.
+
+    Takes time in proportion to states, slices and subtasks, whatever the number of elements.
+    """
+    if parallelism < 1:
+        raise ValueError(f"parallelism is {parallelism}; it must be at least 1")
+    assigned: list[list[AssignedState]] = [[] for _ in range(parallelism)]
+    first = 0
+    for name, mode in _modes(handles).items():
+        pieces = [state.parts if (state := handle.state(name)) is not None else () for handle in handles]
+        if mode is OperatorStateMode.BROADCAST:
+            carried = _copies(pieces, parallelism)
+        elif parallelism == len(handles):
+            carried = [parts or _without_rows(pieces) for parts in pieces]
+        else:
+            carried = _dealt(pieces, parallelism, first)
+            first = (first + sum(part.row_count for parts in pieces for part in parts)) % parallelism
+        everything = _merged(part for parts in pieces for part in parts)
+        for subtask, parts in zip(assigned, carried, strict=True):
+            content = everything if mode is OperatorStateMode.UNION else parts
+            subtask.append(AssignedState(name, mode, content, parts))
+    return tuple(tuple(states) for states in assigned)
+
+
+def _modes(handles: Sequence[OperatorStateHandle]) -> dict[str, OperatorStateMode]:
+    """The states of all subtasks, by name in order of first mention."""
+    modes: dict[str, OperatorStateMode] = {}
+    for handle in handles:
+        for state in handle.states:
+            known = modes.setdefault(state.name, state.mode)
+            if known is not state.mode:
+                raise StateRestoreError(
+                    f"operator state {state.name!r} is a {known.value} state in one subtask and a "
+                    f"{state.mode.value} state in another: these handles are not of one snapshot of one operator"
+                )
+    for name, mode in modes.items():
+        if mode is OperatorStateMode.SPLIT:
+            metas = [meta for handle in handles if (meta := handle.state(name)) is not None]
+            check_overlaps(name, (part for meta in metas for part in meta.parts), 1)
+    return modes
+
+
+def _copies(pieces: Sequence[Parts], parallelism: int) -> list[Parts]:
+    # A subtask that never registered the state has no copy; one that has stands in for it.
+    copies = [parts for parts in pieces if parts]
+    return [pieces[index % len(pieces)] or copies[index % len(copies)] for index in range(parallelism)]
+
+
+def _dealt(pieces: Sequence[Parts], parallelism: int, first: int) -> list[Parts]:
+    total = sum(part.row_count for parts in pieces for part in parts)
+    base, remainder = divmod(total, parallelism)
+    cutter = _Cutter(pieces)
+    dealt = []
+    for index in range(parallelism):
+        has_one_more = (index - first) % parallelism < remainder
+        dealt.append(_merged(cutter.take(base + has_one_more)) or _without_rows(pieces))
+    return dealt
+
+
+class _Cutter:
+    """Takes rows off the front of the parts of all subtasks."""
+
+    def __init__(self, pieces: Sequence[Parts]) -> None:
+        self._slices: Iterator[tuple[StatePart, FileSlice]] = (
+            (part, one) for parts in pieces for part in parts for one in part.slices
+        )
+        self._rest: tuple[StatePart, FileSlice] | None = None
+
+    def take(self, rows: int) -> Iterator[StatePart]:
+        """The next so many rows, as parts of one slice each."""
+        while rows > 0:
+            part, one = self._rest or next(self._slices)
+            stop = min(one.stop, one.start + rows)
+            rows -= stop - one.start
+            yield StatePart(part.envelopes, (FileSlice(one.file, one.start, stop),))
+            self._rest = (part, FileSlice(one.file, stop, one.stop)) if stop < one.stop else None
+
+
+def _merged(parts: Iterator[StatePart]) -> Parts:
+    """The parts in order, neighbours under one schema as one, and slices that continue each other as one."""
+    merged: list[StatePart] = []
+    for part in parts:
+        if merged and merged[-1].envelopes == part.envelopes:
+            merged[-1] = StatePart(part.envelopes, _continued(merged[-1].slices, part.slices))
+        else:
+            merged.append(part)
+    # A part without rows only says what the schema was; it is not needed next to another.
+    return tuple(part for part in merged if part.slices) or tuple(merged[:1])
+
+
+def _continued(slices: tuple[FileSlice, ...], more: tuple[FileSlice, ...]) -> tuple[FileSlice, ...]:
+    if slices and more and slices[-1].file == more[0].file and slices[-1].stop == more[0].start:
+        return (*slices[:-1], FileSlice(slices[-1].file, slices[-1].start, more[0].stop), *more[1:])
+    return slices + more
+
+
+def _without_rows(pieces: Sequence[Parts]) -> Parts:
+    """The schema of the state, for a subtask that gets no rows of it."""
+    return (StatePart(next(part for parts in pieces for part in parts).envelopes),)
+
+
+def operator_state_metas(parts: Sequence[OpaqueStateHandle | None]) -> tuple[OperatorStateMeta, ...]:
+    """The operator states of all subtasks as those of one, for judging descriptors before anything is touched.
+
+    Raises `StateRestoreError` as `restored_operator_state` does.
+    """
+    operators = [decode_operator_state(part) for part in parts]
+    metas = []
+    for name, mode in _modes(operators).items():
+        states = [state for operator in operators if (state := operator.state(name)) is not None]
+        metas.append(OperatorStateMeta(name, mode, _merged(part for state in states for part in state.parts)))
+    return tuple(metas)

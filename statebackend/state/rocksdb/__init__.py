@@ -1,0 +1,1 @@
+"""The RocksDB state backend, for state larger than memory."""

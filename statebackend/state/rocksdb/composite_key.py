@@ -1,0 +1,104 @@
+"""How an entry is addressed in RocksDB.
+
+    raw key := u16(key group) key namespace [user key | u64(chunk number)]
+             | u16(key group) element                                          of a priority queue
+
+Key, namespace and user key are what their serializers write; these encodings are self-delimiting, so no entry's address
+is a prefix of another's, and everything under one key and namespace is one contiguous run.
+
+    mark := ffff raw key        with an empty value: the file in which it stands deletes the raw key
+
+RocksDB does not tell which keys a file deletes, and files can only be merged by one who knows; so an increment says it
+once more, behind all key groups, where no scan of a state ever comes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from snapshots.errors import SerializationError
+from statebackend.state.key_groups import KeyGroupRange
+from typeserializers.kernel.code_generation import GeneratedFunction, WriteEmitter, indented
+from typeserializers.kernel.stepping_over import stepping_over
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+Read = Callable[[bytes, int], tuple[Any, int]]
+
+KEY_GROUP = struct.Struct(">H")
+CHUNK_NUMBER = struct.Struct(">Q")
+
+DELETION_MARK = b"\xff\xff"
+"""Begins the raw key of a mark, which no key group does: they end at 32,767."""
+
+VOID_NAMESPACE_BYTES = b"\x00"
+"""What `VoidNamespaceSerializer` writes."""
+
+
+class RawKeys:
+    """Makes and takes apart the raw keys of one state.
+
+    ``prefix(entry_key, key_group)``, called once per key and epoch, is generated code: for a key of fixed width all of
+    the raw key is one ``struct`` call. The entry key of a state with namespaces is a pair of what stands for key and
+    namespace. It raises `StateBackendError` for a key group that is not the subtask's.
+    """
+
+    def __init__(
+        self,
+        key_serializer: TypeSerializer[Any],
+        namespace_serializer: TypeSerializer[Any],
+        key_groups: KeyGroupRange,
+        is_namespaced: bool,
+    ) -> None:
+        self.key_groups = key_groups
+        self._key_serializer = key_serializer
+        self._namespace_serializer = namespace_serializer
+        self.prefix: Callable[[Any, int], bytes] = self._compile_prefix(is_namespaced)
+
+    def _compile_prefix(self, is_namespaced: bool) -> Callable[[Any, int], bytes]:
+        function = GeneratedFunction("raw_key", "entry_key, key_group")
+        emitter = WriteEmitter(function)
+        refuse = function.bind("refuse", self.key_groups.require)
+        check = f"if not {self.key_groups.start} <= key_group <= {self.key_groups.end}: {refuse}(key_group)"
+        emitter.fixed("H", "key_group")
+        key = "entry_key"
+        if is_namespaced:
+            emitter.line("key, namespace = entry_key")
+            key = "key"
+        if self._key_serializer.equal_values_have_equal_bytes:
+            self._key_serializer.emit_write(emitter, key)
+        else:
+            emitter.append(key)
+        if is_namespaced:
+            if self._namespace_serializer.equal_values_have_equal_bytes:
+                self._namespace_serializer.emit_write(emitter, "namespace")
+            else:
+                emitter.append("namespace")
+        else:
+            emitter.append(repr(VOID_NAMESPACE_BYTES))
+        body = indented([*emitter.lines, f"return {emitter.expression()}"])
+        misfit = function.bind("misfit", self._misfit)
+        return function.compile([check, "try:", *body, f"except Exception as error: raise {misfit}({key}, error)"])
+
+    def _misfit(self, key: Any, error: Exception) -> SerializationError:
+        failure = self._key_serializer.serialization_error(key, error)
+        return failure.within("the current key")
+
+    @property
+    def takes_keys(self) -> bool:
+        """Whether keys stand for themselves, and not their bytes for them."""
+        return self._key_serializer.equal_values_have_equal_bytes
+
+    @cached_property
+    def _steps(self) -> tuple[Read, Read]:
+        """What tells where a key ends and where a namespace does, of which nothing is made."""
+        return stepping_over(self._key_serializer).codec.read, stepping_over(self._namespace_serializer).codec.read
+
+    def split(self, raw: bytes) -> tuple[int, bytes, bytes, bytes]:
+        """Key group, key, namespace and the rest of a raw key, as bytes (the group as a number)."""
+        step_over_key, step_over_namespace = self._steps
+        _, key_end = step_over_key(raw, 2)
+        _, namespace_end = step_over_namespace(raw, key_end)
+        return KEY_GROUP.unpack_from(raw)[0], raw[2:key_end], raw[key_end:namespace_end], raw[namespace_end:]

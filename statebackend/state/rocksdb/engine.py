@@ -1,0 +1,427 @@
+"""The one module that talks to rocksdict: a RocksDB database of raw bytes, written by ingesting sorted files.
+
+What we know about the library and guard against here:
+
+* ``close()`` leaves the database open while a column family, iterator or snapshot of it lives, and the next open then
+  fails on the lock. All of them are made here, and dropped before closing; scans that are under way are ended.
+* ``ReadOptions.set_iterate_lower_bound`` sets the *upper* bound. Bounds are never used: scans seek and stop by hand.
+* A child process can read and seem to write through the parent's handle. A forked child is refused everything.
+* All failures are plain ``Exception`` with a text; they become `RocksDBError` here, with the path. Point reads alone
+  are not wrapped, because another call costs them too much: readers give what they catch to `reading_failed`.
+* An iterator that meets damage ends as if there were nothing more. Whenever one ends, the place is looked at again in
+  a way that tells the two apart, so that damage never passes for the end.
+* A whole filter block that is larger than a shard of the block cache never stays in it: each read reads it anew, a
+  hundred times slower. Index and filters are partitioned.
+* ``Snapshot`` keeps point reads consistent, and forgets to do so for its iterators, which see later writes. An
+  iterator of the column family itself is consistent as of its making, on any thread, also when its column family is
+  dropped: that is what a scan is.
+* A database that is open for reading alone takes no lock, and a writer beside it deletes files that it still needs.
+  Only who holds the lock of the directory opens one, and closes it before a writer is opened.
+* There is no merge operator and no compaction filter; neither is needed, since we never write through the memtable.
+
+All writes are `SstWriter` files with strictly ascending keys, ingested whole: the write-ahead log stays empty, an epoch
+becomes visible atomically per column family, and the very same file is the increment of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections import deque
+from collections.abc import Collection, Generator, Iterator, Sequence
+from typing import Any, Final, NoReturn
+
+import rocksdict
+
+from statebackend.state.errors import StateBackendError
+
+DEFAULT_MEMORY_BUDGET_BYTES: Final = 64 << 20
+MIN_MEMORY_BUDGET_BYTES: Final = 1 << 20
+
+_WRITE_BUFFER_SHARE: Final = 8
+"""The part of the budget that write buffers may fill is one in so many: they hold nothing but column families."""
+
+_WRITE_BUFFER_BYTES: Final = 1 << 20
+
+_MAX_SORTED_RUNS: Final = 16
+"""Files of a column family, each to be looked into at a read, from which on RocksDB merges those of like size."""
+
+_MAX_OPEN_FILES: Final = 512
+"""File handles that one store keeps; more files are opened when they are read."""
+
+_LEVELS: Final = 7
+"""Of a column family. A file that comes in is put at the last one before which none has keys among its own."""
+
+DEFAULT_COLUMN_FAMILY: Final = "default"
+
+Scan = Generator[tuple[bytes, bytes], None, None]
+
+
+class RocksDBError(StateBackendError):
+    """RocksDB refused an operation or found its files damaged."""
+
+
+@contextlib.contextmanager
+def _translated(action: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except StateBackendError:
+        # It comes from the entries that are being written, not from the library.
+        raise
+    except Exception as error:
+        raise RocksDBError(f"RocksDB could not {action} at {path}: {error}") from error
+
+
+class _SharedMemory:
+    """The one block cache of a process; the write buffers of all its stores are charged to it."""
+
+    def __init__(self, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
+        self.block_cache: Any = rocksdict.Cache(budget_bytes)
+        self.write_buffers: Any = rocksdict.WriteBufferManager.new_write_buffer_manager_with_cache(
+            budget_bytes // _WRITE_BUFFER_SHARE, False, self.block_cache
+        )
+
+    def grow(self, budget_bytes: int) -> None:
+        """Makes the budget at least that large."""
+        if budget_bytes > self.budget_bytes:
+            self.budget_bytes = budget_bytes
+            self.block_cache.set_capacity(budget_bytes)
+            self.write_buffers.set_buffer_size(budget_bytes // _WRITE_BUFFER_SHARE)
+
+
+_shared_memory: dict[int, _SharedMemory] = {}
+
+
+def shared_memory(budget_bytes: int | None = None) -> _SharedMemory:
+    """The memory that all stores of this process share, of at least that budget; None asks for nothing more."""
+    # It must not be shared with a forked child, whose background threads do not exist.
+    process = os.getpid()
+    memory = _shared_memory.get(process)
+    if memory is None:
+        _shared_memory.clear()
+        memory = _shared_memory[process] = _SharedMemory(budget_bytes or DEFAULT_MEMORY_BUDGET_BYTES)
+    elif budget_bytes is not None:
+        memory.grow(budget_bytes)
+    return memory
+
+
+def _options() -> Any:
+    memory = shared_memory()
+    table = rocksdict.BlockBasedOptions()
+    table.set_block_cache(memory.block_cache)
+    table.set_bloom_filter(10, False)
+    table.set_block_size(8 << 10)
+    # Index and filter live in the cache, in parts: a whole filter of a large file would be larger than a shard of the
+    # cache, never fit, and be read anew at every access.
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_metadata_block_size(32 << 10)
+    table.set_pin_top_level_index_and_filter(True)
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_block_based_table_factory(table)
+    options.set_write_buffer_manager(memory.write_buffers)
+    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_compression_type(rocksdict.DBCompressionType.lz4())
+    # Ingested files are small against the base: compacting those of like size leaves the base alone for long, and is
+    # done within the fractions of a second for which a store is open. Ingestion is never made to wait for it.
+    options.set_compaction_style(rocksdict.DBCompactionStyle.universal())
+    options.set_level_zero_file_num_compaction_trigger(_MAX_SORTED_RUNS)
+    options.set_level_zero_slowdown_writes_trigger(10_000)
+    options.set_level_zero_stop_writes_trigger(20_000)
+    options.set_max_open_files(_MAX_OPEN_FILES)
+    # By default a store opens its files with fifteen threads, made for each column family. It opens no more than
+    # sixteen files at once while the number of open files is bounded, and making the threads takes longer than that.
+    options.set_max_file_opening_threads(1)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(1)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    return options
+
+
+class SstWriter:
+    """Writes one sorted file; keys must be strictly ascending. A None value is a deletion."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.entry_count = 0
+        self._writer: Any = rocksdict.SstFileWriter(_options())
+        with _translated("begin a file", path):
+            self._writer.open(path)
+
+    def write(self, entries: Any) -> None:
+        """Appends ``(key, value or None)`` pairs."""
+        writer, count = self._writer, 0
+        for key, value in entries:
+            # What the entries themselves raise is their own; only the library's errors are translated.
+            try:
+                if value is None:
+                    del writer[key]
+                else:
+                    writer[key] = value
+            except Exception as error:
+                raise RocksDBError(f"RocksDB could not write a sorted file at {self.path}: {error}") from error
+            count += 1
+        self.entry_count += count
+
+    def put_all(self, keys: Sequence[bytes], values: Sequence[Any]) -> None:
+        """Appends keys with their values, None for a deletion; faster than `write`, most of all if they are alike."""
+        put, delete = self._writer.__setitem__, self._writer.__delitem__
+        with _translated("write a sorted file", self.path):
+            if None not in values:
+                deque(map(put, keys, values), maxlen=0)
+            elif values.count(None) == len(values):
+                deque(map(delete, keys), maxlen=0)
+            else:
+                for key, value in zip(keys, values, strict=True):
+                    delete(key) if value is None else put(key, value)
+        self.entry_count += len(keys)
+
+    def finish(self) -> None:
+        """Completes the file; it must hold at least one entry."""
+        with _translated("finish a sorted file", self.path):
+            self._writer.finish()
+        self._writer = None
+
+
+class ColumnFamily:
+    """One column family: point reads, ordered scans, and ingestion of sorted files."""
+
+    def __init__(self, store: RocksDBEngine, name: str, handle: Any) -> None:
+        self.name = name
+        self._store = store
+        self._handle = handle
+        self.get = handle.get
+
+    def get_all(self, raw_keys: list[bytes]) -> list[bytes | None]:
+        """The values of keys, None where there is none; quickest if the keys are sorted."""
+        if not raw_keys:
+            return []
+        try:
+            values: Any = self.get(raw_keys)
+        except Exception as error:
+            self.reading_failed(error)
+        found: list[bytes | None] = values
+        return found
+
+    def scan(self, from_key: bytes) -> Scan:
+        """All entries from ``from_key`` on, in key order; the caller stops when it has passed what it wants.
+
+        Shows what is there at the time of the call, whatever happens later, and may be read by any thread, one at a
+        time. Closing the store ends the scan, since it could not be closed otherwise.
+        """
+        return self._store.track(self._scan(self._iterator(from_key), self._handle, from_key))
+
+    def scan_prefix(self, prefix: bytes) -> Scan:
+        """All entries whose key begins with ``prefix``, in key order; otherwise like `scan`."""
+        return self._store.track(self._scan_prefix(self._iterator(prefix), self._handle, prefix))
+
+    def scan_prefix_from(self, prefix: bytes, rest: bytes) -> Scan:
+        """The entries of `scan_prefix` from ``prefix`` and ``rest`` on."""
+        return self._store.track(self._scan_prefix(self._iterator(prefix + rest), self._handle, prefix))
+
+    def _iterator(self, from_key: bytes) -> Any:
+        self._store.check_process()
+        if self._handle is None:
+            _released()
+        with _translated("scan", self._store.path):
+            return self._handle.items(from_key=from_key)
+
+    # The iterators are held by the generators alone, so that closing these lets go of the database. The handle that
+    # they were given serves them though the column family be dropped.
+
+    def _scan(self, iterator: Any, handle: Any, from_key: bytes) -> Scan:
+        try:
+            with _translated("scan", self._store.path):
+                last = (from_key, b"")
+                for last in iterator:
+                    yield last
+                _check_end(handle, last[0])
+        finally:
+            # The traceback of an error would hold them, and the database could not be closed.
+            del iterator, handle
+
+    def _scan_prefix(self, iterator: Any, handle: Any, prefix: bytes) -> Scan:
+        try:
+            with _translated("scan", self._store.path):
+                key = prefix
+                for key, value in iterator:
+                    if not key.startswith(prefix):
+                        return
+                    yield key, value
+                _check_end(handle, key)
+        finally:
+            del iterator, handle
+
+    def reading_failed(self, error: Exception) -> NoReturn:
+        """Raises what an exception of `get` is to be; one of ours stays what it is, and keeps its cause."""
+        if isinstance(error, StateBackendError):
+            raise error
+        raise RocksDBError(f"RocksDB could not read an entry at {self._store.path}: {error}") from error
+
+    def estimated_entries(self) -> int:
+        """RocksDB's estimate of the number of keys, which deletions and overwritten entries blur."""
+        with _translated("estimate the number of keys", self._store.path):
+            return int(self._handle.property_int_value("rocksdb.estimate-num-keys") or 0)
+
+    def files_at_levels(self) -> list[int]:
+        """How many files hold the entries, level by level; those at the first have come in and were not merged yet."""
+        return [self.property_value(f"num-files-at-level{level}") for level in range(_LEVELS)]
+
+    def size_bytes(self) -> int:
+        """The bytes of those files."""
+        return self.property_value("live-sst-files-size")
+
+    def ingest(self, path: str) -> None:
+        """Moves a finished file into the column family; its entries override all earlier ones."""
+        self._store.check_process()
+        options = rocksdict.IngestExternalFileOptions()
+        options.set_move_files(True)
+        with _translated("ingest a sorted file", path):
+            self._handle.ingest_external_file([path], options)
+
+    def property_value(self, name: str) -> int:
+        """A number that RocksDB tells of itself, by its name without the leading ``rocksdb.``."""
+        self._store.check_process()
+        with _translated(f"tell its property {name!r}", self._store.path):
+            value: Any = self._handle.property_value(f"rocksdb.{name}")
+        if value is None:
+            raise RocksDBError(f"RocksDB knows no property {name!r}")
+        return int(value)
+
+    def disown(self) -> None:
+        """Refuses reads in a forked child, which must not drop the parent's handle either."""
+        self.get = self._refuse_child
+
+    def _refuse_child(self, *_: Any) -> bytes:
+        self._store.check_process()
+        raise AssertionError("only a forked child is refused")
+
+    def release(self) -> None:
+        """Drops the handle, without which the database could not be closed."""
+        self.get = _released
+        self._handle = None
+
+
+def _check_end(handle: Any, last_key: bytes) -> None:
+    """Raises what an iterator that ended behind ``last_key`` may have kept to itself."""
+    iterator = handle.iter()
+    try:
+        iterator.seek(last_key)
+        if iterator.valid():
+            iterator.next()
+        iterator.status()
+    finally:
+        del iterator, handle
+
+
+def _column_families_at(path: str) -> list[str]:
+    return rocksdict.Rdict.list_cf(path, _options()) if os.path.exists(os.path.join(path, "CURRENT")) else []
+
+
+class RocksDBEngine:
+    """A database directory. Belongs to one process and one thread.
+
+    With ``only_read`` nothing but these column families is opened, which must exist, and nothing can be written. That
+    takes a fraction of the time, since nothing on the disk changes; what is written by others meanwhile is not seen.
+    """
+
+    def __init__(
+        self, path: str, memory_budget_bytes: int | None = None, only_read: Collection[str] | None = None
+    ) -> None:
+        self.path = path
+        self._process = os.getpid()
+        self._is_only_read = only_read is not None
+        shared_memory(memory_budget_bytes)
+        self._families: dict[str, ColumnFamily] = {}
+        self._scans: weakref.WeakSet[Scan] = weakref.WeakSet()
+        with _translated("open", path):
+            if only_read is None:
+                # RocksDB would make it, and its files, readable by everybody.
+                os.makedirs(path, mode=0o700, exist_ok=True)
+            names = _column_families_at(path) if only_read is None else only_read
+            families = {name: _options() for name in names if name != DEFAULT_COLUMN_FAMILY}
+            access = rocksdict.AccessType.read_write() if only_read is None else rocksdict.AccessType.read_only()
+            self._database: Any = rocksdict.Rdict(path, _options(), column_families=families, access_type=access)
+            for name in families:
+                self._families[name] = ColumnFamily(self, name, self._database.get_column_family(name))
+        _open_stores.add(self)
+
+    @property
+    def column_family_names(self) -> tuple[str, ...]:
+        """The column families, without RocksDB's default one."""
+        return tuple(self._families)
+
+    def column_family(self, name: str) -> ColumnFamily:
+        """The column family of that name, made if it does not exist."""
+        self.check_process()
+        family = self._families.get(name)
+        if family is None and self._is_only_read:
+            # The library would make it, in a database that it has opened to be read.
+            raise RocksDBError(f"the database at {self.path} is open to be read and has no column family {name!r}")
+        if family is None:
+            with _translated(f"create column family {name!r}", self.path):
+                family = ColumnFamily(self, name, self._database.create_column_family(name, _options()))
+            self._families[name] = family
+        return family
+
+    def disown(self) -> None:
+        """Makes every access an error in a forked child."""
+        for family in self._families.values():
+            family.disown()
+
+    def drop(self, name: str) -> None:
+        """Drops a column family with all its entries."""
+        family = self._families.pop(name)
+        family.release()
+        with _translated(f"drop column family {name!r}", self.path):
+            self._database.drop_column_family(name)
+
+    def track(self, scan: Scan) -> Scan:
+        """Remembers a scan for as long as somebody holds it."""
+        self.check_process()
+        self._scans.add(scan)
+        return scan
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a forked child of the one that opened the store."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """Raises `RocksDBError` in a process that inherited the store by a fork."""
+        if self.is_inherited:
+            raise RocksDBError(f"the database at {self.path} belongs to process {self._process}; open it anew here")
+
+    def close(self) -> None:
+        """Closes the database and releases its lock; may be called twice. In a forked child it does nothing."""
+        if self._database is None or self.is_inherited:
+            return
+        for scan in list(self._scans):
+            scan.close()
+        for family in self._families.values():
+            family.release()
+        self._families.clear()
+        # Nobody else holds it, so it is closed by being dropped. Its own `close` would wait for the disk to take in a
+        # write-ahead log that is empty.
+        self._database = None
+
+
+_open_stores: weakref.WeakSet[RocksDBEngine] = weakref.WeakSet()
+
+
+def _disown_stores() -> None:
+    for store in _open_stores:
+        store.disown()
+
+
+os.register_at_fork(after_in_child=_disown_stores)
+
+
+def _released(*_: Any) -> bytes:
+    raise RocksDBError("the database is closed; state handles live for one epoch")

@@ -1,0 +1,162 @@
+"""The files of one state while snapshots are under way: what completed snapshots have, and what is only local.
+
+    chain := files in the store, then pending local files, in the order in which they apply
+
+Every pending file has a number that grows. A snapshot freezes the chain: it takes along all files in the store and all
+pending ones up to some number, and brings the latter into the store under names of its own, perhaps merged, perhaps as
+part of a new base. When it is done, its files take the place of everything up to that number. So a snapshot refers
+only to files of completed ones and to its own; a failed or cancelled one changes nothing; and snapshots may end in any
+order: one that ends after a later one has nothing left to say. The files of the latest count, since those of an earlier
+one may be deleted with it.
+
+Only the backend's thread touches a chain. A pending file stays on the disk while a snapshot that froze it is under way.
+
+A digest of what a subtask's content has become, by which two attempts at the same epoch are told apart.
+
+The content of a state is a set of rows. Each has a hash of 64 bits; the digest is the sum of the hashes of the rows
+that have come, less those of the rows that have gone, since the content both attempts began with. A sum does not depend
+on the order in which keys came, nor on when a cache was written out, nor on how files were cut or merged: a row that
+came and went again, or was written with the value it had, leaves nothing behind.
+
+The digest is compared between attempts that run the same program, and is written nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import Final
+
+import xxhash
+from attrs import define, field
+
+from statebackend.state.state_files import MERGED_AT_ONCE, StateFiles, StoredFile
+
+_MASK: Final = (1 << 64) - 1
+
+Rows = Iterable[bytes]
+"""Rows as bytes, of which no two different ones are equal."""
+
+
+class ContentDigest:
+    """The sum; ``total`` may be kept, to tell later what came after."""
+
+    __slots__ = ("total",)
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def add(self, seed: int, rows: Rows) -> None:
+        """Takes in rows that have come, of the state with this seed."""
+        self.total += sum(map(xxhash.xxh3_64_intdigest, rows, repeat(seed)))
+
+    def take_away(self, seed: int, rows: Rows) -> None:
+        """Takes out rows that have gone."""
+        self.total -= sum(map(xxhash.xxh3_64_intdigest, rows, repeat(seed)))
+
+    def since(self, total: int) -> str:
+        """The digest of what came after the sum was ``total``."""
+        return f"{self.total - total & _MASK:016x}"
+
+
+def state_seed(name: str) -> int:
+    """What tells the rows of one state from those of another."""
+    return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass"))
+
+
+@define(eq=False)
+class PendingFile:
+    """A local file of changes: its place in the chain, and how many snapshots under way have frozen it.
+
+    ``tier`` counts the merges that led to it: files of one tier are of like size.
+    """
+
+    number: int
+    path: str
+    tier: int = 0
+    frozen_by: int = 0
+
+
+@define(eq=False)
+class FrozenChain:
+    """What a snapshot took along: files in the store, pending files, and whether it must write a base."""
+
+    chain: FileChain
+    order: int
+    stored: tuple[StoredFile, ...]
+    pending: tuple[PendingFile, ...]
+    needs_base: bool
+    through: int
+
+    def as_files(self) -> StateFiles:
+        """A copy that the snapshot may work on."""
+        return StateFiles(list(self.stored), [file.path for file in self.pending], self.needs_base)
+
+
+@define(eq=False)
+class FileChain:
+    """See the module.
+
+    ``needs_base`` says that the files do not add up to the state, so that the next snapshot must write it whole.
+    ``is_exact`` says that they hold every row that the database has: a base may leave out rows that have expired.
+    """
+
+    stored: list[StoredFile] = field(factory=list)
+    pending: list[PendingFile] = field(factory=list)
+    needs_base: bool = False
+    is_exact: bool = True
+    _last_number: int = 0
+    _latest_order: int = -1
+
+    def append(self, path: str) -> None:
+        """Adds a local file of changes, which the chain owns from then on."""
+        self._last_number += 1
+        self.pending.append(PendingFile(self._last_number, path))
+
+    def mergeable(self) -> tuple[PendingFile, ...]:
+        """The last pending files, if there are enough of one tier, and no snapshot has frozen them; else none."""
+        last = self.pending[-MERGED_AT_ONCE:]
+        tier = last[-1].tier if last else 0
+        if len(last) < MERGED_AT_ONCE or any(file.frozen_by or file.tier != tier for file in last):
+            return ()
+        return tuple(last)
+
+    def replace_last(self, merged: Sequence[PendingFile], path: str | None) -> None:
+        """Puts one file in the place of the last pending ones; None if nothing is left of them."""
+        assert self.pending[-len(merged) :] == list(merged)
+        del self.pending[-len(merged) :]
+        if path is not None:
+            self.pending.append(PendingFile(merged[-1].number, path, merged[-1].tier + 1))
+        for file in merged:
+            os.unlink(file.path)
+
+    def freeze(self, order: int) -> FrozenChain:
+        """Takes along what there is now, for a snapshot; ``order`` grows from snapshot to snapshot."""
+        for file in self.pending:
+            file.frozen_by += 1
+        files = tuple(self.stored), tuple(self.pending)
+        return FrozenChain(self, order, *files, self.needs_base, self._last_number)
+
+    def thaw(self, frozen: FrozenChain) -> None:
+        """Ends a snapshot that brought nothing into the store."""
+        for file in frozen.pending:
+            file.frozen_by -= 1
+            if not file.frozen_by and file not in self.pending:
+                os.unlink(file.path)
+
+    def complete(self, frozen: FrozenChain, stored: list[StoredFile], is_exact: bool) -> None:
+        """Ends a snapshot for which ``stored`` say what the frozen files say."""
+        if frozen.order > self._latest_order:
+            self._latest_order = frozen.order
+            self.stored, self.needs_base, self.is_exact = list(stored), False, is_exact
+            # All of the others are among those that are frozen, which go when they are thawed.
+            self.pending = [file for file in self.pending if file.number > frozen.through]
+        self.thaw(frozen)
+
+    def discard(self) -> None:
+        """Ends the chain: something else takes its place."""
+        pending, self.pending = self.pending, []
+        for file in pending:
+            if not file.frozen_by:
+                os.unlink(file.path)

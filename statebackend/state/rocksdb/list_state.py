@@ -1,0 +1,259 @@
+"""List state on RocksDB: a list is a run of *chunks*, each the elements that one epoch appended.
+
+A chunk's row ends in a number that only ever grows within the store, so an append needs no read: the millionth costs
+what the first did. Replacing a list deletes its chunks and writes one.
+
+How a list is cut into chunks depends on when the cache was written out. So its digest is not that of the rows, but of
+the elements beyond those that the last completed snapshot has (chunks below ``first_new_chunk()``), as one run, and of
+whether those are still there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+import xxhash
+from attrs import define
+
+from statebackend.state.entry_keys import checked_elements
+from statebackend.state.errors import null_element
+from statebackend.state.list_state import InternalListState
+from statebackend.state.rocksdb.cached_state import ENTRY_BYTES, CachedState, Changes, Drained
+from statebackend.state.rocksdb.composite_key import CHUNK_NUMBER
+from statebackend.state.rocksdb.file_chain import state_seed
+from statebackend.state.state_kind import RowFilter
+from statebackend.state.value_forms import compile_exact
+from typeserializers.containers.lists import ListSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+T = TypeVar("T")
+
+_COUNT = struct.Struct(">i")
+
+_ELEMENT_BYTES: Final = 96
+"""What an element in the cache takes up beside its bytes."""
+
+_GONE: Final = b"\x00"
+"""Ends what is hashed of a list whose former elements are gone, where others have a count of eight bytes."""
+
+
+@define(eq=False)
+class ChunkSource:
+    """What the lists of a backend share: the numbers of chunks, and what counts as written before.
+
+    ``expired`` makes a filter of the elements that have expired, None in a state without time-to-live.
+    """
+
+    next_number: Callable[[], int]
+    first_new: Callable[[], int]
+    expired: Callable[[], RowFilter | None]
+
+
+class _CachedList:
+    """``elements`` are all elements if they were read, else None; ``appended`` are the bytes of the appended ones.
+
+    ``rows`` are the stored chunks if they were read, else None.
+    """
+
+    __slots__ = ("appended", "elements", "is_replaced", "prefix", "rows", "size_bytes")
+
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+        self.elements: list[Any] | None = None
+        self.appended: list[bytes] = []
+        self.rows: list[tuple[bytes, bytes]] | None = None
+        self.is_replaced = False
+        self.size_bytes = ENTRY_BYTES
+
+
+class RocksDBListState(CachedState, InternalListState[T]):
+    """Appends are buffered as bytes; the elements are decoded only when the list is read.
+
+    ``_held`` counts the elements in memory, as bytes or as objects.
+    """
+
+    __slots__ = (
+        "_chunk_serializer",
+        "_chunks",
+        "_element_serializer",
+        "_exact",
+        "_held",
+        "_is_immutable",
+        "_last_chunk_number",
+        "_seed",
+    )
+
+    def __init__(self, element_serializer: TypeSerializer[T], chunks: ChunkSource, *cache: Any) -> None:
+        super().__init__(*cache)
+        self._element_serializer = element_serializer
+        self._chunk_serializer = ListSerializer(element_serializer)
+        self._is_immutable = element_serializer.is_immutable_type
+        self._exact = compile_exact(element_serializer, self.describe)
+        self._chunks = chunks
+        self._last_chunk_number = -1
+        self._seed = state_seed(self.name)
+        self._held = 0
+
+    def get(self) -> list[T]:
+        elements = self._loaded(self._list())
+        if self._is_immutable:
+            return list(elements)
+        return [self._element_serializer.copy(element) for element in elements]
+
+    def add(self, element: T) -> None:
+        if element is None:
+            raise null_element(self.describe(), 0)
+        encoded = self.encode(self._element_serializer, element)
+        cached = self._list()
+        cached.appended.append(encoded)
+        self._held += 1
+        if cached.elements is not None:
+            cached.elements.append(self._owned(element, encoded))
+        self._grow(cached, _ELEMENT_BYTES + 2 * len(encoded))
+
+    def add_all(self, elements: Iterable[T]) -> None:
+        given, encoded = self._encode_all(elements)
+        if given:
+            cached = self._list()
+            cached.appended += encoded
+            self._held += len(encoded)
+            if cached.elements is not None:
+                cached.elements += map(self._owned, given, encoded)
+            self._grow(cached, _size_of(encoded))
+
+    def update(self, elements: Iterable[T]) -> None:
+        given, encoded = self._encode_all(elements)
+        cached = self._list()
+        self._held += len(given) - len(cached.appended)
+        cached.elements, cached.appended = list(map(self._owned, given, encoded)), encoded
+        cached.is_replaced = True
+        kept = 0 if cached.rows is None else sum(len(chunk) for _, chunk in cached.rows)
+        self._grow(cached, ENTRY_BYTES + kept + _size_of(encoded) - cached.size_bytes)
+
+    def clear(self) -> None:
+        self.update(())
+
+    def drain(self) -> Drained:
+        changes: Changes = {}
+        digest = 0
+        first_new = self._chunks.first_new()
+        was_written = self._last_chunk_number >= first_new
+        row_filter = self._chunks.expired()
+        for cached in self._entries.values():
+            if cached.is_replaced:
+                digest += self._drain_replaced(cached, changes, first_new, row_filter)
+            elif cached.appended:
+                new = len(cached.appended), b"".join(cached.appended)
+                before = 0, b""
+                if was_written:
+                    chunks = self.stored_rows.scan_prefix_from(cached.prefix, CHUNK_NUMBER.pack(first_new))
+                    before = _joined([chunk for _, chunk in chunks])
+                after = before[0] + new[0], before[1] + new[1]
+                digest += self._hash(cached.prefix, after) - self._hash(cached.prefix, before)
+                self._add_chunk(cached.prefix, new, changes)
+        self.forget()
+        self._held = 0
+        return Drained.from_changes(changes, digest=digest)
+
+    def _drain_replaced(
+        self, cached: _CachedList, changes: Changes, first_new: int, row_filter: RowFilter | None
+    ) -> int:
+        """Adds the changes of a replaced list; returns by how much the digest changes."""
+        prefix, digest = cached.prefix, 0
+        rows = self._rows(cached)
+        new_from = prefix + CHUNK_NUMBER.pack(first_new)
+        older = [row for row in rows if row[0] < new_from]
+        newer = rows[len(older) :]
+        base, was_added = _unexpired(older, row_filter), _joined([chunk for _, chunk in newer])
+        rest = len(cached.appended), b"".join(cached.appended)
+        if base[0] and rest[0] >= base[0] and rest[1].startswith(base[1]):
+            # What was there is there still, and in front: it is left where it is. A clean-up may have been here that
+            # has been elsewhere in another attempt, or the list was written as it was.
+            rest = rest[0] - base[0], rest[1][len(base[1]) :]
+            if base != _joined([chunk for _, chunk in older]):
+                changes.update(dict.fromkeys(raw_key for raw_key, _ in older))
+                changes[older[0][0]] = _COUNT.pack(base[0]) + base[1]
+        else:
+            changes.update(dict.fromkeys(raw_key for raw_key, _ in older))
+            if base[0]:
+                digest += xxhash.xxh3_64_intdigest(prefix + _GONE, self._seed)
+        if rest != was_added:
+            changes.update(dict.fromkeys(raw_key for raw_key, _ in newer))
+            digest += self._hash(prefix, rest) - self._hash(prefix, was_added)
+            self._add_chunk(prefix, rest, changes)
+        return digest
+
+    def _add_chunk(self, prefix: bytes, elements: tuple[int, bytes], changes: Changes) -> None:
+        if elements[0]:
+            number = self._last_chunk_number = self._chunks.next_number()
+            changes[prefix + CHUNK_NUMBER.pack(number)] = _COUNT.pack(elements[0]) + elements[1]
+
+    def _hash(self, prefix: bytes, elements: tuple[int, bytes]) -> int:
+        """The hash of a run of elements; 0 if there are none."""
+        count, joined = elements
+        row = b"".join((prefix, joined, count.to_bytes(8, "big")))
+        return xxhash.xxh3_64_intdigest(row, self._seed) if count else 0
+
+    def _list(self) -> _CachedList:
+        if self._held >= self._max_entries:
+            self._bounds.write_out(self)
+        cached: _CachedList | None = self._entries.get(self._context.key)
+        if cached is None:
+            cached = self._entries[self._context.key] = _CachedList(self.current_prefix())
+            # A list without elements takes up room too.
+            self._held += 1
+            self.held_bytes += ENTRY_BYTES
+            self._memory.held_bytes += ENTRY_BYTES
+        return cached
+
+    def _grow(self, cached: _CachedList, size_bytes: int) -> None:
+        cached.size_bytes += size_bytes
+        self.hold(size_bytes)
+
+    def _loaded(self, cached: _CachedList) -> list[Any]:
+        """All elements of a list."""
+        elements = cached.elements
+        if elements is None:
+            self.cache_misses += 1
+            elements = []
+            rows = self._rows(cached)
+            for _, chunk in rows:
+                elements += self.decode(self._chunk_serializer, chunk)
+            read = self._element_serializer.codec.read
+            elements += [read(encoded, 0)[0] for encoded in cached.appended]
+            cached.elements = elements
+            self._held += len(elements)
+            self._grow(cached, sum(2 * len(chunk) for _, chunk in rows) + _ELEMENT_BYTES * len(elements))
+        return elements
+
+    def _rows(self, cached: _CachedList) -> list[tuple[bytes, bytes]]:
+        if cached.rows is None:
+            cached.rows = list(self.stored_rows.scan_prefix(cached.prefix))
+        return cached.rows
+
+    def _encode_all(self, elements: Iterable[T]) -> tuple[list[Any], list[bytes]]:
+        given = checked_elements(self.name, elements)
+        return given, [self.encode(self._element_serializer, element) for element in given]
+
+    def _owned(self, element: Any, encoded: bytes) -> Any:
+        """What is kept of an element: what its bytes say, and nothing of the caller's."""
+        if self._is_immutable:
+            return self._exact(element)
+        return self._element_serializer.codec.read(encoded, 0)[0]
+
+
+def _joined(chunks: list[bytes]) -> tuple[int, bytes]:
+    """How many elements chunks have, and the bytes of these."""
+    return sum(_COUNT.unpack_from(chunk)[0] for chunk in chunks), b"".join([chunk[_COUNT.size :] for chunk in chunks])
+
+
+def _unexpired(rows: list[tuple[bytes, bytes]], row_filter: RowFilter | None) -> tuple[int, bytes]:
+    chunks: list[bytes | None] = [chunk if row_filter is None else row_filter(chunk) for _, chunk in rows]
+    return _joined([chunk for chunk in chunks if chunk is not None])
+
+
+def _size_of(encoded: list[bytes]) -> int:
+    """The bytes counted for elements: they are kept as bytes and as objects, or written out as one chunk."""
+    return _ELEMENT_BYTES * len(encoded) + 2 * sum(map(len, encoded))

@@ -1,0 +1,395 @@
+"""The tables of a subtask's local database: where the entries of each state are, and how sorted files get into them.
+
+A database that holds what is wanted is at rest: rows are looked up as they lie on the disk, few changes are kept beside
+it, and more open it for writing (`statebackend.state.rocksdb.read_only_database`). If it turns out to be unfit only
+then, it is filled anew from the handles that it was a copy of, and what is kept comes on top. It may turn out so
+before anything on the disk has changed, and no later.
+
+Nothing is ever written through the memtable. A file of changes is *both* ingested into the state's column family *and*
+kept, under a second link, for the checkpoint's store. A state is replaced as a whole by moving it into a fresh column
+family, so that nothing is half-replaced when something fails.
+
+Merging increments: the sorted files of some epochs become one that says the same.
+
+For each key the last file that has it decides. A temporary database finds that out: the files are ingested in order,
+and what is alive in it are the keys whose last word is a value. A key that is marked as deleted in one of the files and
+is not alive was deleted last; the merged file deletes it too, since an older file may still have it, and marks it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Final
+
+from statebackend.state.key_groups import KeyGroupRange
+from statebackend.state.rocksdb.cached_state import Change
+from statebackend.state.rocksdb.composite_key import DELETION_MARK
+from statebackend.state.rocksdb.engine import ColumnFamily, RocksDBEngine, RocksDBError, SstWriter
+from statebackend.state.rocksdb.file_chain import FileChain
+from statebackend.state.rocksdb.local_directory import LocalStateDirectory, LocalVersion
+from statebackend.state.rocksdb.priority_queue import QueueEnds
+from statebackend.state.rocksdb.read_only_database import DatabaseAtRest
+from statebackend.state.rocksdb.table import RocksDBTable, TableSharing
+from statebackend.state.state_files import MAX_FILES
+from statebackend.state.state_meta import StateSchema
+
+_FIRST_KEY = b"\x00"
+
+
+def marks_of(keys: Sequence[bytes], values: Sequence[bytes | None]) -> list[bytes]:
+    """The keys of a mark for every deletion among changes, which come behind all of them."""
+    return [DELETION_MARK + key for key, value in zip(keys, values, strict=True) if value is None]
+
+
+def merge_increments(paths: Sequence[str], directory: str, target: str) -> SstWriter | None:
+    """Writes what the increments, given in order, say together; None if that is nothing.
+
+    Takes the files as its own. ``directory`` is for the temporary database, on the same device. Memory does not grow
+    with the files.
+    """
+    store = RocksDBEngine(os.path.join(directory, "merging"))
+    try:
+        family = store.column_family("increments")
+        for path in paths:
+            family.ingest(path)
+        writer = SstWriter(target)
+        deletions: Iterator[Change] = ((mark[len(DELETION_MARK) :], None) for mark in _last_marks(family))
+        writer.write(heapq.merge(_alive(family), deletions, key=itemgetter(0)))
+        writer.write((mark, b"") for mark in _last_marks(family))
+    finally:
+        store.close()
+    if not writer.entry_count:
+        return None
+    writer.finish()
+    return writer
+
+
+def _alive(family: ColumnFamily) -> Iterator[Change]:
+    return itertools.takewhile(lambda entry: not entry[0].startswith(DELETION_MARK), family.scan(_FIRST_KEY))
+
+
+def _last_marks(family: ColumnFamily) -> Iterator[bytes]:
+    """The marks of the keys that were deleted last, in order."""
+    return (mark for mark, _ in family.scan_prefix(DELETION_MARK) if _is_deleted(family, mark[len(DELETION_MARK) :]))
+
+
+def _is_deleted(family: ColumnFamily, raw_key: bytes) -> bool:
+    try:
+        return family.get(raw_key) is None
+    except Exception as error:
+        family.reading_failed(error)
+
+
+MAX_UNMERGED_FILES: Final = 64
+"""Files of one state that RocksDB has not merged yet with which a local database is thrown away."""
+
+MAX_SMALL_FILES: Final = 4 * MAX_FILES
+"""Files of one state with which it is, besides as many as its bytes fill. A database that is filled has `MAX_FILES`."""
+
+FULL_FILE_BYTES: Final = 1 << 20
+"""RocksDB merges the files of level zero alone. One whose keys lie behind all others, as new timers do in the only key
+group of a subtask, is put at the last level: there is one for each epoch then, of a few rows."""
+
+
+class LocalDatabase:
+    """The database in a subtask's local directory; nothing may be asked of it before `create` or `expect_version`.
+
+    ``version`` is another number after every change of what the database holds.
+    """
+
+    def __init__(
+        self,
+        directory: LocalStateDirectory,
+        key_groups: KeyGroupRange,
+        sharing: TableSharing,
+        memory_budget_bytes: int,
+    ) -> None:
+        self.directory = directory
+        self.key_groups = key_groups
+        self.tables: dict[str, RocksDBTable] = {}
+        self.version = 0
+        self._sharing = sharing
+        self._family_numbers = itertools.count()
+        self._memory_budget_bytes = memory_budget_bytes
+        self._process = os.getpid()
+        self._at_rest: DatabaseAtRest | None = None
+        self._fill_anew: Callable[[], None] = lambda: None
+        self._unopenable: BaseException | None = None
+        self._is_damaged = False
+        self._changed_rows = 0
+        self._engine: RocksDBEngine | None = None
+
+    def create(self) -> None:
+        """Begins with an empty database."""
+        self.directory.wipe()
+        self._engine = self._open_empty()
+
+    def expect_version(self, version: LocalVersion, fill_anew: Callable[[], None]) -> None:
+        """Takes the database that the directory holds for that version, and leaves it at rest.
+
+        If it is not fit for use when it is opened for writing, ``fill_anew`` fills the tables, each of which has been
+        given an empty place.
+        """
+        # Attempts that are killed one after the other all find the version, and each leaves its files.
+        self.directory.remove_files()
+        self._fill_anew = fill_anew
+        self._at_rest = DatabaseAtRest(version, self._open_reader, self._opened_rows, self._note_damage)
+
+    def _open_reader(self) -> RocksDBEngine:
+        places = [table.place for table in self.tables.values()]
+        return RocksDBEngine(self.directory.database_path, self._memory_budget_bytes, places)
+
+    def _note_damage(self) -> None:
+        # Opened again as it is, it would fail again, and each time.
+        self._is_damaged = True
+        self.directory.begin_change()
+
+    def _open_for_writing(self, at_rest: DatabaseAtRest) -> None:
+        # Behind the end of the backend another may have the lock, and nobody would close what is opened.
+        self._sharing.check_open()
+        self._check_process()
+        if self._unopenable is not None:
+            raise RocksDBError(
+                f"the local database could not be opened before: {self._unopenable}"
+            ) from self._unopenable
+        try:
+            kept = at_rest.end()
+            is_fit = self._open_version({table.place for table in self.tables.values()})
+            if not is_fit:
+                # Files of changes may wait to be ingested.
+                self.directory.remove_database()
+                self._engine = self._open_empty()
+            for table in self.tables.values():
+                place = table.place if is_fit else f"{next(self._family_numbers)}:{table.name}"
+                table.move_to(self._opened().column_family(place), table.files)
+            self._at_rest = None
+            if not is_fit:
+                self._fill_anew()
+            for name, rows in kept.items():
+                if rows:
+                    keys = sorted(rows)
+                    self.tables[name].ingest(self._written(keys, [rows[key] for key in keys], ()).path)
+        except BaseException as error:
+            # A table that is filled by half must not be read.
+            for table in self.tables.values():
+                table.move_to(at_rest.rows[table.name], table.files)
+            self._at_rest, self._unopenable = at_rest, error
+            raise
+
+    def _open_empty(self) -> RocksDBEngine:
+        """Opens a database in the place of one that was removed."""
+        engine = RocksDBEngine(self.directory.database_path, self._memory_budget_bytes)
+        try:
+            # What could not be removed would be taken for the rows of tables that are made now.
+            for name in engine.column_family_names:
+                engine.drop(name)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    def _open_version(self, wanted: set[str]) -> bool:
+        """Opens the database that the directory holds, if it is fit for use.
+
+        It is not if it is damaged, lacks a column family that is wanted, holds marks, or consists of many files: each
+        is looked into at every read, and a database that is open for short times only may never get to merging them.
+        """
+        self.directory.begin_change()
+        try:
+            engine = RocksDBEngine(self.directory.database_path, self._memory_budget_bytes)
+        except RocksDBError:
+            return False
+        try:
+            is_fit = _has_all_in_few_files(engine, wanted)
+        except RocksDBError:
+            # Damage is met by the first that looks there.
+            is_fit = False
+        except BaseException:
+            # Nobody else knows of it, and it would keep the lock from whoever opens the database next.
+            engine.close()
+            raise
+        if not is_fit:
+            engine.close()
+            return False
+        present = engine.column_family_names
+        self._family_numbers = itertools.count(1 + max((_family_number(name) for name in present), default=-1))
+        self._engine = engine
+        return True
+
+    @property
+    def engine(self) -> RocksDBEngine:
+        """The engine, open for writing; raises `RocksDBError`, or what filling the database anew does."""
+        if self._at_rest is not None:
+            self._open_for_writing(self._at_rest)
+        return self._opened()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the database has been opened for writing."""
+        return self._engine is not None
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a forked child of the one that the database is of."""
+        return os.getpid() != self._process
+
+    def add_table(self, schema: StateSchema) -> RocksDBTable:
+        """An empty table."""
+        self._change()
+        name = schema.meta.name
+        table = self.tables[name] = RocksDBTable(schema, self._sharing, self._new_column_family(name), FileChain())
+        return table
+
+    def adopt_table(self, schema: StateSchema, version: LocalVersion, files: FileChain) -> None:
+        """A table whose rows the expected version of the database has."""
+        assert self._at_rest is not None
+        name = schema.meta.name
+        table = self.tables[name] = RocksDBTable(schema, self._sharing, self._at_rest.rows[name], files)
+        table.queue_ends = QueueEnds(version.lower_bounds.get(name, b""), version.heads.get(name))
+
+    def write_sorted(self, entries: Iterable[Change]) -> SstWriter | None:
+        """Writes entries to a file of their own, changing nothing else; None if there are none."""
+        writer = SstWriter(self.directory.new_file(".sst"))
+        writer.write(entries)
+        if not writer.entry_count:
+            return None
+        writer.finish()
+        return writer
+
+    def ingest(self, table: RocksDBTable, entries: Iterable[Change]) -> int:
+        """Makes entries, given in key order, part of the state and of the next snapshot; returns their number."""
+        written = self.write_sorted(entries)
+        if written is None:
+            return 0
+        self._change()
+        self._ingest_file(table.ingest, table.files, written)
+        self._merge_pending(table.files)
+        return written.entry_count
+
+    def ingest_changes(self, table: RocksDBTable, keys: list[bytes], values: list[bytes | None]) -> None:
+        """Makes changes, at least one and in key order, part of the state and of the next snapshot."""
+        increment = self._written(keys, values, marks_of(keys, values))
+        self._changed_rows += len(keys)
+        if self._at_rest is not None and self._at_rest.keep(table.name, keys, values):
+            self.version += 1
+            table.files.append(increment.path)
+        elif None not in values:
+            self._change()
+            self._ingest_file(table.ingest, table.files, increment)
+        else:
+            # Marks are for the increment alone: in the database they would never be overwritten, and stay for ever.
+            changes = self._written(keys, values, ())
+            self._change()
+            table.ingest(changes.path)
+            table.files.append(increment.path)
+        self._merge_pending(table.files)
+
+    def _written(self, keys: list[bytes], values: list[bytes | None], marks: Sequence[bytes]) -> SstWriter:
+        writer = SstWriter(self.directory.new_file(".sst"))
+        writer.put_all(keys, values)
+        writer.put_all(marks, [b""] * len(marks))
+        writer.finish()
+        return writer
+
+    def drop_marks(self, table: RocksDBTable) -> None:
+        """Deletes the marks that restored increments have brought along."""
+        written = self.write_sorted((mark, None) for mark in table.marks())
+        if written is not None:
+            self._change()
+            table.ingest(written.path)
+
+    def replace(self, table: RocksDBTable, written: SstWriter | None) -> None:
+        """Makes a file the whole content of a state, whose old rows go; if that fails it is as it was."""
+        family, files = self._new_column_family(table.name), FileChain()
+        if written is not None:
+            try:
+                self._ingest_file(family.ingest, files, written)
+            except BaseException:
+                self.engine.drop(family.name)
+                raise
+        self._change()
+        old_place, old_files = table.place, table.files
+        table.move_to(family, files)
+        old_files.discard()
+        self.engine.drop(old_place)
+
+    def close(self, snapshot_taken: str | None) -> None:
+        """Closes the engine and the directory, which holds exactly the snapshot of that state id, if one is given."""
+        families = {name: table.place for name, table in self.tables.items()}
+        ends = {name: table.queue_ends for name, table in self.tables.items()}
+        bounds = {name: one.lower_bound for name, one in ends.items() if one.lower_bound}
+        heads = {name: one.head for name, one in ends.items() if one.head is not None}
+        try:
+            ended = {} if self._at_rest is None else self._at_rest.end()
+            kept = {name: rows for name, rows in ended.items() if rows}
+            if self._engine is not None:
+                self._engine.close()
+            if snapshot_taken is not None and self._unopenable is None and not self._is_damaged:
+                self.directory.write_version(
+                    LocalVersion(snapshot_taken, families, bounds, heads, kept, self._changed_rows)
+                )
+        finally:
+            self.directory.close()
+
+    def _ingest_file(self, ingest: Callable[[str], None], files: FileChain, written: SstWriter) -> None:
+        # The database takes the file as its own, so a second link is kept for the upload.
+        kept = self.directory.new_file(".sst")
+        os.link(written.path, kept)
+        ingest(written.path)
+        files.append(kept)
+
+    def _merge_pending(self, files: FileChain) -> None:
+        """Keeps the number of pending files small when a cache is written out again and again in one epoch."""
+        while merged := files.mergeable():
+            with self.directory.scratch() as directory:
+                links = [os.path.join(directory, f"{file.number}.sst") for file in merged]
+                for file, link in zip(merged, links, strict=True):
+                    os.link(file.path, link)
+                writer = merge_increments(links, directory, self.directory.new_file(".sst"))
+            files.replace_last(merged, None if writer is None else writer.path)
+
+    def _check_process(self) -> None:
+        if self.is_inherited:
+            raise RocksDBError(
+                f"the database at {self.directory.database_path} belongs to process {self._process}; open it anew here"
+            )
+
+    def _change(self) -> None:
+        # The version is that of the parent, which goes on to keep it.
+        self._check_process()
+        self.version += 1
+        self.directory.begin_change()
+
+    def _opened(self) -> RocksDBEngine:
+        assert self._engine is not None
+        return self._engine
+
+    def _opened_rows(self, name: str) -> ColumnFamily:
+        # Opening the database may give its tables other places.
+        engine = self.engine
+        return engine.column_family(self.tables[name].place)
+
+    def _new_column_family(self, name: str) -> ColumnFamily:
+        return self.engine.column_family(f"{next(self._family_numbers)}:{name}")
+
+
+def _has_all_in_few_files(engine: RocksDBEngine, wanted: set[str]) -> bool:
+    """Whether these column families are there, without marks and without too many files."""
+    return wanted <= set(engine.column_family_names) and not any(
+        _has_too_many_files(engine.column_family(name))
+        or next(engine.column_family(name).scan_prefix(DELETION_MARK), None) is not None
+        for name in wanted
+    )
+
+
+def _has_too_many_files(family: ColumnFamily) -> bool:
+    counts = family.files_at_levels()
+    return counts[0] > MAX_UNMERGED_FILES or sum(counts) > MAX_SMALL_FILES + family.size_bytes() // FULL_FILE_BYTES
+
+
+def _family_number(name: str) -> int:
+    return int(name.partition(":")[0])

@@ -1,0 +1,277 @@
+"""A subtask's directory on the local disk: the database, and which version of the state it holds.
+
+    <directory>/lock       held while a backend is open
+    <directory>/VERSION    which snapshot of which boot the database holds, and what is kept beside it; see below
+    <directory>/db/        the RocksDB database
+    <directory>/files/     sorted files on their way in or out
+
+    VERSION := 8 hex digits, space, JSON of the names of `LocalVersion` and the boot id, bytes in hex; the digits are
+               the CRC-32 of the JSON
+
+The version is written last, when the database is closed after a snapshot, and removed before the first change of the
+database. So a database with a version is, together with the changes that the version keeps beside it
+(`statebackend.state.rocksdb.read_only_database`), exactly what the snapshot of that state id wrote, and may be opened
+instead of restored; any other is thrown away. The boot id is in it because nothing here is synced to disk: after a
+crash of the machine the files cannot be trusted, after a crash of the process they can.
+
+A lock keeps two attempts apart. An attempt that finds the directory taken, by a zombie of an earlier one, does not wait
+but works in a fresh private directory, `<directory>-<32 hex digits>`, which is removed when it closes, or, if it is
+killed, by the next backend that gets the directory itself.
+
+Files of a checkpoint that several new subtasks of a host take their ranges from: each is brought once.
+
+    <directory of the operator>/brought/<boot id>-<checksum>        the file, verified
+    <directory of the operator>/brought/<boot id>-<checksum>.lock   held by who brings it; others wait
+
+When the parallelism of a job rises, every new subtask needs a part of the same old files, and sorted files can only be
+cut once they are here. On a remote store each subtask would read all of them. So the first subtask of a host that needs
+a file brings it, and all of them link to it. The files stay until the operator's state is opened where it is, which is
+the epoch after, for subtasks may come one after the other; on a local store they are links and take no room.
+
+Nothing depends on a file that is there: if it is taken away meanwhile, or cannot be linked, it is brought anew. The
+boot id is in the name because nothing here is synced to disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import json
+import os
+import re
+import shutil
+import tempfile
+import uuid
+import zlib
+from collections.abc import Mapping
+from typing import Final
+
+from attrs import field, frozen
+
+from statebackend.checkpoint.errors import MissingFileError, StorageError
+from statebackend.checkpoint.fs.file_lock import FileLock, open_lock_file
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.state_handles import FileHandle
+from statebackend.state.private_directory import (
+    PrivateDirectoryError,
+    lock_directory,
+    make_private_directory,
+    private_opener,
+)
+
+_DIRECTORY: Final = "brought"
+
+
+class BroughtFiles:
+    """Those of one operator on this host; ``directory`` is that which its subtasks' directories are in."""
+
+    def __init__(self, directory: str, boot_id: str) -> None:
+        self._path = os.path.join(directory, _DIRECTORY)
+        self._boot_id = boot_id
+
+    def bring(self, file_system: CheckpointFileSystem, handle: FileHandle, target: str) -> None:
+        """Puts a file to ``target``, on the same device, which must not change it; raises as `download` does."""
+        path = os.path.join(self._path, f"{self._boot_id}-{handle.checksum}")
+        try:
+            make_private_directory(self._path)
+            descriptor = open_lock_file(f"{path}.lock")
+            lock = FileLock(descriptor, fcntl.LOCK_EX)
+            try:
+                if not os.path.exists(path):
+                    file_system.download(handle, path)
+            finally:
+                lock.release()
+            os.link(path, target, follow_symlinks=False)
+        except (OSError, MissingFileError, StorageError):
+            # Taken away meanwhile, also while it was brought, or on a file system without links.
+            file_system.download(handle, target)
+
+    def discard(self) -> None:
+        """Removes all of them."""
+        shutil.rmtree(self._path, ignore_errors=True)
+
+
+_BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
+
+
+@frozen
+class LocalVersion:
+    """What a local database holds: the state id of the snapshot, and the column family of each state.
+
+    ``lower_bounds`` are bytes below which a priority queue has no element, ``heads`` the first entries of queues of
+    which they are known, empty bytes for a queue without elements. ``kept`` are rows of states that the database has
+    not yet, None for one that it has too much. ``changed_rows`` is how many rows were changed while the database was in
+    use last: as many may be changed again.
+    """
+
+    state_id: str
+    column_families: Mapping[str, str]
+    lower_bounds: Mapping[str, bytes] = field(factory=dict)
+    heads: Mapping[str, bytes] = field(factory=dict)
+    kept: Mapping[str, Mapping[bytes, bytes | None]] = field(factory=dict)
+    changed_rows: int = 0
+
+
+class LocalStateDirectory:
+    """The directory, locked for this backend; see the module."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.brought = BroughtFiles(os.path.dirname(path), _boot_id())
+        """What the subtasks of the operator share on this host."""
+        lock = lock_directory(path)
+        self._is_private = lock is None
+        if not self._is_private:
+            _remove_abandoned(path)
+        while lock is None:
+            # Another backend may take it for an abandoned one before it is locked.
+            self.path = f"{path}-{uuid.uuid4().hex}"
+            lock = lock_directory(self.path)
+        self._lock = lock
+
+    @property
+    def database_path(self) -> str:
+        """Where the database is."""
+        return os.path.join(self.path, "db")
+
+    def new_file(self, suffix: str) -> str:
+        """A path for a file that does not exist yet, on the same device as the database."""
+        return os.path.join(self._files_path(), f"{uuid.uuid4().hex}{suffix}")
+
+    def scratch(self) -> tempfile.TemporaryDirectory[str]:
+        """A directory on the same device for as long as its context lasts; what is left if the process is killed goes
+        with the other files.
+        """
+        return tempfile.TemporaryDirectory(dir=self._files_path())
+
+    def read_version(self) -> LocalVersion | None:
+        """The version of the database, or None if it must not be used."""
+        try:
+            with open(self._version_path, "rb") as file:
+                checksum, _, written = file.read().partition(b" ")
+            if checksum != _checksum(written) or not os.path.isdir(self.database_path):
+                return None
+            content = json.loads(written)
+            if content["boot_id"] != _boot_id():
+                return None
+            bounds, heads = (
+                {name: bytes.fromhex(known) for name, known in content[field_name].items()}
+                for field_name in ("lower_bounds", "heads")
+            )
+            kept = {
+                name: {
+                    bytes.fromhex(key): None if value is None else bytes.fromhex(value) for key, value in rows.items()
+                }
+                for name, rows in content["kept"].items()
+            }
+            version = LocalVersion(
+                content["state_id"], content["column_families"], bounds, heads, kept, content["changed_rows"]
+            )
+            return version if _is_sound(version) else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+
+    def begin_change(self) -> None:
+        """Takes the version away before the database is changed."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._version_path)
+
+    def write_version(self, version: LocalVersion) -> None:
+        """Says what the closed database holds, if there is room to say it: what has no version is restored instead."""
+        content = {
+            "state_id": version.state_id,
+            "boot_id": _boot_id(),
+            "column_families": dict(version.column_families),
+            "lower_bounds": {name: bound.hex() for name, bound in version.lower_bounds.items()},
+            "heads": {name: head.hex() for name, head in version.heads.items()},
+            "kept": {
+                name: {key.hex(): None if value is None else value.hex() for key, value in rows.items()}
+                for name, rows in version.kept.items()
+            },
+            "changed_rows": version.changed_rows,
+        }
+        written = json.dumps(content).encode()
+        # A part of it is no version. Replacing a file would wait for the disk: file systems see to it
+        # that one of both outlives a crash of the machine.
+        self.begin_change()
+        with contextlib.suppress(OSError), open(self._version_path, "xb", opener=private_opener) as file:
+            file.write(_checksum(written) + b" " + written)
+
+    def wipe(self) -> None:
+        """Removes database, version and leftover files; the lock stays."""
+        self.remove_database()
+        self.remove_files()
+
+    def remove_files(self) -> None:
+        """Removes files on their way that a killed process has left."""
+        shutil.rmtree(os.path.join(self.path, "files"), ignore_errors=True)
+
+    def remove_database(self) -> None:
+        """Removes database and version; files on their way stay."""
+        self.begin_change()
+        shutil.rmtree(self.database_path, ignore_errors=True)
+
+    def close(self) -> None:
+        """Releases the lock, and removes a private directory. In a forked child it does nothing."""
+        if not self._lock.is_held:
+            return
+        self.remove_files()
+        if self._is_private:
+            shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.release()
+
+    def _files_path(self) -> str:
+        directory = os.path.join(self.path, "files")
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        return directory
+
+    @property
+    def _version_path(self) -> str:
+        return os.path.join(self.path, "VERSION")
+
+
+def _remove_abandoned(path: str) -> None:
+    """Removes the private directories beside a directory whose backends were killed: nobody holds their locks."""
+    parent, name = os.path.split(path)
+    private = re.compile(re.escape(name) + "-[0-9a-f]{32}")
+    for entry in os.listdir(parent):
+        if private.fullmatch(entry) is None:
+            continue
+        directory = os.path.join(parent, entry)
+        try:
+            lock = lock_directory(directory)
+        except PrivateDirectoryError:
+            continue
+        if lock is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+            lock.release()
+
+
+def _is_sound(version: LocalVersion) -> bool:
+    """Whether a version says what one of this release does; else every attempt would meet it, and fail.
+
+    A column family has the name of its state behind a number, so none is taken for that of another state.
+    """
+    places = version.column_families
+    numbers_and_names = {name: place.partition(":")[::2] for name, place in places.items()}
+    return (
+        type(version.state_id) is str
+        and type(version.changed_rows) is int
+        and all(number.isdecimal() and of == name for name, (number, of) in numbers_and_names.items())
+        and places.keys() >= {*version.lower_bounds, *version.heads, *version.kept}
+    )
+
+
+def _checksum(written: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(written)
+
+
+@functools.cache
+def _boot_id() -> str:
+    try:
+        with open(_BOOT_ID_PATH, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        # Without a boot id a crash of the machine cannot be told from a restart of the process: trust this one alone.
+        return uuid.uuid4().hex

@@ -1,0 +1,381 @@
+"""Priority queues on RocksDB: a row per element, read a page at a time.
+
+What orders a queue is in `statebackend.state.rocksdb.priority_queue`.
+
+    raw key := u16(key group) element        with an empty value
+
+So the elements of a key group lie in the queue's order, whatever their type. A row has no namespace and needs no
+serializer to be taken apart: a queue that nobody registers travels on by its bytes alone.
+
+What was polled is a deletion in the database until files are compacted, and a scan has to step over each. So scans of a
+key group begin at the lower bound of the queue, which is kept with the local database. It is only lost by a restore,
+whose first scan finds the heads behind the deletions in the files, once. Beside it lies the first entry, so that
+nothing is read to see that nothing is due.
+
+A priority queue over elements that are stored in order somewhere else, of which it reads a page per key group.
+
+The store answers one question, "which elements of this key group come after this one?", and takes what changed. On top
+of that the queue keeps, for one epoch, what changed and a heap of everything that can be the head: the elements of the
+first page of every key group, and those that were added. Opening a queue costs nothing; its first use costs a page per
+key group, whatever the size of the queue; memory is bounded by the pages and by the changes, which are written back
+when there are too many.
+
+The *frontier* of a key group is the last element that was read of it, while there may be more behind. It stays in the
+heap, removed or not, until it comes to the top; only then the next page is read, so nothing that was not read yet can
+be smaller than the top of the heap. A page is larger the more pages of its group were used up.
+
+*Members* are the entries of the heap that are alive. What is removed stays in the heap until it comes to the top, or
+until the dead outnumber the living. An element behind the frontier may be in the store or not: adding or removing it
+does not ask, because the change says the same either way, and the head cannot change by it.
+
+What the store holds of a changed element is mostly known, so that nobody has to look it up: a member that was not
+changed before came from a page, and what is no member in front of the frontier is not there.
+
+Elements are polled in order over all key groups, so no group has anything left before the head. The queue keeps that
+*lower bound*, and a store in which removed elements have to be stepped over begins its first pages there.
+
+Invariant between two calls: the top of the heap is alive, or the heap is empty.
+
+While there is no heap nothing has changed since the changes were last taken, so the head is the one of then. A store
+that keeps it can say what the head is without reading a page.
+
+RocksDB's own queue in Flink caches a sorted set per key group and asks the store whenever it runs empty; the heap over
+all groups saves the comparison of their heads.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Final, TypeVar
+
+from attrs import frozen
+
+from statebackend.state.encoded_priority_queue import KEY_GROUP_SUFFIX, EncodedPriorityQueue
+from statebackend.state.errors import StateBackendClosedError
+from statebackend.state.key_groups import KeyGroupRange
+from statebackend.state.rocksdb.cached_state import CacheBounds, Changes, Drained, StoredRows
+from statebackend.state.rocksdb.composite_key import KEY_GROUP, VOID_NAMESPACE_BYTES
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+T = TypeVar("T")
+
+FIRST_PAGE: Final = 16
+"""Elements of each key group that the first use reads."""
+
+LARGEST_PAGE: Final = 1024
+"""Elements that are read at once when a key group is polled on and on."""
+
+_GROWTH: Final = 4
+
+_MIN_DEAD: Final = 1024
+"""Dead entries below which the heap is left alone."""
+
+
+class PagedPriorityQueue(EncodedPriorityQueue[T]):
+    """See the module. A subclass reads pages, and writes back what `take_changes` gives.
+
+    The backend writes the changes back before every snapshot and export, and calls `close` at its end.
+    """
+
+    __slots__ = (
+        "_changes",
+        "_frontiers",
+        "_heap",
+        "_is_closed",
+        "_max_changes",
+        "_members",
+        "_page_sizes",
+        "in_store",
+        "lower_bound",
+        "stored_head",
+    )
+
+    def __init__(self, name: str, serializer: TypeSerializer[T], key_groups: KeyGroupRange, max_changes: int) -> None:
+        super().__init__(name, serializer, key_groups)
+        self.lower_bound = b""
+        self.stored_head: bytes | None = None
+        """The first entry of what the store holds, empty bytes if there is none, None if it is not known."""
+        self._max_changes = max_changes
+        self._changes: dict[bytes, bool] = {}
+        self.in_store: dict[bytes, bool] = {}
+        """Of the entries that were changed, as far as it is known: whether they are in the store."""
+        self._heap: list[bytes] | None = None
+        self._members: set[bytes] = set()
+        self._frontiers: dict[bytes, bytes] = {}
+        self._page_sizes: dict[bytes, int] = {}
+        self._is_closed = False
+
+    @abstractmethod
+    def stored_page(self, key_group: int, after: bytes | None, limit: int) -> list[bytes]:
+        """The first elements in the store of a key group, in order, of those after ``after``; at most ``limit``.
+
+        Fewer than ``limit`` means that no more follow. What is not written back yet is not seen.
+        """
+
+    @abstractmethod
+    def write_back(self) -> None:
+        """Puts into the store what `take_changes` gives."""
+
+    def stored_heads(self, limit: int) -> Iterator[tuple[int, list[bytes]]]:
+        """The first page of every key group; groups without elements may be left out."""
+        for key_group in self.key_groups:
+            yield key_group, self.stored_page(key_group, None, limit)
+
+    def take_changes(self) -> dict[bytes, bool]:
+        """What changed since the last call: entries, with whether they are in the queue now.
+
+        The caller puts them into the store, where the queue looks for them from then on. No element in the store is
+        smaller than ``lower_bound`` then. Who has a use for ``in_store`` takes it before.
+        """
+        changes = self._changes
+        if self._heap is not None:
+            self.stored_head = self._heap[0] if self._heap else b""
+        if changes:
+            # All that was changed was removed if nothing is left.
+            first = self._heap[0] if self._heap else max(changes)
+            self.lower_bound = first[:-2]
+            self._forget()
+        return changes
+
+    def close(self) -> None:
+        """Makes every later access an error."""
+        self._forget()
+        self.stored_head = None
+        self._is_closed = True
+
+    def add_entry(self, entry: bytes) -> bool:
+        heap = self._heap
+        if heap is None or len(self._changes) >= self._max_changes:
+            heap = self._readied_heap()
+        if entry in self._members:
+            return False
+        self._members.add(entry)
+        changes = self._changes
+        if entry not in changes:
+            frontier = self._frontiers.get(entry[-2:])
+            if frontier is None or entry < frontier:
+                self.in_store[entry] = False
+        changes[entry] = True
+        heappush(heap, entry)
+        return heap[0] is entry
+
+    def remove_entry(self, entry: bytes) -> bool:
+        heap = self._heap
+        if heap is None or len(self._changes) >= self._max_changes:
+            heap = self._readied_heap()
+        members = self._members
+        if entry not in members:
+            frontier = self._frontiers.get(entry[-2:])
+            if frontier is not None and entry > frontier:
+                self._changes[entry] = False
+            return False
+        members.remove(entry)
+        if entry not in self._changes:
+            self.in_store[entry] = True
+        self._changes[entry] = False
+        if heap[0] == entry:
+            self._settle(heap)
+            return True
+        if len(heap) > 2 * len(members) + _MIN_DEAD:
+            heap[:] = members.union(self._frontiers.values())
+            heapify(heap)
+        return False
+
+    def head(self) -> bytes | None:
+        heap = self._heap
+        if heap is None:
+            if self.stored_head is not None:
+                return self.stored_head or None
+            heap = self._readied_heap()
+        return heap[0] if heap else None
+
+    def remove_head(self) -> None:
+        heap = self._heap
+        if heap is None or len(self._changes) >= self._max_changes:
+            heap = self._readied_heap()
+        entry = heappop(heap)
+        self._members.remove(entry)
+        changes = self._changes
+        if entry not in changes:
+            self.in_store[entry] = True
+        changes[entry] = False
+        if self._frontiers.get(entry[-2:]) == entry:
+            self._read_on(heap, entry)
+        if heap and heap[0] not in self._members:
+            self._settle(heap)
+
+    def size(self) -> int:
+        return sum(1 for key_group in self.key_groups for _ in self.entries_of_group(key_group))
+
+    def entries_of_group(self, key_group: int) -> Iterator[bytes]:
+        self._check_open()
+        self.write_back()
+        return self._stored_entries(key_group)
+
+    def _stored_entries(self, key_group: int) -> Iterator[bytes]:
+        suffix = KEY_GROUP_SUFFIX.pack(key_group)
+        last: bytes | None = None
+        while True:
+            page = self.stored_page(key_group, last, LARGEST_PAGE)
+            for element in page:
+                yield element + suffix
+            if len(page) < LARGEST_PAGE:
+                return
+            last = page[-1]
+
+    def _readied_heap(self) -> list[bytes]:
+        """The heap, after too many changes were written back and the first pages were read."""
+        self._check_open()
+        if len(self._changes) >= self._max_changes:
+            self.write_back()
+        heap = self._heap
+        if heap is None:
+            heap = []
+            for key_group, page in self.stored_heads(FIRST_PAGE):
+                self._take_page(heap, KEY_GROUP_SUFFIX.pack(key_group), page, FIRST_PAGE)
+            self._heap = heap
+        return heap
+
+    def _settle(self, heap: list[bytes]) -> None:
+        """Takes dead entries off the top, and reads on where one was a frontier."""
+        members, frontiers = self._members, self._frontiers
+        while heap and heap[0] not in members:
+            entry = heappop(heap)
+            if frontiers.get(entry[-2:]) == entry:
+                self._read_on(heap, entry)
+
+    def _read_on(self, heap: list[bytes], frontier: bytes) -> None:
+        suffix = frontier[-2:]
+        del self._frontiers[suffix]
+        limit = min(self._page_sizes.get(suffix, FIRST_PAGE) * _GROWTH, LARGEST_PAGE)
+        self._page_sizes[suffix] = limit
+        self._take_page(heap, suffix, self.stored_page(suffix[0] << 8 | suffix[1], frontier[:-2], limit), limit)
+
+    def _take_page(self, heap: list[bytes], suffix: bytes, page: list[bytes], limit: int) -> None:
+        members, changes = self._members, self._changes
+        for element in page:
+            entry = element + suffix
+            # What was added or removed since is known better here than in the store.
+            if entry not in changes:
+                members.add(entry)
+                heappush(heap, entry)
+        if len(page) == limit:
+            frontier = self._frontiers[suffix] = page[-1] + suffix
+            if frontier not in members:
+                heappush(heap, frontier)
+
+    def _forget(self) -> None:
+        self._changes, self.in_store = {}, {}
+        self._heap = None
+        self._members, self._frontiers, self._page_sizes = set(), {}, {}
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StateBackendClosedError(
+                f"state {self.name!r} is closed: state handles live for one epoch and are made anew in open()"
+            )
+
+
+@frozen
+class QueueEnds:
+    """Where a queue begins: bytes below which it has no element, and its first entry.
+
+    The latter is empty if there are no elements, None if it is not known.
+    """
+
+    lower_bound: bytes = b""
+    head: bytes | None = None
+
+
+def split_element_key(raw: bytes) -> tuple[int, bytes, bytes, bytes]:
+    """Key group, element, the void namespace and nothing: what `RawKeys.split` gives for other kinds of state."""
+    return raw[0] << 8 | raw[1], raw[2:], VOID_NAMESPACE_BYTES, b""
+
+
+def _rows_of(entries: dict[bytes, bool]) -> Changes:
+    """The raw keys of entries, with what is under them."""
+    return {entry[-2:] + entry[:-2]: b"" if is_present else None for entry, is_present in entries.items()}
+
+
+class RocksDBPriorityQueue(PagedPriorityQueue[T]):
+    """See the module."""
+
+    __slots__ = ("_bounds", "_keep_ends", "stored_rows")
+
+    def __init__(
+        self,
+        name: str,
+        serializer: TypeSerializer[T],
+        key_groups: KeyGroupRange,
+        stored_rows: StoredRows,
+        bounds: CacheBounds,
+        ends: QueueEnds,
+        keep_ends: Callable[[QueueEnds], None],
+    ) -> None:
+        super().__init__(name, serializer, key_groups, bounds.entries)
+        self.stored_rows = stored_rows
+        self.lower_bound = ends.lower_bound
+        self.stored_head = ends.head
+        self._bounds = bounds
+        self._keep_ends = keep_ends
+
+    @property
+    def cache_misses(self) -> None:
+        """They are not counted: elements come a page at a time."""
+        return None
+
+    @property
+    def holds_counted_bytes(self) -> bool:
+        """It does not: its elements are bounded by their number."""
+        return False
+
+    def drain(self) -> Drained:
+        """What changed since the last call, in no order."""
+        in_store = self.in_store
+        changes = self.take_changes()
+        self._keep_ends(QueueEnds(self.lower_bound, self.stored_head))
+        return Drained.from_changes(_rows_of(changes), _rows_of(in_store))
+
+    def write_back(self) -> None:
+        self._bounds.write_out(self)
+
+    def stored_page(self, key_group: int, after: bytes | None, limit: int) -> list[bytes]:
+        prefix = KEY_GROUP.pack(key_group)
+        page: list[bytes] = []
+        # The smallest key behind an element's is that with a zero byte at its end.
+        first = self.lower_bound if after is None else after + b"\x00"
+        for raw_key, _ in self.stored_rows.scan(prefix + first):
+            if not raw_key.startswith(prefix):
+                break
+            page.append(raw_key[2:])
+            if len(page) == limit:
+                break
+        return page
+
+    def stored_heads(self, limit: int) -> Iterator[tuple[int, list[bytes]]]:
+        # One scan goes on from group to group; it is only begun anew at full pages, and where that skips deletions.
+        key_group, end, lower_bound = self.key_groups.start, self.key_groups.end, self.lower_bound
+        while key_group <= end:
+            page: list[bytes] = []
+            for raw_key, _ in self.stored_rows.scan(KEY_GROUP.pack(key_group) + lower_bound):
+                found = raw_key[0] << 8 | raw_key[1]
+                if found != key_group:
+                    if page and lower_bound:
+                        break
+                    if page:
+                        yield key_group, page
+                        page = []
+                    if found > end:
+                        return
+                    key_group = found
+                page.append(raw_key[2:])
+                if len(page) == limit:
+                    break
+            else:
+                if page:
+                    yield key_group, page
+                return
+            yield key_group, page
+            key_group += 1

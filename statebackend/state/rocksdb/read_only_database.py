@@ -1,0 +1,203 @@
+"""A local database that is not open for writing: it is read as it lies on the disk, and few changes are kept beside it.
+
+Opening RocksDB for writing takes several milliseconds and several waits for the disk, opening it for reading alone less
+than one, and an epoch of few records reads and changes a row or two. So a table whose rows are there already begins
+with `RowsAtRest` in the place of its column family. Rows are looked up one by one, first among the changes that are
+kept here, which go from epoch to epoch in the directory's version, and then on the disk, where nothing changes.
+Whatever else is asked for, or more changes than may be kept, opens the database for writing: then the changes are moved
+into it, and from then on the rows are those of the open database.
+
+What is kept is bounded, by rows and by bytes, because it is read and written in every epoch. Where the last epoch has
+changed more rows than may be kept, the first row that is looked up opens the database for writing at once.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NoReturn
+
+from statebackend.state.rocksdb.cached_state import UNKNOWN
+from statebackend.state.rocksdb.engine import ColumnFamily, RocksDBEngine, RocksDBError, Scan
+from statebackend.state.rocksdb.local_directory import LocalVersion
+
+MAX_KEPT_ROWS: Final = 256
+MAX_KEPT_BYTES: Final = 32 << 10
+
+Rows = dict[bytes, "bytes | None"]
+"""Raw keys with their values; None says that there is no such row, whatever the database has."""
+
+
+class DatabaseAtRest:
+    """See the module.
+
+    ``open_reader`` opens the database to read the column families of the version. ``opened`` opens it for writing, and
+    gives the column family that has the rows of a state then. ``found_damaged`` hears that a row could not be read.
+    """
+
+    def __init__(
+        self,
+        version: LocalVersion,
+        open_reader: Callable[[], RocksDBEngine],
+        opened: Callable[[str], ColumnFamily],
+        found_damaged: Callable[[], None],
+    ) -> None:
+        places = version.column_families
+        self.kept: dict[str, Rows] = {name: dict(version.kept.get(name, {})) for name in places}
+        """What the database has not, by the names of states."""
+        self.rows = {name: RowsAtRest(place, self, name) for name, place in places.items()}
+        self.opened = opened
+        self.found_damaged = found_damaged
+        self._open_reader = open_reader
+        self._reader: RocksDBEngine | None = None
+        self._is_at_rest = True
+        self._expects_many = version.changed_rows > MAX_KEPT_ROWS
+        _at_rest.add(self)
+
+    def keep(self, name: str, keys: list[bytes], values: list[bytes | None]) -> bool:
+        """Keeps changes of a state, unless that is too much; returns whether it does."""
+        if not self._is_at_rest or len(keys) > MAX_KEPT_ROWS:
+            return False
+        after = self.kept[name] | dict(zip(keys, values, strict=True))
+        others = [rows for other, rows in self.kept.items() if other != name]
+        if sum(map(len, others)) + len(after) > MAX_KEPT_ROWS:
+            return False
+        if sum(map(_size_bytes, others)) + _size_bytes(after) > MAX_KEPT_BYTES:
+            return False
+        self.kept[name].update(after)
+        return True
+
+    def stored_rows(self, name: str) -> ColumnFamily:
+        """What can be read of a state beside what is kept; the open database where it cannot be read alone."""
+        if not self._is_at_rest or self._expects_many:
+            return self.opened(name)
+        if self._reader is None:
+            try:
+                self._reader = self._open_reader()
+            except RocksDBError:
+                # Whether it can be used after all, or is to be filled anew, is found out when it is opened for writing.
+                return self.opened(name)
+        return self._reader.column_family(self.rows[name].name)
+
+    def end(self) -> dict[str, Rows]:
+        """Ends the rest: the rows are those of the open database. What was kept is the caller's from now on."""
+        kept = self.kept
+        self.disown()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+        return kept
+
+    def disown(self) -> None:
+        """Looks everything up in the open database from now on; what was open for reading stays so."""
+        self._is_at_rest = False
+        self.kept = {name: {} for name in self.rows}
+        for rows in self.rows.values():
+            rows.forget()
+
+
+_at_rest: weakref.WeakSet[DatabaseAtRest] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    # What is kept must not be read by a child either: nothing would refuse it before it needs the disk.
+    for database in _at_rest:
+        database.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+
+
+class RowsAtRest:
+    """The rows of one state; see `ColumnFamily`. What opening the database raises is raised by every call that does."""
+
+    __slots__ = ("_database", "_kept", "_state_name", "_stored", "name")
+
+    def __init__(self, place: str, database: DatabaseAtRest, state_name: str) -> None:
+        self.name = place
+        self._database = database
+        self._state_name = state_name
+        self._kept = database.kept[state_name]
+        self._stored: ColumnFamily | None = None
+
+    def get(self, raw_key: bytes) -> Any:
+        """The value of a key, or None."""
+        value = self._kept.get(raw_key, UNKNOWN)
+        if value is not UNKNOWN:
+            return value
+        stored = self._stored
+        return (self._stored_rows() if stored is None else stored).get(raw_key)
+
+    def get_all(self, raw_keys: list[bytes]) -> list[bytes | None]:
+        """The values of keys, None where there is none; quickest if the keys are sorted."""
+        kept = self._kept
+        asked = [key for key in raw_keys if key not in kept] if kept else raw_keys
+        if not asked:
+            return [kept[key] for key in raw_keys]
+        found = self._get_all_stored(asked)
+        if len(asked) == len(raw_keys):
+            return found
+        rest: Iterator[bytes | None] = iter(found)
+        return [kept[key] if key in kept else next(rest) for key in raw_keys]
+
+    def scan(self, from_key: bytes) -> Scan:
+        """All entries from ``from_key`` on."""
+        return self._opened().scan(from_key)
+
+    def scan_prefix(self, prefix: bytes) -> Scan:
+        """All entries whose key begins with ``prefix``."""
+        return self._opened().scan_prefix(prefix)
+
+    def scan_prefix_from(self, prefix: bytes, rest: bytes) -> Scan:
+        """The entries of `scan_prefix` from ``prefix`` and ``rest`` on."""
+        return self._opened().scan_prefix_from(prefix, rest)
+
+    def reading_failed(self, error: Exception) -> NoReturn:
+        """Raises what an exception of `get` is to be; what cannot be read must not be opened again as it is."""
+        stored = self._stored
+        if stored is None:
+            # It comes of opening the database.
+            raise error
+        self._database.found_damaged()
+        stored.reading_failed(error)
+
+    def estimated_entries(self) -> int:
+        """An estimate of the number of keys."""
+        on_disk = self._stored_rows().estimated_entries()
+        # Opening the database may have moved there what was kept.
+        kept = self._kept
+        replaced = self._get_all_stored(list(kept))
+        return max(on_disk + _number_of_rows(kept.values()) - _number_of_rows(replaced), 0)
+
+    def ingest(self, path: str) -> None:
+        """Moves a finished file into the column family."""
+        self._opened().ingest(path)
+
+    def forget(self) -> None:
+        """Looks everything up in the open database from now on."""
+        self._stored, self._kept = None, {}
+
+    def _stored_rows(self) -> ColumnFamily:
+        if self._stored is None:
+            self._stored = self._database.stored_rows(self._state_name)
+        return self._stored
+
+    def _get_all_stored(self, raw_keys: list[bytes]) -> list[bytes | None]:
+        stored = self._stored_rows()
+        try:
+            return stored.get_all(raw_keys)
+        except RocksDBError:
+            self._database.found_damaged()
+            raise
+
+    def _opened(self) -> ColumnFamily:
+        return self._database.opened(self._state_name)
+
+
+def _number_of_rows(values: Iterable[bytes | None]) -> int:
+    return sum(value is not None for value in values)
+
+
+def _size_bytes(rows: Rows) -> int:
+    return sum(len(key) + len(value or b"") for key, value in rows.items())

@@ -1,0 +1,227 @@
+"""How a local database comes to hold a snapshot, from the cheapest way to the dearest.
+
+* The local database holds exactly the wanted snapshot: it is opened as it is, when it is first needed.
+* The handles were written by this backend: their files are linked or copied, and ingested in order.
+* Canonical savepoints: their rows are written as sorted files, one for each of theirs.
+
+Of a handle that is not all the subtask's own only its range is taken over. Its files are brought once for all subtasks
+of the operator on a host (`statebackend.state.rocksdb.local_directory`).
+
+When the key groups changed, or the files are in another store, the next snapshot writes a new base, so that a file in a
+handle never holds a key outside the handle's range and never depends on a savepoint.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
+from attrs import frozen
+
+from statebackend.state.backend_parameters import RestoredHandle, RestoredStates
+from statebackend.state.canonical import CanonicalBatch, read_canonical
+from statebackend.state.errors import StateRestoreError
+from statebackend.state.key_groups import KeyGroupRange
+from statebackend.state.priority_queue import PRIORITY_QUEUE
+from statebackend.state.progress import StateProgress
+from statebackend.state.rocksdb.cached_state import Change
+from statebackend.state.rocksdb.composite_key import CHUNK_NUMBER, KEY_GROUP
+from statebackend.state.rocksdb.engine import ColumnFamily, RocksDBEngine
+from statebackend.state.rocksdb.file_chain import FileChain
+from statebackend.state.rocksdb.local_database import LocalDatabase
+from statebackend.state.rocksdb.table import RocksDBTable
+from statebackend.state.state_files import StoredFile, stored_files
+from statebackend.state.state_kind import TableForm
+from statebackend.state.state_meta import CANONICAL_BACKEND, StateMeta, StateSchema
+
+ROCKSDB_BACKEND: Final = "rocksdb"
+
+
+@frozen(eq=False)
+class RestoreTarget:
+    """A database to be filled; the functions are those of the store that it is the database of.
+
+    ``note_restore`` hears that a database that was taken for the wanted one has to be restored after all;
+    ``progress_of`` makes what hears how far a state is, by its name and the bytes of all its files.
+    """
+
+    database: LocalDatabase
+    may_refer_to: Callable[[RestoredHandle], bool]
+    next_chunk_number: Callable[[], int]
+    note_restore: Callable[[], None]
+    progress_of: Callable[[str, int], StateProgress]
+
+
+Importer = Callable[[RestoreTarget, RocksDBTable, RestoredHandle, StateMeta, StateProgress], None]
+
+
+def open_or_restore(target: RestoreTarget, restored: RestoredStates) -> bool:
+    """Fills the database with what the handles hold; returns whether it seems to do so already.
+
+    Raises what the file system raises for missing and damaged files.
+    """
+    database = target.database
+    if _expect_local(target, restored):
+        # All subtasks of the operator have opened their state since it was brought here.
+        database.directory.brought.discard()
+        return True
+    database.create()
+    for state in restored.meta.states if restored.meta is not None else ():
+        database.add_table(StateSchema(state.with_files(())))
+    totals: Counter[str] = Counter()
+    for handle, meta in restored.handles:
+        for state in meta.states:
+            totals[state.name] += sum(one.handle.size_bytes for one in stored_files(handle.handle, state))
+    progress = {name: target.progress_of(name, total_bytes) for name, total_bytes in totals.items()}
+    for handle, meta in restored.handles:
+        importer = _IMPORTERS[handle.handle.backend]
+        for state in meta.states:
+            importer(target, database.tables[state.name], handle, state, progress[state.name])
+    for one in progress.values():
+        one.done()
+    return False
+
+
+def _expect_local(target: RestoreTarget, restored: RestoredStates) -> bool:
+    database = target.database
+    version = database.directory.read_version()
+    # What the next snapshot must not refer to has to be written anew, however it came here.
+    if version is None or len(restored.handles) != 1 or not target.may_refer_to(restored.handles[0][0]):
+        return False
+    handle, meta = restored.handles[0][0].handle, restored.handles[0][1]
+    names = [state.name for state in meta.states]
+    if version.state_id != handle.state_id or sorted(version.column_families) != sorted(names):
+        return False
+
+    def fill_anew() -> None:
+        target.note_restore()
+        for state in meta.states:
+            table = database.tables[state.name]
+            files = table.files
+            total_bytes = sum(one.handle.size_bytes for one in stored_files(handle, state))
+            progress = target.progress_of(state.name, total_bytes)
+            _import_native(target, table, restored.handles[0][0], state, progress)
+            progress.done()
+            # What was frozen meanwhile is of these; and they say what the table holds, wherever they are.
+            table.files = files
+
+    database.expect_version(version, fill_anew)
+    for state in meta.states:
+        files = FileChain(stored_files(handle, state))
+        database.adopt_table(StateSchema(state.with_files(())), version, files)
+    return True
+
+
+def _import_native(
+    target: RestoreTarget, table: RocksDBTable, restored: RestoredHandle, state: StateMeta, progress: StateProgress
+) -> None:
+    database = target.database
+    files = stored_files(restored.handle, state)
+    if not _is_whole(database, restored):
+        _import_own_range(database, table, restored, files, progress)
+        return
+    for stored in files:
+        path = database.directory.new_file(".sst")
+        restored.file_system.download(stored.handle, path)
+        table.ingest(path)
+        progress.add(size_bytes=stored.handle.size_bytes)
+    database.drop_marks(table)
+    # Files in another store, or of one of several subtasks, must not be referred to by our checkpoints.
+    if target.may_refer_to(restored):
+        table.files = FileChain(files)
+    else:
+        table.files.needs_base = True
+
+
+def _is_whole(database: LocalDatabase, restored: RestoredHandle) -> bool:
+    """Whether all key groups of a handle are the subtask's own."""
+    held = restored.handle
+    return database.key_groups.contains_range(KeyGroupRange(held.key_group_start, held.key_group_end))
+
+
+def _import_own_range(
+    database: LocalDatabase,
+    table: RocksDBTable,
+    restored: RestoredHandle,
+    files: list[StoredFile],
+    progress: StateProgress,
+) -> None:
+    """Takes over the rows of the subtask's own key groups alone: the others would stay with it for long."""
+    with database.directory.scratch() as directory:
+        whole = RocksDBEngine(os.path.join(directory, "whole"))
+        try:
+            family = whole.column_family("whole")
+            for number, stored in enumerate(files):
+                path = os.path.join(directory, f"{number}.sst")
+                database.directory.brought.bring(restored.file_system, stored.handle, path)
+                family.ingest(path)
+                progress.add(size_bytes=stored.handle.size_bytes)
+            database.ingest(table, _rows_within(family, database.key_groups))
+        finally:
+            whole.close()
+    table.files.needs_base = True
+
+
+def _rows_within(family: ColumnFamily, key_groups: KeyGroupRange) -> Iterator[Change]:
+    behind = KEY_GROUP.pack(key_groups.end + 1)
+    return itertools.takewhile(lambda row: row[0] < behind, family.scan(KEY_GROUP.pack(key_groups.start)))
+
+
+def _import_canonical(
+    target: RestoreTarget, table: RocksDBTable, restored: RestoredHandle, state: StateMeta, progress: StateProgress
+) -> None:
+    database = target.database
+    raw_entries = _raw_elements if state.kind is PRIORITY_QUEUE else _raw_keyed_entries
+    for stored in stored_files(restored.handle, state):
+        local = database.directory.new_file(".parquet")
+        if _is_whole(database, restored):
+            restored.file_system.download(stored.handle, local)
+        else:
+            database.directory.brought.bring(restored.file_system, stored.handle, local)
+        database.ingest(
+            table, raw_entries(target, state, _counted(read_canonical(local, database.key_groups), progress))
+        )
+        progress.add(size_bytes=stored.handle.size_bytes)
+        os.unlink(local)
+        # Arrow would keep what it has freed, as much as several of the largest values, while the process lives.
+        pa.default_memory_pool().release_unused()
+
+
+def _counted(batches: Iterable[CanonicalBatch], progress: StateProgress) -> Iterator[CanonicalBatch]:
+    for batch in batches:
+        yield batch
+        progress.add(batch.row_count)
+
+
+def _raw_elements(target: RestoreTarget, state: StateMeta, batches: Iterable[CanonicalBatch]) -> Iterator[Change]:
+    for batch in batches:
+        for key_group, element, _, _, value in zip(*batch, strict=True):
+            if value != b"":
+                raise StateRestoreError(
+                    f"state {state.name!r}: the element {element.hex()} in key group {key_group} has a value; the file "
+                    f"is not that of a priority queue"
+                )
+            yield KEY_GROUP.pack(key_group) + element, value
+
+
+def _raw_keyed_entries(target: RestoreTarget, state: StateMeta, batches: Iterable[CanonicalBatch]) -> Iterator[Change]:
+    is_list = state.form is TableForm.LIST
+    for batch in batches:
+        for key_group, key, namespace, user_key, value in zip(*batch, strict=True):
+            prefix = KEY_GROUP.pack(key_group) + key + namespace
+            if user_key is not None:
+                yield prefix + user_key, value
+            elif is_list:
+                yield prefix + CHUNK_NUMBER.pack(target.next_chunk_number()), value
+            else:
+                yield prefix, value
+
+
+_IMPORTERS: Final[Mapping[str, Importer]] = {
+    ROCKSDB_BACKEND: _import_native,
+    CANONICAL_BACKEND: _import_canonical,
+}

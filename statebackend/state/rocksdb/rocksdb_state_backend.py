@@ -1,0 +1,56 @@
+"""The configuration of the RocksDB backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from snapshots.errors import shown
+from statebackend.state.backend_parameters import KeyedStateBackendParameters
+from statebackend.state.rocksdb.cached_state import DEFAULT_CACHE_BYTES, MIN_CACHE_BYTES
+from statebackend.state.rocksdb.engine import DEFAULT_MEMORY_BUDGET_BYTES, MIN_MEMORY_BUDGET_BYTES
+from statebackend.state.rocksdb.restore import ROCKSDB_BACKEND
+from statebackend.state.rocksdb.rocksdb_state_store import DEFAULT_CACHE_ENTRIES, RocksDBStateStore
+from statebackend.state.state_backend import StateBackend
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+
+class RocksDBStateBackend(StateBackend):
+    """State in RocksDB, through `rocksdict`: for state larger than memory, with incremental checkpoints.
+
+    ``cache_entries`` bounds, for each state, the entries that are held in memory between two barriers; ``cache_bytes``
+    bounds what all of them take up, in all backends of a process together: what is more is written to disk early.
+    ``memory_budget_bytes`` bounds the blocks, indexes, filters and write buffers that RocksDB holds in memory, of all
+    states of all backends in a process together: it has one cache, as large as the largest budget that any of its
+    backends has asked for. Raises `ValueError` for a cache of less than one entry or byte, and a budget of less than
+    1 MiB.
+    """
+
+    def __init__(
+        self,
+        cache_entries: int = DEFAULT_CACHE_ENTRIES,
+        memory_budget_bytes: int = DEFAULT_MEMORY_BUDGET_BYTES,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+    ) -> None:
+        if type(cache_entries) is not int or cache_entries < 1:
+            raise ValueError(f"cache_entries is {shown(cache_entries)}; it is a whole number, at least one must fit")
+        if type(memory_budget_bytes) is not int or memory_budget_bytes < MIN_MEMORY_BUDGET_BYTES:
+            raise ValueError(
+                f"memory_budget_bytes is {shown(memory_budget_bytes)}; it is a whole number, and RocksDB needs at "
+                f"least {MIN_MEMORY_BUDGET_BYTES}"
+            )
+        if type(cache_bytes) is not int or cache_bytes < MIN_CACHE_BYTES:
+            raise ValueError(f"cache_bytes is {shown(cache_bytes)}; it is a whole number, and at least one must fit")
+        self.cache_entries = cache_entries
+        self.cache_bytes = cache_bytes
+        self.memory_budget_bytes = memory_budget_bytes
+
+    @property
+    def name(self) -> str:
+        return ROCKSDB_BACKEND
+
+    def create_store(
+        self, parameters: KeyedStateBackendParameters, key_serializer: TypeSerializer[Any]
+    ) -> RocksDBStateStore:
+        return RocksDBStateStore(
+            parameters, key_serializer, self.cache_entries, self.memory_budget_bytes, self.cache_bytes
+        )

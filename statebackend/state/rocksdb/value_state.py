@@ -1,0 +1,229 @@
+"""Value state on RocksDB: one row per key and namespace.
+
+Values of immutable types are cached as they are and encoded once, at the barrier; that they fit, and come back as
+they went in, is made sure of at the update (`statebackend.state.value_forms`). Values of mutable types are cached as
+their bytes, so what the caller goes on doing to a value it gave or got stays outside.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import abstractmethod
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any, TypeVar
+
+from snapshots.errors import StateFormatError
+from statebackend.state.errors import StateBackendError
+from statebackend.state.rocksdb.cached_state import ENTRY_BYTES, UNKNOWN, CachedState, Drained
+from statebackend.state.value_forms import compile_exact, compile_size, exact_or_none_lines
+from statebackend.state.value_state import InternalValueState
+from typeserializers.kernel.code_generation import GeneratedFunction
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+T = TypeVar("T")
+
+_KEPT, _RAW_KEY, _IS_DIRTY, _STORED, _SIZE = range(5)
+
+_raw_key_of, _stored_of, _size_of = itemgetter(_RAW_KEY), itemgetter(_STORED), itemgetter(_SIZE)
+
+
+class RocksDBValueState(CachedState, InternalValueState[T]):
+    """An entry of the cache is ``[what is kept of the value, or None if there is none, raw key, is dirty, what is
+    stored, bytes counted for it]``.
+    """
+
+    __slots__ = ("_entry_bytes", "_read", "_serializer")
+
+    def __init__(self, serializer: TypeSerializer[T], *cache: Any) -> None:
+        super().__init__(*cache)
+        self._serializer = serializer
+        self._read = serializer.codec.read
+        self._entry_bytes = ENTRY_BYTES + 2 * max(serializer.length, 0)
+
+    @abstractmethod
+    def kept_form(self, value: T, encoded: bytes) -> Any:
+        """What is kept of a stored value."""
+
+    def clear(self) -> None:
+        self.keep(None)
+
+    def keep(self, kept: Any, size_bytes: int = 0) -> None:
+        """Makes ``kept``, which takes up so many bytes beyond what every entry does, the value of the current key."""
+        entry = self._entries.get(self._context.key)
+        if entry is None:
+            raw_key = self.raw_keys.prefix(self._context.key, self._context.key_group)
+            self._admit([kept, raw_key, True, UNKNOWN, self._entry_bytes + size_bytes])
+            return
+        entry[_KEPT] = kept
+        entry[_IS_DIRTY] = True
+        if size_bytes:
+            grown = self._entry_bytes + size_bytes - entry[_SIZE]
+            if grown > 0:
+                entry[_SIZE] += grown
+                self.hold(grown)
+
+    def load(self) -> list[Any]:
+        """Reads the entry of the current key into the cache."""
+        context = self._context
+        raw_key = self.raw_keys.prefix(context.key, context.key_group)
+        try:
+            encoded = self.stored_rows.get(raw_key)
+        except Exception as error:
+            self.stored_rows.reading_failed(error)
+        self.cache_misses += 1
+        entry = self._entry_of(raw_key, encoded)
+        # The rest is `_admit`, without the call.
+        if len(self._entries) >= self._max_entries:
+            self._bounds.write_out(self)
+        self._entries[context.key] = entry
+        memory = self._memory
+        memory.held_bytes += entry[_SIZE]
+        if memory.held_bytes > memory.limit_bytes:
+            self._bounds.relieve()
+        return entry
+
+    def read_ahead(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
+        room = self._max_entries - len(self._entries)
+        if room < len(keys) or not self.raw_keys.takes_keys:
+            return
+        entries, entry_key, prefix = self._entries, self._context.entry_key, self.raw_keys.prefix
+        places = [(entry_key(key), key_group) for key, key_group in zip(keys, key_groups, strict=True)]
+        try:
+            missing = {prefix(place, key_group): place for place, key_group in places if place not in entries}
+        except (StateFormatError, StateBackendError):
+            # A key that does not fit, which its access tells.
+            return
+        ordered = sorted(missing)
+        memory = self._memory
+        for raw_key, encoded in zip(ordered, self.stored_rows.get_all(ordered), strict=True):
+            try:
+                entry = self._entry_of(raw_key, encoded)
+            except StateBackendError:
+                # Damaged bytes, which the access tells.
+                continue
+            if memory.held_bytes + entry[_SIZE] > memory.limit_bytes:
+                return
+            self.cache_misses += 1
+            memory.held_bytes += entry[_SIZE]
+            entries[missing[raw_key]] = entry
+
+    def _entry_of(self, raw_key: bytes, encoded: bytes | None) -> list[Any]:
+        """The entry of what is stored under a raw key."""
+        if encoded is None:
+            return [None, raw_key, False, None, self._entry_bytes]
+        # Decoding here finds damaged bytes at the first access, whatever the type.
+        try:
+            value, end = self._read(encoded, 0)
+        except Exception:
+            end = -1
+        if end != len(encoded):
+            value = self.decode(self._serializer, encoded)
+        return [self.kept_form(value, encoded), raw_key, False, encoded, self._entry_bytes + 2 * len(encoded)]
+
+    def _admit(self, entry: list[Any]) -> None:
+        """Puts an entry for the current key into the cache, of which there may be too many, or too much."""
+        if len(self._entries) >= self._max_entries:
+            self._bounds.write_out(self)
+        self._entries[self._context.key] = entry
+        memory = self._memory
+        memory.held_bytes += entry[_SIZE]
+        if memory.held_bytes > memory.limit_bytes:
+            self._bounds.relieve()
+
+    def dirty_entries(self) -> list[list[Any]]:
+        """The entries to be written out."""
+        return [entry for entry in self._entries.values() if entry[_IS_DIRTY]]
+
+    def drained(self, dirty: list[list[Any]], values: list[bytes | None]) -> Drained:
+        """What is to be written out of all that is in the cache, which is empty then."""
+        self.held_bytes = sum(map(_size_of, self._entries.values()))
+        self.forget()
+        return Drained(list(map(_raw_key_of, dirty)), values, list(map(_stored_of, dirty)))
+
+
+class RocksDBObjectValueState(RocksDBValueState[T]):
+    """Values of an immutable type, kept as objects; `create_value_state` makes a subclass with a generated `update`."""
+
+    __slots__ = ("_default", "_exact", "_size_of")
+
+    def __init__(self, serializer: TypeSerializer[T], default: T | None, *cache: Any) -> None:
+        super().__init__(serializer, *cache)
+        self._exact = compile_exact(serializer, self.describe)
+        self._size_of = compile_size(serializer)
+        self._default = default
+
+    def value(self) -> T | None:
+        entry = self._entries.get(self._context.key)
+        if entry is None:
+            entry = self.load()
+        value: T | None = entry[_KEPT]
+        return self._default if value is None else value
+
+    def keep_sized(self, value: T | None) -> None:
+        """Makes a value of a varying size that of the current key."""
+        assert self._size_of is not None
+        # The bytes are counted twice: they are there a second time when the cache is written out.
+        self.keep(value, 0 if value is None else 2 * self._size_of(value))
+
+    def kept_form(self, value: T, encoded: bytes) -> Any:
+        return value
+
+    def drain(self) -> Drained:
+        write, dirty = self._serializer.codec.write, self.dirty_entries()
+        return self.drained(dirty, [None if entry[_KEPT] is None else write(entry[_KEPT]) for entry in dirty])
+
+
+class RocksDBEncodedValueState(RocksDBValueState[T]):
+    """Values of a mutable type, kept as bytes."""
+
+    __slots__ = ("_encoded_default",)
+
+    def __init__(self, serializer: TypeSerializer[T], default: T | None, *cache: Any) -> None:
+        super().__init__(serializer, *cache)
+        self._encoded_default = None if default is None else self.encode(serializer, default)
+
+    def value(self) -> T | None:
+        entry = self._entries.get(self._context.key)
+        if entry is None:
+            entry = self.load()
+        encoded = self._encoded_default if entry[_KEPT] is None else entry[_KEPT]
+        return None if encoded is None else self._read(encoded, 0)[0]
+
+    def update(self, value: T | None) -> None:
+        encoded = None if value is None else self.encode(self._serializer, value)
+        self.keep(encoded, 0 if encoded is None else len(encoded))
+
+    def kept_form(self, value: T, encoded: bytes) -> Any:
+        return encoded
+
+    def drain(self) -> Drained:
+        dirty = self.dirty_entries()
+        return self.drained(dirty, [entry[_KEPT] for entry in dirty])
+
+
+def create_value_state(serializer: TypeSerializer[T], default: T | None, *cache: Any) -> RocksDBValueState[T]:
+    """The value state that fits the type."""
+    if not serializer.is_immutable_type:
+        return RocksDBEncodedValueState(serializer, default, *cache)
+    form: type[RocksDBObjectValueState[T]] = _object_value_state(serializer)
+    return form(serializer, default, *cache)
+
+
+@functools.lru_cache(maxsize=256)
+def _object_value_state(serializer: TypeSerializer[Any]) -> type[RocksDBObjectValueState[Any]]:
+    """A class whose `update` has the checks of the serializer built in: a call would cost as much as the rest."""
+    function = GeneratedFunction("update", "self, value")
+    lines = exact_or_none_lines(serializer, function, none="pass")
+    if compile_size(serializer) is not None:
+        lines.append("self.keep_sized(value)")
+    else:
+        lines += [
+            "entry = self._entries.get(self._context.key)",
+            "if entry is None: self.keep(value)",
+            "else:",
+            f"    entry[{_KEPT}] = value",
+            f"    entry[{_IS_DIRTY}] = True",
+        ]
+    body = {"__slots__": (), "update": function.compile(lines)}
+    return type("RocksDBObjectValueState", (RocksDBObjectValueState,), body)

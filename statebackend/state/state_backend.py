@@ -1,0 +1,148 @@
+"""Finds a state backend by name: the built-in ones, and those that other distributions declare.
+
+A distribution declares a backend as an entry point of the group ``statebackend.backends``, whose object is called
+without arguments and gives a `StateBackend`:
+
+    [project.entry-points."statebackend.backends"]
+    paged = "paged_state:PagedStateBackend"
+
+``docs/writing-a-backend.md`` says what such a backend implements. The built-in names cannot be taken by others.
+
+The configuration of a backend, from which subtasks make their backends.
+
+It is made by the program, is pickled to wherever subtasks run, and is found by its name where a job names it. What it
+makes belongs to one subtask and, unless the backend keeps it in the process, to one epoch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+from attrs import frozen
+
+from statebackend.state.backend_parameters import KeyedStateBackendParameters, read_restored_states
+from statebackend.state.errors import StateBackendError
+from statebackend.state.keyed_state_backend import KeyedStateBackend
+from statebackend.state.state_meta import CANONICAL_BACKEND
+from statebackend.state.state_store import StateStore
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+
+@frozen
+class SubtaskIdentity:
+    """Which subtask of which job a backend works for."""
+
+    job_id: str
+    subtask_index: int
+    parallelism: int
+
+
+class StateBackend(ABC):
+    """The configuration of a backend: small, picklable, the same for all subtasks."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name under which snapshots say who wrote them, and under which the backend is found."""
+
+    def can_restore(self, written_by: str) -> bool:
+        """Whether handles of that backend can be restored: one's own and canonical ones, which savepoints have."""
+        return written_by in (self.name, CANONICAL_BACKEND)
+
+    @abstractmethod
+    def create_store(self, parameters: KeyedStateBackendParameters, key_serializer: TypeSerializer[Any]) -> StateStore:
+        """An empty store for one subtask; ``key_serializer`` is that of the parameters, or its reconfigured form."""
+
+    def create_keyed_state_backend(self, parameters: KeyedStateBackendParameters) -> KeyedStateBackend:
+        """A backend for one subtask, restored from ``parameters.restore``.
+
+        Raises `StateRestoreError` and `StateMigrationException` for handles that cannot be restored here
+        (`read_restored_states`), and what the file system raises for missing and damaged files.
+        """
+        restored = read_restored_states(parameters, (self.name, CANONICAL_BACKEND))
+        store = self.create_store(parameters, restored.key_serializer)
+        try:
+            store.restore(restored)
+        except BaseException:
+            store.close()
+            raise
+        return KeyedStateBackend(parameters, store)
+
+    def lease_keyed_state_backend(
+        self, parameters: KeyedStateBackendParameters, subtask: SubtaskIdentity
+    ) -> KeyedStateBackend:
+        """A backend for one epoch of a subtask: a new one, or one that this process has kept and that caught up.
+
+        It must be given to `return_keyed_state_backend` at the end of the epoch.
+        """
+        return self.create_keyed_state_backend(parameters)
+
+    def return_keyed_state_backend(
+        self, backend: KeyedStateBackend, subtask: SubtaskIdentity, *, succeeded: bool
+    ) -> None:
+        """Takes a leased backend back: closes it, or keeps it if a snapshot was its last act (``succeeded``)."""
+        backend.close()
+
+    def kept_bytes_of_host(self) -> int:
+        """The memory of the backends that processes of this host keep for later epochs; may be an estimate."""
+        return 0
+
+
+ENTRY_POINT_GROUP: Final = "statebackend.backends"
+
+# They are found without the metadata of this distribution, which a checkout does not have.
+_BUILT_IN: Final = {
+    "heap": "statebackend.state.heap.heap_state_backend:HeapStateBackend",
+    "rocksdb": "statebackend.state.rocksdb.rocksdb_state_backend:RocksDBStateBackend",
+}
+
+
+class UnknownStateBackendError(StateBackendError, LookupError):
+    """No backend has that name, or what has it is not a backend."""
+
+
+def state_backend(name_or_instance: str | StateBackend) -> StateBackend:
+    """The backend of that name, in its default configuration; an instance is returned as it is.
+
+    Raises `UnknownStateBackendError`, listing the known names, if there is none or it cannot be loaded.
+    """
+    if isinstance(name_or_instance, StateBackend):
+        return name_or_instance
+    if isinstance(name_or_instance, type):
+        raise UnknownStateBackendError(f"{name_or_instance.__name__} is a class; make an instance, or give a name")
+    # The metadata of all distributions is read for other names only: that takes longer than to open a small state.
+    entry_point = _built_in().get(name_or_instance) or _known_backends().get(name_or_instance)
+    if entry_point is None:
+        known = ", ".join(known_state_backends())
+        raise UnknownStateBackendError(
+            f"there is no state backend {name_or_instance!r}; known are {known}. A distribution declares others as "
+            f"entry points of the group {ENTRY_POINT_GROUP!r}"
+        )
+    try:
+        backend = entry_point.load()()
+    except Exception as error:
+        raise UnknownStateBackendError(
+            f"the state backend {name_or_instance!r} ({entry_point.value}) cannot be loaded: {error}"
+        ) from error
+    if not isinstance(backend, StateBackend):
+        raise UnknownStateBackendError(
+            f"the entry point {name_or_instance!r} ({entry_point.value}) gives {type(backend).__name__}, "
+            f"which is not a StateBackend"
+        )
+    return backend
+
+
+def known_state_backends() -> tuple[str, ...]:
+    """The names of all backends that `state_backend` finds, sorted."""
+    return tuple(sorted(_known_backends()))
+
+
+def _known_backends() -> dict[str, EntryPoint]:
+    declared = {entry_point.name: entry_point for entry_point in entry_points(group=ENTRY_POINT_GROUP)}
+    return {**declared, **_built_in()}
+
+
+def _built_in() -> dict[str, EntryPoint]:
+    return {name: EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in _BUILT_IN.items()}

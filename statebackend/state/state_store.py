@@ -1,0 +1,232 @@
+"""What a backend is, beside what all backends share: the interface that heap, RocksDB and a third party's implement.
+
+A `StateStore` keeps the entries of one subtask's states, each in a `StateTable`, and knows nothing of keys that are
+current, registrations, verdicts, time-to-live, metrics: `KeyedStateBackend` is composed of a store and of these. A
+table has one of three forms (`TableForm`), or is that of a priority queue; it gives a handle of its form, and every
+kind of state is built over one.
+
+The life of a state in a store:
+
+    restore       the tables of all restored states are there; their bytes stay as they were written
+    create_table  an empty table, for a state that was not restored
+    take_over     the entries are in the schema of the descriptor as they are; they are read by its serializers
+    rewrite       the entries are brought to the schema of the descriptor, all of them
+    value_state, list_state, map_state, queue    the handle; once per epoch
+
+A state that nobody registers keeps its bytes and its schema, and goes into every snapshot.
+
+What `rewrite` does in bulk, right after the state was registered, a store of *generations* will do by and by: a table
+then has a part per schema (`statebackend.state.state_meta.SchemaPart`), its handle looks for an entry in the newest
+first and moves what it finds in an older one. That is why a table is asked, and never the place its entries are in, and
+why a handle is asked for only after `take_over` or `rewrite`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from statebackend.state.backend_parameters import (
+    KeyedStateBackendParameters,
+    KeyedStateSnapshotTask,
+    RestoredHandle,
+    RestoredStates,
+)
+from statebackend.state.canonical import Address, CanonicalRow
+from statebackend.state.entry_migration import EntryMigration
+from statebackend.state.errors import StateBackendClosedError, StateRegistrationError
+from statebackend.state.internal_states import HandleContext
+from statebackend.state.key_groups import KeyGroupRange
+from statebackend.state.list_state import InternalListState
+from statebackend.state.map_state import InternalMapState
+from statebackend.state.metrics import StateStatistics
+from statebackend.state.priority_queue import KeyGroupedPriorityQueue
+from statebackend.state.state_meta import KeyedStateMeta, StateMeta, StateSchema
+from statebackend.state.ttl import Pass, PassStart
+from statebackend.state.value_state import InternalValueState
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+
+class StateTable(ABC):
+    """The entries of one state in a store. ``schema`` is what they are in; the store replaces it.
+
+    A handle sees the current key through the context it is given: its key is what *stands for* the key and, where there
+    are namespaces, for the namespace (`statebackend.state.entry_keys`).
+    """
+
+    def __init__(self, schema: StateSchema) -> None:
+        self.schema = schema
+
+    @property
+    def name(self) -> str:
+        """The name of the state."""
+        return self.schema.meta.name
+
+    @abstractmethod
+    def value_state(
+        self, context: HandleContext, serializer: TypeSerializer[Any], default: Any
+    ) -> InternalValueState[Any]:
+        """The handle of a table of single values; ``default`` is what is read while there is none, or None."""
+
+    @abstractmethod
+    def list_state(self, context: HandleContext, element_serializer: TypeSerializer[Any]) -> InternalListState[Any]:
+        """The handle of a table of lists."""
+
+    @abstractmethod
+    def map_state(
+        self, context: HandleContext, key_serializer: TypeSerializer[Any], value_serializer: TypeSerializer[Any]
+    ) -> InternalMapState[Any, Any]:
+        """The handle of a table of maps."""
+
+    def queue(self, element_serializer: TypeSerializer[Any]) -> KeyGroupedPriorityQueue[Any]:
+        """The handle of a priority queue (`statebackend.state`); a store that keeps none leaves it at this refusal.
+
+        What orders a queue and merges it with its changes is in `statebackend.state.rocksdb.priority_queue`: a store
+        gives it pages of stored elements, and writes out what it drains.
+        """
+        raise StateRegistrationError(f"state {self.name!r}: this backend keeps no priority queues; use another one")
+
+    @abstractmethod
+    def rows(self) -> Iterator[CanonicalRow]:
+        """All entries in canonical form and order, what handles hold back included.
+
+        Raises `StateBackendClosedError` if the store is closed meanwhile: what was read must not pass for the whole.
+        """
+
+    @abstractmethod
+    def addresses(self) -> Iterator[Address]:
+        """The addresses that have the state, each once, in order; otherwise as `rows`.
+
+        The elements of a priority queue stand in the place of keys.
+        """
+
+    def cleanup_pass(self, start: PassStart) -> Pass:
+        """One pass of the incremental clean-up over the state (`statebackend.state.ttl`).
+
+        It must be cheap to begin and to go on with, and bear whatever happens to the state meanwhile. This one lists
+        all addresses when it begins; a store that can do better overrides it.
+        """
+        addresses = list(self.addresses())
+        first = bisect.bisect_left(addresses, (start.key_group, start.key, b""))
+        return map(start.place_of, itertools.chain(addresses[first:], addresses[:first]))
+
+    def statistics(self) -> StateStatistics:
+        """What the store itself knows of the state, for its metrics; nothing unless it says more.
+
+        Called at most once per snapshot, where metrics are on; should cost little, whatever the size of the state.
+        """
+        return StateStatistics()
+
+
+class StateStore(ABC):
+    """The states of one subtask: one range of key groups, in one thread; only snapshot tasks may run on others.
+
+    ``tables`` are by name, in the order in which they were made; ``sequence`` is the next number of a list chunk, which
+    only grows, across snapshots too. ``format`` is the name under which handles say whose files theirs are.
+    """
+
+    format: ClassVar[str]
+
+    def __init__(self, parameters: KeyedStateBackendParameters, key_serializer: TypeSerializer[Any]) -> None:
+        self.parameters = parameters
+        self.key_serializer = key_serializer
+        self.tables: dict[str, Any] = {}
+        self.sequence = 0
+        self.is_local = False
+        """Whether what it continues from was here already, on the local disk or in the process: no full restore."""
+        self.is_closed = False
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups of the subtask."""
+        return self.parameters.key_group_range
+
+    @abstractmethod
+    def restore(self, restored: RestoredStates) -> None:
+        """Makes the tables of all restored states; called once, before anything else, on a store without tables.
+
+        Rows of other key groups are left out. Raises what the file system raises for missing and damaged files.
+        """
+
+    @abstractmethod
+    def create_table(self, schema: StateSchema) -> StateTable:
+        """An empty table among ``tables``."""
+
+    @abstractmethod
+    def take_over(self, table: Any, schema: StateSchema) -> None:
+        """Goes on with the entries as they are, read by the serializers of the schema.
+
+        Raises `StateRestoreError`, with the table as it was, if it reads them now and cannot.
+        """
+
+    @abstractmethod
+    def rewrite(self, table: Any, schema: StateSchema, migration: EntryMigration) -> int:
+        """Rewrites all entries for a schema; returns their number, and reports progress.
+
+        The migrated rows go through `EntryMigration.with_new_keys`, in canonical order.
+
+        Raises `EntryMigration.failure`, with the table as it was, for an entry that cannot be migrated.
+        """
+
+    @abstractmethod
+    def freeze(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
+        """Freezes the state as it is now, and returns the task that writes what changed since the last snapshot.
+
+        What cannot be left to another thread is done here. The task of a store that leaves nothing hands out what is
+        written already.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees everything and kills the handles; may be called in the middle of `restore`, and twice."""
+
+    def snapshot_written(self, checkpoint_id: int) -> None:  # noqa: B027
+        """Hears, on the owner's thread, that the last snapshot is written already, before anything else happened."""
+
+    def next_chunk_number(self) -> int:
+        """The number of the next list chunk."""
+        number = self.sequence
+        self.sequence += 1
+        return number
+
+    def meta_now(self) -> KeyedStateMeta:
+        """The states as they are now, registered or not, without files.
+
+        Now: serializers may learn while they write, so their snapshots are taken anew each time.
+        """
+        states = tuple(table.schema.meta_now() for table in self.tables.values())
+        return KeyedStateMeta(self.key_serializer.snapshot_configuration(), self.sequence, states)
+
+    def state_meta_now(self, name: str) -> StateMeta | None:
+        """The same of one state; None for an unknown name."""
+        table = self.tables.get(name)
+        return None if table is None else table.schema.meta_now()
+
+    def check_open(self) -> None:
+        """Raises `StateBackendClosedError` once the store is closed."""
+        if self.is_closed:
+            raise closed_error(self.parameters.operator_uid)
+
+    def may_refer_to(self, restored: RestoredHandle) -> bool:
+        """Whether snapshots may go on referring to the files of a restored handle.
+
+        They may if the files are in the store's own format, hold the keys of this subtask alone, and are in its file
+        system. Otherwise the first snapshot must write a base of its own.
+        """
+        handle = restored.handle
+        return (
+            handle.backend == self.format
+            and KeyGroupRange(handle.key_group_start, handle.key_group_end) == self.key_groups
+            and restored.file_system.uri == self.parameters.file_system.uri
+        )
+
+
+def closed_error(operator_uid: str) -> StateBackendClosedError:
+    """What to raise for a use of a backend, or of its store, after it was closed."""
+    return StateBackendClosedError(
+        f"the state of operator {operator_uid!r} is closed; "
+        f"state handles live for one epoch and are made anew in open()"
+    )

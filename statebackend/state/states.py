@@ -1,0 +1,219 @@
+"""What operators hold: broadcast state, and its read-only side; list states are a `ListState`.
+
+How an aggregating state folds what is added to it; the names are Flink's.
+
+The *accumulator* is what is stored. It may be of a mutable type: a function may change the accumulator it is given and
+return it, or return another one; what counts is what it returns.
+
+The handles through which a function reads and writes the state of the current key.
+
+Semantics are Flink's. What a handle returns is the caller's own: changing it has no effect until it is given back by an
+update, on every backend.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+I = TypeVar("I")  # noqa: E741
+A = TypeVar("A")
+O = TypeVar("O")  # noqa: E741
+
+ReduceFunction = Callable[[T, T], T]
+"""Combines two values into one of the same type; must be associative if namespaces are merged."""
+
+
+class AggregateFunction(ABC, Generic[I, A, O]):
+    """Folds values of type ``I`` into an accumulator of type ``A``, from which a result of type ``O`` follows."""
+
+    @abstractmethod
+    def create_accumulator(self) -> A:
+        """An accumulator to which nothing was added; called for the first value of every key."""
+
+    @abstractmethod
+    def add(self, value: I, accumulator: A) -> A:
+        """The accumulator with the value added: the one given, changed, or another."""
+
+    @abstractmethod
+    def get_result(self, accumulator: A) -> O:
+        """The result of what was added; called at every read."""
+
+    def merge(self, left: A, right: A) -> A:
+        """One accumulator for what was added to both; needed only where namespaces are merged (session windows)."""
+        raise NotImplementedError(f"{type(self).__name__} has no merge(), which merging namespaces needs")
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class State(ABC):
+    """What every kind of state can do."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Removes the state of the current key."""
+
+
+class ValueState(State, Generic[T]):
+    """One value."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def value(self) -> T | None:
+        """The value, or (a copy of) the default while there is none."""
+
+    @abstractmethod
+    def update(self, value: T | None) -> None:
+        """Sets the value; None clears. Raises `SerializationError`, changing nothing, if the value does not fit."""
+
+
+class DefaultedValueState(ValueState[T]):
+    """What a `ValueState` whose descriptor has a default is to type checkers: its value is never None."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def value(self) -> T:
+        """The value, or a copy of the default while there is none."""
+
+
+class ListState(State, Generic[T]):
+    """A list in insertion order; duplicates are kept."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get(self) -> list[T]:
+        """All elements; empty when there are none."""
+
+    @abstractmethod
+    def add(self, element: T) -> None:
+        """Appends one element, without reading the others. None is refused."""
+
+    @abstractmethod
+    def add_all(self, elements: Iterable[T]) -> None:
+        """Appends the elements: all of them or, if one does not fit, none."""
+
+    @abstractmethod
+    def update(self, elements: Iterable[T]) -> None:
+        """Replaces the list; an empty one clears."""
+
+
+class MapState(State, Generic[K, V]):
+    """A map whose entries are read and written one by one; values may be None, keys may not."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get(self, key: K) -> V | None:
+        """The value of an entry, or None."""
+
+    @abstractmethod
+    def put(self, key: K, value: V | None) -> None:
+        """Sets one entry."""
+
+    @abstractmethod
+    def put_all(self, entries: Mapping[K, V | None]) -> None:
+        """Sets the entries: all of them or, if one does not fit, none."""
+
+    @abstractmethod
+    def remove(self, key: K) -> None:
+        """Removes one entry; a missing one is no error."""
+
+    @abstractmethod
+    def contains(self, key: K) -> bool:
+        """Whether there is an entry, be its value None."""
+
+    @abstractmethod
+    def items(self) -> Iterator[tuple[K, V | None]]:
+        """All entries, in no promised order; entries may be changed while iterating."""
+
+    def keys(self) -> Iterator[K]:
+        """All keys."""
+        return (key for key, _ in self.items())
+
+    def values(self) -> Iterator[V | None]:
+        """All values."""
+        return (value for _, value in self.items())
+
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether there is no entry."""
+
+
+class ReducingState(State, Generic[T]):
+    """One value, into which every added value is folded by the reduce function of the descriptor."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get(self) -> T | None:
+        """The folded value, or None before the first `add`."""
+
+    @abstractmethod
+    def add(self, value: T) -> None:
+        """Folds a value in. None is refused; whatever fails, in the function or the serializer, changes nothing."""
+
+
+class AggregatingState(State, Generic[I, O]):
+    """An accumulator, into which every added value is folded by the aggregate function of the descriptor."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get(self) -> O | None:
+        """The result that the function makes of the accumulator, or None before the first `add`."""
+
+    @abstractmethod
+    def add(self, value: I) -> None:
+        """Folds a value in; as `ReducingState.add`."""
+
+
+class BroadcastState(MapState[K, V]):
+    """A map that every subtask holds a copy of, and changes in the same way: from the same records, in the same order.
+
+    Entries keep the order in which they were first put, over snapshots too.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def read_only(self) -> ReadOnlyBroadcastState[K, V]:
+        """A live view that cannot be changed, for the side of an operator whose records differ between subtasks."""
+
+
+class ReadOnlyBroadcastState(ABC, Generic[K, V]):
+    """The reading half of a `BroadcastState`."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def get(self, key: K) -> V | None:
+        """The value of an entry, or None."""
+
+    @abstractmethod
+    def contains(self, key: K) -> bool:
+        """Whether there is an entry, be its value None."""
+
+    @abstractmethod
+    def items(self) -> Iterator[tuple[K, V | None]]:
+        """All entries, in the order in which they were first put."""
+
+    def keys(self) -> Iterator[K]:
+        """All keys."""
+        return (key for key, _ in self.items())
+
+    def values(self) -> Iterator[V | None]:
+        """All values."""
+        return (value for _, value in self.items())
+
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether there is no entry."""

@@ -1,0 +1,211 @@
+"""The incremental clean-up: each access looks at a few further entries, of whatever keys, and removes the expired.
+
+A sweep goes over the state in *passes*, one after the other, which a store lays out
+(`StateTable.cleanup_pass`): it gives the places of entries one by one. A place may be out of date when it is
+visited, because entries come and go meanwhile; so a visit goes through the state's handle, which sees what is there,
+and the worst that can happen is that there is nothing. Removing is an ordinary write of the current epoch, whether a
+snapshot is being written or not.
+
+After a pass the sweep rests until a quarter of the time-to-live has gone by since that pass began. So an entry is
+looked at some four times in its life, however often the state is accessed, and what has expired stays for a quarter
+longer at most, beside the time that a pass takes. If the clock goes backwards, it rests for as much longer.
+
+A pass begins near the current key. Where a backend lives for one epoch, a sweep that always began at the same place
+would never get beyond what an epoch covers; begun where the epoch begins to work, it starts somewhere else each time.
+Whatever it passes over is alive, and will either be accessed, so that a pass begins there, or expire, and be removed
+by the next pass that comes along.
+
+Leaving expired entries out of what is written whole: a savepoint, or the new base of a state.
+
+A row filter works on the canonical bytes of a row's value (see `statebackend.state.canonical`), so it is
+the same for every store. It is made for one snapshot, with the time of its beginning, and has nothing that changes:
+snapshots that are under way at once share nothing. Where the time is in a row says the kind of the state.
+
+How long the entries of one state live, for whoever looks at rows and not through a handle.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Protocol, TypeVar
+
+from attrs import frozen
+
+from statebackend.state.canonical import Address, CanonicalBatch
+from statebackend.state.clock import Clock
+from statebackend.state.errors import StateRestoreError
+from statebackend.state.internal_states import TtlState
+from statebackend.state.state_kind import RowFilter, StateKind
+from statebackend.state.ttl_config import StateTtlConfig
+from typeserializers.containers.ttl import TtlSerializer
+from typeserializers.kernel.known_serializers import restored_with
+from typeserializers.kernel.stepping_over import stepping_over
+
+AnyRow = TypeVar("AnyRow", bound=tuple[Any, ...])
+
+
+def expired_row_filter(kind: StateKind, serializer: TtlSerializer[Any], ttl_ms: int, now_ms: int) -> RowFilter:
+    """The filter of what has expired at ``now_ms``; ``serializer`` is that of the values, elements or accumulators.
+
+    It raises `StateRestoreError` for bytes that cannot be such a value.
+    """
+    expires = kind.expired_rows(serializer, now_ms - ttl_ms)
+
+    def row_filter(value: bytes) -> bytes | None:
+        try:
+            return expires(value)
+        except Exception as error:
+            raise StateRestoreError(f"a stored value cannot be read by {serializer!r}: {error}") from error
+
+    return row_filter
+
+
+def kept_rows(row_filter: RowFilter | None, rows: Iterable[AnyRow]) -> Iterable[AnyRow]:
+    """The rows to write: tuples of any length whose last item is the value."""
+    return rows if row_filter is None else _kept_rows(row_filter, rows)
+
+
+def _kept_rows(row_filter: RowFilter, rows: Iterable[AnyRow]) -> Iterator[AnyRow]:
+    for row in rows:
+        value = row_filter(row[-1])
+        if value is row[-1]:
+            yield row
+        elif value is not None:
+            changed: Any = (*row[:-1], value)
+            yield changed
+
+
+def kept_batches(row_filter: RowFilter | None, batches: Iterable[CanonicalBatch]) -> Iterable[CanonicalBatch]:
+    """The same for batches of canonical rows; batches of which nothing is left are dropped."""
+    return batches if row_filter is None else _kept_batches(row_filter, batches)
+
+
+def _kept_batches(row_filter: RowFilter, batches: Iterable[CanonicalBatch]) -> Iterator[CanonicalBatch]:
+    for batch in batches:
+        rows = list(_kept_rows(row_filter, zip(*batch, strict=True)))
+        if rows:
+            yield CanonicalBatch(*(list(column) for column in zip(*rows, strict=True)))
+
+
+@frozen(eq=False)
+class Expiry:
+    """The time-to-live of a registered state; ``serializer`` is that of its timed role, as its handle uses it."""
+
+    kind: StateKind
+    serializer: TtlSerializer[object]
+    config: StateTtlConfig
+    clock: Clock
+
+    def filters(self) -> Callable[[], RowFilter]:
+        """Makes filters of what has expired, each as of when it is made. They share nothing with the handle.
+
+        Of the values nothing is made: only where they end is asked for.
+        """
+        restored = restored_with(self.serializer.snapshot_configuration(), self.serializer)
+        assert isinstance(restored, TtlSerializer)
+        serializer: TtlSerializer[object] = TtlSerializer(stepping_over(restored.value_serializer))
+        kind, ttl_ms, clock = self.kind, self.config.ttl_ms, self.clock
+        return lambda: expired_row_filter(kind, serializer, ttl_ms, clock())
+
+    def filter_now(self) -> RowFilter:
+        """A filter of what has expired by now."""
+        return self.filters()()
+
+
+PASSES_PER_LIFE: Final = 4
+"""How many passes are begun within one time-to-live."""
+
+ALWAYS_DUE: Final = -(1 << 64)
+
+Place = tuple[int, Any, Any]
+"""A key group, and key and namespace as the contexts of handles hold them."""
+
+Pass = Iterator["Place | None"]
+"""The places of a state; None for an entry that has been looked at already and is alive."""
+
+
+@frozen(eq=False)
+class PassStart:
+    """Where a pass begins, and what tells the expired from the living.
+
+    ``key_group`` and ``key``, as bytes, are the current ones: -1 and nothing if there is no current key.
+    """
+
+    key_group: int
+    key: bytes
+    expiry: Expiry
+    place_of: Callable[[Address], Place]
+
+
+class CurrentKey(Protocol):
+    """The key that is current, as what stands for it, and its key group."""
+
+    key: Any
+    key_group: int
+
+    @property
+    def has_key(self) -> bool:
+        """Whether a key is current."""
+
+
+class ExpirySweep:
+    """The clean-up of one state; a call looks at the next ``entries`` entries, and begins a pass when there is none.
+
+    Before ``due_ms`` a call does nothing, and a hot path may leave it out.
+    """
+
+    __slots__ = (
+        "_begin_pass",
+        "_begun_ms",
+        "_clock",
+        "_context",
+        "_entries",
+        "_places",
+        "_rest_ms",
+        "_state",
+        "due_ms",
+    )
+
+    def __init__(self, context: CurrentKey, state: TtlState, begin_pass: Callable[[], Pass], entries: int) -> None:
+        lifetime = state.lifetime
+        self._clock = lifetime.clock
+        self._rest_ms = max(1, lifetime.ttl_ms // PASSES_PER_LIFE)
+        self._context = context
+        self._state = state
+        self._begin_pass = begin_pass
+        self._entries = entries
+        self._places: Pass | None = None
+        self._begun_ms = 0
+        self.due_ms = ALWAYS_DUE
+
+    def __call__(self) -> None:
+        context = self._context
+        now_ms = self._clock()
+        if now_ms < self.due_ms or not context.has_key:
+            return
+        places = self._places
+        if places is None:
+            self._begun_ms = now_ms
+            self.due_ms = ALWAYS_DUE
+            places = self._places = self._begin_pass()
+        found = list(itertools.islice(places, self._entries))
+        if len(found) < self._entries:
+            self._places = None
+            self.due_ms = self._begun_ms + self._rest_ms
+        if any(found):
+            self._visit(found)
+
+    def _visit(self, places: list[Place | None]) -> None:
+        """Removes what has expired at the places; key and namespace are afterwards what they were."""
+        context, handle_context, remove_expired = self._context, self._state.key_context, self._state.remove_expired
+        key, key_group, namespace = context.key, context.key_group, handle_context.namespace
+        try:
+            for place in places:
+                if place is not None:
+                    context.key_group, context.key, entry_namespace = place
+                    handle_context.enter(entry_namespace)
+                    remove_expired()
+        finally:
+            context.key, context.key_group = key, key_group
+            handle_context.enter(namespace)

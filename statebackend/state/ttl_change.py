@@ -1,0 +1,105 @@
+"""State that is given a time-to-live, or loses it, at a restore: the verdict on that, and what a migration reads.
+
+This is the one place of it on the side of state. With and without the time of its last access a value is another type
+to the serializers' snapshots; but all values can be rewritten, so the verdict is taken on the values without the times
+(`TimeToLiveChange.values_before`, `values_after`), and is then turned into one on the stored form. What rewrites them
+is a plan that adds the time, or takes it away, around the plan of the values (`RowPlan`).
+
+Values that get a time-to-live count as accessed now; values that lose it stay for good, expired or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from snapshots.compatibility import AS_IS, CompatibilityKind, Finding, PartsPlan, Plan
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
+from statebackend.state.state_kind import StateKind
+from typeserializers.containers.ttl import TtlSerializer, TtlSerializerSnapshot
+from typeserializers.evolution.plans import BecameOptionalPlan, NeverNullPlan, TimestampPlan, TimestampRemovalPlan
+from typeserializers.evolution.ttl_awareness import TTL_DISABLED, TTL_ENABLED
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+Serializers = Mapping[str, TypeSerializer[Any]]
+Snapshots = Mapping[str, TypeSerializerSnapshot[Any]]
+
+
+@frozen
+class TimeToLiveChange:
+    """Whether state of a kind had a time-to-live, and whether it has one now."""
+
+    kind: StateKind
+    had: bool
+    has: bool
+
+    @classmethod
+    def between(cls, kind: StateKind, old: Snapshots, has_time_to_live: bool) -> TimeToLiveChange:
+        """The change from what was restored, by role."""
+        return cls(kind, isinstance(old[kind.timed_role], TtlSerializerSnapshot), has_time_to_live)
+
+    def values_before(self, old: Snapshots) -> Snapshots:
+        """The snapshots by role, of values without the times of their last access."""
+        if not (self.had or self.has):
+            return old
+        role = self.kind.timed_role
+        return {**old, role: self.kind.expiring_part_snapshot(old[role])}
+
+    def values_after(self, serializers: Serializers) -> Serializers:
+        """The user's serializers by role, as what `values_before` is compared with."""
+        if not (self.had or self.has):
+            return serializers
+        role = self.kind.timed_role
+        return {**serializers, role: self.kind.expiring_part(serializers[role])}
+
+    def of_stored_form(
+        self, verdict: CompatibilityKind, findings: tuple[Finding, ...], judged: Serializers, given: Serializers
+    ) -> tuple[CompatibilityKind, tuple[Finding, ...], Serializers]:
+        """The verdict on the stored form and the serializers to use, from those on values; ``given`` are the user's."""
+        if not (self.had or self.has):
+            return verdict, findings, judged
+        role, serializers = self.kind.timed_role, dict(judged)
+        if self.has != self.had:
+            # Everything is written anew, so nothing has to be reconfigured to what was written before.
+            serializers[role] = self.kind.expiring_part(given[role]) if self.has else given[role]
+            if verdict is not CompatibilityKind.INCOMPATIBLE:
+                verdict = CompatibilityKind.AFTER_MIGRATION
+                findings = (TTL_ENABLED if self.has else TTL_DISABLED, *findings)
+        if self.has:
+            serializers[role] = TtlSerializer(serializers[role])
+        return verdict, findings, serializers
+
+    def row_plan(self, values: Plan, old: Snapshots, given: Serializers) -> RowPlan:
+        """What a migration carries out, from the plan of the verdict on the values; ``given`` are the user's."""
+        role = self.kind.timed_role
+        if not (self.had or self.has):
+            values = self.kind.expiring_part_plan(values, old[role], given[role])
+        return RowPlan(self, values)
+
+
+@frozen
+class RowPlan:
+    """How the rows of a state are migrated: by the plan of what expires by itself, and what a change of that adds."""
+
+    change: TimeToLiveChange
+    part: Plan
+
+    def at(self, now_ms: int) -> Plan:
+        """From the storage serializer of what was restored to that of what is in use, for a migration at that time.
+
+        Values that get a time-to-live count as accessed at ``now_ms``.
+        """
+        kind, had, has, plan = self.change.kind, self.change.had, self.change.has, self.part
+        # Where a flag stands before the time, it says that the entry is not null: with a time-to-live it never is.
+        is_flagged = kind.timestamp_offset > 0
+        if had and has:
+            timed = PartsPlan((AS_IS, plan))
+            plan = PartsPlan((timed,)) if is_flagged else timed
+        elif has:
+            stamped = TimestampPlan(plan, now_ms)
+            plan = BecameOptionalPlan(stamped) if is_flagged else stamped
+        elif had:
+            plan = NeverNullPlan(TimestampRemovalPlan(plan)) if is_flagged else TimestampRemovalPlan(plan)
+        return kind.row_plan(plan)

@@ -1,0 +1,102 @@
+"""How long state lives: the configuration that a descriptor carries.
+
+A value, a list element or a map entry expires ``ttl_ms`` milliseconds after it was last written (or, if so configured,
+read), by the clock of the backend. What has expired is not returned, and is removed when it is met: at an access, by
+the incremental clean-up, or when a snapshot writes the state whole. The names and the meaning are those of Flink's
+``StateTtlConfig``.
+
+The configuration is no part of what is stored: it may change from one run to the next, and state may be given a
+time-to-live, or lose it, at a restore.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+from typing import Any, Final
+
+from attrs import field, frozen
+
+from snapshots.errors import shown
+from statebackend.state.errors import StateRegistrationError
+
+LONGEST_TTL_MS: Final = (1 << 63) - 1
+"""The longest time-to-live, in milliseconds; with it nothing ever expires."""
+
+
+class TtlUpdateType(enum.Enum):
+    """What renews the life of an entry."""
+
+    ON_CREATE_AND_WRITE = "on create and write"
+    ON_READ_AND_WRITE = "on read and write"
+
+
+class TtlStateVisibility(enum.Enum):
+    """Whether what has expired can be seen until it is removed."""
+
+    NEVER_RETURN_EXPIRED = "never return expired"
+    RETURN_EXPIRED_IF_NOT_CLEANED_UP = "return expired if not cleaned up"
+
+
+def _check_positive(instance: Any, attribute: Any, value: Any) -> None:
+    if type(value) is not int or not 0 < value <= LONGEST_TTL_MS:
+        raise StateRegistrationError(
+            f"{attribute.name} must be a whole number from 1 to {LONGEST_TTL_MS}, not {shown(value)}"
+        )
+
+
+def _check_ttl_ms(instance: Any, attribute: Any, value: Any) -> None:
+    if type(value) is not int or not 0 < value <= LONGEST_TTL_MS:
+        so = ""
+        if isinstance(value, datetime.timedelta):
+            milliseconds = value // datetime.timedelta(milliseconds=1)
+            so = f"; this timedelta is ttl_ms={milliseconds}" if milliseconds > 0 else ""
+        raise StateRegistrationError(
+            f"ttl_ms must be a whole number of milliseconds from 1 to {LONGEST_TTL_MS}, not {shown(value)}{so}. State "
+            f"that is to live for ever has no StateTtlConfig"
+        )
+
+
+def _check_kind(*kinds: type) -> Any:
+    def check(instance: Any, attribute: Any, value: Any) -> None:
+        if not isinstance(value, kinds):
+            names = ["None" if kind is type(None) else f"of type {kind.__name__}" for kind in kinds]
+            expected = " or ".join(names)
+            raise StateRegistrationError(f"{attribute.name} must be {expected}, not {shown(value)}")
+
+    return check
+
+
+@frozen
+class IncrementalCleanup:
+    """Each access to the state looks at some further entries, of any key, and removes those that have expired.
+
+    ``entries_per_access`` bounds what an access costs more; a whole list or map may count as one. The default suffices:
+    an access adds one entry at most, and looks at two. With ``for_every_record`` the same happens whenever a key
+    becomes current, so that a state that few records touch is cleaned up too.
+    """
+
+    entries_per_access: int = field(default=2, validator=_check_positive)
+    for_every_record: bool = field(default=False, validator=_check_kind(bool))
+
+
+@frozen
+class StateTtlConfig:
+    """How long state lives; see the module. Raises `StateRegistrationError` for anything that makes no sense.
+
+    ``cleanup_full_snapshot`` leaves expired entries out of savepoints, and out of checkpoints that write the state
+    anew as a whole. ``incremental_cleanup`` is None for none: what expired then stays, unseen, until it is met by an
+    access or by such a snapshot.
+    """
+
+    ttl_ms: int = field(validator=_check_ttl_ms)
+    update_type: TtlUpdateType = field(
+        default=TtlUpdateType.ON_CREATE_AND_WRITE, validator=_check_kind(TtlUpdateType), kw_only=True
+    )
+    visibility: TtlStateVisibility = field(
+        default=TtlStateVisibility.NEVER_RETURN_EXPIRED, validator=_check_kind(TtlStateVisibility), kw_only=True
+    )
+    cleanup_full_snapshot: bool = field(default=True, validator=_check_kind(bool), kw_only=True)
+    incremental_cleanup: IncrementalCleanup | None = field(
+        factory=IncrementalCleanup, validator=_check_kind(IncrementalCleanup, type(None)), kw_only=True
+    )

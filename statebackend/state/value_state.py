@@ -1,0 +1,200 @@
+"""Value state: one value per key and namespace.
+
+stored entry                       value
+stored entry with a time-to-live   ttl value(value)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
+
+from attrs import field, frozen
+
+from snapshots.errors import SerializationError, shown
+from statebackend.state.descriptors import VALUE_ROLE, as_serializer
+from statebackend.state.errors import StateRegistrationError
+from statebackend.state.internal_states import InternalState, Lifetime, TtlState
+from statebackend.state.state_kind import HandleSource, StateDescriptor, StateKind, TableForm
+from statebackend.state.states import ValueState
+from statebackend.state.ttl_config import StateTtlConfig
+from typeserializers.containers.ttl import TtlValue
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+if TYPE_CHECKING:
+    from statebackend.state.descriptors import Composite, Scalar, TypeHint
+
+T = TypeVar("T")
+
+
+class InternalValueState(InternalState, ValueState[T]):
+    """Value state with namespaces."""
+
+    __slots__ = ()
+
+
+class ValueKind(StateKind):
+    """See the module."""
+
+    name = "value"
+    getter = "get_state"
+    form = TableForm.VALUE
+    handle_class = InternalValueState
+    timed_role = VALUE_ROLE
+    reads = MappingProxyType({"value": ""})
+    writes = MappingProxyType({"update": "value", "clear": ""})
+
+    def storage_serializer(self, serializers: Mapping[str, TypeSerializer[Any]]) -> TypeSerializer[Any]:
+        return serializers[VALUE_ROLE]
+
+    def create_handle(self, table: HandleSource, context: Any, descriptor: ValueStateDescriptor[Any]) -> InternalState:
+        state: InternalState = table.value_state(context, descriptor.serializer, descriptor.default)
+        return state
+
+    def timed_descriptor(
+        self,
+        descriptor: ValueStateDescriptor[Any],
+        serializers: Mapping[str, TypeSerializer[Any]],
+        lifetime: Lifetime,
+    ) -> StateDescriptor:
+        return ValueStateDescriptor(descriptor.name, serializers[VALUE_ROLE])
+
+    def descriptor_in_use(
+        self, descriptor: ValueStateDescriptor[Any], serializers: Mapping[str, TypeSerializer[Any]]
+    ) -> ValueStateDescriptor[Any]:
+        # The default is copied by the serializer that is in use, which may be a reconfigured one.
+        stored: Any = serializers[VALUE_ROLE]
+        return descriptor.with_serializers({VALUE_ROLE: stored.value_serializer})
+
+    def timed_handle(
+        self, stored: InternalValueState[TtlValue[Any]], lifetime: Lifetime, descriptor: ValueStateDescriptor[Any]
+    ) -> TtlState:
+        return TtlValueState(stored, lifetime, descriptor)
+
+
+VALUE: Final = ValueKind()
+
+
+@frozen(init=False)
+class ValueStateDescriptor(StateDescriptor, Generic[T]):
+    """One value per key; ``default`` is what `value()` returns while there is none.
+
+    Raises `StateRegistrationError` for a default that the serializer cannot write. For type checkers, `value()` of a
+    state with a default is never None, and a default of another type is an error (`statebackend.state.descriptors`).
+    """
+
+    serializer: TypeSerializer[T] = field(converter=as_serializer)
+    default: T | None = field(default=None, eq=False)
+    _default_bytes: bytes | None = field(default=None, init=False, repr=False)
+    """What descriptors are compared by: a NaN differs from itself, and a value may define equality as it likes."""
+
+    kind = VALUE
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __new__(
+            cls, name: str, serializer: TypeSerializer[T] | type[T] | TypeHint, *, ttl: StateTtlConfig | None = None
+        ) -> ValueStateDescriptor[T]: ...
+        @overload
+        def __new__(
+            cls, name: str, serializer: TypeSerializer[T], default: T, *, ttl: StateTtlConfig | None = None
+        ) -> DefaultedValueStateDescriptor[T]: ...
+        @overload
+        def __new__(
+            cls, name: str, serializer: TypeHint, default: Any, *, ttl: StateTtlConfig | None = None
+        ) -> DefaultedValueStateDescriptor[Any]: ...
+        @overload
+        def __new__(
+            cls, name: str, serializer: type[Scalar], default: Scalar, *, ttl: StateTtlConfig | None = None
+        ) -> DefaultedValueStateDescriptor[Scalar]: ...
+        @overload
+        def __new__(
+            cls, name: str, serializer: type[Composite], default: Composite, *, ttl: StateTtlConfig | None = None
+        ) -> DefaultedValueStateDescriptor[Composite]: ...
+        @overload
+        def __new__(
+            cls, name: str, serializer: TypeSerializer[T] | type[T], default: None, *, ttl: StateTtlConfig | None = None
+        ) -> ValueStateDescriptor[T]: ...
+        def __new__(cls, *arguments: Any, **options: Any) -> Any: ...
+
+    else:
+
+        def __init__(self, name, serializer, default=None, *, ttl=None):
+            self.__attrs_init__(name, serializer, default, ttl=ttl)
+
+    def __attrs_post_init__(self) -> None:
+        if self.default is not None:
+            try:
+                object.__setattr__(self, "_default_bytes", self.serializer.to_bytes(self.default))
+            except SerializationError as error:
+                raise StateRegistrationError(
+                    f"state {self.name!r}: the default {shown(self.default)} is not a value of the state: {error}"
+                ) from error
+
+    @property
+    def serializers(self) -> Mapping[str, TypeSerializer[Any]]:
+        return {VALUE_ROLE: self.serializer}
+
+    def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> ValueStateDescriptor[T]:
+        serializer: TypeSerializer[T] = serializers[VALUE_ROLE]
+        return ValueStateDescriptor(self.name, serializer, self.default, ttl=self.ttl)
+
+
+if TYPE_CHECKING:
+
+    class DefaultedValueStateDescriptor(ValueStateDescriptor[T]):
+        """What a `ValueStateDescriptor` with a default is to type checkers."""
+
+
+class TtlValueState(TtlState, InternalValueState[T]):
+    """A value expires whole; then the default applies."""
+
+    __slots__ = ("_clock", "_default", "_encoded_default", "_read_default", "_ttl_ms")
+
+    def __init__(
+        self, stored: InternalValueState[TtlValue[T]], lifetime: Lifetime, descriptor: ValueStateDescriptor[T]
+    ) -> None:
+        super().__init__(stored, lifetime)
+        self._clock, self._ttl_ms = lifetime.clock, lifetime.ttl_ms
+        serializer = descriptor.serializer
+        self._default = descriptor.default
+        self._encoded_default: bytes | None = None
+        if descriptor.default is not None and not serializer.is_immutable_type:
+            # A caller owns what it is given, so each gets a copy.
+            self._encoded_default = serializer.to_bytes(descriptor.default)
+        self._read_default = serializer.from_bytes
+
+    def value(self) -> T | None:
+        now_ms = self._clock()
+        cleanup = self.cleanup
+        if cleanup is not None and cleanup.due_ms <= now_ms:
+            cleanup()
+        stored: TtlValue[T] | None = self._stored.value()
+        if stored is None:
+            return self._default_value()
+        if stored.last_access_timestamp + self._ttl_ms <= now_ms:
+            self._stored.clear()
+            return stored.value if self.lifetime.returns_expired else self._default_value()
+        if self.lifetime.renews_on_read and stored.last_access_timestamp < now_ms:
+            self._stored.update(TtlValue(stored.value, now_ms))
+        return stored.value
+
+    def update(self, value: T | None) -> None:
+        now_ms = self._clock()
+        cleanup = self.cleanup
+        if cleanup is not None and cleanup.due_ms <= now_ms:
+            cleanup()
+        if value is None:
+            self._stored.clear()
+        else:
+            self._stored.update(TtlValue(value, now_ms))
+
+    def remove_expired(self) -> None:
+        stored: TtlValue[T] | None = self._stored.value()
+        if stored is not None and self.lifetime.is_expired(stored):
+            self._stored.clear()
+
+    def _default_value(self) -> T | None:
+        return self._default if self._encoded_default is None else self._read_default(self._encoded_default)

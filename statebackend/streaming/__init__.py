@@ -1,0 +1,1 @@
+"""Functions, streams, windows, event time and operators: what every runtime shares."""

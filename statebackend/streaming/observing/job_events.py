@@ -1,0 +1,206 @@
+"""What a job tells its listeners, and how: one event after the other, on the threads of the job.
+
+    started                one of these, first of all
+    restored, migrated     the verdicts on the state that it begins from; of each state, that all its subtasks are done
+    epoch_completed        behind each epoch, with its checkpoint; of a job that fails, not of the epoch that failed
+    checkpoint_completed, checkpoint_failed
+    savepoint_written
+    terminated             one of these, last of all but savepoints that are written behind the end
+
+A listener is called while the job waits, so it hands work that takes long to a thread of its own. What it raises never
+hurts the job: it is logged once, with its trace, and the listener is called again with what comes next. The names and
+the order are those of Spark's ``StreamingQueryListener``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from attrs import frozen
+
+from snapshots.loggers import logger_of
+from statebackend.savepoint.export import SavepointReport
+from statebackend.state.progress import Progress
+from statebackend.streaming.observing.job_metrics import (
+    EpochStatistics,
+    FailedCheckpoint,
+    JobFigures,
+    ObservedRun,
+    RestoredStateFigures,
+)
+
+__all__ = [
+    "CheckpointCompleted",
+    "CheckpointFailed",
+    "EpochCompleted",
+    "JobListener",
+    "JobListeners",
+    "JobStarted",
+    "JobTerminated",
+    "ObservedJob",
+    "SavepointWritten",
+    "StateMigrated",
+    "StateRestored",
+]
+
+_log = logger_of(__name__)
+
+
+class ObservedJob(Protocol):
+    """A job as listeners have it."""
+
+    def figures(self) -> JobFigures:
+        """What it has done so far; may be called from any thread."""
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Writes the page of that for people, also for a job that has failed. Raises `OSError`."""
+
+
+@frozen
+class JobStarted:
+    """A run begins; ``job`` can be asked for its figures and its report for as long as anybody has it."""
+
+    run: ObservedRun
+    job: ObservedJob
+
+
+@frozen
+class StateRestored:
+    """The run goes on from state; migrations are still to come."""
+
+    run: ObservedRun
+    states: tuple[RestoredStateFigures, ...]
+
+
+@frozen
+class StateMigrated:
+    """A state is migrated, in all subtasks."""
+
+    run: ObservedRun
+    state: RestoredStateFigures
+
+
+@frozen
+class EpochCompleted:
+    """An epoch is over, and its effects are durable."""
+
+    run: ObservedRun
+    epoch: EpochStatistics
+
+
+@frozen
+class CheckpointCompleted:
+    """A checkpoint is stored, that has ``size_bytes`` of state, of which ``bytes_written`` were written for it."""
+
+    run: ObservedRun
+    checkpoint_id: int
+    size_bytes: int
+    bytes_written: int
+    duration_s: float
+
+
+@frozen
+class CheckpointFailed:
+    """A checkpoint did not complete. The job may go on."""
+
+    run: ObservedRun
+    checkpoint: FailedCheckpoint
+
+
+@frozen
+class SavepointWritten:
+    """A savepoint is complete."""
+
+    run: ObservedRun
+    report: SavepointReport
+
+
+@frozen
+class JobTerminated:
+    """The run is over; ``error`` made it fail, None if nothing did."""
+
+    run: ObservedRun
+    error: BaseException | None
+
+
+class JobListener:
+    """What wants to hear of jobs overrides the methods for what it wants to hear."""
+
+    def started(self, event: JobStarted) -> None:
+        """See the module."""
+
+    def restored(self, event: StateRestored) -> None:
+        """See the module."""
+
+    def migrated(self, event: StateMigrated) -> None:
+        """See the module."""
+
+    def epoch_completed(self, event: EpochCompleted) -> None:
+        """See the module."""
+
+    def checkpoint_completed(self, event: CheckpointCompleted) -> None:
+        """See the module."""
+
+    def checkpoint_failed(self, event: CheckpointFailed) -> None:
+        """See the module."""
+
+    def savepoint_written(self, event: SavepointWritten) -> None:
+        """See the module."""
+
+    def terminated(self, event: JobTerminated) -> None:
+        """See the module."""
+
+    def progress(self, progress: Progress) -> None:
+        """How far a restore, a migration or a savepoint is (`statebackend.state.progress`)."""
+
+
+class JobListeners:
+    """Those of a job, or of an environment; all methods may be called from any thread."""
+
+    def __init__(self, listeners: tuple[JobListener, ...] = ()) -> None:
+        self._lock = threading.Lock()
+        self._listeners = listeners
+        self._faulty: set[int] = set()
+
+    def of_job(self, *own: JobListener) -> JobListeners:
+        """The same listeners, for a job, behind those that are its own."""
+        return JobListeners((*own, *self._listeners))
+
+    def add(self, listener: JobListener) -> None:
+        """It is told from now on; one that is there already is told once."""
+        with self._lock:
+            if not any(one is listener for one in self._listeners):
+                self._listeners = (*self._listeners, listener)
+
+    def remove(self, listener: JobListener) -> None:
+        """It is told no more; nothing happens if it was not there."""
+        with self._lock:
+            self._listeners = tuple(one for one in self._listeners if one is not listener)
+            self._faulty.discard(id(listener))
+
+    def tell(self, call: Callable[[JobListener], object]) -> None:
+        """Calls each; raises nothing but `KeyboardInterrupt`."""
+        for listener in self._listeners:
+            self._tell_one(listener, call)
+
+    def progress(self, progress: Progress) -> None:
+        """Tells how far something is."""
+        self.tell(lambda listener: listener.progress(progress))
+
+    def _tell_one(self, listener: JobListener, call: Callable[[JobListener], object]) -> None:
+        try:
+            call(listener)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            self._note(listener)
+
+    def _note(self, listener: JobListener) -> None:
+        with self._lock:
+            is_first = id(listener) not in self._faulty
+            self._faulty.add(id(listener))
+        if is_first:
+            _log.warning("a listener of the job failed, which hurts only itself: %r", type(listener), exc_info=True)

@@ -1,0 +1,374 @@
+"""The report of a job, one page of HTML, and the small piece that notebooks show; both from `JobFigures` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from statebackend.savepoint.html_pages import (
+    Html,
+    Section,
+    Series,
+    Table,
+    Tile,
+    document,
+    element,
+    figure,
+    figures,
+    fragment,
+    growth_figures,
+    line_plot,
+    paragraph,
+    sizes_section,
+    spark_line,
+    text,
+    tiles,
+)
+from statebackend.savepoint.sizes import (
+    NOTHING,
+    counted,
+    short_bytes,
+    shown_bytes,
+    shown_count,
+    shown_duration,
+    shown_time,
+)
+from statebackend.streaming.observing.job_metrics import EpochStatistics, JobFigures
+
+__all__ = ["EpochHistory", "job_fragment", "job_page"]
+
+SHOWN_ROWS: Final = 100
+"""Of more epochs the table has the last."""
+
+
+class EpochHistory(tuple[EpochStatistics, ...]):
+    """The last epochs of a run, oldest first; a notebook shows them as small plots."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        last = self[-1] if self else None
+        of_last = "no epoch is over yet" if last is None else f"the last is {last.epoch_id}"
+        return fragment(
+            f"{len(self):,} epochs, {of_last}", [("duration", *_durations(self)), ("written", *_written(self))]
+        )
+
+
+def _durations(epochs: Sequence[EpochStatistics]) -> tuple[str, Html]:
+    shown = shown_duration(epochs[-1].duration_s) if epochs else NOTHING
+    return shown, spark_line([one.duration_s for one in epochs], title="Seconds of the last epochs")
+
+
+def _written(epochs: Sequence[EpochStatistics]) -> tuple[str, Html]:
+    shown = shown_bytes(epochs[-1].bytes_written) if epochs else NOTHING
+    return shown, spark_line([one.bytes_written for one in epochs], title="Bytes written by the last epochs")
+
+
+def job_page(figures_of_job: JobFigures) -> str:
+    """The whole page."""
+    told, run = figures_of_job, figures_of_job.run
+    facts = [
+        ("runs", "on Spark" if run.engine == "spark" else "in one process"),
+        ("started", f"{shown_time(run.started_ms)} UTC"),
+        ("ended" if told.ended_ms is not None else "as of", f"{shown_time(told.ended_ms or told.at_ms)} UTC"),
+        ("parallelism", f"{run.parallelism} of {run.max_parallelism}"),
+        ("goes on from", "nothing" if run.restored_id is None else f"checkpoint {run.restored_id}"),
+        ("run", run.run_id),
+    ]
+    body: list[Html | Section] = []
+    if told.failure is not None:
+        body.append(element("p", text(told.failure), {"class": "alarm", "role": "alert"}))
+    body.append(tiles(_tiles(told)))
+    body += [_epochs(told), _checkpoints(told)]
+    newest = told.newest_checkpoint
+    if newest is not None and newest.operators:
+        body.append(sizes_section(newest, _growth(told)))
+    body += [_subtasks(told), _time(told), _restored(told), _others(told)]
+    return document(
+        run.job_name, kind="Report of a job", status=told.status, facts=facts, body=[one for one in body if one]
+    )
+
+
+def job_fragment(told: JobFigures) -> str:
+    """For a notebook: the job and its last epochs in a few lines."""
+    epochs, totals, newest = told.epochs, told.totals, told.newest_checkpoint
+    return fragment(
+        f"{told.run.job_name} ({told.status})",
+        [
+            ("epochs", f"{totals.epochs:,}, {totals.failed_checkpoints:,} failed checkpoints", Html("")),
+            ("last epoch", *_durations(epochs)),
+            ("written by it", *_written(epochs)),
+            (
+                "state",
+                NOTHING if newest is None else shown_bytes(newest.size_bytes),
+                spark_line([one.size_bytes for one in epochs], title="Bytes of state behind the last epochs"),
+            ),
+            ("records", f"{totals.records_in:,}", Html("")),
+        ],
+    )
+
+
+def _tiles(told: JobFigures) -> list[Tile]:
+    totals, epochs = told.totals, told.epochs
+    newest = told.newest_checkpoint
+    mean_s = totals.duration_s / totals.epochs if totals.epochs else None
+    mean_checkpoint_s = totals.checkpoint_s / totals.epochs if totals.epochs else None
+    failed = f"{totals.failed_checkpoints:,} failed" if totals.failed_checkpoints else "none failed"
+    lag_ms = told.watermark_lag_ms
+    shown = [
+        Tile("Epochs", f"{totals.epochs:,}", f"{totals.epochs_without_records:,} without records"),
+        Tile(
+            "Mean epoch",
+            shown_duration(mean_s),
+            f"last {shown_duration(epochs[-1].duration_s)}" if epochs else "none yet",
+        ),
+        Tile("Records", shown_count(totals.records_in), f"into all operators, {totals.late_records_dropped:,} late"),
+        Tile(
+            "State",
+            NOTHING if newest is None else short_bytes(newest.size_bytes),
+            "nothing stored yet" if newest is None else f"in {counted(newest.file_count, 'file')}",
+        ),
+        Tile("Written", short_bytes(totals.bytes_written), f"{shown_count(totals.entries_written)} entries"),
+        Tile("Mean checkpoint", shown_duration(mean_checkpoint_s), failed),
+    ]
+    if told.run.engine == "spark":
+        fetched = f"{totals.restores:,} restores from files"
+        shown.append(Tile("Local opens", f"{totals.local_share:.0%}", fetched))
+    if lag_ms is not None:
+        shown.append(Tile("Watermark lag", shown_duration(lag_ms / 1000), "of the one that is last"))
+    if told.restored:
+        migrated = f"{counted(told.entries_migrated, 'entry', 'entries')} migrated"
+        shown.append(Tile("Restored states", f"{len(told.restored)}", migrated))
+    return shown
+
+
+def _ends(epochs: Sequence[EpochStatistics]) -> tuple[str, str]:
+    return (f"epoch {epochs[0].epoch_id}", f"epoch {epochs[-1].epoch_id}") if epochs else ("", "")
+
+
+def _epochs(told: JobFigures) -> Section:
+    epochs = told.epochs
+    if not epochs:
+        return Section("Epochs", [paragraph("No epoch is over yet.")])
+    ends = _ends(epochs)
+
+    def plot(caption: str, of: Callable[[EpochStatistics], float | None], shown: Callable[[float], str]) -> Html:
+        series = [Series(caption, [of(one) for one in epochs])]
+        return figure(
+            caption,
+            line_plot(series, title=f"{caption} by epoch", shown=shown, ends=ends, is_binary=shown is short_bytes),
+        )
+
+    rows = [
+        (
+            str(one.epoch_id),
+            shown_time(one.ended_ms),
+            shown_duration(one.duration_s),
+            f"{one.records_in:,}",
+            f"{one.entries_written:,}",
+            shown_bytes(one.bytes_written),
+            shown_duration(one.open_s),
+            shown_duration(one.process_s),
+            shown_duration(one.snapshot_s),
+            f"{one.local_share:.0%}",
+            f"{one.late_records_dropped:,}",
+        )
+        for one in reversed(epochs[-SHOWN_ROWS:])
+    ]
+    names = (
+        *("epoch", "ended (UTC)", "duration", "records", "entries written", "bytes written"),
+        *("open", "process", "snapshot", "local", "late"),
+    )
+    few = f"The last {len(rows)} of {told.totals.epochs:,} epochs" if len(rows) < told.totals.epochs else "Epochs"
+    return Section(
+        "Epochs",
+        [
+            figures(
+                [
+                    plot("Duration", lambda one: one.duration_s, shown_duration),
+                    plot("Records into operators", lambda one: one.records_in, shown_count),
+                    plot("Bytes written", lambda one: one.bytes_written, short_bytes),
+                ],
+                Table(few, names, rows, {0, *range(2, len(names))}),
+            )
+        ],
+    )
+
+
+def _checkpoints(told: JobFigures) -> Section:
+    epochs = told.epochs
+    failed = Table(
+        "Failed checkpoints",
+        ("checkpoint", "at (UTC)", "why"),
+        [
+            (NOTHING if one.checkpoint_id is None else str(one.checkpoint_id), shown_time(one.at_ms), one.reason)
+            for one in reversed(told.failures)
+        ],
+        {0},
+    ).html()
+    if not epochs:
+        return Section("Checkpoints", [paragraph("None is complete yet."), failed])
+    ends = _ends(epochs)
+    sizes = line_plot(
+        [Series("State", [one.size_bytes for one in epochs])],
+        title="Bytes of state by checkpoint",
+        shown=short_bytes,
+        ends=ends,
+        is_binary=True,
+    )
+    durations = line_plot(
+        [Series("Duration", [one.checkpoint_s for one in epochs])],
+        title="Seconds of a checkpoint",
+        shown=shown_duration,
+        ends=ends,
+    )
+    rows = [
+        (
+            str(one.epoch_id),
+            shown_bytes(one.size_bytes),
+            shown_bytes(one.bytes_written),
+            shown_duration(one.checkpoint_s),
+        )
+        for one in reversed(epochs[-SHOWN_ROWS:])
+    ]
+    table = Table("Checkpoints", ("checkpoint", "state", "written", "duration"), rows, {0, 1, 2, 3})
+    return Section("Checkpoints", [figures([figure("Size", sizes), figure("Duration", durations)], table), failed])
+
+
+def _growth(told: JobFigures) -> list[Html]:
+    epochs = told.epochs
+    if not epochs:
+        return []
+    ends = _ends(epochs)
+    uids = list(dict.fromkeys(uid for one in epochs for uid in one.operators))
+    by_operator = [
+        (uid, [one.operators[uid].size_bytes if uid in one.operators else None for one in epochs]) for uid in uids
+    ]
+    plots = [growth_figures(by_operator, ends, "Growth by operator")]
+    by_state: dict[tuple[str, str], list[int | None]] = {}
+    for place, epoch in enumerate(epochs):
+        for uid, metrics in epoch.state_metrics.items():
+            for name, state in metrics.states.items():
+                by_state.setdefault((uid, name), [None] * len(epochs))[place] = state.size_bytes
+    if by_state:
+        named = [(f"{uid} / {name}", values) for (uid, name), values in by_state.items()]
+        plots.append(growth_figures(named, ends, "Growth by state"))
+    return [figures(plots)]
+
+
+def _subtasks(told: JobFigures) -> Section:
+    epochs = [one for one in told.epochs if one.operators]
+    if not epochs:
+        return Section("Skew over subtasks", [paragraph("Nothing is known of subtasks yet.")])
+    last = epochs[-1]
+    rows = [
+        (
+            uid,
+            str(one.subtasks),
+            f"{one.records_in:,}",
+            f"{one.records_skew:.2f}",
+            shown_bytes(one.size_bytes),
+            f"{one.size_skew:.2f}",
+        )
+        for uid, one in last.operators.items()
+    ]
+    names = ("operator", "subtasks", "records", "skew of records", "state", "skew of state")
+    uids = list(last.operators)
+    plots = [
+        figure(
+            caption,
+            line_plot(
+                [Series(uid, [skew_of(one, uid) for one in epochs]) for uid in uids],
+                title=f"{caption}: the most of a subtask over the mean",
+                shown=lambda value: f"{value:.2f}",
+                ends=_ends(epochs),
+            ),
+        )
+        for caption, skew_of in (
+            ("Skew of records", _records_skew),
+            ("Skew of state", _size_skew),
+        )
+    ]
+    said = paragraph("The most of a subtask over the mean of all: 1.00 where all have the same.")
+    table = Table(f"Operators in epoch {last.epoch_id}", names, rows, {1, 2, 3, 4, 5})
+    return Section("Skew over subtasks", [said, figures(plots, table)])
+
+
+def _records_skew(epoch: EpochStatistics, uid: str) -> float | None:
+    return epoch.operators[uid].records_skew if uid in epoch.operators else None
+
+
+def _size_skew(epoch: EpochStatistics, uid: str) -> float | None:
+    return epoch.operators[uid].size_skew if uid in epoch.operators else None
+
+
+def _time(told: JobFigures) -> Section:
+    if not told.time:
+        return Section("Event time", [paragraph("The job has no event time.")])
+    rows = [
+        (
+            name,
+            shown_time(one.watermark_ms),
+            NOTHING if one.lag_ms is None else shown_duration(one.lag_ms / 1000),
+            f"{one.late_records_dropped:,}",
+        )
+        for name, one in told.time.items()
+    ]
+    table = Table("Sources and operators", ("name", "watermark (UTC)", "lag", "late records dropped"), rows, {2, 3})
+    lags = [None if one.watermark_lag_ms is None else one.watermark_lag_ms / 1000 for one in told.epochs]
+    if all(one is None for one in lags):
+        return Section("Event time", [table.html()])
+    plot = line_plot(
+        [Series("Lag", lags)], title="Watermark lag by epoch", shown=shown_duration, ends=_ends(told.epochs)
+    )
+    return Section("Event time", [figures([figure("Watermark lag, of the one that is last", plot)]), table.html()])
+
+
+def _restored(told: JobFigures) -> Section:
+    rows = [
+        (
+            one.operator_uid,
+            one.state_name + (" (operator state)" if one.is_operator_state else ""),
+            one.verdict,
+            "; ".join(one.findings) or NOTHING,
+            f"{one.entries_migrated:,}",
+            shown_duration(one.duration_s),
+        )
+        for one in told.restored
+    ]
+    if not rows:
+        return Section("Restored state", [paragraph("The run began without state, or has registered none of it yet.")])
+    names = ("operator", "state", "verdict", "findings", "entries migrated", "slowest subtask")
+    return Section("Restored state", [Table("Verdicts", names, rows, {4, 5}).html()])
+
+
+def _others(told: JobFigures) -> Section:
+    savepoints = Table(
+        "Savepoints",
+        ("epoch", "size", "duration", "path"),
+        [
+            (str(one.epoch_id), shown_bytes(one.size_bytes), shown_duration(one.duration_s), one.path)
+            for one in reversed(told.savepoints)
+        ],
+        {0, 1, 2},
+    ).html()
+    if not told.barriers:
+        return Section("Savepoints", [savepoints])
+    barriers = Table(
+        "Barriers, the longest of each",
+        ("operator", "snapshots", "unaligned", "start delay", "alignment", "capture", "overtaken"),
+        [
+            (
+                uid,
+                f"{one.snapshots:,}",
+                f"{one.unaligned_snapshots:,}",
+                shown_duration(one.longest_start_delay_ms / 1000),
+                shown_duration(one.longest_alignment_ms / 1000),
+                shown_duration(one.longest_capture_ms / 1000),
+                shown_bytes(one.in_flight_bytes),
+            )
+            for uid, one in told.barriers.items()
+        ],
+        set(range(1, 7)),
+    ).html()
+    return Section("Savepoints and barriers", [savepoints, barriers])

@@ -1,0 +1,280 @@
+"""Takes in what a runtime measures, keeps a bounded part of it, and tells listeners: the one source of a job's figures.
+
+A runtime tells of the start, of each epoch with what its subtasks acknowledged, of failures, savepoints and the end, in
+that order; what changes from moment to moment it gives when it is asked (`LiveFigures`), and a last time at the end,
+since it may be closed behind that. Kept are the last `REMEMBERED_EPOCHS` epochs, and sums over all of them; so the
+memory of a run does not grow with its age.
+
+Everything may be called from any thread. Listeners are told outside of the lock, in the order of events, which are
+those of one thread at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from attrs import evolve, field, frozen
+
+from snapshots.errors import cut
+from snapshots.loggers import logger_of
+from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement, ReportValue, TaskId
+from statebackend.checkpoint.metadata import CheckpointMetadata
+from statebackend.savepoint.export import SavepointReport
+from statebackend.savepoint.html_pages import write_page
+from statebackend.savepoint.statistics import CheckpointFigures, checkpoint_figures
+from statebackend.state.clock import Clock, wall_clock
+from statebackend.state.progress import Progress
+from statebackend.state.state_compatibility import SchemaReport
+from statebackend.streaming.errors import one_line, told
+from statebackend.streaming.observing.job_events import (
+    CheckpointCompleted,
+    CheckpointFailed,
+    EpochCompleted,
+    JobListener,
+    JobListeners,
+    JobStarted,
+    JobTerminated,
+    SavepointWritten,
+    StateMigrated,
+    StateRestored,
+)
+from statebackend.streaming.observing.job_metrics import (
+    EpochCost,
+    EpochCounts,
+    EpochStatistics,
+    FailedCheckpoint,
+    JobFigures,
+    JobTotals,
+    ObservedRun,
+    RestoredStateFigures,
+    epoch_statistics,
+)
+from statebackend.streaming.observing.job_page import job_page
+from statebackend.streaming.observing.restore_report import RestoreReport, SubtaskReport, restore_report_of
+from statebackend.streaming.runtime.metrics import REMEMBERED_EPOCHS, OperatorBarriers, TimeMetrics
+
+__all__ = ["JobRecorder", "LiveFigures"]
+
+TEXT_CHARACTERS: Final = 2000
+"""What is longer of the text of a failure is cut."""
+
+_READINGS: Final = 5
+"""How often what a runtime knows is read anew before what it knew last is told."""
+
+_log = logger_of(__name__)
+
+REMEMBERED_FAILURES: Final = 100
+"""Failed checkpoints, and savepoints, that are kept one by one."""
+
+
+@frozen
+class LiveFigures:
+    """What a runtime knows of itself at a moment; ``schema_reports`` are the verdicts on restored state, by uid."""
+
+    schema_reports: Mapping[str, SchemaReport] = field(factory=dict)
+    newest: CheckpointMetadata | None = None
+    time: Mapping[str, TimeMetrics] = field(factory=dict)
+    barriers: Mapping[str, OperatorBarriers] = field(factory=dict)
+
+
+class JobRecorder:
+    """See the module; of one run. ``live`` is asked from any thread.
+
+    ``keeps_subtasks_open`` says that subtasks open their state when they need it, and tell of it from then on;
+    otherwise all of them do so in the first epoch, and those that follow find what the run itself has written.
+    """
+
+    def __init__(
+        self,
+        run: ObservedRun,
+        live: Callable[[], LiveFigures],
+        listeners: JobListeners,
+        *,
+        keeps_subtasks_open: bool,
+        clock: Clock = wall_clock,
+        remembered_epochs: int = REMEMBERED_EPOCHS,
+    ) -> None:
+        self.run = run
+        self.listeners = listeners
+        self._live = live
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._totals = JobTotals()
+        self._epochs: deque[EpochStatistics] = deque(maxlen=remembered_epochs)
+        self._failures: deque[FailedCheckpoint] = deque(maxlen=REMEMBERED_FAILURES)
+        self._savepoints: deque[SavepointReport] = deque(maxlen=REMEMBERED_FAILURES)
+        self._keeps_subtasks_open = keeps_subtasks_open
+        self._subtask_reports: dict[TaskId, Mapping[str, ReportValue]] = {}
+        self._migrated: set[tuple[str, str, bool]] = set()
+        self._ended_ms: int | None = None
+        self._error: BaseException | None = None
+        self._latest = LiveFigures()
+        self._last: LiveFigures | None = None
+        self._figures_of: tuple[CheckpointMetadata, CheckpointFigures] | None = None
+
+    @property
+    def epochs(self) -> Sequence[EpochStatistics]:
+        """The last epochs, oldest first."""
+        with self._lock:
+            return tuple(self._epochs)
+
+    @property
+    def totals(self) -> JobTotals:
+        """Sums over all epochs."""
+        return self._totals
+
+    @property
+    def subtask_reports(self) -> Sequence[SubtaskReport]:
+        """What subtasks said of their restores."""
+        with self._lock:
+            return tuple((task.operator_uid, report) for task, report in self._subtask_reports.items())
+
+    def restore_report(self) -> RestoreReport:
+        """What became of each restored state; complete once the first epoch is."""
+        return restore_report_of(self._live_now().schema_reports, self.subtask_reports)
+
+    def started(self) -> None:
+        """The run begins; the verdicts on what it restores are known."""
+        self.listeners.tell(lambda listener: listener.started(JobStarted(self.run, self)))
+        states = self._restored()
+        if states:
+            self.listeners.tell(lambda listener: listener.restored(StateRestored(self.run, states)))
+
+    def epoch_completed(
+        self,
+        epoch_id: int,
+        acknowledgements: Sequence[Acknowledgement],
+        cost: EpochCost,
+        *,
+        counts: EpochCounts | None = None,
+    ) -> EpochStatistics:
+        """An epoch is over, with its checkpoint; see `epoch_statistics`."""
+        lag_ms = _largest_lag(self._live_now().time)
+        cost = evolve(cost, ended_ms=self._clock())
+        epoch = epoch_statistics(epoch_id, acknowledgements, cost, counts=counts, watermark_lag_ms=lag_ms)
+        with self._lock:
+            has_news = self._keeps_subtasks_open or self._totals.epochs == 0
+            self._totals = self._totals.with_epoch(epoch)
+            self._epochs.append(epoch)
+            if has_news:
+                self._subtask_reports.update({one.task: one.report for one in acknowledgements if one.report})
+        if has_news and self._subtask_reports:
+            self._tell_of_migrations()
+        completed = CheckpointCompleted(self.run, epoch_id, epoch.size_bytes, epoch.bytes_written, epoch.checkpoint_s)
+        self.listeners.tell(lambda listener: listener.checkpoint_completed(completed))
+        self.listeners.tell(lambda listener: listener.epoch_completed(EpochCompleted(self.run, epoch)))
+        return epoch
+
+    def checkpoint_failed(self, checkpoint_id: int | None, reason: str) -> None:
+        """A checkpoint did not complete."""
+        failed = FailedCheckpoint(
+            checkpoint_id=checkpoint_id, reason=cut(one_line(reason), TEXT_CHARACTERS), at_ms=self._clock()
+        )
+        with self._lock:
+            self._failures.append(failed)
+            self._totals = evolve(self._totals, failed_checkpoints=self._totals.failed_checkpoints + 1)
+        self.listeners.tell(lambda listener: listener.checkpoint_failed(CheckpointFailed(self.run, failed)))
+
+    def savepoint_written(self, report: SavepointReport) -> None:
+        """A savepoint is complete."""
+        with self._lock:
+            self._savepoints.append(report)
+            self._totals = evolve(self._totals, savepoints=self._totals.savepoints + 1)
+        self.listeners.tell(lambda listener: listener.savepoint_written(SavepointWritten(self.run, report)))
+
+    def progress(self, progress: Progress) -> None:
+        """A restore, a migration or a savepoint goes on."""
+        self.listeners.progress(progress)
+
+    def terminated(self, error: BaseException | None) -> None:
+        """The run is over; only the first call counts."""
+        try:
+            last = self._live_now()
+        except Exception:
+            # The run ends, perhaps since it could not begin: nothing may come in the place of its own error.
+            _log.warning("the last figures of the run of %s cannot be told", self.run.job_name, exc_info=True)
+            last = self._latest
+        with self._lock:
+            if self._ended_ms is not None:
+                return
+            self._ended_ms, self._error, self._last = self._clock(), error, last
+            # Whoever has the figures of a run that is over need not have the run.
+            self._live = lambda: last
+        self.listeners.tell(lambda listener: listener.terminated(JobTerminated(self.run, error)))
+
+    def figures(self) -> JobFigures:
+        """What the job has done so far, as a copy."""
+        live = self._live_now()
+        newest = None if live.newest is None else self._sizes_of(live.newest)
+        restored = self._restored()
+        with self._lock:
+            return JobFigures(
+                run=self.run,
+                at_ms=self._clock(),
+                ended_ms=self._ended_ms,
+                failure=None if self._error is None else cut(told(self._error), TEXT_CHARACTERS),
+                totals=self._totals,
+                epochs=tuple(self._epochs),
+                failures=tuple(self._failures),
+                savepoints=tuple(self._savepoints),
+                restored=restored,
+                newest_checkpoint=newest,
+                time=dict(live.time),
+                barriers=dict(live.barriers),
+            )
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Writes a report for people: one HTML file with plots and tables, which loads nothing. Raises `OSError`."""
+        write_page(path, job_page(self.figures()))
+
+    def _live_now(self) -> LiveFigures:
+        if self._last is not None:
+            return self._last
+        for _ in range(_READINGS):
+            # Another thread may change a mapping while it is copied, which Python tells so.
+            with suppress(RuntimeError):
+                self._latest = self._live()
+                break
+        return self._latest
+
+    def _tell_of_migrations(self) -> None:
+        for state in self._restored():
+            name = state.operator_uid, state.state_name, state.is_operator_state
+            if state.entries_migrated and name not in self._migrated:
+                self._migrated.add(name)
+                self.listeners.tell(partial(_tell_migrated, event=StateMigrated(self.run, state)))
+
+    def _sizes_of(self, metadata: CheckpointMetadata) -> CheckpointFigures:
+        known = self._figures_of
+        if known is None or known[0] is not metadata:
+            known = self._figures_of = metadata, checkpoint_figures(metadata)
+        return known[1]
+
+    def _restored(self) -> tuple[RestoredStateFigures, ...]:
+        return tuple(
+            RestoredStateFigures(
+                operator_uid=one.operator_uid,
+                state_name=one.state_name,
+                verdict=one.verdict.kind.label,
+                findings=tuple(map(str, one.verdict.findings)),
+                entries_migrated=one.entries_migrated,
+                duration_s=one.duration_s,
+                is_operator_state=one.is_operator_state,
+            )
+            for one in self.restore_report()
+        )
+
+
+def _largest_lag(time: Mapping[str, TimeMetrics]) -> int | None:
+    lags: Iterable[int] = (one.lag_ms for one in time.values() if one.lag_ms is not None)
+    return max(lags, default=None)
+
+
+def _tell_migrated(listener: JobListener, event: StateMigrated) -> None:
+    listener.migrated(event)

@@ -1,0 +1,58 @@
+"""Listeners for who only wants to know how far things are: a function that is called, and the lines in the log.
+
+Every job has the lines: that its state is to be migrated stands in the log before the first entry is, and how far that
+is every few seconds, on the level INFO of the logger ``statebackend.savepoint.progress_display``. For bars on a
+terminal:
+
+    environment.add_listener(ProgressTo(shown_progress()))
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from snapshots.compatibility import CompatibilityKind
+from snapshots.loggers import logger_of
+from statebackend.savepoint.progress_display import LINES_EVERY_S, ProgressLines
+from statebackend.state.progress import Progress, ProgressListener
+from statebackend.streaming.observing.job_events import JobListener, StateRestored
+
+__all__ = ["LoggedProgress", "ProgressTo"]
+
+_log = logger_of("statebackend.savepoint.progress_display")
+
+_MIGRATED: Final = CompatibilityKind.AFTER_MIGRATION.label
+
+
+class ProgressTo(JobListener):
+    """Tells a function of all progress, such as that of `savepoints.shown_progress`."""
+
+    def __init__(self, listener: ProgressListener) -> None:
+        self._listener = listener
+
+    def progress(self, progress: Progress) -> None:
+        """See the class."""
+        self._listener(progress)
+
+
+class LoggedProgress(JobListener):
+    """Writes lines; see the module. Each job has its own: what one has told of, or not ended, is nothing to others."""
+
+    def __init__(self) -> None:
+        self._lines = ProgressLines(_log.info, time.monotonic, LINES_EVERY_S)
+
+    def restored(self, event: StateRestored) -> None:
+        """Says which states are migrated."""
+        for one in event.states:
+            if one.verdict == _MIGRATED:
+                _log.info(
+                    "job %r: state %r of operator %r is migrated to its new schema",
+                    event.run.job_name,
+                    one.state_name,
+                    one.operator_uid,
+                )
+
+    def progress(self, progress: Progress) -> None:
+        """See the module."""
+        self._lines(progress)

@@ -1,0 +1,204 @@
+"""Whole batches of records into windows with fixed places in time, with few calls for each record.
+
+Between two watermarks no window of event time is over that was not at the first of them. So the records of a batch that
+belong into open windows can be put together by window and key before state is looked at: what a window of a key holds
+is read once and written once, whatever the batch has for it, and its timer is registered if it held nothing. Nothing
+of that can be seen: such a window emits nothing before its timer, and each has its records in their order.
+
+That holds if the windows fire by `EventTimeTrigger` and hold no timestamps. Records of windows behind the watermark go
+the long way, one by one, in their turn.
+
+A batch that comes in columns, counted by key and tumbling window without making objects of its records.
+
+Arrow groups the columns of the keys and the starts of the windows. That is what Python does with the objects where two
+values are one key exactly if their bytes are the same: whole numbers, texts, days and the like. Of others (two zeros of
+a binary64, NaN) nothing is promised here, and times near the ends of their range are left to Python's numbers too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebackend.state.key_context import KeySetter
+from statebackend.streaming.operators.operator import BatchPlaces, InputBatch, ObjectBatch
+from statebackend.streaming.operators.window_state import WindowState
+from statebackend.streaming.rows.row_reader import column_values, keys_of_columns
+from statebackend.streaming.time.internal_timer_service import InternalTimerService
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, clamped
+from statebackend.streaming.windows.assigners import AlignedWindows
+
+__all__ = ["AlignedBatches", "WindowCounts", "can_be_counted", "counts_by_start", "starts_of"]
+
+
+WindowCounts = tuple[int, Sequence[Any], Sequence[int], Sequence[int]]
+"""The start of a window; keys, their key groups, and how many records each has in it."""
+
+_GROUPED_ALIKE: Final[Sequence[Callable[[pa.DataType], bool]]] = (
+    pa.types.is_integer,
+    pa.types.is_boolean,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+)
+
+_FAR: Final = 1 << 62
+"""Milliseconds beyond which the arithmetic of 64 bits might overflow."""
+
+
+def can_be_counted(places: BatchPlaces) -> bool:
+    """Whether Arrow would find the same keys and windows as Python, and all of the records have a timestamp."""
+    if not all(any(is_type(column.type) for is_type in _GROUPED_ALIKE) for column in places.keys):
+        return False
+    if places.timestamps.null_count:
+        return False
+    bounds: Mapping[str, int] = pc.min_max(places.timestamps).as_py()
+    return bounds["min"] > -_FAR and bounds["max"] < _FAR
+
+
+def starts_of(windows: AlignedWindows, timestamps: pa.Array) -> pa.Array:
+    """The start of the tumbling window of each timestamp, none of which is far from 1970."""
+    from_offset = pc.subtract(timestamps, windows.offset_ms)
+    # The division of whole numbers is towards zero; windows before the offset begin further back.
+    starts = pc.multiply(pc.divide(from_offset, windows.size_ms), windows.size_ms)
+    starts = pc.if_else(pc.greater(starts, from_offset), pc.subtract(starts, windows.size_ms), starts)
+    return pc.add(starts, windows.offset_ms)
+
+
+def counts_by_start(places: BatchPlaces, starts: pa.Array) -> Iterator[WindowCounts]:
+    """The counts of a batch, window after window."""
+    names = [f"key{index}" for index in range(len(places.keys))]
+    columns = [starts, *places.keys, places.key_groups]
+    table = pa.Table.from_arrays(columns, names=["start", *names, "key_group"])
+    for start in pc.unique(starts).to_pylist():
+        of_window = table.filter(pc.equal(table["start"], start)).drop_columns(["start"])
+        counts = of_window.group_by([*names, "key_group"], use_threads=False).aggregate([([], "count_all")])
+        counts = counts.combine_chunks()
+        keys = keys_of_columns([counts.column(name).chunk(0) for name in names])
+        yield (
+            start,
+            keys,
+            column_values(counts.column("key_group").chunk(0)),
+            column_values(counts["count_all"].chunk(0)),
+        )
+
+
+WindowPart = tuple[int, Sequence[Any], Sequence[int], Sequence[Any]]
+"""The start of a window; keys, their key groups, and what each is to get: its records, or their number."""
+
+
+class AlignedBatches:
+    """See the module.
+
+    ``add_closed(element, key, key_group, timestamp_ms, starts, has_open)`` takes a record for those of its windows that
+    are behind the watermark, by their starts; ``has_open`` says whether it was on time for another.
+    """
+
+    def __init__(
+        self,
+        windows: AlignedWindows,
+        state: WindowState,
+        timers: InternalTimerService[Any],
+        lateness_ms: int,
+        add_closed: Callable[[Any, Any, int, Any, list[int], bool], None],
+    ) -> None:
+        self._windows = windows
+        self._state = state
+        self._timers = timers
+        self._lateness_ms = lateness_ms
+        self._add_closed = add_closed
+        self.at: tuple[Any, Sequence[Any]] = (None, ())
+        """The key that is being processed, and behind it the record if it is known, for messages."""
+
+    def process(self, batch: InputBatch, timestamps: Sequence[Any], set_key: KeySetter) -> None:
+        """Takes a batch of which every record has a timestamp."""
+        is_tumbling = self._windows.slide_ms == self._windows.size_ms
+        places = batch.places if is_tumbling and self._state.counts else None
+        if places is not None and can_be_counted(places):
+            self._add_to_windows(self._counted(places), self._state.add_counted, set_key)
+            return
+        by_start = self._tumbled(batch, timestamps) if is_tumbling else self._slid(batch, timestamps)
+        key_group_of = dict(zip(batch.keys, batch.key_groups, strict=True)).__getitem__
+        parts = (
+            (start, list(of_key), list(map(key_group_of, of_key)), list(of_key.values()))
+            for start, of_key in by_start.items()
+        )
+        self._add_to_windows(parts, self._state.add_all, set_key)
+
+    def _add_to_windows(self, parts: Iterable[WindowPart], add: Callable[[Any], bool], set_key: KeySetter) -> None:
+        register = self._timers.register_event_time_timers
+        for start, keys, key_groups, contents in parts:
+            window = self._windows.window(start)
+            self._state.enter(window)
+            self._state.read_ahead(keys, key_groups)
+            opened: list[Any] = []
+            groups_of_opened: list[int] = []
+            for key, key_group, content in zip(keys, key_groups, contents, strict=True):
+                self.at = key, content[-1:] if content.__class__ is list else ()
+                set_key(key, key_group)
+                if add(content):
+                    opened.append(key)
+                    groups_of_opened.append(key_group)
+            fire_ms = window.max_timestamp
+            register(window, fire_ms, opened, groups_of_opened)
+            cleanup_ms = clamped(fire_ms + self._lateness_ms)
+            if cleanup_ms not in (fire_ms, MAX_TIMESTAMP):
+                register(window, cleanup_ms, opened, groups_of_opened)
+
+    def _counted(self, places: BatchPlaces) -> Iterator[WindowPart]:
+        starts = starts_of(self._windows, places.timestamps)
+        is_closed = pc.less_equal(starts, clamped(self._closed_until()))
+        if is_closed.true_count:
+            self._take_closed(places.objects_of(is_closed), starts.filter(is_closed))
+            is_open = pc.invert(is_closed)
+            places, starts = places.only(is_open), starts.filter(is_open)
+        return counts_by_start(places, starts)
+
+    def _take_closed(self, closed: ObjectBatch, starts: pa.Array) -> None:
+        columns = closed.records, closed.keys, closed.key_groups, closed.timestamps or ()
+        for element, key, key_group, time, start in zip(*columns, starts.to_pylist(), strict=True):
+            self.at = key, (element,)
+            self._add_closed(element, key, key_group, time, [start], False)
+
+    def _closed_until(self) -> int:
+        """The start of the last window that is behind the watermark."""
+        watermark = self._timers.current_watermark()
+        return MAX_TIMESTAMP if watermark >= MAX_TIMESTAMP - 1 else watermark + 1 - self._windows.size_ms
+
+    def _tumbled(self, batch: InputBatch, timestamps: Sequence[int]) -> dict[int, dict[Any, list[Any]]]:
+        closed_until = self._closed_until()
+        size, offset = self._windows.size_ms, self._windows.offset_ms
+        by_start: dict[int, dict[Any, list[Any]]] = {}
+        last_start, of_key = None, {}
+        for index, (element, key, time) in enumerate(zip(batch.records, batch.keys, timestamps, strict=True)):
+            start = time - (time - offset) % size
+            if start <= closed_until:
+                self.at = key, (element,)
+                self._add_closed(element, key, batch.key_groups[index], time, [start], False)
+                continue
+            if start != last_start:
+                last_start, of_key = start, by_start.setdefault(start, {})
+            elements = of_key.get(key)
+            if elements is None:
+                of_key[key] = [element]
+            else:
+                elements.append(element)
+        return by_start
+
+    def _slid(self, batch: InputBatch, timestamps: Sequence[int]) -> dict[int, dict[Any, list[Any]]]:
+        closed_until = self._closed_until()
+        by_start: dict[int, dict[Any, list[Any]]] = {}
+        for index, (element, key, time) in enumerate(zip(batch.records, batch.keys, timestamps, strict=True)):
+            starts = self._windows.starts(time)
+            closed = [start for start in starts if start <= closed_until]
+            if closed or not starts:
+                self.at = key, (element,)
+                self._add_closed(element, key, batch.key_groups[index], time, closed, len(closed) < len(starts))
+            for start in starts[: len(starts) - len(closed)]:
+                by_start.setdefault(start, {}).setdefault(key, []).append(element)
+        return by_start

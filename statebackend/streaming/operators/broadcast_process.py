@@ -1,0 +1,380 @@
+"""The operators of functions over a stream and one that is broadcast: keyed, or not.
+
+Input 0 is the stream, input 1 the broadcast one: a batch of it is asked for no key, and while it is processed no key is
+current. Each subtask keeps its own copy of the broadcast state, and takes the same records into it.
+
+The broadcast states of an operator, guarded: only what every subtask does alike may change them.
+
+`GuardedBroadcastStates.may_change` is true while a record of the broadcast stream is processed, and in `open()`.
+Outside of it a change is an error, also by a handle that the function has kept. Views for the other side refuse by
+saying so, not by lacking a method.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from types import GeneratorType
+from typing import Any, Final, Generic, NoReturn, TypeVar
+
+from statebackend.state.errors import StateBackendError, StateRegistrationError
+from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.state.operator_state_descriptors import BroadcastStateDescriptor, OperatorStateDescriptor
+from statebackend.state.state_kind import StateDescriptor
+from statebackend.state.states import BroadcastState, ReadOnlyBroadcastState, State
+from statebackend.streaming.broadcast_functions import (
+    BroadcastContext,
+    BroadcastOnTimerContext,
+    BroadcastProcessDefinition,
+    KeyedBroadcastContext,
+    KeyedBroadcastProcessFunction,
+    KeyedReadOnlyContext,
+    ReadOnlyContext,
+)
+from statebackend.streaming.errors import cited
+from statebackend.streaming.functions import RuntimeContext
+from statebackend.streaming.operators.function_calls import call_failure, call_user, check_results, of_key, of_record
+from statebackend.streaming.operators.keyed_process import ElementMethod, KeyedCallForms, KeyedProcessOperator
+from statebackend.streaming.operators.keyed_timers import NoTimers
+from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator, OrderedOutput
+from statebackend.streaming.operators.subtask_context import DelegatingContext, SubtaskContext
+from typeserializers.scalars.void import VOID_NAMESPACE
+
+__all__ = ["BROADCAST_INPUT", "BroadcastWriteError", "GuardedBroadcastStates", "broadcast_process_operator"]
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class BroadcastWriteError(StateBackendError):
+    """Broadcast state was to be changed where the subtasks do not do the same."""
+
+
+class GuardedBroadcastStates:
+    """See the module; ``register`` registers operator state."""
+
+    def __init__(self, uid: str, register: Callable[[OperatorStateDescriptor], State]) -> None:
+        self.may_change = True
+        """Whether what runs now runs alike in all subtasks."""
+        self._uid = uid
+        self._register = register
+        self._states: dict[str, tuple[BroadcastStateDescriptor[Any, Any], GuardedBroadcastState[Any, Any]]] = {}
+
+    def register(self, descriptor: BroadcastStateDescriptor[K, V]) -> BroadcastState[K, V]:
+        """Registers a state; raises as the backend does."""
+        # The backend refuses a second descriptor of one name.
+        state: Any = self._register(descriptor)
+        known = self._states.get(descriptor.name)
+        if known is None:
+            known = descriptor, GuardedBroadcastState(state, descriptor.name, self)
+            self._states[descriptor.name] = known
+        return known[1]
+
+    def writable(self, descriptor: BroadcastStateDescriptor[K, V]) -> BroadcastState[K, V]:
+        """The state of a descriptor; raises `StateRegistrationError` for one that is not registered."""
+        known = self._states.get(descriptor.name) if isinstance(descriptor, BroadcastStateDescriptor) else None
+        if known is None or (known[0] is not descriptor and known[0] != descriptor):
+            names = ", ".join(map(repr, self._states)) or "none"
+            raise StateRegistrationError(
+                f"get_broadcast_state was given {cited(descriptor, 120)}, and the broadcast states of the operator are "
+                f"{names}: pass it to broadcast(...) too, or register it in open() with "
+                f"context.operator_state.get_broadcast_state"
+            )
+        return known[1]
+
+    def read_only(self, descriptor: BroadcastStateDescriptor[K, V]) -> ReadOnlyBroadcastState[K, V]:
+        """As `writable`, a view that refuses to change it."""
+        return self.writable(descriptor).read_only()
+
+
+class _Readable(Generic[K, V]):
+    """What state and view read alike."""
+
+    __slots__ = ("_guard", "_name", "_state")
+
+    def __init__(self, state: BroadcastState[K, V], name: str, guard: GuardedBroadcastStates) -> None:
+        self._state = state
+        self._name = name
+        self._guard = guard
+
+    def get(self, key: K) -> V | None:
+        return self._state.get(key)
+
+    def contains(self, key: K) -> bool:
+        return self._state.contains(key)
+
+    def items(self) -> Iterator[tuple[K, V | None]]:
+        return self._state.items()
+
+    def is_empty(self) -> bool:
+        return self._state.is_empty()
+
+
+class GuardedBroadcastState(_Readable[K, V], BroadcastState[K, V]):
+    """A broadcast state that is changed only where it may be."""
+
+    __slots__ = ()
+
+    def put(self, key: K, value: V | None) -> None:
+        self._changing().put(key, value)
+
+    def put_all(self, entries: Mapping[K, V | None]) -> None:
+        self._changing().put_all(entries)
+
+    def remove(self, key: K) -> None:
+        self._changing().remove(key)
+
+    def clear(self) -> None:
+        self._changing().clear()
+
+    def read_only(self) -> ReadOnlyBroadcastState[K, V]:
+        return _RefusingView(self._state, self._name, self._guard)
+
+    def _changing(self) -> BroadcastState[K, V]:
+        if not self._guard.may_change:
+            raise write_refused(self._name)
+        return self._state
+
+
+class _RefusingView(_Readable[K, V], ReadOnlyBroadcastState[K, V]):
+    """A state that can only be read, and says so."""
+
+    __slots__ = ()
+
+    def put(self, key: K, value: V | None) -> NoReturn:
+        """Refused."""
+        raise write_refused(self._name)
+
+    def put_all(self, entries: Mapping[K, V | None]) -> NoReturn:
+        """Refused."""
+        raise write_refused(self._name)
+
+    def remove(self, key: K) -> NoReturn:
+        """Refused."""
+        raise write_refused(self._name)
+
+    def clear(self) -> NoReturn:
+        """Refused."""
+        raise write_refused(self._name)
+
+
+def write_refused(name: str) -> BroadcastWriteError:
+    """What is raised where the state of that name must not be changed."""
+    return BroadcastWriteError(
+        f"broadcast state {name!r} can be changed in process_broadcast_element only: what else runs in a subtask "
+        f"is not what runs in the others, so that their copies would differ"
+    )
+
+
+BROADCAST_INPUT: Final = 1
+"""Which input is broadcast."""
+
+
+def broadcast_process_operator(definition: BroadcastProcessDefinition, uid: str) -> Operator:
+    """The operator of such a function."""
+    return (KeyedBroadcastOperator if definition.is_keyed else BroadcastOperator)(definition, uid)
+
+
+class KeyedBroadcastOperator(Operator):
+    """That of a `KeyedBroadcastProcessFunction`: a keyed operator whose other input has no key."""
+
+    def __init__(self, definition: BroadcastProcessDefinition, uid: str) -> None:
+        self._definition = definition
+        self._function: Any = definition.function
+        self._uid = uid
+
+    def open(self, context: SubtaskContext, emitter: Emitter) -> None:
+        self._context = context
+        states = self._states = _opened_states(self._definition, context)
+        forms = KeyedCallForms(
+            _keyed_method,
+            partial(KeyedReadOnlyContext, states=states),
+            partial(BroadcastOnTimerContext, states=states),
+            lambda context: _KeyedOpening(context, states),
+        )
+        self._keyed = KeyedProcessOperator(self._function, self._uid, forms)
+        self._keyed.open(context, emitter)
+        self._states.may_change = False
+        output = self._keyed.output
+        called: KeyedBroadcastContext = KeyedBroadcastContext(
+            context.epoch_id,
+            output.side_outputs_at(lambda: called.timestamp),
+            self._keyed.timers,
+            states,
+            self._apply_to_keyed_state,
+        )
+        self._broadcast = _KeylessCalls(
+            self._function.process_broadcast_element, "process_broadcast_element", self._uid, called, output
+        )
+
+    def process_batch(self, input_index: int, batch: InputBatch) -> None:
+        if input_index != BROADCAST_INPUT:
+            self._keyed.process_batch(input_index, batch)
+            return
+        self._keyed.output.flush()
+        self._context.leave_key()
+        self._states.may_change = True
+        self._broadcast.run(batch)
+        self._states.may_change = False
+
+    def on_watermark(self, timestamp_ms: int) -> None:
+        self._keyed.on_watermark(timestamp_ms)
+
+    def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+        self._keyed.on_event_time_timer(timestamp_ms, key, key_group, namespace)
+
+    def on_processing_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+        self._keyed.on_processing_time_timer(timestamp_ms, key, key_group, namespace)
+
+    def prepare_snapshot(self) -> None:
+        self._keyed.prepare_snapshot()
+
+    def begin_epoch(self, epoch_id: int) -> None:
+        self._keyed.begin_epoch(epoch_id)
+        self._broadcast.begin_epoch(epoch_id)
+
+    def close(self) -> None:
+        call_user(self._uid, "close", self._function.close)
+
+    def _apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], object]) -> None:
+        def apply(key: Any, state: Any) -> None:
+            try:
+                # Of a function that yields, nothing has run yet, and its changes would be lost without a word.
+                if isinstance(function(key, state), GeneratorType):
+                    raise TypeError("it yields, so that it would not run; collect what is to be emitted in a list")
+            except Exception as error:
+                where = f"{of_key(self._uid, key)}, broadcast {of_record(self._broadcast.record)}"
+                raise call_failure(error, where, "the function of apply_to_keyed_state") from error
+
+        # A state that is not registered is refused here.
+        self._context.register(descriptor)
+        self._context.keyed.apply_to_all_keys(VOID_NAMESPACE, VOID_NAMESPACE_SERIALIZER, descriptor, apply)
+
+
+class BroadcastOperator(Operator):
+    """That of a `BroadcastProcessFunction`: neither input has keys."""
+
+    def __init__(self, definition: BroadcastProcessDefinition, uid: str) -> None:
+        self._definition = definition
+        self._function: Any = definition.function
+        self._uid = uid
+
+    def open(self, context: SubtaskContext, emitter: Emitter) -> None:
+        states = self._states = _opened_states(self._definition, context)
+        call_user(self._uid, "open", lambda: self._function.open(_KeylessOpening(context, states)))
+        states.may_change = False
+        self._time = NoTimers(self._uid, type(self._function).__name__, context.clock, context.watermark_ms)
+        self._output = output = OrderedOutput(emitter)
+        read_only: ReadOnlyContext = ReadOnlyContext(
+            context.epoch_id, output.side_outputs_at(lambda: read_only.timestamp), self._time, states
+        )
+        writable: BroadcastContext = BroadcastContext(
+            context.epoch_id, output.side_outputs_at(lambda: writable.timestamp), self._time, states
+        )
+        self._calls = (
+            _KeylessCalls(self._function.process_element, "process_element", self._uid, read_only, output),
+            _KeylessCalls(
+                self._function.process_broadcast_element, "process_broadcast_element", self._uid, writable, output
+            ),
+        )
+
+    def process_batch(self, input_index: int, batch: InputBatch) -> None:
+        self._states.may_change = input_index == BROADCAST_INPUT
+        self._calls[input_index].run(batch)
+
+    def on_watermark(self, timestamp_ms: int) -> None:
+        self._time.watermark_ms = timestamp_ms
+
+    def begin_epoch(self, epoch_id: int) -> None:
+        for calls in self._calls:
+            calls.begin_epoch(epoch_id)
+
+    def close(self) -> None:
+        call_user(self._uid, "close", self._function.close)
+
+
+def _keyed_method(function: KeyedBroadcastProcessFunction[Any, Any, Any, Any], input_index: int) -> ElementMethod:
+    return ElementMethod("process_element", function.process_element)
+
+
+def _opened_states(definition: BroadcastProcessDefinition, context: RuntimeContext) -> GuardedBroadcastStates:
+    states = GuardedBroadcastStates(context.operator_uid, context.register_operator_state)
+    for descriptor in definition.descriptors:
+        states.register(descriptor)
+    return states
+
+
+class _KeyedOpening(DelegatingContext):
+    """What `open()` is given: handles of broadcast state that it keeps are guarded too."""
+
+    def __init__(self, context: RuntimeContext, states: GuardedBroadcastStates) -> None:
+        super().__init__(context)
+        self._states = states
+
+    def register(self, descriptor: StateDescriptor) -> State:
+        return self._context.register(descriptor)
+
+    def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
+        if isinstance(descriptor, BroadcastStateDescriptor):
+            return self._states.register(descriptor)
+        return self._context.register_operator_state(descriptor)
+
+
+class _KeylessOpening(_KeyedOpening):
+    """What `open()` of a function without keys is given."""
+
+    def register(self, descriptor: StateDescriptor) -> NoReturn:
+        raise StateRegistrationError(
+            f"operator {self.operator_uid!r}: a BroadcastProcessFunction has no keyed state, here {descriptor.name!r}: "
+            f"its records have no key; key the stream, and write a KeyedBroadcastProcessFunction"
+        )
+
+
+class _KeylessCalls:
+    """Calls a method for every record of a batch, without a key."""
+
+    def __init__(
+        self,
+        call: Callable[[Any, Any], Iterable[Any] | None],
+        method: str,
+        uid: str,
+        context: ReadOnlyContext | BroadcastContext,
+        output: OrderedOutput,
+    ) -> None:
+        self._call = call
+        self._method = method
+        self._uid = uid
+        self._context = context
+        self._output = output
+        self.record: Any = None
+        """The record that is processed."""
+
+    def begin_epoch(self, epoch_id: int) -> None:
+        """See `Operator`."""
+        self._context.epoch_id = epoch_id
+
+    def run(self, batch: InputBatch) -> None:
+        """Processes a batch; raises `UserFunctionError`, naming the record, for whatever the method raises."""
+        call, context, add = self._call, self._context, self._output.add
+        timestamps = batch.timestamps
+        timed = zip(batch.records, itertools.repeat(None) if timestamps is None else timestamps, strict=False)
+        try:
+            for self.record, context.timestamp in timed:
+                result = call(self.record, context)
+                if result is not None:
+                    if result.__class__ is not GeneratorType:
+                        check_results(result, self._method)
+                    for row in result:
+                        add(None, row, context.timestamp)
+        except Exception as error:
+            # What was emitted before stays emitted.
+            self._output.flush()
+            what = "" if isinstance(context, ReadOnlyContext) else "broadcast "
+            where = f"operator {self._uid!r}, {what}{of_record(self.record)}"
+            raise call_failure(error, where, self._method) from error
+        self._output.flush()
+        # As behind a batch of records with keys: see `record_function`.
+        gc.collect(0)

@@ -1,0 +1,294 @@
+"""The operator of interval joins: each record waits, on its side, until none of its partners can come any more.
+
+    left record at l     partners: right records from l + lower to l + upper     given up at l + max(upper, 0)
+    right record at r    partners: left records from r - upper to r - lower      given up at r + max(-lower, 0)
+
+A record is put into the buffer of its side, and paired with those in the other one that are near enough. When the
+watermark has reached the time at which it is given up, a timer removes it, so that nothing is left behind. What the
+timer removes, its namespace says, so that other bounds may be given to a restored job: what waits then is given up when
+its old timer says so.
+
+A record behind the watermark is late: it goes to the side output for it, or is dropped. A record without a timestamp is
+an error.
+
+What it costs: a record writes one entry and, for the first of its key and time, one timer, whatever waits under the
+key. To find its partners it reads those alone. The first record of a key and side in an epoch has the times of what
+waits on the other side read, in one pass (`join_buffer`). Flink reads all that waits on the other side for every
+record, and writes all records of one time for each of them.
+
+The records of one side of an interval join that wait for partners, by key and timestamp.
+
+Each record is an entry of its own in a map state, under its timestamp and its number among those of that time:
+
+    map  (timestamp in ms, number from 0) -> record
+
+So to add one writes one entry, whatever waits there already, and what waits at one time is removed together. How many
+there are at a time, a few looks at numbers tell: those of one time have no gaps. To find partners the buffer knows, of
+the keys in use, which timestamps there are, in order: a look-up costs a binary search, and reads the records that it
+gives and no others.
+
+The timestamps of a key are read from state at its first look-up, in one pass over what waits under the key, and go on
+being known, as long as no more than `MOST_TIMES` are for all keys together. Beyond that all are forgotten and read
+again where they are needed: a pass per key and batch at most, unless one batch goes to and fro between such keys.
+"""
+
+from __future__ import annotations
+
+import gc
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from types import GeneratorType
+from typing import Any, Final
+
+from attrs import frozen
+
+from statebackend.state.map_state import MapStateDescriptor
+from statebackend.state.states import MapState
+from statebackend.streaming.connected_streams import IntervalJoinDefinition
+from statebackend.streaming.functions import JoinContext
+from statebackend.streaming.operators.element_form import ElementForm, element_form
+from statebackend.streaming.operators.function_calls import (
+    call_failure,
+    call_user,
+    check_results,
+    missing_timestamp,
+    of_key,
+    of_record,
+)
+from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator, OrderedOutput
+from statebackend.streaming.operators.subtask_context import SubtaskContext
+from statebackend.streaming.output_tag import OutputTag
+from statebackend.streaming.time.internal_timer_service import InternalTimerService
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from typeserializers.containers.tuples import TupleSerializer
+from typeserializers.scalars.fixed_width import BooleanSerializer, IntSerializer, LongSerializer
+
+__all__ = ["IntervalJoinOperator", "JoinBuffer"]
+
+
+MOST_TIMES: Final = 200_000
+"""The most timestamps of one side that are known at a time: about 30 MB."""
+
+_WORTH_A_COMPACTION: Final = 64
+
+
+class _Times:
+    """The timestamps of one key: how many records wait at each, and the order.
+
+    A timestamp that is gone stays in the order until many are: they go from the front, each time moving all others.
+    """
+
+    __slots__ = ("counts", "order")
+
+    def __init__(self, times: Iterable[int]) -> None:
+        self.counts: dict[int, int] = Counter(times)
+        self.order: list[int] = sorted(self.counts)
+
+    def add(self, time: int) -> int:
+        """Takes one more record of that time; returns how many there were."""
+        counts = self.counts
+        count = counts.get(time, 0)
+        counts[time] = count + 1
+        if not count:
+            order = self.order
+            at = bisect_left(order, time)
+            if at == len(order) or order[at] != time:
+                order.insert(at, time)
+        return count
+
+    def remove(self, time: int) -> int:
+        """Forgets a time; returns how many records there were."""
+        count = self.counts.pop(time, 0)
+        gone = len(self.order) - len(self.counts)
+        if gone > _WORTH_A_COMPACTION and gone > len(self.counts):
+            self.order = [one for one in self.order if one in self.counts]
+        return count
+
+
+class JoinBuffer:
+    """See the module; ``register`` registers state without namespaces. The key of each call must be current."""
+
+    def __init__(self, name: str, form: ElementForm, register: Callable[[MapStateDescriptor[Any, Any]], Any]) -> None:
+        place: TupleSerializer = TupleSerializer([LongSerializer(), IntSerializer()])
+        self._state: MapState[tuple[int, int], Any] = register(MapStateDescriptor(name, place, form.serializer))
+        self._form = form
+        self._known: dict[Any, _Times] = {}
+        self._held = 0
+
+    def add(self, key: Any, record: Any, time: int) -> None:
+        """Adds a record."""
+        times = self._known.get(key)
+        if times is None:
+            number = self._count_at(time)
+        else:
+            number = times.add(time)
+            self._held += 1
+        self._state.put((time, number), self._form.stored(record))
+
+    def between(self, key: Any, lowest: int, highest: int) -> Iterator[tuple[int, Any]]:
+        """The records from one time to another, both inclusive, each with its time, in order of time and arrival."""
+        times = self._times(key)
+        order, counts, get, given = times.order, times.counts, self._state.get, self._form.given
+        for index in range(bisect_left(order, lowest), len(order)):
+            time = order[index]
+            if time > highest:
+                break
+            for number in range(counts.get(time, 0)):
+                yield time, given(get((time, number)))
+
+    def remove(self, key: Any, time: int) -> None:
+        """Removes the records of a time."""
+        times = self._known.get(key)
+        for number in range(self._count_at(time) if times is None else times.remove(time)):
+            self._state.remove((time, number))
+
+    def _count_at(self, time: int) -> int:
+        """How many records of a time there are, in as many looks as their number has digits in binary, twice."""
+        contains = self._state.contains
+        above = 1
+        while contains((time, above - 1)):
+            above *= 2
+        # There is none of the number `above` - 1, and all below half of that are there.
+        return bisect_left(range(above - 1), True, lo=above // 2, key=lambda number: not contains((time, number)))
+
+    def _times(self, key: Any) -> _Times:
+        times = self._known.get(key)
+        if times is None:
+            if self._held > MOST_TIMES:
+                self._known.clear()
+                self._held = 0
+            times = self._known[key] = _Times(time for (time, _), _ in self._state.items())
+            # A key is worth something, though nothing waits under it.
+            self._held += 1 + len(times.order)
+        return times
+
+
+TIMERS_NAME: Final = "interval-join-timers"
+"""The name of the timer service; a namespace is whether the record is a left one, and its timestamp."""
+
+BUFFER_NAME: Final = "interval-join"
+"""The names of the buffers are this, and the side behind it."""
+
+_SIDES: Final = ("left", "right")
+
+
+@frozen
+class _Side:
+    """One input of the join."""
+
+    name: str
+    is_left: bool
+    buffer: JoinBuffer
+    partners: JoinBuffer
+    lowest_ms: int
+    highest_ms: int
+    """From when to when its partners are, seen from a record."""
+    late_tag: OutputTag[Any] | None
+
+    @property
+    def kept_ms(self) -> int:
+        """How long a record waits."""
+        return max(self.highest_ms, 0)
+
+
+class IntervalJoinOperator(Operator):
+    """See the module."""
+
+    def __init__(self, definition: IntervalJoinDefinition, uid: str) -> None:
+        self._definition = definition
+        self._function = definition.function
+        self._uid = uid
+
+    def open(self, context: SubtaskContext, emitter: Emitter) -> None:
+        definition = self._definition
+        where = f"operator {self._uid!r}"
+        forms = [
+            element_form(given, schema, where, f"the join keeps {side}", f"{side}_type")
+            for side, given, schema in zip(_SIDES, definition.serializers, context.input_schemas, strict=True)
+        ]
+        left, right = (
+            JoinBuffer(f"{BUFFER_NAME}-{side}", form, context.register)
+            for side, form in zip(_SIDES, forms, strict=True)
+        )
+        lower = definition.lower_ms + (not definition.is_lower_inclusive)
+        upper = definition.upper_ms - (not definition.is_upper_inclusive)
+        tags = (definition.late_left_tag, definition.late_right_tag)
+        left_tag, right_tag = (tag if tag in emitter.side_outputs else None for tag in tags)
+        self._sides = (
+            _Side("left", True, left, right, lower, upper, left_tag),
+            _Side("right", False, right, left, -upper, -lower, right_tag),
+        )
+        namespaces: TupleSerializer = TupleSerializer([BooleanSerializer(), LongSerializer()])
+        self._timers: InternalTimerService[Any] = context.internal_timer_service(TIMERS_NAME, namespaces)
+        self._output = output = OrderedOutput(emitter)
+        call_user(self._uid, "open", lambda: self._function.open(context))
+        self._context: JoinContext[Any] = JoinContext(
+            context.epoch_id, output.side_outputs_at(lambda: self._context.timestamp)
+        )
+        self._set_key = context.key_setter()
+
+    def process_batch(self, input_index: int, batch: InputBatch) -> None:
+        side, context = self._sides[input_index], self._context
+        timestamps = batch.timestamps if batch.timestamps is not None else [None] * len(batch.keys)
+        record: Any = None
+        try:
+            for record, context.current_key, key_group, time in zip(
+                batch.records, batch.keys, batch.key_groups, timestamps, strict=True
+            ):
+                self._set_key(context.current_key, key_group)
+                self._process(side, record, time)
+        except Exception as error:
+            # What was emitted before stays emitted.
+            self._output.flush()
+            where = f"{of_key(self._uid, context.current_key)}, {side.name} {of_record(record)}"
+            raise call_failure(error, where, "the join") from error
+        self._output.flush()
+        # As behind every batch: see `record_function`.
+        gc.collect(0)
+
+    def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+        is_left, time = namespace
+        self._sides[0 if is_left else 1].buffer.remove(key, time)
+
+    def begin_epoch(self, epoch_id: int) -> None:
+        self._context.epoch_id = epoch_id
+
+    def close(self) -> None:
+        call_user(self._uid, "close", self._function.close)
+
+    def _process(self, side: _Side, record: Any, time: int | None) -> None:
+        if time is None:
+            where = f"{of_key(self._uid, self._context.current_key)}, {side.name} {of_record(record)}"
+            raise missing_timestamp(where, "an interval join needs one of both", "connect the streams")
+        watermark = self._timers.current_watermark()
+        if time < watermark != MIN_TIMESTAMP:
+            if side.late_tag is None:
+                self.late_records_dropped += 1
+            else:
+                self._output.add(side.late_tag, record, time)
+            return
+        key, context, join = self._context.current_key, self._context, self._join
+        side.buffer.add(key, record, time)
+        for other_time, other in side.partners.between(key, time + side.lowest_ms, time + side.highest_ms):
+            if side.is_left:
+                context.left_timestamp, context.right_timestamp = time, other_time
+                join(record, other)
+            else:
+                context.left_timestamp, context.right_timestamp = other_time, time
+                join(other, record)
+        self._timers.register_event_time_timer((side.is_left, time), min(time + side.kept_ms, MAX_TIMESTAMP))
+
+    def _join(self, left: Any, right: Any) -> None:
+        context, add = self._context, self._output.add
+        try:
+            result = self._function.process_element(left, right, context)
+            if result is None:
+                return
+            if result.__class__ is not GeneratorType:
+                check_results(result, "process_element")
+            for row in result:
+                add(None, row, context.timestamp)
+        except Exception as error:
+            where = f"{of_key(self._uid, context.current_key)}, left {of_record(left)}, right {of_record(right)}"
+            raise call_failure(error, where, "process_element") from error

@@ -1,0 +1,769 @@
+"""The operator of a stateful processor: all records of a key in an epoch are one call, as on Spark.
+
+Records come sorted by key, so those of a key are together, be it in several batches: the last key of a batch stays
+open until another key follows, event time moves on, or the epoch ends. What is held is the records of one key. Behind
+the records the timers fire that are due (`processor_timers`).
+
+Records are rows as a processor gets them on Spark: what Arrow makes of a struct is a dict there, and of a map a list of
+pairs. What is emitted is read by name: a column that a row lacks is null, and what is no column is left out.
+
+In event time a record is late if it is not after the watermark of the epoch *before*, which is where Spark draws the
+line; late records are dropped, as there. That watermark is operator state, the same in every subtask.
+
+The schemas of a processor's state, and the values it reads and writes under them.
+
+A value is a tuple of the fields of its schema, which is stored as a record that evolves by the names of the fields. As
+in Spark, a list or a Row is taken by position, a dict by name; what is read is a plain tuple, or a Row where Spark
+gives one. An instant is given out without a zone, in the local time of the process, as everywhere in PySpark's state;
+what is stored has the zone UTC, so that the same instant has the same bytes, and a decimal has the scale of its type.
+
+Timers as a processor sees them, with Spark's order of an epoch: first the records, then the timers that are due.
+
+A runtime calls timers when time has come to them, which is before the records of an epoch. Spark calls a processor for
+its records first, and what it deletes then does not fire. So a timer that is due only waits here (`take`), and fires
+behind the records (`due`):
+
+    registered                        pending -> waiting -> fired
+    registered, already due           -> waiting, if it is registered for a record; pending again, if by a timer,
+                                      which then fires in the next epoch
+    deleted before it fires           forgotten
+
+Which timers a key has is in a map state of the key's, since a processor may list them. That state decides: a timer
+that waits fires only if its key still has it, and once. A timer is listed until the call for it has returned.
+
+Spark's watermark T is the largest timestamp, less the delay: records up to T are late, and timers at T are due. Ours,
+W, is a millisecond less, since a record at T may still come; windows are over at the same records by both. A processor
+sees T = W + 1, and its timer for T is one for T - 1 in the timer service. Those that older versions have stored are in
+the service for T, and fire when it says so.
+
+State as a processor sees it: Spark's handles over ours. Names and meaning of the methods are Spark's.
+
+State with a time-to-live is seen until it expires, which is counted per value, per element of a list and per entry of a
+map from the last write.
+
+What the ``init`` of a processor is given: Spark's ``StatefulProcessorHandle`` over our state.
+
+``init`` runs on the driver too, where states are registered and cannot be used, so that a start knows what a processor
+keeps before anything is touched. Each state is registered under the name that the processor gives it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import compress
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+
+from statebackend.state.list_state import ListStateDescriptor
+from statebackend.state.map_state import MapStateDescriptor
+from statebackend.state.operator_state_descriptors import BroadcastStateDescriptor
+from statebackend.state.states import BroadcastState, ListState, MapState, ValueState
+from statebackend.state.ttl_config import StateTtlConfig
+from statebackend.state.value_state import ValueStateDescriptor
+from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.functions import OperatorStateStore, RuntimeContext
+from statebackend.streaming.operators.function_calls import call_failure, call_user, of_key
+from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator
+from statebackend.streaming.rows.declared_schema import output_schema, place_of_output
+from statebackend.streaming.rows.record_serializer import stored_records
+from statebackend.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    InitialState,
+    StatefulProcessorFunction,
+    TimeMode,
+    TimerValues,
+)
+from statebackend.streaming.time.internal_timer_service import InternalTimerService
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, clamped
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.fixed_width import BooleanSerializer, LongSerializer
+from typeserializers.scalars.strings import StringSerializer
+from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
+
+__all__ = [
+    "RESERVED_PREFIX",
+    "ProcessorHandle",
+    "ProcessorListState",
+    "ProcessorMapState",
+    "ProcessorSchema",
+    "ProcessorTimers",
+    "ProcessorValueState",
+    "StatefulProcessorOperator",
+]
+
+
+_SHOWN_CHARACTERS: Final = 200
+
+
+class ProcessorSchema:
+    """One schema, given as DDL or as Spark's ``StructType``; ``where`` begins messages of errors.
+
+    Raises `JobDefinitionError` for a schema that cannot be read, or has a type that no state can hold.
+    """
+
+    __slots__ = (
+        "_before",
+        "_from_instants",
+        "_names",
+        "_to_row",
+        "_to_stored",
+        "_to_values",
+        "serializer",
+        "where",
+    )
+
+    def __init__(self, declared: object, where: str) -> None:
+        arrow = output_schema(declared, where, "a schema").arrow
+        records = stored_records(arrow, where)
+        self.where = where
+        self.serializer: TypeSerializer[Any] = records.serializer
+        """That of what is stored."""
+        self._names = tuple(arrow.names)
+        self._to_stored = records.to_stored
+        self._to_row = records.to_row
+        self._to_values = records.to_values
+        instants = {index: _local for index, one in enumerate(arrow) if _is_instant(one.type)}
+        before: dict[int, Callable[[Any], Any]] = dict.fromkeys(instants, _in_utc)
+        before |= {
+            index: partial(_with_scale, one.type) for index, one in enumerate(arrow) if pa.types.is_decimal(one.type)
+        }
+        self._before: Callable[[Any], Any] | None = partial(_changed, before) if before else None
+        self._from_instants: Callable[[Any], Any] | None = partial(_changed, instants) if instants else None
+
+    def stored(self, value: Any) -> Any:
+        """What is stored of a value; raises `TypeError` or `ValueError` for one that is not of the schema."""
+        if not isinstance(value, tuple):
+            value = self._tuple_of(value)
+        if len(value) != len(self._names):
+            raise ValueError(
+                f"{self.where}: {cited(value, _SHOWN_CHARACTERS)} has {len(value)} values, and the schema has the "
+                f"{len(self._names)} fields {', '.join(self._names)}"
+            )
+        return self._to_stored(value if self._before is None else self._before(value))
+
+    def values(self, stored: Any) -> tuple[Any, ...]:
+        """The tuple of what is stored."""
+        values: tuple[Any, ...] = self._to_values(stored)
+        return values if self._from_instants is None else tuple(self._from_instants(values))
+
+    def row(self, stored: Any) -> Any:
+        """The Row of what is stored."""
+        row = self._to_row(stored)
+        return row if self._from_instants is None else tuple.__new__(type(row), self._from_instants(row))
+
+    def _tuple_of(self, value: Any) -> tuple[Any, ...]:
+        if isinstance(value, list):
+            return tuple(value)
+        if isinstance(value, Mapping):
+            return tuple(value.get(name) for name in self._names)
+        raise TypeError(
+            f"{self.where}: {cited(value, _SHOWN_CHARACTERS)} is no value of state: give a tuple of the fields "
+            f"{', '.join(self._names)}"
+        )
+
+
+def _is_instant(data_type: pa.DataType) -> bool:
+    return pa.types.is_timestamp(data_type) and data_type.tz is not None
+
+
+def _changed(changes: Mapping[int, Callable[[Any], Any]], values: Sequence[Any]) -> list[Any]:
+    changed = list(values)
+    for index, change in changes.items():
+        if changed[index] is not None:
+            changed[index] = change(changed[index])
+    return changed
+
+
+def _with_scale(data_type: pa.Decimal128Type, value: Any) -> Any:
+    """The decimal with the digits of its type behind the point, so that equal ones have the same bytes."""
+    if not isinstance(value, decimal.Decimal) or not value.is_finite():
+        return value
+    context = decimal.Context(prec=data_type.precision, traps=[])
+    # What has more digits than the type becomes no number, and so another one.
+    scaled = value.quantize(decimal.Decimal(1).scaleb(-data_type.scale), context=context)
+    if scaled != value:
+        raise ValueError(f"{value} is no decimal of {data_type.precision} digits, {data_type.scale} behind the point")
+    return scaled
+
+
+def _in_utc(value: datetime.datetime) -> datetime.datetime:
+    return value.astimezone(datetime.timezone.utc)
+
+
+def _local(value: datetime.datetime) -> datetime.datetime:
+    zoned = value.astimezone()
+    local = zoned.replace(tzinfo=None)
+    if not datetime.MINYEAR < local.year < datetime.MAXYEAR:
+        return local
+    # Of an hour that clocks show twice it may be the second.
+    return local if local.astimezone().utcoffset() == zoned.utcoffset() else local.replace(fold=1)
+
+
+_INTEGERS: Final = range(-(1 << 63), 1 << 63)
+
+
+class ProcessorTimers:
+    """The timers of one subtask in one epoch.
+
+    ``service`` is the operator's timer service, ``of_key`` the times of the timers of the current key.
+    """
+
+    def __init__(self, mode: TimeMode, service: InternalTimerService[Any], of_key: MapState[int, bool]) -> None:
+        self._service = service
+        self._of_key = of_key
+        self._waiting: list[tuple[int, Any, int]] = []
+        self._fires = False
+        self._now_ms: Callable[[], int] = service.current_processing_time
+        self._register: Callable[[Any, int], None] = service.register_processing_time_timer
+        self._delete: Callable[[Any, int], None] = service.delete_processing_time_timer
+        self._is_event_time = mode is TimeMode.EVENT_TIME
+        if self._is_event_time:
+            self._now_ms = self._watermark_from_zero
+            self._register = service.register_event_time_timer
+            self._delete = service.delete_event_time_timer
+        self._key: tuple[Any, int] = (None, 0)
+        self._registered_by_timers: set[tuple[Any, int]] = set()
+
+    def set_key(self, key: Any, key_group: int) -> None:
+        """Says which key is current; the state's key is set elsewhere."""
+        self._key = key, key_group
+
+    def current_watermark(self) -> int:
+        """The watermark of the epoch as Spark counts it, in milliseconds; the smallest time before there is one."""
+        watermark_ms = self._service.current_watermark()
+        return watermark_ms if watermark_ms in (MIN_TIMESTAMP, MAX_TIMESTAMP) else watermark_ms + 1
+
+    def values(self) -> TimerValues:
+        """The time of the epoch."""
+        return TimerValues(self._service.current_processing_time(), self._watermark_from_zero())
+
+    def _watermark_from_zero(self) -> int:
+        """The watermark as Spark shows it, which begins at 0."""
+        return max(self.current_watermark(), 0)
+
+    def register(self, timestamp_ms: Any) -> None:
+        """Registers a timer of the current key; one that is there already stays. Raises `TypeError`, `ValueError`."""
+        timestamp_ms = _checked(timestamp_ms)
+        if self._of_key.contains(timestamp_ms):
+            return
+        self._of_key.put(timestamp_ms, True)
+        if timestamp_ms <= self._now_ms() and not self._fires:
+            self._waiting.append((timestamp_ms, *self._key))
+        else:
+            self._register(VOID_NAMESPACE, self._in_service(timestamp_ms))
+            if self._fires:
+                self._registered_by_timers.add((self._key[0], timestamp_ms))
+
+    def delete(self, timestamp_ms: Any) -> None:
+        """Deletes a timer of the current key; one that is not there is no error."""
+        timestamp_ms = _checked(timestamp_ms)
+        if self._of_key.contains(timestamp_ms):
+            self._of_key.remove(timestamp_ms)
+            self._delete(VOID_NAMESPACE, self._in_service(timestamp_ms))
+
+    def listed(self) -> list[int]:
+        """The times of the timers of the current key, in order."""
+        return sorted(self._of_key.keys())
+
+    def take(self, timestamp_ms: int, key: Any, key_group: int) -> None:
+        """Takes a timer that the runtime says is due."""
+        is_before = self._is_event_time and timestamp_ms != MAX_TIMESTAMP
+        self._waiting.append((timestamp_ms + is_before, key, key_group))
+
+    def due(self, set_key: Callable[[Any, int], None]) -> Iterator[tuple[int, Any]]:
+        """The timers that wait, each with its key, in order of time; the key of each is made current by ``set_key``.
+
+        What is registered meanwhile is pending.
+        """
+        waiting, self._waiting = self._waiting, []
+        waiting.sort(key=_time_of)
+        self._fires = True
+        try:
+            for timestamp_ms, key, key_group in waiting:
+                set_key(key, key_group)
+                for time_ms in self._places_of(timestamp_ms, key):
+                    if self._of_key.contains(time_ms):
+                        yield time_ms, key
+                        self._of_key.remove(time_ms)
+        finally:
+            self._fires = False
+            self._registered_by_timers.clear()
+
+    def _in_service(self, timestamp_ms: int) -> int:
+        """Where a timer of this time is in the timer service."""
+        return clamped(timestamp_ms - 1) if self._is_event_time else timestamp_ms
+
+    def _places_of(self, timestamp_ms: int, key: Any) -> tuple[int, ...]:
+        """The times that a waiting timer may have been registered for: an older version's is a millisecond before."""
+        before_ms = timestamp_ms - 1
+        if not self._is_event_time or (key, before_ms) in self._registered_by_timers:
+            return (timestamp_ms,)
+        return before_ms, timestamp_ms
+
+
+def _time_of(timer: tuple[int, Any, int]) -> int:
+    return timer[0]
+
+
+def _checked(timestamp_ms: Any) -> int:
+    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
+        raise TypeError(f"the time of a timer is a whole number of milliseconds, not a {type(timestamp_ms).__name__}")
+    if timestamp_ms not in _INTEGERS:
+        raise ValueError(f"the time of a timer is milliseconds of 64 bits, and {timestamp_ms} is more")
+    return timestamp_ms
+
+
+class ProcessorValueState:
+    """One value."""
+
+    __slots__ = ("_state", "_stored", "_values")
+
+    def __init__(self, state: ValueState[Any], schema: ProcessorSchema) -> None:
+        self._state = state
+        self._stored = schema.stored
+        self._values = schema.values
+
+    def exists(self) -> bool:
+        """Whether there is a value."""
+        return self._state.value() is not None
+
+    def get(self) -> tuple[Any, ...] | None:
+        """The value, None if there is none."""
+        stored = self._state.value()
+        return None if stored is None else self._values(stored)
+
+    def update(self, newValue: Any) -> None:  # noqa: N803
+        """Sets the value."""
+        self._state.update(self._stored(newValue))
+
+    def clear(self) -> None:
+        """Removes the value."""
+        self._state.clear()
+
+
+class ProcessorListState:
+    """A list in the order of appending."""
+
+    __slots__ = ("_schema", "_state")
+
+    def __init__(self, state: ListState[Any], schema: ProcessorSchema) -> None:
+        self._state = state
+        self._schema = schema
+
+    def exists(self) -> bool:
+        """Whether there is an element."""
+        return bool(self._state.get())
+
+    def get(self) -> Iterator[tuple[Any, ...]]:
+        """The elements as they are now."""
+        return map(self._schema.values, self._state.get())
+
+    def put(self, newState: Sequence[Any]) -> None:  # noqa: N803
+        """Replaces the list; raises `ValueError` for an empty one, as Spark does."""
+        self._state.update(self._all_stored(newState, "put"))
+
+    def appendValue(self, newState: Any) -> None:  # noqa: N802, N803
+        """Appends one element."""
+        self._state.add(self._schema.stored(newState))
+
+    def appendList(self, newState: Sequence[Any]) -> None:  # noqa: N802, N803
+        """Appends elements; raises `ValueError` for an empty list, as Spark does."""
+        self._state.add_all(self._all_stored(newState, "appendList"))
+
+    def clear(self) -> None:
+        """Removes the list."""
+        self._state.clear()
+
+    def _all_stored(self, values: Sequence[Any], method: str) -> list[Any]:
+        stored = list(map(self._schema.stored, values))
+        if not stored:
+            raise ValueError(f"{self._schema.where}: {method}() was given an empty list; call clear(), or nothing")
+        return stored
+
+
+class ProcessorMapState:
+    """A map whose entries are read and written one by one; it is gone through in no promised order."""
+
+    __slots__ = ("_key", "_state", "_value")
+
+    def __init__(self, state: MapState[Any, Any], key: ProcessorSchema, value: ProcessorSchema) -> None:
+        self._state = state
+        self._key = key
+        self._value = value
+
+    def exists(self) -> bool:
+        """Whether there is an entry."""
+        return not self._state.is_empty()
+
+    def getValue(self, key: Any) -> Any:  # noqa: N802
+        """The value of an entry as a Row, None if there is none."""
+        stored = self._state.get(self._key.stored(key))
+        return None if stored is None else self._value.row(stored)
+
+    def containsKey(self, key: Any) -> bool:  # noqa: N802
+        """Whether there is an entry."""
+        return self._state.contains(self._key.stored(key))
+
+    def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802
+        """Sets one entry."""
+        self._state.put(self._key.stored(key), self._value.stored(value))
+
+    def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """All entries; they may be changed while iterating."""
+        key, value = self._key.values, self._value.values
+        return ((key(one), value(other)) for one, other in self._state.items())
+
+    def keys(self) -> Iterator[tuple[Any, ...]]:
+        """The keys of all entries."""
+        return map(self._key.values, self._state.keys())
+
+    def values(self) -> Iterator[tuple[Any, ...]]:
+        """The values of all entries."""
+        return map(self._value.values, self._state.values())
+
+    def removeKey(self, key: Any) -> None:  # noqa: N802
+        """Removes one entry; a missing one is no error."""
+        self._state.remove(self._key.stored(key))
+
+    def clear(self) -> None:
+        """Removes all entries."""
+        self._state.clear()
+
+
+RESERVED_PREFIX: Final = "__statebackend_"
+"""What the names of states begin with that the operator keeps beside those of the processor."""
+
+
+class ProcessorHandle:
+    """See the module; names and arguments are Spark's. ``timers`` is None in the time mode "none"."""
+
+    def __init__(
+        self, function: StatefulProcessorFunction, context: RuntimeContext, timers: ProcessorTimers | None
+    ) -> None:
+        self._mode = function.time_mode
+        self._context = context
+        self._timers = timers
+        self._names: set[str] = set()
+        self._is_open = True
+
+    def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ProcessorValueState:  # noqa: N802, N803
+        """Registers a value state."""
+        where, ttl = self._new(stateName, ttlDurationMs)
+        values = ProcessorSchema(schema, where)
+        state: Any = self._context.register(ValueStateDescriptor(stateName, values.serializer, ttl=ttl))
+        return ProcessorValueState(state, values)
+
+    def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ProcessorListState:  # noqa: N802, N803
+        """Registers a list state."""
+        where, ttl = self._new(stateName, ttlDurationMs)
+        elements = ProcessorSchema(schema, where)
+        state: Any = self._context.register(ListStateDescriptor(stateName, elements.serializer, ttl=ttl))
+        return ProcessorListState(state, elements)
+
+    def getMapState(  # noqa: N802
+        self,
+        stateName: str,  # noqa: N803
+        userKeySchema: Any,  # noqa: N803
+        valueSchema: Any,  # noqa: N803
+        ttlDurationMs: int | None = None,  # noqa: N803
+    ) -> ProcessorMapState:
+        """Registers a map state."""
+        where, ttl = self._new(stateName, ttlDurationMs)
+        keys = ProcessorSchema(userKeySchema, f"{where}, key")
+        values = ProcessorSchema(valueSchema, f"{where}, value")
+        state: Any = self._context.register(MapStateDescriptor(stateName, keys.serializer, values.serializer, ttl=ttl))
+        return ProcessorMapState(state, keys, values)
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803
+        """Registers a timer of the current key."""
+        self._known_timers("registerTimer").register(expiryTimestampMs)
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803
+        """Deletes a timer of the current key; one that is not there is no error."""
+        self._known_timers("deleteTimer").delete(expiryTimestampMs)
+
+    def listTimers(self) -> Iterator[int]:  # noqa: N802
+        """The times of the timers of the current key, in order."""
+        return iter(self._known_timers("listTimers").listed())
+
+    def deleteIfExists(self, stateName: str) -> None:  # noqa: N802, N803
+        """Says that the processor keeps no such state any more.
+
+        State that no ``init`` registers is dropped at a start with ``allow_non_restored_state=True``, and refused by
+        any other: so nothing is done here, but for a state that this ``init`` has registered, which is an error.
+        """
+        if stateName in self._names:
+            self._refuse(f"deleteIfExists({stateName!r}) of a state that init() registers; leave out one of both")
+
+    def end_of_init(self) -> None:
+        """From here on no state can be registered."""
+        self._is_open = False
+
+    def _new(self, name: str, ttl_ms: int | None) -> tuple[str, StateTtlConfig | None]:
+        where = f"operator {self._context.operator_uid!r}, state {name!r}"
+        if not self._is_open:
+            raise JobDefinitionError(f"{where}: states are registered in init(), and kept in self")
+        if not isinstance(name, str) or name.startswith(RESERVED_PREFIX):
+            raise JobDefinitionError(f"{where}: the name of a state is text that does not begin with {RESERVED_PREFIX}")
+        if name in self._names:
+            raise JobDefinitionError(f"{where}: init() registers it twice; give one of them another name")
+        if ttl_ms is not None and self._mode is not TimeMode.PROCESSING_TIME:
+            raise JobDefinitionError(
+                f"{where}: a time-to-live needs time_mode='processingTime', and this is {self._mode.value!r}"
+            )
+        self._names.add(name)
+        return where, None if ttl_ms is None else StateTtlConfig(ttl_ms)
+
+    def _known_timers(self, method: str) -> ProcessorTimers:
+        if self._timers is None:
+            self._refuse(f"{method}() in time_mode='none'; timers need 'processingTime' or 'eventTime'")
+        return self._timers
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise JobDefinitionError(f"operator {self._context.operator_uid!r}: {what}")
+
+
+_SHOWN_ROW_CHARACTERS: Final = 200
+
+OF_TRANSFORM_WITH_STATE: Final = "output_schema='name type, ...', the schema of what the processor emits"
+
+TIMERS_STATE: Final = f"{RESERVED_PREFIX}timers_of_key"
+LATE_STATE: Final = f"{RESERVED_PREFIX}watermark_before"
+INITIAL_STATE: Final = f"{RESERVED_PREFIX}initial_state"
+_BEGUN: Final = "begun"
+_WATERMARK: Final = "watermark"
+
+TIMER_SERVICE: Final = f"{RESERVED_PREFIX}timers"
+
+
+class StatefulProcessorOperator(Operator):
+    """See the module."""
+
+    def __init__(self, function: StatefulProcessorFunction, uid: str) -> None:
+        self._function = function
+        self._processor = function.processor
+        self._uid = uid
+        self._timers: ProcessorTimers | None = None
+        self._times: TimerValues | None = TimerValues() if function.time_mode is TimeMode.NONE else None
+        self._set_key: Callable[[Any, int], None] | None = None
+        self._open_key: Any = None
+        self._open_key_group = 0
+        self._open_rows: list[Any] = []
+        self._emitted: list[tuple[Any, ...]] = []
+        declared = output_schema(function.output_schema, place_of_output(uid), OF_TRANSFORM_WITH_STATE)
+        self._names = list(declared.names)
+        self._rows = ProcessorRows()
+        self._lateness: LateRecords | None = None
+        self._begun: BroadcastState[str, bool] | None = None
+
+    def open(self, context: Any, emitter: Emitter) -> None:
+        self._emitter = emitter
+        self._encoder = emitter.encoder(None)
+        self._context = context
+        if self._function.time_mode is not TimeMode.NONE:
+            of_key = context.register(MapStateDescriptor(TIMERS_STATE, LongSerializer(), BooleanSerializer()))
+            service = context.internal_timer_service(TIMER_SERVICE, VoidNamespaceSerializer())
+            self._timers = ProcessorTimers(self._function.time_mode, service, of_key)
+        if self._function.time_mode is TimeMode.EVENT_TIME:
+            self._lateness = LateRecords(context.operator_state)
+        initial = self._function.initial_state
+        if initial is not None:
+            if not hasattr(initial, "batches"):
+                raise JobDefinitionError(f"operator {self._uid!r}: initial_state is a DataFrame, and so needs Spark")
+            descriptor = BroadcastStateDescriptor(INITIAL_STATE, StringSerializer(), BooleanSerializer())
+            self._begun = context.operator_state.get_broadcast_state(descriptor)
+        handle = ProcessorHandle(self._function, context, self._timers)
+        call_user(self._uid, "init", lambda: self._processor.init(handle))
+        handle.end_of_init()
+
+    def process_batch(self, input_index: int, batch: Any) -> None:
+        self._begin()
+        # The time of its records, though it moves on before the last key is over.
+        self._now()
+        keys, key_groups, records = batch.keys, batch.key_groups, self._rows.of(batch)
+        if self._lateness is not None:
+            keys, key_groups, records = self._lateness.without_late(batch.timestamps, keys, key_groups, records)
+        start, count = 0, len(keys)
+        while start < count:
+            key, end = keys[start], start + 1
+            while end < count and keys[end] == key:
+                end += 1
+            if self._open_rows and self._open_key == key:
+                self._open_rows += records[start:end]
+            else:
+                self._end_key()
+                self._open_key, self._open_key_group = key, key_groups[start]
+                self._open_rows = list(records[start:end])
+            start = end
+        self._give_out()
+        gc.collect(0)
+
+    def on_watermark(self, timestamp_ms: int) -> None:
+        if self._function.time_mode is TimeMode.EVENT_TIME:
+            self._end_key()
+            self._times = None
+
+    def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+        self._known_timers().take(timestamp_ms, key, key_group)
+
+    def on_processing_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+        self._known_timers().take(timestamp_ms, key, key_group)
+
+    def prepare_snapshot(self) -> None:
+        self._begin()
+        self._end_key()
+        if self._timers is not None:
+            for timestamp_ms, key in self._timers.due(self._make_current):
+                self._expire(key, ExpiredTimerInfo(timestamp_ms))
+            # Time may go on behind the barrier.
+            self._times = None
+            if self._lateness is not None:
+                self._lateness.watermark_was(self._timers.current_watermark())
+        self._give_out()
+
+    def close(self) -> None:
+        call_user(self._uid, "close", self._processor.close)
+
+    def _begin(self) -> None:
+        """Gives the processor what it begins with, in the first epoch of an operator that is not restored."""
+        if self._begun is None or self._begun.get(_BEGUN):
+            return
+        self._begun.put(_BEGUN, True)
+        if self._context.is_restored:
+            return
+        initial: InitialState = self._function.initial_state
+        for batch in initial.batches(self._context.subtask_index, self._context.parallelism):
+            for row, key, key_group in zip(ProcessorRows().of(batch), batch.keys, batch.key_groups, strict=True):
+                self._make_current(key, key_group)
+                try:
+                    self._processor.handleInitialState(self._key_tuple(key), row, self._now())
+                except Exception as error:
+                    raise self._failure("handleInitialState", key, error) from error
+
+    def _end_key(self) -> None:
+        """Calls the processor for the key that is open."""
+        rows, self._open_rows = self._open_rows, []
+        if rows:
+            key = self._open_key
+            self._make_current(key, self._open_key_group)
+            key_tuple, now = self._key_tuple(key), self._now()
+            self._run("handleInputRows", key, lambda: self._processor.handleInputRows(key_tuple, iter(rows), now))
+
+    def _expire(self, key: Any, info: ExpiredTimerInfo) -> None:
+        key_tuple, now = self._key_tuple(key), self._now()
+        self._run(
+            "handleExpiredTimer",
+            key,
+            lambda: self._processor.handleExpiredTimer(key=key_tuple, timerValues=now, expiredTimerInfo=info),
+        )
+
+    def _run(self, method: str, key: Any, call: Callable[[], Iterable[Any] | None]) -> None:
+        names, emit, encoder = self._names, self._emitted.append, self._encoder
+        try:
+            for row in call() or ():
+                # A Row that is made by keywords has its names in the instance.
+                values = tuple(row) if getattr(row, "__fields__", None) == names else self._by_name(row)
+                emit(values if tuple in encoder.unchanged else encoder.encode(values))
+        except Exception as error:
+            raise self._failure(method, key, error) from error
+
+    def _by_name(self, row: Any) -> tuple[Any, ...]:
+        """The columns of a row that has others, or another order of them."""
+        fields = getattr(row, "__fields__", None)
+        if fields is None:
+            if isinstance(row, tuple) and not hasattr(row, "asDict") and len(row) == len(self._names):
+                return tuple(row)
+            raise TypeError(
+                f"{cited(row, _SHOWN_ROW_CHARACTERS)} was emitted, which is no Row of the columns "
+                f"{', '.join(self._names)}; yield Row(name=value, ...)"
+            )
+        by_name = dict(zip(fields, row, strict=True))
+        return tuple([by_name.get(name) for name in self._names])
+
+    def _give_out(self) -> None:
+        emitted, self._emitted = self._emitted, []
+        self._emitter.emit(None, emitted)
+
+    def _make_current(self, key: Any, key_group: int) -> None:
+        if self._set_key is None:
+            # Made for the states that are registered by now.
+            self._set_key = self._context.key_setter()
+        self._set_key(key, key_group)
+        if self._timers is not None:
+            self._timers.set_key(key, key_group)
+
+    def _now(self) -> TimerValues:
+        if self._times is None:
+            self._times = self._known_timers().values()
+        return self._times
+
+    def _key_tuple(self, key: Any) -> Any:
+        return key if self._function.key_width > 1 else (key,)
+
+    def _known_timers(self) -> ProcessorTimers:
+        assert self._timers is not None, "the time mode is none, and a timer is due"
+        return self._timers
+
+    def _failure(self, method: str, key: Any, error: Exception) -> Exception:
+        return call_failure(error, of_key(self._uid, key), method)
+
+
+class LateRecords:
+    """Which records are late: those that are not after the watermark of the epoch before."""
+
+    def __init__(self, store: OperatorStateStore) -> None:
+        self._state = store.get_broadcast_state(
+            BroadcastStateDescriptor(LATE_STATE, StringSerializer(), LongSerializer())
+        )
+
+    def watermark_was(self, watermark: int) -> None:
+        """Notes the watermark of an epoch that ends."""
+        if self._state.get(_WATERMARK) != watermark:
+            self._state.put(_WATERMARK, watermark)
+
+    def without_late(
+        self, timestamps: Sequence[int | None] | None, *columns: Sequence[Any]
+    ) -> tuple[Sequence[Any], ...]:
+        """The columns without the records that are late."""
+        line = self._state.get(_WATERMARK)
+        if line is None or timestamps is None:
+            return columns
+        in_time = [time is None or time > line for time in timestamps]
+        return columns if all(in_time) else tuple(list(compress(column, in_time)) for column in columns)
+
+
+class ProcessorRows:
+    """The records of batches as a processor gets them; batches of one input have one schema."""
+
+    def __init__(self) -> None:
+        self._nested: list[tuple[int, str]] | None = None
+
+    def of(self, batch: InputBatch) -> Sequence[Any]:
+        """The rows of a batch."""
+        records, columns = batch.records, batch.columns
+        if columns is None or not records:
+            return records
+        if self._nested is None:
+            names = type(records[0]).__fields__
+            self._nested = [
+                (index, name) for index, name in enumerate(names) if _is_other(columns.schema.field(name).type)
+            ]
+        if not self._nested:
+            return records
+        row_class = type(records[0])
+        values = list(zip(*records, strict=True))
+        for index, name in self._nested:
+            values[index] = columns.column(name).to_pylist()
+        return [tuple.__new__(row_class, row) for row in zip(*values, strict=True)]
+
+
+def _is_other(data_type: pa.DataType) -> bool:
+    """Whether Python's values of the type are other ones by Arrow than in Spark's rows."""
+    if pa.types.is_struct(data_type) or pa.types.is_map(data_type):
+        return True
+    return any(_is_other(data_type.field(index).type) for index in range(data_type.num_fields))

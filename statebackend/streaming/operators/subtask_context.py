@@ -1,0 +1,227 @@
+"""The runtime context of a subtask that has state: what a function registers goes to the backends from here.
+
+A runtime context that tells where it runs as another one does, whatever it makes of state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+from snapshots.compatibility import CompatibilityKind
+from statebackend.state.errors import StateRegistrationError
+from statebackend.state.internal_states import InternalState
+from statebackend.state.key_context import KeySetter
+from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
+from statebackend.state.operator_state_descriptors import OperatorStateDescriptor
+from statebackend.state.state_compatibility import judge_state
+from statebackend.state.state_kind import StateDescriptor
+from statebackend.state.state_meta import StateMeta
+from statebackend.state.states import State
+from statebackend.streaming.functions import RuntimeContext
+from statebackend.streaming.operators.planned_states import PlannedState, check_is_as_planned
+from statebackend.streaming.operators.subtask_backends import SubtaskBackends
+from statebackend.streaming.rows.declared_schema import DeclaredSchema
+from statebackend.streaming.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors
+from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+__all__ = ["DelegatingContext", "SubtaskContext"]
+
+
+class DelegatingContext(RuntimeContext):
+    """What it is asked of the subtask, ``context`` answers; which state there is, its subclasses say."""
+
+    def __init__(self, context: RuntimeContext) -> None:
+        self._context = context
+
+    @property
+    def operator_uid(self) -> str:
+        return self._context.operator_uid
+
+    @property
+    def subtask_index(self) -> int:
+        return self._context.subtask_index
+
+    @property
+    def parallelism(self) -> int:
+        return self._context.parallelism
+
+    @property
+    def epoch_id(self) -> int:
+        return self._context.epoch_id
+
+    @property
+    def is_restored(self) -> bool:
+        return self._context.is_restored
+
+
+N = TypeVar("N")
+
+
+class SubtaskContext(RuntimeContext):
+    """The runtime context of a subtask that has state.
+
+    ``planned`` and ``planned_operator_state`` are what `open()` registered on the driver. All subtasks must take over
+    the same restored states in the same epoch, or those of one state would be left under two schemas, which no other
+    parallelism could restore. So a restored state is taken over under another schema only if it is planned, and what is
+    planned must be registered in `open()` of every subtask. (A restored state whose schema stays may be registered at
+    any time. A new one may not: the next start would find stored state that nobody registers, and refuse it.)
+    """
+
+    def __init__(
+        self,
+        backends: SubtaskBackends,
+        operator_uid: str,
+        subtask_index: int,
+        parallelism: int,
+        epoch_id: int,
+        *,
+        is_restored: bool,
+        planned: Mapping[str, PlannedState],
+        planned_operator_state: Mapping[str, PlannedState],
+        input_schemas: Sequence[DeclaredSchema | None] = (None,),
+        watermark_ms: int = MIN_TIMESTAMP,
+    ) -> None:
+        self.input_schemas = tuple(input_schemas)
+        """What is known of the records of each input: the schema that they are rows of."""
+        self.keyed: KeyedStateBackend = backends.keyed
+        """The backend of the subtask's keyed state."""
+        self._backends = backends
+        self._planned = planned
+        self._planned_operator_state = planned_operator_state
+        self._registered: set[str] = set()
+        self._is_restored = is_restored
+        self._operator_uid = operator_uid
+        self._subtask_index = subtask_index
+        self._parallelism = parallelism
+        self._epoch_id = epoch_id
+        self._watermark_ms = watermark_ms
+        self._current = TimerKey()
+        self._timer_services: dict[str, InternalTimerService[Any]] = {}
+
+    @property
+    def operator_uid(self) -> str:
+        return self._operator_uid
+
+    @property
+    def subtask_index(self) -> int:
+        return self._subtask_index
+
+    @property
+    def parallelism(self) -> int:
+        return self._parallelism
+
+    @property
+    def epoch_id(self) -> int:
+        return self._epoch_id
+
+    def begin_epoch(self, epoch_id: int) -> None:
+        """The subtask stays open, and is in another epoch from here on."""
+        self._epoch_id = epoch_id
+        self._is_restored = False
+
+    @property
+    def is_restored(self) -> bool:
+        return self._is_restored
+
+    @property
+    def watermark_ms(self) -> int:
+        """The watermark at which timers begin, in milliseconds; `MIN_TIMESTAMP` for none."""
+        return self._watermark_ms
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """Gives the processing time, in milliseconds since 1970."""
+        return self.keyed.parameters.clock
+
+    def register(
+        self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any] = VOID_NAMESPACE_SERIALIZER
+    ) -> InternalState:
+        """The handle of a keyed state; with a serializer of namespaces, it is that of the namespace it is set to."""
+        name = descriptor.name
+        if name in self._registered:
+            pass
+        elif name in self._planned:
+            check_is_as_planned(self._planned[name], descriptor, self._operator_uid, self._subtask_index)
+        else:
+            self._check_is_stored_alike(descriptor, namespace_serializer)
+        state: InternalState = self.keyed.get_or_create_keyed_state(namespace_serializer, descriptor)
+        self._registered.add(name)
+        return state
+
+    def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
+        name = descriptor.name
+        if name in self._planned_operator_state:
+            planned = self._planned_operator_state[name]
+            check_is_as_planned(planned, descriptor, self._operator_uid, self._subtask_index)
+        elif name not in self._backends.operator_state_names:
+            raise self._not_registered_on_the_driver("operator state", name)
+        return self._backends.register_operator_state(descriptor)
+
+    def internal_timer_service(self, name: str, namespace_serializer: TypeSerializer[N]) -> InternalTimerService[N]:
+        """Timers by key and namespace under a name, which are a part of the keyed state; the same for the same name."""
+        service = self._timer_services.get(name)
+        if service is None:
+            descriptors = timer_queue_descriptors(name, self.keyed.key_serializer, namespace_serializer)
+            event_time, processing_time = (self.keyed.get_priority_queue(one) for one in descriptors)
+            clock = self.keyed.parameters.clock
+            service = InternalTimerService(event_time, processing_time, self._current, clock, self._watermark_ms)
+            self._timer_services[name] = service
+        return service
+
+    @property
+    def timer_services(self) -> Collection[InternalTimerService[Any]]:
+        """The timers of the operator, for whoever moves time on."""
+        return self._timer_services.values()
+
+    def key_setter(self) -> KeySetter:
+        """Makes a key and its key group current, for timers too; to be asked for when all is registered."""
+        set_key, current = self.keyed.key_setter(), self._current
+        if not self._timer_services:
+            return set_key
+
+        def set_key_of_timers(key: Any, key_group: int) -> None:
+            current.key = key
+            current.key_group = key_group
+            set_key(key, key_group)
+
+        return set_key_of_timers
+
+    def leave_key(self) -> None:
+        """Makes no key current: keyed state refuses every access, and timers too, until the next one is."""
+        self.keyed.leave_key()
+        self._current.leave()
+
+    def check_planned_are_registered(self) -> None:
+        """Raises `StateRegistrationError` if `open()` left out a restored state that it registered on the driver."""
+        missing = self._planned.keys() - self._registered if self._is_restored else ()
+        left_out = [state.name for state in self.keyed.current_meta().states if state.name in missing]
+        if left_out:
+            raise StateRegistrationError(
+                f"operator {self._operator_uid!r}: open() registered {', '.join(map(repr, left_out))} on the driver, "
+                f"and does not in subtask {self._subtask_index}; register the same states in every subtask"
+            )
+
+    def _not_registered_on_the_driver(self, what: str, name: str) -> StateRegistrationError:
+        return StateRegistrationError(
+            f"operator {self._operator_uid!r}: {what} {name!r} is new, and open() does not register it on the driver, "
+            f"so that the next start would refuse what is in it; register it in open(), in every subtask and whatever "
+            f"is_restored says"
+        )
+
+    def _check_is_stored_alike(self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any]) -> None:
+        stored = self.keyed.current_meta().state(descriptor.name)
+        if stored is None:
+            raise self._not_registered_on_the_driver("state", descriptor.name)
+        verdict = judge_state(stored, descriptor, namespace_serializer)
+        if verdict.kind is CompatibilityKind.INCOMPATIBLE:
+            # The backend refuses it, and says why.
+            return
+        snapshots = {role: serializer.snapshot_configuration() for role, serializer in verdict.serializers.items()}
+        namespace_snapshot = snapshots.pop("namespace", stored.namespace_snapshot)
+        if not StateMeta.of_one_schema(stored.name, stored.kind, namespace_snapshot, snapshots).has_schema_of(stored):
+            raise StateRegistrationError(
+                f"operator {self._operator_uid!r}: the schema of state {descriptor.name!r} has changed, and its open() "
+                f"does not register it on the driver; register it in open(), so that all subtasks migrate it together"
+            )

@@ -1,0 +1,743 @@
+"""The operator of windows: from records to windows, from windows to what is emitted.
+
+A record is added to each of its windows that is not over, in state under the key and the window. Then the trigger is
+asked; at a timer it is asked again. If it fires, the function is given what the window holds.
+
+A window of event time is given up at its *clean-up time*, its last millisecond plus the allowed lateness: a timer of
+the operator's own clears what it holds, what the trigger keeps, its place among windows that merge, and lets the
+function clear its own. A window of processing time is given up at its last millisecond, and the global one never. A
+record all of whose windows were given up is *late*.
+
+A restored window may have been registered with another lateness: one that is found behind its clean-up time is given up
+then, and whatever fires before registers the timer of today.
+
+What the functions of the user's raise is told with operator, key, and record or window. After it nothing is used any
+more, and the epoch is processed anew from the last snapshot.
+
+The windows of one key that merge, and under which namespace what each holds is.
+
+A *window* grows with every record that prolongs it. What it holds does not move with it: it stays under the window that
+it was first put under, its *state window*. When windows merge, one state window takes in what the others hold. So the
+set maps windows to state windows; in state it is the list of those pairs (Flink's ``merging-window-set``).
+
+The windows of a set neither overlap nor touch. They are kept sorted, so that a record finds those it concerns by two
+binary searches, however many there are.
+
+The windows that merge, of all keys of a subtask: their sets in state, and those in use beside it.
+
+A key has one set (`MergingWindowSet`), in a list state. One record needs all of it, and one record more or less changes
+little of it; so sets in use stay decoded, and go to state before a snapshot, or when there are many.
+
+What triggers and functions over windows are given: time, timers and state of the current key and window.
+
+State per window is registered under a name with a prefix, one for triggers and one for functions, so that neither meets
+the other's, the operator's own, or state per key of the same name. A handle is the same for all windows; whoever gives
+it out sets it to the current one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from types import GeneratorType
+from typing import Any, Final
+
+from attrs import evolve, frozen
+
+from statebackend.state.errors import StateBackendError, StateRegistrationError
+from statebackend.state.internal_states import InternalState, MergingState
+from statebackend.state.key_context import KeySetter
+from statebackend.state.list_state import ListStateDescriptor
+from statebackend.state.operator_state_descriptors import OperatorStateDescriptor
+from statebackend.state.state_kind import StateDescriptor
+from statebackend.state.states import ListState, State
+from statebackend.streaming.errors import StreamJobError, cited
+from statebackend.streaming.functions import RuntimeContext
+from statebackend.streaming.operators.aligned_batches import AlignedBatches
+from statebackend.streaming.operators.element_form import element_form
+from statebackend.streaming.operators.function_calls import (
+    call_failure,
+    call_user,
+    check_results,
+    missing_timestamp,
+    of_key,
+    of_record,
+)
+from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator, OrderedOutput
+from statebackend.streaming.operators.subtask_context import DelegatingContext
+from statebackend.streaming.operators.window_state import FoldError, window_state
+from statebackend.streaming.output_tag import OutputTag
+from statebackend.streaming.time.internal_timer_service import DueTimers, InternalTimerService
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, clamped
+from statebackend.streaming.windows.triggers import EventTimeTrigger, OnMergeContext, Trigger, TriggerResult
+from statebackend.streaming.windows.window_definition import WindowDefinition
+from statebackend.streaming.windows.window_functions import WindowContext, WindowRuntimeContext, WindowStateStore
+from typeserializers.containers.tuples import TupleSerializer
+from typeserializers.times.timers import TimeWindow, TimeWindowSerializer
+
+__all__ = [
+    "FUNCTION_PREFIX",
+    "FunctionContext",
+    "Merge",
+    "MergingWindowSet",
+    "MergingWindows",
+    "OpeningContext",
+    "PartitionedStates",
+    "WindowOperator",
+    "WindowTriggerContext",
+    "WindowsMergeError",
+]
+
+
+_start, _end = attrgetter("start"), attrgetter("end")
+
+
+@frozen
+class Merge:
+    """What adding a window has led to.
+
+    ``window`` is what the added one is a part of now. It took the place of ``merged``; what ``absorbed`` hold belongs
+    under ``state_window`` from here on. Both are empty if nothing had to merge. ``is_new`` says that there was nothing
+    of the window before.
+    """
+
+    window: TimeWindow
+    state_window: TimeWindow
+    merged: Sequence[TimeWindow] = ()
+    absorbed: Sequence[TimeWindow] = ()
+    is_new: bool = False
+
+
+class MergingWindowSet:
+    """See the module; ``pairs`` are windows with their state windows, in any order."""
+
+    def __init__(self, pairs: Iterable[tuple[TimeWindow, TimeWindow]] = ()) -> None:
+        self._state_windows = dict(pairs)
+        self._windows = sorted(self._state_windows)
+        self.has_changed = False
+        """Whether the pairs are others than those it was made of, or were when this was last set."""
+
+    @property
+    def pairs(self) -> list[tuple[TimeWindow, TimeWindow]]:
+        """Windows with their state windows, by time."""
+        return [(window, self._state_windows[window]) for window in self._windows]
+
+    def state_window(self, window: TimeWindow) -> TimeWindow | None:
+        """Under which namespace a window is; None for one that is not in the set."""
+        return self._state_windows.get(window)
+
+    def add(self, window: TimeWindow) -> Merge:
+        """Adds a window, merging it with those that it overlaps or touches."""
+        first = bisect_left(self._windows, window.start, key=_end)
+        behind = bisect_right(self._windows, window.end, key=_start)
+        merged = self._windows[first:behind]
+        if not merged:
+            self._windows.insert(first, window)
+            self._state_windows[window] = window
+            self.has_changed = True
+            return Merge(window, window, is_new=True)
+        whole = TimeWindow(min(merged[0].start, window.start), max(merged[-1].end, window.end))
+        if len(merged) == 1 and merged[0] == whole:
+            return Merge(whole, self._state_windows[whole])
+        state_window, *absorbed = [self._state_windows.pop(part) for part in merged]
+        self._windows[first:behind] = [whole]
+        self._state_windows[whole] = state_window
+        self.has_changed = True
+        return Merge(whole, state_window, merged, absorbed)
+
+    def retire(self, window: TimeWindow) -> None:
+        """Takes a window out; one that is not there is ignored."""
+        if self._state_windows.pop(window, None) is not None:
+            del self._windows[bisect_left(self._windows, window)]
+            self.has_changed = True
+
+
+SETS_NAME: Final = "merging-window-set"
+
+_MOST_SETS: Final = 4096
+"""The most sets in use that are kept when nothing else asks for them to be stored."""
+
+
+class MergingWindows:
+    """See the module; ``register`` registers state without namespaces."""
+
+    def __init__(self, register: Callable[[ListStateDescriptor[Any]], Any]) -> None:
+        pair: TupleSerializer = TupleSerializer((TimeWindowSerializer(), TimeWindowSerializer()))
+        self._state: ListState[Any] = register(ListStateDescriptor(SETS_NAME, pair))
+        self._in_use: dict[Any, tuple[int, MergingWindowSet]] = {}
+
+    def of_key(self, key: Any, key_group: int) -> MergingWindowSet:
+        """The set of a key, which must be current."""
+        known = self._in_use.get(key)
+        if known is None:
+            known = self._in_use[key] = key_group, MergingWindowSet(self._state.get())
+        return known[1]
+
+    def relieve(self, set_key: KeySetter) -> None:
+        """Stores the sets in use if there are many; makes other keys current, as `store`."""
+        if len(self._in_use) > _MOST_SETS:
+            self.store(set_key)
+
+    def store(self, set_key: KeySetter) -> None:
+        """Stores the sets in use, and forgets them."""
+        for key, (key_group, windows) in self._in_use.items():
+            if windows.has_changed:
+                set_key(key, key_group)
+                # An empty list is no state.
+                self._state.update(windows.pairs)
+        self._in_use.clear()
+
+
+TRIGGER_PREFIX: Final = "trigger."
+FUNCTION_PREFIX: Final = "window."
+
+Register = Callable[[StateDescriptor], Any]
+
+
+class WindowsMergeError(StateBackendError):
+    """State per window was asked for where windows merge."""
+
+
+class PartitionedStates:
+    """States with windows as namespaces, by the names that their users gave them."""
+
+    def __init__(self, register: Register, prefix: str, who: str) -> None:
+        self._register = register
+        self._prefix = prefix
+        self._who = who
+        self._states: dict[str, tuple[StateDescriptor, Any]] = {}
+
+    def register(self, descriptor: StateDescriptor) -> Any:
+        """Registers a state; raises `StateRegistrationError` for two of one name."""
+        known = self._states.get(descriptor.name)
+        if known is not None and known[0] != descriptor:
+            raise StateRegistrationError(f"{self._who} registers two states {descriptor.name!r} per window; rename one")
+        if known is None:
+            handle = self._register(evolve(descriptor, name=f"{self._prefix}{descriptor.name}"))
+            self._states[descriptor.name] = known = (descriptor, handle)
+        return known[1]
+
+    def handle(self, descriptor: StateDescriptor) -> Any:
+        """The handle of a state, in whatever window it is; raises `StateRegistrationError` for an unknown one."""
+        known = self._states.get(descriptor.name)
+        if known is None:
+            names = ", ".join(map(repr, self._states)) or "none"
+            raise StateRegistrationError(
+                f"{self._who} asks for the state {descriptor.name!r} per window, and has registered {names}: name it "
+                f"in state_descriptors of a trigger, or register it in open() of a function with context.window_state"
+            )
+        return known[1]
+
+    @property
+    def handles(self) -> Sequence[InternalState]:
+        """All of them."""
+        return [handle for _, handle in self._states.values()]
+
+
+class WindowTriggerContext(OnMergeContext):
+    """One for all keys and windows of a subtask; whoever calls the trigger says which window is current."""
+
+    def __init__(self, trigger: Trigger[Any, Any], timers: InternalTimerService[Any], register: Register) -> None:
+        self.window: Any = None
+        """The current window."""
+        self.merged: Sequence[Any] = ()
+        """The windows that have merged into it, in `Trigger.on_merge`."""
+        self._timers = timers
+        self._states = PartitionedStates(register, TRIGGER_PREFIX, type(trigger).__name__)
+        for descriptor in trigger.state_descriptors:
+            self._states.register(descriptor)
+
+    def current_watermark(self) -> int:
+        return self._timers.current_watermark()
+
+    def current_processing_time(self) -> int:
+        return self._timers.current_processing_time()
+
+    def register_event_time_timer(self, timestamp_ms: int) -> None:
+        self._timers.register_event_time_timer(self.window, timestamp_ms)
+
+    def register_processing_time_timer(self, timestamp_ms: int) -> None:
+        self._timers.register_processing_time_timer(self.window, timestamp_ms)
+
+    def delete_event_time_timer(self, timestamp_ms: int) -> None:
+        self._timers.delete_event_time_timer(self.window, timestamp_ms)
+
+    def delete_processing_time_timer(self, timestamp_ms: int) -> None:
+        self._timers.delete_processing_time_timer(self.window, timestamp_ms)
+
+    def get_partitioned_state(self, descriptor: StateDescriptor) -> Any:
+        handle = self._states.handle(descriptor)
+        handle.set_current_namespace(self.window)
+        return handle
+
+    def merge_partitioned_state(self, descriptor: StateDescriptor) -> None:
+        handle = self._states.handle(descriptor)
+        if not isinstance(handle, MergingState):
+            raise StateRegistrationError(
+                f"the state {descriptor.name!r} of a trigger is a {descriptor.kind.name} state, which cannot be "
+                f"merged; list, reducing and aggregating state can"
+            )
+        handle.merge_namespaces(self.window, self.merged)
+
+
+class _RefusingStates:
+    """State per window where windows merge."""
+
+    def get_state(self, descriptor: StateDescriptor) -> Any:
+        raise WindowsMergeError(
+            f"state per window, here {descriptor.name!r}, is not allowed where windows merge, as sessions do: windows "
+            f"that become one would each have their own; use context.global_state(), or another assigner"
+        )
+
+
+class _RefusedState(State):
+    """What registering state per window gives where windows merge: a function may serve other assigners too."""
+
+    def __init__(self, descriptor: StateDescriptor) -> None:
+        self._descriptor = descriptor
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("_"):
+            return object.__getattribute__(self, name)
+        return _RefusingStates().get_state(self._descriptor)
+
+    def clear(self) -> None:
+        """Refused, as every access."""
+
+
+class _RegisteredStates:
+    """What registers state per window, at once or refusing it at its use."""
+
+    def __init__(self, states: PartitionedStates | None) -> None:
+        self._states = states
+
+    def get_state(self, descriptor: StateDescriptor) -> Any:
+        return _RefusedState(descriptor) if self._states is None else self._states.register(descriptor)
+
+
+class OpeningContext(DelegatingContext, WindowRuntimeContext):
+    """What a function over windows is given in `open()`: the operator's own context, and state per window."""
+
+    def __init__(self, context: RuntimeContext, states: PartitionedStates | None) -> None:
+        super().__init__(context)
+        self._window_state = _RegisteredStates(states)
+        self.registered: dict[str, State] = {}
+        """The handles of state per key."""
+
+    @property
+    def window_state(self) -> WindowStateStore:
+        return self._window_state
+
+    def register(self, descriptor: StateDescriptor) -> State:
+        state = self.registered[descriptor.name] = self._context.register(descriptor)
+        return state
+
+    def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
+        return self._context.register_operator_state(descriptor)
+
+
+class _WindowStates:
+    """State of the current key and window."""
+
+    def __init__(self, states: PartitionedStates, context: FunctionContext) -> None:
+        self._states = states
+        self._context = context
+
+    def get_state(self, descriptor: StateDescriptor) -> Any:
+        handle = self._states.handle(descriptor)
+        handle.set_current_namespace(self._context.window)
+        return handle
+
+
+class _GlobalStates:
+    """State of the current key."""
+
+    def __init__(self, registered: Mapping[str, State], uid: str) -> None:
+        self._registered = registered
+        self._uid = uid
+
+    def get_state(self, descriptor: StateDescriptor) -> Any:
+        state = self._registered.get(descriptor.name)
+        if state is None:
+            raise StateRegistrationError(
+                f"operator {self._uid!r}: the state {descriptor.name!r} is not registered; register it in open()"
+            )
+        return state
+
+
+class FunctionContext(WindowContext[Any]):
+    """One for all keys and windows of a subtask; whoever calls the function enters the window first."""
+
+    def __init__(
+        self,
+        timers: InternalTimerService[Any],
+        output: OrderedOutput,
+        opening: OpeningContext,
+        states: PartitionedStates | None,
+    ) -> None:
+        self.window: Any = None
+        self._timers = timers
+        self._output = output
+        self._handles = () if states is None else tuple(states.handles)
+        self._window_states: WindowStateStore = _RefusingStates() if states is None else _WindowStates(states, self)
+        self._global_states = _GlobalStates(opening.registered, opening.operator_uid)
+
+    def enter(self, window: Any) -> None:
+        """Makes a window current, in all state per window too."""
+        self.window = window
+        for handle in self._handles:
+            handle.set_current_namespace(window)
+
+    def current_watermark(self) -> int:
+        return self._timers.current_watermark()
+
+    def current_processing_time(self) -> int:
+        return self._timers.current_processing_time()
+
+    def window_state(self) -> WindowStateStore:
+        return self._window_states
+
+    def global_state(self) -> WindowStateStore:
+        return self._global_states
+
+    def output(self, tag: OutputTag[Any], value: Any) -> None:
+        if not isinstance(tag, OutputTag):
+            given: object = tag
+            raise TypeError(f"output() takes an OutputTag and a record, and was given {cited(given, 80)}")
+        if tag in self._output.side_outputs:
+            self._output.add(tag, value, self.window.max_timestamp)
+
+
+TIMERS_NAME: Final = "window-timers"
+"""The name of the timer service, as in Flink."""
+
+
+class WindowOperator(Operator):
+    """See the module."""
+
+    def __init__(self, definition: WindowDefinition, uid: str) -> None:
+        self._definition = definition
+        self._uid = uid
+        self._assigner = definition.assigner
+        self._trigger = definition.trigger
+        self._function = definition.window_function
+        self._lateness_ms = definition.allowed_lateness_ms
+        self._is_event_time = definition.assigner.is_event_time
+        self._key: Any = None
+
+    def open(self, context: Any, emitter: Emitter) -> None:
+        definition, serializer = self._definition, self._assigner.window_serializer
+
+        def register(descriptor: StateDescriptor) -> Any:
+            return context.register(descriptor, serializer)
+
+        self._output = OrderedOutput(emitter)
+        tag = definition.late_data_tag
+        self._late_tag = tag if tag is not None and tag in emitter.side_outputs else None
+        self._timers: InternalTimerService[Any] = context.internal_timer_service(TIMERS_NAME, serializer)
+        given = definition.element_serializers
+        schemas = context.input_schemas if given else ()
+        where = f"operator {self._uid!r}"
+        forms = [
+            element_form(serializer, schema, where, "its windows keep", "element_type")
+            for serializer, schema in zip(given, schemas, strict=True)
+        ]
+        self._state = window_state(definition, forms, register)
+        self._merging = MergingWindows(context.register) if self._assigner.merges_windows else None
+        self._trigger_context = WindowTriggerContext(self._trigger, self._timers, register)
+        self._open_function(context, register)
+        self._batches = self._aligned_batches()
+        # Then the one timer of a window fires it and gives it up, and nothing else is there to be taken away.
+        self.fires_together = self._batches is not None and not self._lateness_ms
+        self._set_key = context.key_setter()
+
+    def process_batch(self, input_index: int, batch: InputBatch) -> None:
+        self._state.begin(input_index)
+        self._process_batch(batch)
+        self._output.flush()
+
+    def _process_batch(self, batch: InputBatch) -> None:
+        if self._merging is not None:
+            self._merging.relieve(self._set_key)
+        timestamps = batch.timestamps
+        if self._batches is not None and timestamps is not None and None not in timestamps:
+            try:
+                self._batches.process(batch, timestamps, self._set_key)
+            except Exception as error:
+                key, records = self._batches.at
+                raise self._failure(error, of_key(self._uid, key), *records) from error
+        else:
+            self._process_each(batch)
+
+    def on_watermark(self, timestamp_ms: int) -> None:
+        self._output.flush()
+        if self._merging is not None:
+            self._merging.relieve(self._set_key)
+
+    def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+        self._on_timer(self._trigger.on_event_time, True, timestamp_ms, key, key_group, namespace)
+
+    def on_event_time_timers(self, due: DueTimers) -> None:
+        for (time, window), timers in groupby(due, lambda one: (one[0].timestamp, one[0].namespace)):
+            places = [(timer.key, key_group) for timer, key_group in timers]
+            if time == window.max_timestamp:
+                self._fire_once(window, places)
+                continue
+            for key, key_group in places:
+                self._set_key(key, key_group)
+                self.on_event_time_timer(time, key, key_group, window)
+
+    def on_processing_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+        self._on_timer(self._trigger.on_processing_time, False, timestamp_ms, key, key_group, namespace)
+        # No watermark tells that this was the last one.
+        self._output.flush()
+
+    def prepare_snapshot(self) -> None:
+        if self._merging is not None:
+            self._merging.store(self._set_key)
+        self._output.flush()
+
+    def close(self) -> None:
+        if self._function is not None:
+            call_user(self._uid, "close", self._function.close)
+
+    def _open_function(self, context: Any, register: Callable[[StateDescriptor], Any]) -> None:
+        who = f"operator {self._uid!r}: the function"
+        states = None if self._assigner.merges_windows else PartitionedStates(register, FUNCTION_PREFIX, who)
+        opening = OpeningContext(context, states)
+        function = self._function
+        if function is not None:
+            call_user(self._uid, "open", lambda: function.open(opening))
+        self._function_context = FunctionContext(self._timers, self._output, opening, states)
+
+    def _aligned_batches(self) -> AlignedBatches | None:
+        windows = self._assigner.aligned
+        is_default = type(self._trigger) is EventTimeTrigger and self._definition.evictor is None
+        if windows is None or not self._is_event_time or not is_default:
+            return None
+        return AlignedBatches(windows, self._state, self._timers, self._lateness_ms, self._add_closed)
+
+    def _process_each(self, batch: InputBatch) -> None:
+        timestamps = batch.timestamps if batch.timestamps is not None else [None] * len(batch.keys)
+        element: Any = None
+        try:
+            for element, key, key_group, time in zip(
+                batch.records, batch.keys, batch.key_groups, timestamps, strict=True
+            ):
+                self._key = key
+                self._set_key(key, key_group)
+                self._process_element(element, key_group, time)
+        except Exception as error:
+            raise self._failure(error, of_key(self._uid, self._key), element) from error
+
+    def _process_element(self, element: Any, key_group: int, time: int | None) -> None:
+        if time is None and self._is_event_time:
+            where = f"{of_key(self._uid, self._key)}, {of_record(element)}"
+            raise missing_timestamp(where, "windows of event time need one", "take windows of processing time")
+        assigned = time if self._is_event_time else self._timers.current_processing_time()
+        # Without event time the timestamp of a record says nothing.
+        windows = self._assigner.assign_windows(element, 0 if assigned is None else assigned)
+        if self._merging is not None:
+            is_on_time = self._add_merging(element, key_group, time, windows)
+        else:
+            is_on_time = self._add(element, time, windows)
+        if not is_on_time:
+            self._take_late(element, time)
+
+    def _add_closed(self, element: Any, key: Any, key_group: int, time: int, starts: list[int], has_open: bool) -> None:
+        windows = self._assigner.aligned
+        assert windows is not None
+        self._key = key
+        self._set_key(key, key_group)
+        if not self._add(element, time, [windows.window(start) for start in starts]) and not has_open:
+            self._take_late(element, time)
+
+    def _add(self, element: Any, time: int | None, windows: Iterable[Any]) -> bool:
+        """Adds a record to windows that do not merge; returns whether it was on time for one."""
+        is_on_time = False
+        for window in windows:
+            if self._is_late(window):
+                continue
+            is_on_time = True
+            self._state.enter(window)
+            self._add_to_current(element, time, window)
+        return is_on_time
+
+    def _add_merging(self, element: Any, key_group: int, time: int | None, windows: Iterable[Any]) -> bool:
+        assert self._merging is not None
+        merging = self._merging.of_key(self._key, key_group)
+        is_on_time = False
+        for window in windows:
+            merge = merging.add(window)
+            if merge.merged:
+                self._merge(merge.window, merge.merged, merge.state_window, merge.absorbed)
+            self._state.enter(merge.state_window)
+            if self._is_late(merge.window):
+                if merge.is_new:
+                    merging.retire(merge.window)
+                else:
+                    # It was registered with another lateness, and no timer finds it once it is out of the set.
+                    self._trigger_context.window = merge.window
+                    self._give_up(key_group, merge.window)
+                continue
+            is_on_time = True
+            self._add_to_current(element, time, merge.window)
+        return is_on_time
+
+    def _merge(self, window: Any, merged: Any, state_window: Any, absorbed: Any) -> None:
+        context = self._trigger_context
+        context.window, context.merged = window, merged
+        self._trigger.on_merge(window, context)
+        for part in merged:
+            context.window = part
+            self._trigger.clear(part, context)
+            self._delete_cleanup_timer(part)
+        if absorbed:
+            self._state.merge(state_window, absorbed)
+
+    def _add_to_current(self, element: Any, time: int | None, window: Any) -> None:
+        """Adds a record to the window that the state is in, and does as the trigger says."""
+        self._state.add(element, time)
+        self._trigger_context.window = window
+        self._follow(self._trigger.on_element(element, time, window, self._trigger_context), window)
+        self._register_cleanup_timer(window)
+
+    def _follow(self, result: TriggerResult, window: Any) -> None:
+        if result is TriggerResult.CONTINUE:
+            return
+        if result.__class__ is not TriggerResult:
+            raise TypeError(f"{type(self._trigger).__name__} returned {cited(result, 80)}, which is no TriggerResult")
+        if result.fires:
+            self._function_context.enter(window)
+            self._state.fire(window, self._fire)
+        if result.purges:
+            self._state.clear()
+
+    def _fire(self, elements: list[Any]) -> None:
+        """Gives the function what the window holds, and emits what comes of it."""
+        context, add = self._function_context, self._output.add
+        time = context.window.max_timestamp
+        if self._function is None:
+            for element in elements:
+                add(None, element, time)
+            return
+        result = self._function.process(self._key, context, elements)
+        if result is None:
+            return
+        if result.__class__ is not GeneratorType and result.__class__ is not list:
+            check_results(result, "process")
+        for row in result:
+            add(None, row, time)
+
+    def _on_timer(
+        self,
+        on_time: Callable[[int, Any, Any], TriggerResult],
+        is_event_time: bool,
+        timestamp_ms: int,
+        key: Any,
+        key_group: int,
+        window: Any,
+    ) -> None:
+        self._key = key
+        try:
+            state_window = window
+            if self._merging is not None:
+                state_window = self._merging.of_key(key, key_group).state_window(window)
+                if state_window is None:
+                    # The window has merged or was given up, and its trigger has left a timer behind.
+                    return
+            self._state.enter(state_window)
+            self._trigger_context.window = window
+            self._follow(on_time(timestamp_ms, window, self._trigger_context), window)
+            if is_event_time == self._is_event_time:
+                self._clean_up_if_due(timestamp_ms, key_group, window)
+        except Exception as error:
+            raise self._timer_failure(error, window, timestamp_ms) from error
+
+    def _fire_once(self, window: Any, places: list[tuple[Any, int]]) -> None:
+        """Fires a window of these keys, and gives it up."""
+        state, context, function = self._state, self._function_context, self._function
+        set_key, state_fire, fire, clear = self._set_key, state.fire, self._fire, state.clear
+        try:
+            state.enter(window)
+            context.enter(window)
+            state.read_ahead([key for key, _ in places], [key_group for _, key_group in places])
+            for key, key_group in places:
+                self._key = key
+                set_key(key, key_group)
+                state_fire(window, fire)
+                clear()
+                if function is not None:
+                    function.clear(context)
+        except Exception as error:
+            raise self._timer_failure(error, window, window.max_timestamp) from error
+
+    def _timer_failure(self, error: Exception, window: Any, timestamp_ms: int) -> Exception:
+        return self._failure(error, f"{of_key(self._uid, self._key)}, window {window}, timer at {timestamp_ms}")
+
+    def _clean_up_if_due(self, timestamp_ms: int, key_group: int, window: Any) -> None:
+        cleanup_ms = self._cleanup_time(window)
+        if timestamp_ms < cleanup_ms:
+            if self._lateness_ms:
+                self._register_cleanup_timer(window)
+            return
+        if timestamp_ms > cleanup_ms and self._merging is None and self._state.is_empty:
+            # It was given up before, or purged, and then the trigger may still hold something of it.
+            self._trigger.clear(window, self._trigger_context)
+            return
+        self._give_up(key_group, window)
+
+    def _give_up(self, key_group: int, window: Any) -> None:
+        """Clears all that there is of the current window."""
+        self._state.clear()
+        self._trigger.clear(window, self._trigger_context)
+        if self._function is not None:
+            self._function_context.enter(window)
+            self._function.clear(self._function_context)
+        if self._merging is not None:
+            self._merging.of_key(self._key, key_group).retire(window)
+
+    def _cleanup_time(self, window: Any) -> int:
+        return clamped(window.max_timestamp + self._lateness_ms)
+
+    def _is_late(self, window: Any) -> bool:
+        return self._is_event_time and self._cleanup_time(window) <= self._timers.current_watermark()
+
+    def _register_cleanup_timer(self, window: Any) -> None:
+        cleanup_ms = self._cleanup_time(window)
+        if cleanup_ms == MAX_TIMESTAMP:
+            return
+        if self._is_event_time:
+            self._timers.register_event_time_timer(window, cleanup_ms)
+        else:
+            self._timers.register_processing_time_timer(window, cleanup_ms)
+
+    def _delete_cleanup_timer(self, window: Any) -> None:
+        if self._is_event_time:
+            self._timers.delete_event_time_timer(window, self._cleanup_time(window))
+        else:
+            self._timers.delete_processing_time_timer(window, self._cleanup_time(window))
+
+    def _take_late(self, element: Any, time: int | None) -> None:
+        """Takes a record that no window has; it is late only if its own time is over, and not if it is in a gap."""
+        if time is None or not self._is_event_time or time + self._lateness_ms > self._timers.current_watermark():
+            return
+        if self._late_tag is None:
+            self.late_records_dropped += 1
+        else:
+            self._output.add(self._late_tag, element, time)
+
+    def _failure(self, error: Exception, where: str, *record: Any) -> Exception:
+        # What was emitted before stays emitted.
+        self._output.flush()
+        if isinstance(error, StreamJobError):
+            return error
+        if isinstance(error, FoldError):
+            record = (error.element,)
+            assert isinstance(error.__cause__, Exception)
+            error = error.__cause__
+        return call_failure(
+            error, "".join([where, *(f", {of_record(one)}" for one in record)]), "the windows' functions"
+        )

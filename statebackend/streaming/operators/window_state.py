@@ -1,0 +1,370 @@
+"""What windows hold, as state: one value, one accumulator, or every record.
+
+The namespace of the state is the window; where windows merge, the state window. The name of the state is Flink's,
+whatever it holds. Records are stored by their own serializer, in the form that this needs.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from statebackend.state.folding_states import AggregatingStateDescriptor, ReducingStateDescriptor
+from statebackend.state.internal_states import FoldingState, MergingState
+from statebackend.state.list_state import InternalListState, ListStateDescriptor
+from statebackend.state.state_kind import StateDescriptor
+from statebackend.state.states import AggregateFunction
+from statebackend.streaming.operators.element_form import ElementForm
+from statebackend.streaming.windows.evictors import Evictor, TimestampedValue
+from statebackend.streaming.windows.window_definition import (
+    AggregatedContents,
+    CoGroupedContents,
+    ListedContents,
+    ReducedContents,
+    WindowDefinition,
+)
+from statebackend.streaming.windows.windowed_stream import Count
+from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.containers.tuples import TupleSerializer
+from typeserializers.scalars.fixed_width import LongSerializer
+
+__all__ = ["CONTENTS_NAME", "FoldError", "WindowState", "window_state"]
+
+CONTENTS_NAME: Final = "window-contents"
+
+
+Fire = Callable[[list[Any]], None]
+"""Gives the function of the windows what one holds."""
+
+
+class FoldError(Exception):
+    """What a user's function raised over ``element``, as the cause."""
+
+    def __init__(self, element: Any) -> None:
+        super().__init__(element)
+        self.element = element
+
+
+class WindowState(ABC):
+    """What all windows hold; see the module. The key must be current."""
+
+    def __init__(self, *states: MergingState) -> None:
+        self.enter: Callable[[Any], object] = _for_each([state.set_current_namespace for state in states])
+        """Makes a window current, for this state."""
+        self.read_ahead: Callable[[Sequence[Any], Sequence[int]], object] = _for_each(
+            [state.read_ahead for state in states]
+        )
+        """Says that what the current window holds of these keys, with their key groups, is looked at next."""
+        self.clear: Callable[[], object] = _for_each([state.clear for state in states])
+        """Throws away what the current window holds."""
+        self.merge: Callable[[Any, Sequence[Any]], object] = _for_each([state.merge_namespaces for state in states])
+        """Moves what the others hold to the first."""
+
+    def begin(self, input_index: int) -> None:  # noqa: B027
+        """Says of which input the records are that are added from here on."""
+
+    @abstractmethod
+    def add(self, element: Any, timestamp_ms: int | None) -> None:
+        """Adds a record to the current window."""
+
+    @abstractmethod
+    def add_all(self, elements: Sequence[Any]) -> bool:
+        """Adds records to the current window, one after the other; returns whether it may have held nothing before."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether of the records nothing is kept but how many they are, so that `add_counted` may be told that."""
+        return False
+
+    def add_counted(self, count: int) -> bool:
+        """As `add_all`, of so many records."""
+        raise NotImplementedError(f"{type(self).__name__} holds more than a number")
+
+    @abstractmethod
+    def fire(self, window: Any, fire: Fire) -> None:
+        """Has ``fire`` called with what the current window holds, if it holds anything."""
+
+    @property
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether the current window holds nothing."""
+
+
+def _for_each(calls: Sequence[Callable[..., object]]) -> Callable[..., Any]:
+    """One function for all calls; of one call it is that itself."""
+    if len(calls) == 1:
+        return calls[0]
+
+    def call_each(*arguments: Any) -> None:
+        for call in calls:
+            call(*arguments)
+
+    return call_each
+
+
+class ReducedWindows(WindowState):
+    """One record for each window: what the others were folded into."""
+
+    def __init__(self, state: FoldingState[Any], form: ElementForm, reduce: Callable[[Any, Any], Any]) -> None:
+        super().__init__(state)
+        self._state = state
+        self._form = form
+        self._reduce = reduce
+
+    def add(self, element: Any, timestamp_ms: int | None) -> None:
+        self.add_all((element,))
+
+    def add_all(self, elements: Sequence[Any]) -> bool:
+        held, reduce, record = self._state.get_internal(), self._reduce, self._form.record
+        value = None if held is None else self._form.given(held)
+        element: Any = None
+        try:
+            for element in elements:
+                if value is None:
+                    value = element
+                    continue
+                value = reduce(value, element)
+                if value is None:
+                    raise TypeError("the reduce function returned None; it must return what it has folded")
+                value = record(value)
+        except Exception as error:
+            raise FoldError(element) from error
+        self._state.update_internal(self._form.stored(value))
+        return held is None
+
+    def fire(self, window: Any, fire: Fire) -> None:
+        value = self._state.get_internal()
+        if value is not None:
+            fire([self._form.given(value)])
+
+    @property
+    def is_empty(self) -> bool:
+        return self._state.get_internal() is None
+
+
+class AggregatedWindows(WindowState):
+    """One accumulator for each window."""
+
+    def __init__(self, state: FoldingState[Any], function: AggregateFunction[Any, Any, Any]) -> None:
+        super().__init__(state)
+        self._state = state
+        self._function = function
+
+    def add(self, element: Any, timestamp_ms: int | None) -> None:
+        self.add_all((element,))
+
+    def add_all(self, elements: Sequence[Any]) -> bool:
+        add = self._function.add
+        held = accumulator = self._state.get_internal()
+        element: Any = None
+        try:
+            if accumulator is None:
+                accumulator = self._function.create_accumulator()
+            for element in elements:
+                accumulator = add(element, accumulator)
+                if accumulator is None:
+                    raise TypeError("add() of the aggregate function returned None; it must return the accumulator")
+        except Exception as error:
+            raise FoldError(element) from error
+        self._state.update_internal(accumulator)
+        return held is None
+
+    @property
+    def counts(self) -> bool:
+        return type(self._function) is Count
+
+    def add_counted(self, count: int) -> bool:
+        held = self._state.get_internal()
+        self._state.update_internal(count if held is None else held + count)
+        return held is None
+
+    def fire(self, window: Any, fire: Fire) -> None:
+        accumulator = self._state.get_internal()
+        if accumulator is not None:
+            result = self._function.get_result(accumulator)
+            if result is not None:
+                fire([result])
+
+    @property
+    def is_empty(self) -> bool:
+        return self._state.get_internal() is None
+
+
+class ListedWindows(WindowState):
+    """Every record of each window."""
+
+    def __init__(self, state: InternalListState[Any], form: ElementForm) -> None:
+        super().__init__(state)
+        self._state = state
+        self._form = form
+
+    def add(self, element: Any, timestamp_ms: int | None) -> None:
+        self._state.add(self._form.stored(element))
+
+    def add_all(self, elements: Sequence[Any]) -> bool:
+        self._state.add_all(list(map(self._form.stored, elements)))
+        # Looking would cost as much as the whole list.
+        return True
+
+    def fire(self, window: Any, fire: Fire) -> None:
+        elements = self.elements()
+        if elements:
+            fire(elements)
+
+    def elements(self) -> list[Any]:
+        """What the current window holds."""
+        return list(map(self._form.given, self._state.get()))
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._state.get()
+
+
+class CoGroupedWindows(WindowState):
+    """Every record of two inputs, in a list for each. Fires with both, as one element."""
+
+    def __init__(self, states: Sequence[InternalListState[Any]], forms: Sequence[ElementForm]) -> None:
+        super().__init__(*states)
+        self._sides = [ListedWindows(state, form) for state, form in zip(states, forms, strict=True)]
+        self._current = self._sides[0]
+
+    def begin(self, input_index: int) -> None:
+        self._current = self._sides[input_index]
+
+    def add(self, element: Any, timestamp_ms: int | None) -> None:
+        self._current.add(element, timestamp_ms)
+
+    def add_all(self, elements: Sequence[Any]) -> bool:
+        return self._current.add_all(elements)
+
+    def fire(self, window: Any, fire: Fire) -> None:
+        both = tuple(side.elements() for side in self._sides)
+        if any(both):
+            fire([both])
+
+    @property
+    def is_empty(self) -> bool:
+        return all(side.is_empty for side in self._sides)
+
+
+class EvictingWindows(WindowState):
+    """Every record of each window with its timestamp; some are thrown out at each firing.
+
+    ``folded`` makes of the records that are left what the function is given.
+    """
+
+    def __init__(
+        self,
+        state: InternalListState[Any],
+        form: ElementForm,
+        evictor: Evictor[Any, Any],
+        folded: Callable[[list[Any]], list[Any]],
+    ) -> None:
+        super().__init__(state)
+        self._state = state
+        self._form = form
+        self._evictor = evictor
+        self._folded = folded
+
+    def add(self, element: Any, timestamp_ms: int | None) -> None:
+        self._state.add((self._form.stored(element), timestamp_ms))
+
+    def add_all(self, elements: Sequence[Any]) -> bool:
+        raise NotImplementedError("records of windows with an evictor have timestamps")
+
+    def fire(self, window: Any, fire: Fire) -> None:
+        held = self._state.get()
+        if not held:
+            return
+        given = self._form.given
+        elements: Sequence[TimestampedValue[Any]] = [TimestampedValue(given(value), time) for value, time in held]
+        elements = self._evictor.evict_before(elements, window)
+        fire(self._folded([element.value for element in elements]))
+        elements = self._evictor.evict_after(elements, window)
+        if len(elements) < len(held):
+            stored = self._form.stored
+            self._state.update([(stored(element.value), element.timestamp_ms) for element in elements])
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._state.get()
+
+
+def _reduced(contents: ReducedContents, form: ElementForm, elements: list[Any]) -> list[Any]:
+    """What is given of records that were kept one by one."""
+    if not elements:
+        return []
+    return [functools.reduce(lambda left, right: form.record(contents.function(left, right)), elements)]
+
+
+def _aggregated(contents: AggregatedContents, form: ElementForm, elements: list[Any]) -> list[Any]:
+    function = contents.function
+    accumulator = function.create_accumulator()
+    for element in elements:
+        accumulator = function.add(element, accumulator)
+    result = function.get_result(accumulator)
+    return [] if result is None else [result]
+
+
+def _listed(contents: ListedContents, form: ElementForm, elements: list[Any]) -> list[Any]:
+    return elements
+
+
+_OF_ALL: Final[Mapping[type, Callable[[Any, ElementForm, list[Any]], list[Any]]]] = {
+    ReducedContents: _reduced,
+    AggregatedContents: _aggregated,
+    ListedContents: _listed,
+}
+
+Register = Callable[[StateDescriptor], Any]
+"""Registers a state whose namespaces are the windows, and gives its handle."""
+
+
+def _reduced_windows(contents: ReducedContents, forms: Sequence[ElementForm], register: Register) -> WindowState:
+    [form] = forms
+    reduce, given, record, stored = contents.function, form.given, form.record, form.stored
+
+    def reduce_stored(left: Any, right: Any) -> Any:
+        return stored(record(reduce(given(left), given(right))))
+
+    descriptor = ReducingStateDescriptor(CONTENTS_NAME, reduce_stored, form.serializer)
+    return ReducedWindows(register(descriptor), form, reduce)
+
+
+def _aggregated_windows(contents: AggregatedContents, forms: Sequence[ElementForm], register: Register) -> WindowState:
+    assert contents.accumulator_serializer is not None
+    descriptor = AggregatingStateDescriptor(CONTENTS_NAME, contents.function, contents.accumulator_serializer)
+    return AggregatedWindows(register(descriptor), contents.function)
+
+
+def _co_grouped_windows(contents: CoGroupedContents, forms: Sequence[ElementForm], register: Register) -> WindowState:
+    names = (f"{CONTENTS_NAME}-{side}" for side in ("left", "right"))
+    states = [register(ListStateDescriptor(name, form.serializer)) for name, form in zip(names, forms, strict=True)]
+    return CoGroupedWindows(states, forms)
+
+
+def _listed_windows(contents: ListedContents, forms: Sequence[ElementForm], register: Register) -> WindowState:
+    [form] = forms
+    return ListedWindows(register(ListStateDescriptor(CONTENTS_NAME, form.serializer)), form)
+
+
+_KINDS: Final[Mapping[type, Callable[[Any, Sequence[ElementForm], Register], WindowState]]] = {
+    ReducedContents: _reduced_windows,
+    AggregatedContents: _aggregated_windows,
+    ListedContents: _listed_windows,
+    CoGroupedContents: _co_grouped_windows,
+}
+
+
+def window_state(definition: WindowDefinition, forms: Sequence[ElementForm], register: Register) -> WindowState:
+    """Registers what the windows of an operation hold; ``forms`` are those of the records that are stored, by input."""
+    contents = definition.contents
+    evictor = definition.evictor
+    if evictor is None:
+        return _KINDS[type(contents)](contents, forms, register)
+    [form] = forms
+    timed: TupleSerializer = TupleSerializer((form.serializer, NullableSerializer(LongSerializer())))
+    state = register(ListStateDescriptor(CONTENTS_NAME, timed))
+    return EvictingWindows(state, form, evictor, functools.partial(_OF_ALL[type(contents)], contents, form))

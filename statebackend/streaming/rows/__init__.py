@@ -1,0 +1,1 @@
+"""Records between operators: declared schemas, and rows in and out of Arrow."""

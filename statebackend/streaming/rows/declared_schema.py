@@ -1,0 +1,357 @@
+"""Schemas written as DDL, such as ``"tailnum string, day int"``, read without Spark.
+
+    schema   := column ("," column)*  |  type              a bare type is one column called "value"
+    column   := name [":"] type ["NOT" "NULL"] ["COMMENT" text]
+    name     := letters, digits, _  |  `anything, a backtick doubled`
+    type     := a name of `_SIMPLE`  |  decimal[(p[, s])]
+                |  array<type>  |  map<type, type>  |  struct<column, ...>
+
+The types are those of Spark that have a form in Arrow; the names in a parsed schema are Spark's simple strings, since a
+savepoint must mean the same in every runtime. Instants are in UTC: there is no session whose time zone they could have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from attrs import evolve, field, frozen
+
+from statebackend.streaming.errors import JobDefinitionError, cited
+
+__all__ = [
+    "OF_OUTPUT_TAG",
+    "OF_PROCESS",
+    "Column",
+    "DeclaredSchema",
+    "check_columns",
+    "check_not_reserved",
+    "missing_schema",
+    "output_schema",
+    "parsed_schema",
+    "place_of_output",
+    "unknown_column",
+    "unreadable_schema",
+]
+
+TIME_ZONE: Final = "UTC"
+"""The time zone of instants where there is no session."""
+
+_LARGEST_PRECISION: Final = 38
+
+_TOKEN: Final = re.compile(
+    r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<word>\w+)|(?P<text>'[^']*'|\"[^\"]*\")|(?P<mark>[<>(),:]))"
+)
+
+_SIMPLE: Final[Mapping[str, tuple[str, pa.DataType]]] = {
+    **dict.fromkeys(("boolean",), ("boolean", pa.bool_())),
+    **dict.fromkeys(("tinyint", "byte"), ("tinyint", pa.int8())),
+    **dict.fromkeys(("smallint", "short"), ("smallint", pa.int16())),
+    **dict.fromkeys(("int", "integer"), ("int", pa.int32())),
+    **dict.fromkeys(("bigint", "long"), ("bigint", pa.int64())),
+    **dict.fromkeys(("float", "real"), ("float", pa.float32())),
+    **dict.fromkeys(("double",), ("double", pa.float64())),
+    **dict.fromkeys(("string",), ("string", pa.string())),
+    **dict.fromkeys(("binary",), ("binary", pa.binary())),
+    **dict.fromkeys(("date",), ("date", pa.date32())),
+    **dict.fromkeys(("timestamp", "timestamp_ltz"), ("timestamp", pa.timestamp("us", TIME_ZONE))),
+    **dict.fromkeys(("timestamp_ntz",), ("timestamp_ntz", pa.timestamp("us"))),
+    **dict.fromkeys(("void",), ("void", pa.null())),
+}
+
+
+@frozen
+class Column:
+    """A column or a field of a struct: its type as Spark's simple string and in Arrow, and the fields of a struct."""
+
+    name: str
+    type_name: str
+    arrow_type: pa.DataType = field(eq=False)
+    nullable: bool = True
+    fields: tuple[Column, ...] = ()
+
+    @property
+    def arrow_field(self) -> pa.Field:
+        """The column in Arrow."""
+        return pa.field(self.name, self.arrow_type, self.nullable)
+
+
+@frozen
+class DeclaredSchema:
+    """The columns of a stream."""
+
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def type_names(self) -> Mapping[str, str]:
+        """The types of the columns by their names."""
+        return {column.name: column.type_name for column in self.columns}
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The schema in Arrow, as emitted rows have it: every column may be null."""
+        return pa.schema([column.arrow_field.with_nullable(True) for column in self.columns])
+
+    def type_of(self, name: str) -> str | None:
+        """The type of a column, or of a field of a struct by its path; None if there is none.
+
+        As on Spark, a column of exactly this name comes before the field of a field.
+        """
+        found = _found(self.columns, name)
+        return None if found is None else found.type_name
+
+
+def _found(columns: tuple[Column, ...], name: str) -> Column | None:
+    for column in columns:
+        if column.name == name:
+            return column
+    for column in columns:
+        if name.startswith(f"{column.name}."):
+            return _found(column.fields, name[len(column.name) + 1 :])
+    return None
+
+
+def parsed_schema(ddl: str, where: str) -> DeclaredSchema:
+    """The schema that a DDL string declares; ``where`` begins the message of a `JobDefinitionError`."""
+    try:
+        return DeclaredSchema(_Parser(ddl).schema())
+    except _SyntaxError as error:
+        raise unreadable_schema(ddl, where, error) from None
+
+
+def unreadable_schema(ddl: str, where: str, why: object) -> JobDefinitionError:
+    """What is told of a DDL string that declares no schema; ``where`` begins the message."""
+    return JobDefinitionError(
+        f"{where}: the schema {cited(ddl, 200)} cannot be read: {why}; write it as 'name type, ...' with types such as "
+        f"string, bigint, double, timestamp, decimal(10,2), array<int>, struct<a: int>"
+    )
+
+
+def output_schema(declared: object, where: str, how: str) -> DeclaredSchema:
+    """The schema of what an operator emits, given as DDL or, if it is at hand, as Spark's ``StructType``.
+
+    ``where`` and ``how`` say in a `JobDefinitionError` which output it is, and how its schema is given.
+    """
+    if declared is None:
+        raise missing_schema(where, how)
+    if isinstance(declared, str):
+        return parsed_schema(declared, where)
+    if not hasattr(declared, "fields"):
+        raise JobDefinitionError(f"{where}: schema must be DDL or a StructType, not {type(declared).__name__}")
+    struct: Any = declared
+    check_columns([one.name for one in struct.fields], struct.simpleString(), where)
+    return DeclaredSchema(_column_of("", struct, True, where).fields)
+
+
+def check_columns(names: Sequence[str], schema: str, where: str, *, is_case_sensitive: bool = False) -> None:
+    """Raises `JobDefinitionError` for a schema without columns, or with two of one name, whatever their case."""
+    twice = _doubled(names if is_case_sensitive else map(str.lower, names))
+    if twice is not None:
+        raise unreadable_schema(schema, where, f"two columns are called {twice!r}")
+    if not names:
+        raise unreadable_schema(schema, where, "it is empty")
+
+
+def _doubled(names: Iterable[str]) -> str | None:
+    """A name that is there twice."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
+
+
+def _column_of(name: str, data_type: Any, nullable: bool, where: str) -> Column:
+    """A column of one of Spark's types, told by what it has: its names may be anything."""
+    if hasattr(data_type, "fields"):
+        fields = tuple(_column_of(one.name, one.dataType, one.nullable, where) for one in data_type.fields)
+        return evolve(_struct_column(name, fields), nullable=nullable)
+    if hasattr(data_type, "elementType"):
+        return evolve(_array_column(name, _column_of("element", data_type.elementType, True, where)), nullable=nullable)
+    if hasattr(data_type, "keyType"):
+        key, value = (_column_of("", one, True, where) for one in (data_type.keyType, data_type.valueType))
+        return evolve(_map_column(name, key, value), nullable=nullable)
+    [column] = parsed_schema(data_type.simpleString(), where).columns
+    return evolve(column, name=name, nullable=nullable)
+
+
+def _struct_column(name: str, fields: tuple[Column, ...]) -> Column:
+    shown_fields = ",".join(f"{one.name}:{one.type_name}" for one in fields)
+    return Column(name, f"struct<{shown_fields}>", pa.struct([one.arrow_field for one in fields]), fields=fields)
+
+
+def _array_column(name: str, element: Column) -> Column:
+    return Column(name, f"array<{element.type_name}>", pa.list_(pa.field("element", element.arrow_type)))
+
+
+def _map_column(name: str, key: Column, value: Column) -> Column:
+    arrow_type = pa.map_(key.arrow_type, pa.field("value", value.arrow_type))
+    return Column(name, f"map<{key.type_name},{value.type_name}>", arrow_type)
+
+
+def missing_schema(where: str, how: str) -> JobDefinitionError:
+    """What is told of an output without a schema."""
+    return JobDefinitionError(f"{where}: pass {how}")
+
+
+def place_of_output(operator_uid: str, tag_name: str | None = None) -> str:
+    """What messages about an output of an operator begin with; with a name, it is a side output."""
+    operator = f"operator {operator_uid!r}"
+    return operator if tag_name is None else f"{operator}, side output {tag_name!r}"
+
+
+OF_PROCESS: Final = "schema='name type, ...' beside its uid, the schema of what it emits"
+OF_OUTPUT_TAG: Final = "OutputTag(name, schema='name type, ...'), the schema of its rows"
+"""How the schemas of outputs and side outputs are given."""
+
+
+RESERVED_PREFIX: Final = "__statebackend_"
+"""What the names of columns begin with that a runtime adds to those of the user's."""
+
+
+def check_not_reserved(columns: Iterable[str], operator_uid: str) -> None:
+    """Raises `JobDefinitionError` if the input of an operator has columns with names that are ours."""
+    reserved = [name for name in columns if name.startswith(RESERVED_PREFIX)]
+    if reserved:
+        raise JobDefinitionError(f"operator {operator_uid!r}: the column names {', '.join(reserved)} are reserved")
+
+
+def unknown_column(operator_uid: str, given_to: str, name: str, columns: Iterable[str]) -> JobDefinitionError:
+    """What is told of a column that the input of an operator has not; ``given_to`` is ``key_by`` or ``order_by``."""
+    return JobDefinitionError(
+        f"operator {operator_uid!r}: {given_to} does not fit the operator's input, which has the columns "
+        f"{', '.join(columns)}: there is no column {name!r}"
+    )
+
+
+class _SyntaxError(Exception):
+    """What is wrong, said without the schema, which the caller knows."""
+
+
+class _Parser:
+    """Recursive descent over the tokens."""
+
+    def __init__(self, ddl: str) -> None:
+        self._tokens: list[tuple[str, str]] = []
+        position, end = 0, len(ddl.rstrip())
+        while position < end:
+            match = _TOKEN.match(ddl, position)
+            if match is None:
+                raise _SyntaxError(f"{cited(ddl[position:], 20)} is not expected there")
+            kind = match.lastgroup or ""
+            self._tokens.append((kind, match[kind].replace("``", "`") if kind == "quoted" else match[kind]))
+            position = match.end()
+        self._next = 0
+
+    def schema(self) -> tuple[Column, ...]:
+        """The whole text."""
+        if not self._tokens:
+            raise _SyntaxError("it is empty")
+        is_type = self._tokens[0][0] == "word" and (len(self._tokens) == 1 or self._tokens[1][1] in ("<", "("))
+        if is_type:
+            columns: tuple[Column, ...] = (self._typed("value"),)
+        else:
+            columns = self._columns()
+        if self._next < len(self._tokens):
+            raise _SyntaxError(f"{self._tokens[self._next][1]!r} is not expected there")
+        return columns
+
+    def _columns(self) -> tuple[Column, ...]:
+        columns = [self._column()]
+        while self._takes("mark", ","):
+            columns.append(self._column())
+        twice = _doubled(column.name.lower() for column in columns)
+        if twice is not None:
+            raise _SyntaxError(f"two columns are called {twice!r}")
+        return tuple(columns)
+
+    def _column(self) -> Column:
+        kind, name = self._take("the name of a column")
+        if kind not in ("word", "quoted"):
+            raise _SyntaxError(f"{name!r} is no name of a column")
+        self._takes("mark", ":")
+        column = self._typed(name)
+        nullable = True
+        if self._takes("word", "not"):
+            self._expect("word", "null")
+            nullable = False
+        if self._takes("word", "comment"):
+            self._take("a comment")
+        return Column(name, column.type_name, column.arrow_type, nullable, column.fields)
+
+    def _typed(self, name: str) -> Column:
+        _, word = self._take(f"the type of {name!r}")
+        type_name = word.lower()
+        if type_name in _SIMPLE:
+            return Column(name, *_SIMPLE[type_name])
+        make = self._MAKERS.get(type_name)
+        if make is None:
+            raise _SyntaxError(f"{word!r} is no type that is known here")
+        return make(self, name, type_name)
+
+    def _decimal(self, name: str, type_name: str) -> Column:
+        precision, scale = 10, 0
+        if self._takes("mark", "("):
+            precision = self._number()
+            scale = self._number() if self._takes("mark", ",") else 0
+            self._expect("mark", ")")
+        if not 1 <= precision <= _LARGEST_PRECISION or scale > precision:
+            raise _SyntaxError(f"decimal({precision},{scale}) is no type")
+        return Column(name, f"decimal({precision},{scale})", pa.decimal128(precision, scale))
+
+    def _array(self, name: str, type_name: str) -> Column:
+        self._expect("mark", "<")
+        element = self._typed("element")
+        self._expect("mark", ">")
+        return _array_column(name, element)
+
+    def _map(self, name: str, type_name: str) -> Column:
+        self._expect("mark", "<")
+        key = self._typed("key")
+        self._expect("mark", ",")
+        value = self._typed("value")
+        self._expect("mark", ">")
+        return _map_column(name, key, value)
+
+    def _struct(self, name: str, type_name: str) -> Column:
+        self._expect("mark", "<")
+        fields: tuple[Column, ...] = ()
+        if not self._takes("mark", ">"):
+            fields = self._columns()
+            self._expect("mark", ">")
+        return _struct_column(name, fields)
+
+    def _take(self, expected: str) -> tuple[str, str]:
+        if self._next == len(self._tokens):
+            raise _SyntaxError(f"{expected} is missing at the end")
+        self._next += 1
+        return self._tokens[self._next - 1]
+
+    def _takes(self, kind: str, text: str) -> bool:
+        if self._next == len(self._tokens):
+            return False
+        found_kind, found = self._tokens[self._next]
+        is_there = found_kind == kind and found.lower() == text
+        self._next += is_there
+        return is_there
+
+    def _expect(self, kind: str, text: str) -> None:
+        if not self._takes(kind, text):
+            raise _SyntaxError(f"{text!r} is missing")
+
+    def _number(self) -> int:
+        _, text = self._take("a number")
+        if not (text.isascii() and text.isdecimal()):
+            raise _SyntaxError(f"{text!r} is no number")
+        return int(text)
+
+    _MAKERS: Final[Mapping[str, Callable[[Any, str, str], Column]]] = {
+        **dict.fromkeys(("decimal", "dec", "numeric"), _decimal),
+        "array": _array,
+        "map": _map,
+        "struct": _struct,
+    }

@@ -1,0 +1,111 @@
+"""Copies of records: two functions that have the same record must not see what the other one changes in it.
+
+Most records need no copy, because nothing in them can change: tuples and rows of numbers, texts and the like. A batch
+of those is recognized by the classes that occur in it.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import decimal
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Final
+
+import attrs
+
+from statebackend.streaming.errors import StreamJobError, cited, told
+from typeserializers.records.record_shape import field_names
+
+__all__ = ["IMMUTABLE_TYPES", "copied", "copied_records"]
+
+IMMUTABLE_TYPES: Final[frozenset[type]] = frozenset(
+    {
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        decimal.Decimal,
+        datetime.date,
+        datetime.datetime,
+        datetime.time,
+        datetime.timedelta,
+        uuid.UUID,
+    }
+)
+"""Classes whose instances never change. Instances of a subclass may have attributes that do."""
+
+_SHOWN_CHARACTERS: Final = 200
+
+
+def copied(value: Any) -> Any:
+    """A copy that shares nothing with the value that can change; the value itself if nothing in it can.
+
+    Raises `TypeError` for what cannot be copied.
+    """
+    kind: Any = type(value)
+    if kind in IMMUTABLE_TYPES:
+        return value
+    if issubclass(kind, tuple):
+        if _are_immutable(value):
+            return value
+    elif kind is list:
+        if _are_immutable(value):
+            return value.copy()
+    elif kind is dict:
+        if _are_immutable(value.values()):
+            return value.copy()
+    else:
+        fields = _fields_of_frozen(kind)
+        if fields is not None and _are_immutable(fields(value)):
+            return value
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:
+        raise TypeError(f"it cannot be copied: copy.deepcopy raised {told(error)}") from error
+
+
+def copied_records(records: Sequence[Any], where: str) -> Sequence[Any]:
+    """As `copied`, of each record of a batch; the batch itself if nothing in it can change.
+
+    Raises `StreamJobError`, beginning with ``where``, for a record that cannot be copied.
+    """
+    kinds = set(map(type, records))
+    if kinds <= IMMUTABLE_TYPES:
+        return records
+    if all(issubclass(kind, tuple) for kind in kinds) and _are_immutable(chain.from_iterable(records)):
+        return records
+    made: list[Any] = []
+    try:
+        made.extend(map(copied, records))
+    except TypeError as error:
+        raise StreamJobError(
+            f"{where}, record {cited(records[len(made)], _SHOWN_CHARACTERS)}: {error}. Give records of values that can "
+            f"be copied, or define __deepcopy__ in the class of the record"
+        ) from error
+    return made
+
+
+def _are_immutable(values: Iterable[Any]) -> bool:
+    return IMMUTABLE_TYPES.issuperset(map(type, values))
+
+
+@lru_cache(maxsize=1024)
+def _fields_of_frozen(kind: type) -> Callable[[Any], tuple[Any, ...]] | None:
+    """What reads the fields of a frozen attrs class or dataclass; None for other classes."""
+    if attrs.has(kind):
+        is_frozen = attrs.inspect(kind).is_frozen
+    else:
+        is_frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
+    names = field_names(kind) if is_frozen else None
+    if not names:
+        return None
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda record: (get(record),)

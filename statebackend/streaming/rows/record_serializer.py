@@ -1,0 +1,234 @@
+"""Records as state: from the schema of a stream, a serializer that evolves by the names of its columns.
+
+A row becomes a *stored record*, an object with one attribute per column, and that is written as any record class is
+(`typeserializers.records`): the snapshot has the names of the columns, so state lives on when columns are added, taken
+away, put in another order or widened. Every column may be null, and a column that was added is null in old records.
+
+    number, text, ...   as in Flink               decimal     of any precision and scale
+    array               list of optional values   map         map of optional values
+    struct              a stored record inside    timestamp   the datetime, with its time zone
+
+A name that no attribute can have is written in hexadecimal, as ``column_`` and its bytes in UTF-8: it stays the same
+for the same column.
+"""
+
+from __future__ import annotations
+
+import keyword
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from operator import attrgetter
+from typing import Any, Final
+
+import attrs
+import pyarrow as pa
+from attrs import frozen
+
+from statebackend.streaming.errors import JobDefinitionError
+from statebackend.streaming.rows.row_reader import RecordRow, row_class
+from typeserializers.containers.lists import ListSerializer
+from typeserializers.containers.maps import MapSerializer
+from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.records.record_serializer import AttrsSerializer
+from typeserializers.records.record_shape import RecordField, RecordShape
+from typeserializers.scalars.big_numbers import BigDecSerializer
+from typeserializers.scalars.byte_arrays import BytesSerializer
+from typeserializers.scalars.fixed_width import (
+    BooleanSerializer,
+    ByteSerializer,
+    DoubleSerializer,
+    FloatSerializer,
+    IntSerializer,
+    LongSerializer,
+    ShortSerializer,
+)
+from typeserializers.scalars.strings import StringSerializer
+from typeserializers.scalars.void import VoidSerializer
+from typeserializers.times.python_times import PythonDateSerializer, PythonDateTimeSerializer
+
+__all__ = ["StoredRecords", "stored_records"]
+
+_Change = Callable[[Any], Any]
+
+RECORD_NAME: Final = "Record"
+"""The name of the record in snapshots; that of a struct is the path of its column below it."""
+
+
+@frozen
+class StoredRecords:
+    """The records of a stream as state."""
+
+    serializer: TypeSerializer[Any]
+    """That of stored records."""
+    to_stored: _Change
+    """The stored record of a row, or of any tuple of the columns' values."""
+    to_row: _Change
+    """The row of a stored record."""
+    to_values: _Change
+    """The tuple of the columns' values of a stored record."""
+
+
+def stored_records(schema: pa.Schema, where: str, base: type[tuple[Any, ...]] = RecordRow) -> StoredRecords:
+    """The form of records of that schema; ``base`` is the base of the rows' class.
+
+    Raises `JobDefinitionError`, whose message begins with ``where``, for a type that no state can have.
+    """
+    try:
+        return _stored_records(schema.remove_metadata(), base)
+    except _UnknownTypeError as error:
+        raise JobDefinitionError(f"{where}: {error}; cast it to another type before") from None
+
+
+@lru_cache(maxsize=256)
+def _stored_records(schema: pa.Schema, base: type[tuple[Any, ...]]) -> StoredRecords:
+    return _records(RECORD_NAME, list(schema), base)
+
+
+class _UnknownTypeError(Exception):
+    """Which column it is, and its type."""
+
+
+@frozen
+class _Form:
+    """The values of a column as state; None says that they are what they are in a row."""
+
+    serializer: TypeSerializer[Any]
+    to_stored: _Change | None = None
+    to_row: _Change | None = None
+
+    @property
+    def optional(self) -> TypeSerializer[Any]:
+        """The serializer of values of which some are None."""
+        return NullableSerializer(self.serializer)
+
+
+def _records(name: str, fields: Sequence[pa.Field], base: type[tuple[Any, ...]]) -> StoredRecords:
+    names = tuple(_attribute(field.name) for field in fields)
+    forms = [_form(f"{name}.{field.name}", field.type, base) for field in fields]
+    record_class = attrs.make_class(
+        "StoredRecord", {one: attrs.field(alias=f"a{index}") for index, one in enumerate(names)}, frozen=True
+    )
+    shape = RecordShape(
+        name=name,
+        record_class=record_class,
+        fields=tuple(
+            RecordField(one, form.optional, default=None, argument=f"a{index}")
+            for index, (one, form) in enumerate(zip(names, forms, strict=True))
+        ),
+        is_frozen=True,
+    )
+    made = partial(tuple.__new__, row_class(tuple(field.name for field in fields), base))
+    return StoredRecords(
+        AttrsSerializer.from_shape(shape),
+        _all_changed(lambda values: record_class(*values), [form.to_stored for form in forms], iter),
+        _all_changed(made, [form.to_row for form in forms], _reader(names)),
+        _all_changed(tuple, [form.to_row for form in forms], _reader(names)),
+    )
+
+
+def _all_changed(
+    make: Callable[[Any], Any], changes: Sequence[_Change | None], read: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+    """Makes something of the values that are read of something else, each changed by its change."""
+    if not any(changes):
+        return lambda value: make(read(value))
+    return lambda value: make(
+        [
+            item if change is None or item is None else change(item)
+            for item, change in zip(read(value), changes, strict=True)
+        ]
+    )
+
+
+def _reader(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda record: tuple([getattr(record, name) for name in names])
+
+
+def _attribute(column: str) -> str:
+    is_plain = column.isidentifier() and not keyword.iskeyword(column) and not column.startswith(("__", "column_"))
+    if is_plain and unicodedata.normalize("NFKC", column) == column:
+        return column
+    return f"column_{column.encode('utf-8', 'surrogatepass').hex()}"
+
+
+def _form(path: str, data_type: pa.DataType, base: type[tuple[Any, ...]]) -> _Form:
+    plain = _SCALARS.get(data_type)
+    if plain is not None:
+        return _Form(plain)
+    for applies, make in _FORMS:
+        if applies(data_type):
+            return make(path, data_type, base)
+    raise _UnknownTypeError(f"{path.removeprefix(f'{RECORD_NAME}.')} is a {data_type}, which no state can hold")
+
+
+def _struct_form(path: str, data_type: pa.StructType, base: type[tuple[Any, ...]]) -> _Form:
+    inside = _records(path, list(data_type), base)
+    names = tuple(field.name for field in data_type)
+    return _Form(inside.serializer, partial(_struct_to_stored, names, inside.to_stored), inside.to_row)
+
+
+def _struct_to_stored(names: tuple[str, ...], to_stored: _Change, value: Any) -> Any:
+    """By position, or by name: what Arrow makes of a struct is a mapping."""
+    return to_stored(tuple(map(value.get, names)) if isinstance(value, Mapping) else value)
+
+
+def _list_form(path: str, data_type: pa.ListType, base: type[tuple[Any, ...]]) -> _Form:
+    element = _form(f"{path}[]", data_type.value_type, base)
+    serializer: TypeSerializer[Any] = ListSerializer(element.optional)
+    return _Form(serializer, _each(element.to_stored), _each(element.to_row))
+
+
+def _each(change: _Change | None) -> _Change | None:
+    if change is None:
+        return None
+    return lambda items: [None if item is None else change(item) for item in items]
+
+
+def _map_form(path: str, data_type: pa.MapType, base: type[tuple[Any, ...]]) -> _Form:
+    key = _form(f"{path}{{key}}", data_type.key_type, base)
+    item = _form(f"{path}{{value}}", data_type.item_type, base)
+    serializer: TypeSerializer[Any] = MapSerializer(key.serializer, item.serializer)
+    return _Form(serializer, _each_entry(key.to_stored, item.to_stored), _each_entry(key.to_row, item.to_row))
+
+
+def _each_entry(of_key: _Change | None, of_value: _Change | None) -> _Change | None:
+    if of_key is None and of_value is None:
+        return None
+
+    def change(entries: Any) -> dict[Any, Any]:
+        return {
+            key if of_key is None else of_key(key): value if of_value is None or value is None else of_value(value)
+            for key, value in entries.items()
+        }
+
+    return change
+
+
+_SCALARS: Final[dict[pa.DataType, TypeSerializer[Any]]] = {
+    pa.bool_(): BooleanSerializer(),
+    pa.int8(): ByteSerializer(),
+    pa.int16(): ShortSerializer(),
+    pa.int32(): IntSerializer(),
+    pa.int64(): LongSerializer(),
+    pa.float32(): FloatSerializer(),
+    pa.float64(): DoubleSerializer(),
+    pa.string(): StringSerializer(),
+    pa.large_string(): StringSerializer(),
+    pa.binary(): BytesSerializer(),
+    pa.large_binary(): BytesSerializer(),
+    pa.date32(): PythonDateSerializer(),
+    pa.null(): VoidSerializer(),
+}
+
+_FORMS: Final[list[tuple[Callable[[pa.DataType], bool], Callable[[str, Any, type[tuple[Any, ...]]], _Form]]]] = [
+    (pa.types.is_decimal, lambda path, data_type, base: _Form(BigDecSerializer())),
+    (pa.types.is_timestamp, lambda path, data_type, base: _Form(PythonDateTimeSerializer())),
+    (pa.types.is_struct, _struct_form),
+    (pa.types.is_map, _map_form),
+    (pa.types.is_list, _list_form),
+    (pa.types.is_large_list, _list_form),
+]

@@ -1,0 +1,458 @@
+"""Lists of emitted rows to Arrow record batches: the conversion on the way out of every task.
+
+A row is what users emit:
+
+    a tuple, or a Row without names    the columns in order
+    a Row or namedtuple with names,    the columns by name; no column may be missing, and no other name present
+    a dict, an attrs or dataclass
+    instance
+    any other value                    the value of the column, if the schema has exactly one
+
+With one column, a record (dict, Row, attrs) is the row if its only field has the column's name, else it is the value.
+A list is a value, never a row. Integers are taken for floats and decimals; apart from that a value must be of its
+column's kind, as `createDataFrame(..., verifySchema=True)` asks: Arrow alone would take 1.0 for 1, b"x" for "x" and 5
+for a date, make infinity of what is too large, and 10:00 of 12:00+02:00 in a column without a zone. Scalars of numpy
+are what `tolist` makes of them. A naive datetime in a timestamp column is in the zone of the schema, the session's.
+
+A function may change a row after it has emitted it. So `RowEncoder` makes a row of the schema of what is emitted at
+once, and copies the values of columns that can change. Tuples of numbers, texts and the like are left as they are.
+
+Rows are transposed by one `zip` and each column is converted by one `pyarrow.array`; checks look at the set of the
+classes that occur, not at every value. Only when a column fails are its values tried one by one, to name the row.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from operator import attrgetter
+from typing import Any, Final
+
+import pyarrow as pa
+from attrs import field, frozen
+
+from statebackend.streaming.errors import StreamJobError, cited
+from statebackend.streaming.rows.record_copies import IMMUTABLE_TYPES, copied
+from statebackend.streaming.rows.row_reader import is_row_class, row_class
+from statebackend.streaming.rows.time_zones import time_zone_named
+from typeserializers.records.record_shape import field_names
+from typeserializers.times.calendar_values import plain_datetime, plain_timedelta
+
+__all__ = ["ENCODER_WITHOUT_SCHEMA", "RowEncoder", "RowMismatchError", "RowWriter"]
+
+MAX_BATCH_BYTES: Final = 64 << 20
+"""As Spark's own bound of the batches that it sends to a worker. An Arrow array of text ends at 2 GiB."""
+
+_FIRST_BATCH_ROWS: Final = 1024
+_MAX_BATCH_ROWS: Final = 65_536
+_GROWTH: Final = 4
+
+_SHOWN_CHARACTERS = 300
+
+
+class RowMismatchError(StreamJobError, ValueError):
+    """An emitted row does not fit the schema; the message names the column and shows the value."""
+
+
+@frozen
+class RowEncoder:
+    """What is done to a row when it is emitted: ``encode``, unless its class is one of ``unchanged``.
+
+    The check of the class is left to the caller, because it must cost next to nothing. ``encode`` may add classes.
+    """
+
+    encode: Callable[[Any], Any]
+    unchanged: set[type] = field(factory=set)
+
+
+ENCODER_WITHOUT_SCHEMA: Final = RowEncoder(copied, set(IMMUTABLE_TYPES))
+"""For rows whose schema is not known: they stay what they are, and are copied if they can change."""
+
+
+class RowWriter:
+    """Lists of emitted rows to record batches of exactly one schema; the module's docstring says what a row may be."""
+
+    def __init__(self, schema: pa.Schema, where: str | None = None, max_batch_bytes: int = MAX_BATCH_BYTES) -> None:
+        """`where`, when given, begins the messages of errors. `max_batch_bytes` is what `batches` aims at."""
+        self.schema = schema
+        self._where = f"{where}: " if where is not None else ""
+        self._shape = _RecordShape(tuple(schema.names), single_value_allowed=len(schema.names) == 1)
+        self._columns = [_ColumnWriter(field) for field in schema]
+        self._max_batch_bytes = max_batch_bytes
+        self._rows_per_batch = _FIRST_BATCH_ROWS
+        self._mutable_columns = [index for index, field in enumerate(schema) if _can_change(field.type)]
+        self._new_row: Callable[[Sequence[Any]], Any] = partial(tuple.__new__, row_class(tuple(schema.names)))
+        self.encoder = RowEncoder(self._encoded, set() if self._mutable_columns else {tuple})
+        """Makes rows that nothing changes any more of what is emitted; its ``encode`` raises `RowMismatchError`."""
+
+    def batches(self, rows: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+        """The rows in batches of about the writer's size in bytes, but at least one row each; none for no rows.
+
+        How many rows that are is learnt from the batches before. Raises `RowMismatchError`.
+        """
+        start = 0
+        while start < len(rows):
+            is_whole = start == 0 and len(rows) <= self._rows_per_batch
+            part = rows if is_whole else rows[start : start + self._rows_per_batch]
+            try:
+                batch = self._batch(part)
+            except _OversizeError as error:
+                if len(part) == 1:
+                    raise RowMismatchError(f"{self._where}{error}; the row: {_shown(part[0])}") from error
+                self._rows_per_batch = len(part) // 2
+                continue
+            yield batch
+            start += len(part)
+            fitting = len(part) * self._max_batch_bytes // max(1, batch.nbytes)
+            self._rows_per_batch = max(1, min(fitting, _GROWTH * self._rows_per_batch, _MAX_BATCH_ROWS))
+
+    def batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
+        """One batch of `rows`, all of them or, with a `RowMismatchError`, none."""
+        if not rows:
+            return _empty_batch(self.schema)
+        try:
+            return self._batch(rows)
+        except _OversizeError as error:
+            raise RowMismatchError(f"{self._where}{error}") from error
+
+    def _batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
+        tuples = self._tuples(rows)
+        try:
+            columns = list(zip(*tuples, strict=True))
+        except ValueError:
+            raise self._wrong_length(tuples) from None
+        if len(columns) != len(self._columns):
+            raise self._wrong_length(tuples)
+        arrays = [self._array(writer, values, rows) for writer, values in zip(self._columns, columns, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _tuples(self, rows: Sequence[Any]) -> Sequence[tuple[Any, ...]]:
+        in_order = all(map(self._shape.is_in_order, set(map(type, rows))))
+        return rows if in_order else [self._tuple(row) for row in rows]
+
+    def _wrong_length(self, rows: Sequence[tuple[Any, ...]]) -> RowMismatchError:
+        wrong = next(row for row in rows if len(row) != len(self._columns))
+        return RowMismatchError(
+            f"{self._where}a row of {len(wrong)} values was emitted for the {len(self._columns)} columns "
+            f"({', '.join(self.schema.names)}): {_shown(wrong)}"
+        )
+
+    def _encoded(self, row: Any) -> Any:
+        """A row of the schema; one of a wrong length stays as it is, and is an error when it is written."""
+        kind = type(row)
+        values: Sequence[Any] = row if kind is tuple else self._tuple(row)
+        if len(values) != len(self._columns):
+            return row
+        if self._mutable_columns:
+            values = list(values)
+            for index in self._mutable_columns:
+                values[index] = self._copied(values[index], self._columns[index], row)
+            if kind is tuple:
+                return tuple(values)
+        elif self._shape.is_in_order(kind):
+            self.encoder.unchanged.add(kind)
+            return row
+        return self._new_row(values)
+
+    def _copied(self, value: Any, writer: _ColumnWriter, row: Any) -> Any:
+        try:
+            return copied(value)
+        except TypeError as error:
+            raise self._misfit(writer, value, error, row) from error
+
+    def _misfit(self, writer: _ColumnWriter, value: Any, reason: object, row: Any) -> RowMismatchError:
+        return RowMismatchError(
+            f"{self._where}column {writer.name!r} ({writer.description}) cannot hold {_shown(value)}: {reason}; "
+            f"the row: {_shown(row)}"
+        )
+
+    def _tuple(self, row: Any) -> tuple[Any, ...]:
+        try:
+            return self._shape.tuple_of(row)
+        except _MismatchError as reason:
+            raise RowMismatchError(f"{self._where}{reason}; the row: {_shown(row)}") from None
+
+    def _array(self, writer: _ColumnWriter, values: tuple[Any, ...], rows: Sequence[Any]) -> pa.Array:
+        try:
+            return writer.array(values)
+        except _OversizeError:
+            raise
+        except _CONVERSION_ERRORS as error:
+            for row, value in zip(rows, values, strict=True):
+                reason = writer.refusal(value)
+                if reason is not None:
+                    raise self._misfit(writer, value, reason, row) from error
+            raise RowMismatchError(f"{self._where}column {writer.name!r} ({writer.description}): {error}") from error
+
+
+class _OversizeError(Exception):
+    """The values of one column are more than an Arrow array holds."""
+
+
+class _MismatchError(Exception):
+    """Why a value does not fit, said without the column and the row, which the caller knows."""
+
+
+_CONVERSION_ERRORS = (_MismatchError, pa.ArrowException, TypeError, ValueError, OverflowError, ArithmeticError)
+
+
+def _can_change(column_type: pa.DataType) -> bool:
+    """Whether a value of the column may be an object that can change, such as a list or a bytearray."""
+    return any(applies(column_type) for applies in (pa.types.is_nested, pa.types.is_binary, pa.types.is_large_binary))
+
+
+def _shown(value: Any) -> str:
+    return cited(value, _SHOWN_CHARACTERS)
+
+
+def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+class _RecordShape:
+    """Turns records of any of the accepted kinds into tuples in the order of `names`."""
+
+    def __init__(self, names: tuple[str, ...], single_value_allowed: bool) -> None:
+        self._names = names
+        self._single_value_allowed = single_value_allowed
+        self._converters: dict[type, Callable[[Any], tuple[Any, ...]]] = {tuple: tuple}
+
+    def is_in_order(self, kind: type) -> bool:
+        """Whether instances of `kind` are tuples in the order of the columns, whatever the instance."""
+        # A plain Row carries its names in the instance, a generated row in its class.
+        return kind is tuple or (is_row_class(kind) and getattr(kind, "__fields__", None) == list(self._names))
+
+    def tuple_of(self, record: Any) -> tuple[Any, ...]:
+        converter = self._converters.get(type(record))
+        if converter is None:
+            converter = self._converters[type(record)] = self._converter(type(record))
+        return converter(record)
+
+    def _converter(self, kind: type) -> Callable[[Any], tuple[Any, ...]]:
+        if is_row_class(kind):
+            return self._from_row
+        if issubclass(kind, tuple):
+            names = getattr(kind, "_fields", None)
+            return tuple if names is None else partial(self._from_names, tuple(names), tuple)
+        if issubclass(kind, Mapping):
+            return lambda record: self._from_names(tuple(record), lambda mapping: tuple(mapping.values()), record)
+        names = field_names(kind)
+        if names:
+            get = attrgetter(*names)
+            return partial(self._from_names, names, get if len(names) > 1 else lambda record: (get(record),))
+        if self._single_value_allowed:
+            return lambda value: (value,)
+        return self._refuse
+
+    def _refuse(self, value: Any) -> tuple[Any, ...]:
+        raise _MismatchError(
+            f"a {type(value).__name__} is not a row of the columns ({', '.join(self._names)}); emit a tuple, a dict, "
+            f"a Row or an attrs instance"
+        )
+
+    def _from_row(self, row: Any) -> tuple[Any, ...]:
+        names = getattr(row, "__fields__", None)
+        return tuple(row) if names is None else self._from_names(tuple(names), tuple, row)
+
+    def _from_names(
+        self, names: tuple[str, ...], values_of: Callable[[Any], tuple[Any, ...]], record: Any
+    ) -> tuple[Any, ...]:
+        if names == self._names:
+            return values_of(record)
+        missing = [name for name in self._names if name not in names]
+        unknown = [name for name in names if name not in self._names]
+        if not missing and not unknown and len(names) == len(self._names):
+            by_name = dict(zip(names, values_of(record), strict=True))
+            return tuple(by_name[name] for name in self._names)
+        if self._single_value_allowed:
+            return (record,)
+        told = [f"lacks {', '.join(missing)}"] if missing else []
+        if unknown:
+            told.append(f"has {', '.join(map(str, unknown))}, which is no column")
+        raise _MismatchError(f"the {type(record).__name__} {' and '.join(told) or 'names a column twice'}")
+
+
+_Prepare = Callable[[Any], Any]
+
+
+class _ColumnWriter:
+    """One column: checks and prepares the values where Arrow is too lenient or knows no such type, and converts."""
+
+    def __init__(self, field: pa.Field) -> None:
+        self.name = field.name
+        self._type = field.type
+        self._nullable = field.nullable
+        self._accepts, self._prepare = _rules(field.type)
+        self.description = f"{field.type}{'' if field.nullable else ' not null'}"
+
+    def array(self, values: Sequence[Any]) -> pa.Array:
+        """The values as an array; raises one of `_CONVERSION_ERRORS` without saying which value it was."""
+        kinds = set(map(type, values))
+        if any(map(_is_of_numpy, kinds)):
+            values = [_plain(value) for value in values]
+            kinds = set(map(type, values))
+        for kind in kinds:
+            if not (self._accepts(kind) or kind is type(None)):
+                raise _MismatchError(self._mismatch(kind))
+        if self._prepare is not None:
+            prepare = self._prepare
+            values = [None if value is None else prepare(value) for value in values]
+        try:
+            array = pa.array(values, self._type, from_pandas=False)
+        except pa.ArrowCapacityError as error:
+            raise _OversizeError(self._oversize()) from error
+        if isinstance(array, pa.ChunkedArray):
+            raise _OversizeError(self._oversize())
+        if array.null_count and not self._nullable:
+            raise _MismatchError("it is None, and the column is not nullable")
+        return array
+
+    def _mismatch(self, kind: type) -> str:
+        if kind is int and pa.types.is_timestamp(self._type):
+            # Timers, windows and timestamps of records are in milliseconds.
+            return "it is an int; if it is milliseconds, emit datetime.fromtimestamp(milliseconds / 1000, timezone.utc)"
+        return f"it is {'an' if kind is int else 'a'} {kind.__name__}"
+
+    def _oversize(self) -> str:
+        return f"column {self.name!r} ({self.description}): the values of one batch are larger than 2 GiB"
+
+    def refusal(self, value: Any) -> Exception | None:
+        """Why this value alone does not fit, None if it does."""
+        try:
+            self.array([value])
+        except _CONVERSION_ERRORS as reason:
+            return reason
+        return None
+
+
+def _kinds(*accepted: type, but_not: tuple[type, ...] = ()) -> Callable[[type], bool]:
+    return lambda kind: issubclass(kind, accepted) and not issubclass(kind, but_not)
+
+
+def _is_of_numpy(kind: type) -> bool:
+    return kind.__module__ == "numpy"
+
+
+def _plain(value: Any) -> Any:
+    """The value as Python has it: Arrow makes 1 of a numpy 1.5 for a column of whole numbers."""
+    return value.tolist() if _is_of_numpy(type(value)) else value
+
+
+_Rules = tuple[Callable[[type], bool], _Prepare | None]
+
+
+def _anything(kind: type) -> bool:
+    return True
+
+
+@lru_cache(maxsize=1024)
+def _rules(column_type: pa.DataType) -> _Rules:
+    for applies, make in _WRITER_RULES:
+        if applies(column_type):
+            return make(column_type)
+    return _anything, None
+
+
+def _timestamp_rules(column_type: pa.TimestampType) -> _Rules:
+    accepts = _kinds(datetime.datetime)
+    if column_type.tz is None:
+        return accepts, _without_a_zone
+    zone = time_zone_named(column_type.tz)
+
+    def prepare(value: datetime.datetime) -> datetime.datetime:
+        value = plain_datetime(value)
+        return value if value.tzinfo is not None else value.replace(tzinfo=zone)
+
+    return accepts, prepare
+
+
+def _duration_rules(column_type: pa.DataType) -> _Rules:
+    return _kinds(datetime.timedelta), plain_timedelta
+
+
+def _narrow_float_rules(column_type: pa.DataType) -> _Rules:
+    pack = struct.Struct("<e" if column_type.bit_width == 16 else "<f").pack
+
+    def prepare(value: float) -> float:
+        # Raises `OverflowError` for a number of which Arrow would make infinity.
+        pack(value)
+        return value
+
+    return _kinds(float, int, but_not=(bool,)), prepare
+
+
+def _without_a_zone(value: datetime.datetime) -> datetime.datetime:
+    if value.tzinfo is not None:
+        raise _MismatchError("it has a time zone, which the column has not; emit it with replace(tzinfo=None)")
+    return plain_datetime(value)
+
+
+def _checked(field: pa.Field) -> _Prepare:
+    """Prepares one value nested in another; what a `_ColumnWriter` checks per column is checked per value here."""
+    accepts, prepare = _rules(field.type)
+
+    def check(value: Any) -> Any:
+        if value is None:
+            if not field.nullable:
+                raise _MismatchError(f"{field.name} is None, and not nullable")
+            return None
+        value = _plain(value)
+        if not accepts(type(value)):
+            raise _MismatchError(f"{field.name} is a {type(value).__name__}: {_shown(value)}")
+        return value if prepare is None else prepare(value)
+
+    return check
+
+
+def _struct_rules(column_type: pa.StructType) -> _Rules:
+    shape = _RecordShape(tuple(field.name for field in column_type), single_value_allowed=False)
+    checks = [_checked(field) for field in column_type]
+
+    def prepare(value: Any) -> tuple[Any, ...]:
+        values = shape.tuple_of(value)
+        if len(values) != len(checks):
+            raise _MismatchError(f"{len(values)} values for the {len(checks)} fields of {column_type}")
+        return tuple(check(part) for check, part in zip(checks, values, strict=True))
+
+    return _anything, prepare
+
+
+def _list_rules(column_type: pa.ListType) -> _Rules:
+    check = _checked(column_type.value_field)
+    return _kinds(list, tuple), lambda value: [check(item) for item in value]
+
+
+def _map_rules(column_type: pa.MapType) -> _Rules:
+    check_key = _checked(column_type.key_field)
+    check_item = _checked(column_type.item_field)
+    return _kinds(Mapping), lambda value: [(check_key(key), check_item(item)) for key, item in value.items()]
+
+
+def _fixed_rules(*accepted: type, but_not: tuple[type, ...] = ()) -> Callable[[Any], _Rules]:
+    return lambda column_type: (_kinds(*accepted, but_not=but_not), None)
+
+
+_WRITER_RULES: list[tuple[Callable[[pa.DataType], bool], Callable[[Any], _Rules]]] = [
+    (pa.types.is_integer, _fixed_rules(int, but_not=(bool,))),
+    (pa.types.is_float16, _narrow_float_rules),
+    (pa.types.is_float32, _narrow_float_rules),
+    (pa.types.is_floating, _fixed_rules(float, int, but_not=(bool,))),
+    (pa.types.is_boolean, _fixed_rules(bool)),
+    (pa.types.is_string, _fixed_rules(str)),
+    (pa.types.is_large_string, _fixed_rules(str)),
+    (pa.types.is_binary, _fixed_rules(bytes, bytearray)),
+    (pa.types.is_large_binary, _fixed_rules(bytes, bytearray)),
+    (pa.types.is_decimal, _fixed_rules(decimal.Decimal, int, but_not=(bool,))),
+    (pa.types.is_date, _fixed_rules(datetime.date, but_not=(datetime.datetime,))),
+    (pa.types.is_timestamp, _timestamp_rules),
+    (pa.types.is_time, _fixed_rules(datetime.time)),
+    (pa.types.is_duration, _duration_rules),
+    (pa.types.is_struct, _struct_rules),
+    (pa.types.is_map, _map_rules),
+    (pa.types.is_list, _list_rules),
+    (pa.types.is_large_list, _list_rules),
+    (pa.types.is_null, _fixed_rules(type(None))),
+]

@@ -1,0 +1,118 @@
+"""The union of streams: one schema, and rows of it whatever stream they came from.
+
+    names    those of the first stream, in its order; the others have the same, in any order. Capitals tell no two apart
+    types    the same, or of numbers the wider:  tinyint < smallint < int < bigint < double,  float < double
+             void gives way to any other
+
+This is the part of Spark's rule that no setting of a session changes. Spark makes one type of more (a decimal and a
+whole number, a date and a timestamp, a text and nearly anything), and decides that itself; what does not fit is told in
+the same words in every environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, reduce
+from typing import Any, Final
+
+from attrs import evolve
+
+from statebackend.streaming.errors import JobDefinitionError
+from statebackend.streaming.rows.declared_schema import Column, DeclaredSchema
+from statebackend.streaming.rows.row_reader import row_class
+
+__all__ = ["columns_do_not_fit", "rows_as", "united_guess", "united_schema"]
+
+_WIDER: Final[Mapping[str, tuple[str, ...]]] = {
+    "tinyint": ("smallint", "int", "bigint", "double"),
+    "smallint": ("int", "bigint", "double"),
+    "int": ("bigint", "double"),
+    "bigint": ("double",),
+    "float": ("double",),
+}
+"""The types that each type of numbers becomes beside them."""
+
+
+def columns_do_not_fit(streams: Iterable[Iterable[tuple[str, str]]], reason: str) -> JobDefinitionError:
+    """What is told of a union of streams with these columns, as names and types."""
+    columns = "; ".join(", ".join(f"{name} {kind}" for name, kind in stream) for stream in streams)
+    return JobDefinitionError(f"union() of streams whose columns do not fit: {columns}: {reason}")
+
+
+def united_schema(schemas: Sequence[DeclaredSchema]) -> DeclaredSchema:
+    """The schema of a union of streams of rows; raises `JobDefinitionError` if their columns do not fit."""
+    try:
+        return reduce(_united, schemas)
+    except _MisfitError as reason:
+        streams = [[(column.name, column.type_name) for column in schema.columns] for schema in schemas]
+        raise columns_do_not_fit(streams, str(reason)) from None
+
+
+def united_guess(schemas: Sequence[DeclaredSchema]) -> DeclaredSchema:
+    """What the schemas tell in common of streams whose records need not be rows of them: nothing where they differ."""
+    first, *others = schemas
+    columns = []
+    for column in first.columns:
+        found: Column | None = column
+        for other in (_by_name(schema) for schema in others):
+            same = other.get(column.name.lower())
+            found = None if found is None or same is None or same.name != found.name else _wider(found, same)
+        if found is not None:
+            columns.append(found)
+    return DeclaredSchema(tuple(columns))
+
+
+def rows_as(source: DeclaredSchema, target: DeclaredSchema) -> Callable[[Sequence[Any]], list[Any]]:
+    """What makes of rows of one schema rows of a union that it is part of; they are left alone where it is the same."""
+    positions = {name.lower(): position for position, name in enumerate(source.names)}
+    order = [positions[name.lower()] for name in target.names]
+    becomes_float = [
+        column.type_name == "double" and source.columns[position].type_name not in ("double", "float", "void")
+        for column, position in zip(target.columns, order, strict=True)
+    ]
+    if source.names == target.names and not any(becomes_float):
+        return list
+    new_row = partial(tuple.__new__, row_class(target.names))
+    parts = list(zip(order, becomes_float, strict=True))
+
+    def made(row: Any) -> Any:
+        return new_row(
+            float(row[position]) if is_float and row[position] is not None else row[position]
+            for position, is_float in parts
+        )
+
+    return lambda rows: list(map(made, rows))
+
+
+class _MisfitError(Exception):
+    """Why columns do not fit, said without all of them, which the caller knows."""
+
+
+def _by_name(schema: DeclaredSchema) -> Mapping[str, Column]:
+    return {column.name.lower(): column for column in schema.columns}
+
+
+def _united(first: DeclaredSchema, second: DeclaredSchema) -> DeclaredSchema:
+    ours, theirs = _by_name(first), _by_name(second)
+    alone = [column.name for name, column in {**ours, **theirs}.items() if name not in ours or name not in theirs]
+    if alone:
+        raise _MisfitError(f"not every stream has the column {alone[0]!r}")
+    columns = []
+    for name, column in ours.items():
+        wider = _wider(column, theirs[name])
+        if wider is None:
+            raise _MisfitError(
+                f"the column {column.name!r} is {column.type_name} and {theirs[name].type_name}; give it one type"
+            )
+        columns.append(wider)
+    return DeclaredSchema(tuple(columns))
+
+
+def _wider(column: Column, other: Column) -> Column | None:
+    """The column with the type of both, None if there is none; its name is that of the first."""
+    nullable = column.nullable or other.nullable
+    if other.type_name in (column.type_name, "void") or column.type_name in _WIDER.get(other.type_name, ()):
+        return evolve(column, nullable=nullable)
+    if column.type_name == "void" or other.type_name in _WIDER.get(column.type_name, ()):
+        return evolve(other, name=column.name, nullable=nullable)
+    return None

@@ -1,0 +1,74 @@
+"""What the checkpoint of an epoch says, the same in every runtime, and its storing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from statebackend.checkpoint.coordinator.pending_checkpoint import CompletedCheckpoint
+from statebackend.checkpoint.metadata import (
+    CheckpointKind,
+    CheckpointMetadata,
+    ReadSource,
+    SavepointIdentity,
+    SourcePositions,
+    WatermarkState,
+)
+from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
+from statebackend.checkpoint.store.job_directory import JobIdentity
+from statebackend.state.clock import wall_clock
+from statebackend.streaming.runtime.epoch_events import DurableEpoch, Epoch
+
+__all__ = ["batch_of", "durable_epoch_of", "store_checkpoint"]
+
+
+def store_checkpoint(
+    store: CompletedCheckpointStore,
+    identity: JobIdentity,
+    epoch: Epoch,
+    completed: CompletedCheckpoint,
+    *,
+    processing_time_ms: int,
+    sources: tuple[ReadSource, ...] | None = None,
+    restored_from: SavepointIdentity | None = None,
+    sink_committables: Mapping[str, bytes],
+    sink_identities: Mapping[str, str],
+    watermarks: WatermarkState | None = None,
+) -> CheckpointMetadata:
+    """Stores the checkpoint of an epoch behind the newest one; once this returns, it survives a crash.
+
+    ``watermarks`` are those of the next epoch.
+    ``sources`` names what the offsets of the epoch are of, in their order; without a source log there are none.
+    """
+    parent = store.latest()
+    positions = SourcePositions(batch_id=epoch.batch_id, offsets=epoch.offsets, sources=sources)
+    metadata = CheckpointMetadata(
+        checkpoint_id=epoch.checkpoint_id,
+        kind=CheckpointKind.CHECKPOINT,
+        job_id=identity.job_id,
+        job_name=identity.job_name,
+        timestamp_ms=wall_clock(),
+        max_parallelism=identity.max_parallelism,
+        operators=completed.operators,
+        parent_checkpoint_id=parent.checkpoint_id if parent is not None else None,
+        parent_digest=store.digest(parent.checkpoint_id) if parent is not None else None,
+        processing_time_ms=processing_time_ms,
+        source_positions=positions if epoch.offsets or sources is not None else None,
+        timers_due=completed.timers_due,
+        watermarks=watermarks,
+        restored_from=restored_from,
+        sink_committables=sink_committables,
+        sink_identities=sink_identities,
+    )
+    store.add(metadata)
+    return metadata
+
+
+def durable_epoch_of(metadata: CheckpointMetadata, *, is_own: bool) -> DurableEpoch:
+    """The epoch that a checkpoint of the job directory (``is_own``) or a savepoint was taken at."""
+    return DurableEpoch(metadata.checkpoint_id, batch_of(metadata), metadata.source_offsets, is_own)
+
+
+def batch_of(metadata: CheckpointMetadata) -> int:
+    """The batch that the records of a checkpoint or savepoint came from; its own id if there was no source log."""
+    positions = metadata.source_positions
+    return metadata.checkpoint_id if positions is None else positions.batch_id

@@ -1,0 +1,205 @@
+"""The processing time of epochs, which state with a time-to-live goes by: it never goes back from one to the next.
+
+The time of an epoch is in its checkpoint, and in savepoints made of it. If the clock is set back, or the job moves to a
+host whose clock is behind, time stands still until the clock has caught up.
+
+The graph of a job as watermarks go through it: sources, operators, and what is transparent to them.
+
+Sinks take no part. A union and a step without state are looked through, so that whoever sends through them is a channel
+of the operator behind. Operators go by their uid and sources by a name that the runtime gives them, which are what a
+checkpoint knows them by.
+
+The event time of a job, apart from any runtime: which of its sources have one, and the watermarks that follow.
+
+A runtime whose epochs are "a watermark, then the records of the batch" lets its tasks report the largest timestamps of
+channels and asks `JobWatermarks` for the watermarks of the next epoch. So a watermark follows from the largest
+timestamps alone; a generator of the user's, which sees every record, cannot be carried out there, and is refused by
+`check_follows_from_epochs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import frozen
+
+from snapshots.errors import shown
+from statebackend.checkpoint.metadata import WatermarkState
+from statebackend.state.clock import Clock
+from statebackend.streaming.errors import JobDefinitionError
+from statebackend.streaming.output_tag import is_uid_of_place
+from statebackend.streaming.stream_graph import (
+    JobGraph,
+    Node,
+    NodeKind,
+    OperatorNode,
+    SourceNode,
+    TimestampsNode,
+    source_of_timestamps,
+)
+from statebackend.streaming.time.former_sources import under_present_uids
+from statebackend.streaming.time.job_watermarks import JobWatermarks, WatermarkNode
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP
+from statebackend.streaming.time.watermark_generators import NoWatermarks
+from statebackend.streaming.watermark_strategy import WatermarkStrategy
+
+__all__ = ["EventTime", "check_follows_from_epochs", "not_before", "watermark_nodes", "whole_milliseconds"]
+
+
+def watermark_nodes(
+    graph: JobGraph, source_names: Sequence[str], holds_watermarks: Callable[[OperatorNode], bool]
+) -> tuple[WatermarkNode, ...]:
+    """The nodes of a graph, in its order; ``source_names`` are those of its sources, in theirs.
+
+    ``holds_watermarks`` says of an operator whether it says itself which watermarks it sends on.
+    """
+    names: dict[Node, str] = dict(zip(graph.sources, source_names, strict=True))
+    # No uid has such a character, and these names are not kept.
+    names.update({node: f"\0{index}" for index, node in enumerate(graph.nodes) if node.kind is NodeKind.STEP})
+    names.update({node: node.uid for node in graph.operators})
+    operators = set(graph.operators)
+    return tuple(
+        WatermarkNode(
+            id=name,
+            inputs=tuple((names[edge.node],) for edge in node.inputs),
+            is_transparent=node.kind is NodeKind.STEP,
+            holds_watermarks=node in operators and holds_watermarks(node),
+        )
+        for node in graph.nodes
+        if (name := names.get(node)) is not None
+    )
+
+
+@frozen
+class EventTime:
+    """The sources of a job that have event time, by their uids."""
+
+    graph: JobGraph
+    source_names: tuple[str, ...]
+    """Of all sources, in the order of the program."""
+    nodes: Mapping[str, TimestampsNode]
+    """Where the records of a source get their timestamps, by its name."""
+
+    @classmethod
+    def of(cls, graph: JobGraph) -> EventTime | None:
+        """That of a job; None if no stream of it has timestamps.
+
+        Raises `JobDefinitionError` for a source that gets timestamps twice, for a side output that there is not, and
+        for an operator that cannot do without timestamps where none come to it.
+        """
+        event_time = cls.of_sources(graph)
+        _check_have_timestamps(graph)
+        return event_time if event_time.nodes else None
+
+    @classmethod
+    def of_sources(cls, graph: JobGraph) -> EventTime:
+        """That of a job whose sources may say themselves how far time is; raises as `of`."""
+        by_source: dict[SourceNode, TimestampsNode] = {}
+        for node in graph.nodes:
+            if not isinstance(node, TimestampsNode):
+                continue
+            if by_source.setdefault(source_of_timestamps(node.inputs[0]), node) is not node:
+                raise JobDefinitionError(
+                    "assign_timestamps_and_watermarks() is used twice for one source; use the stream that it returns "
+                    "in both places"
+                )
+            _check_side_outputs(node, graph)
+        names = dict(zip(graph.sources, graph.source_uids, strict=True))
+        return cls(graph, graph.source_uids, {names[source]: node for source, node in by_source.items()})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the sources with event time, and the uids of all operators."""
+        return (*self.nodes, *(node.uid for node in self.graph.operators))
+
+    @property
+    def followers(self) -> tuple[str, ...]:
+        """The uids of the operators for which an epoch is run when their watermark has moved, be nothing due."""
+        return tuple(node.uid for node in self.graph.operators if getattr(node.function, "follows_watermarks", False))
+
+    def name_of(self, node: TimestampsNode) -> str:
+        """The name of the source that a node gives timestamps to."""
+        return next(name for name, one in self.nodes.items() if one is node)
+
+    def of_checkpoint(self, state: WatermarkState) -> WatermarkState:
+        """What a checkpoint says of event time, under the uids that the sources of the job have now."""
+        return under_present_uids(state, self.source_names, is_uid_of_place)
+
+    def watermark_nodes(self) -> tuple[WatermarkNode, ...]:
+        """The graph as watermarks go through it."""
+        return watermark_nodes(self.graph, self.source_names, lambda _: False)
+
+    def watermarks(self) -> JobWatermarks:
+        """The watermarks of a job that has had no records yet.
+
+        Those of a source without timestamps are none, so that it holds the operators that read it.
+        """
+        sources = {name: node.strategy.source_time() for name, node in self.nodes.items()}
+        return JobWatermarks(self.watermark_nodes(), sources)
+
+
+def _check_have_timestamps(graph: JobGraph) -> None:
+    have: set[Node] = set()
+    for node in graph.nodes:
+        if isinstance(node, TimestampsNode) or any(edge.node in have for edge in node.inputs):
+            have.add(node)
+    for node in graph.operators:
+        if getattr(node.function, "needs_timestamps", False) and any(edge.node not in have for edge in node.inputs):
+            raise JobDefinitionError(
+                f"operator {node.uid!r}: {node.name} works in event time, and the records that come to it have no "
+                f"timestamps; chain assign_timestamps_and_watermarks(WatermarkStrategy...) behind their source"
+            )
+
+
+def check_follows_from_epochs(event_time: EventTime | None) -> None:
+    """Raises `JobDefinitionError` if watermarks do not follow from what the tasks of an epoch report."""
+    for node in () if event_time is None else event_time.nodes.values():
+        _check_can_be_carried_out(node.strategy)
+
+
+def _check_side_outputs(node: TimestampsNode, graph: JobGraph) -> None:
+    strategy = node.strategy
+    there_is = None if strategy.future_limit_ms is None else strategy.future_tag
+    for edge in graph.edges_from(node):
+        if edge.tag is not None and edge.tag != there_is:
+            raise JobDefinitionError(
+                f"the side output {edge.tag.name!r} of assign_timestamps_and_watermarks() is read, and nothing goes "
+                f"there: with_future_limit(limit, tag) sends what is too far in the future to "
+                f"{'its tag' if there_is is None else repr(there_is.name)}"
+            )
+
+
+def _check_can_be_carried_out(strategy: WatermarkStrategy[object]) -> None:
+    if strategy.out_of_orderness_ms is None and not isinstance(strategy.create_generator(), NoWatermarks):
+        raise JobDefinitionError(
+            "WatermarkStrategy.for_generator is not carried out by this runtime, which learns of an epoch only the "
+            "largest timestamps; use for_bounded_out_of_orderness(...) or for_monotonous_timestamps()"
+        )
+    if strategy.alignment is not None:
+        raise JobDefinitionError(
+            "WatermarkStrategy.with_watermark_alignment is not carried out by this runtime, which reads all sources of "
+            "an epoch at once; leave it out"
+        )
+
+
+def whole_milliseconds(clock: Clock) -> Clock:
+    """A clock of the user's, which raises `JobDefinitionError` when it gives what is no time; so does what is none."""
+    if not callable(clock):
+        given: object = clock
+        raise JobDefinitionError(f"clock is {shown(given)}; it takes a function that returns milliseconds since 1970")
+
+    def asked() -> int:
+        time_ms = clock()
+        if type(time_ms) is not int or not 0 <= time_ms <= MAX_TIMESTAMP:
+            raise JobDefinitionError(
+                f"the clock gave {shown(time_ms)}; it gives milliseconds since 1970 as a whole number, such as "
+                f"lambda: time.time_ns() // 1_000_000"
+            )
+        return time_ms
+
+    return asked
+
+
+def not_before(time_ms: int, previous_ms: int | None) -> int:
+    """The time, or that of the epoch before if it is later; None if there was none or it is not known."""
+    return time_ms if previous_ms is None else max(time_ms, previous_ms)

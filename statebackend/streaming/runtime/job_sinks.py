@@ -1,0 +1,113 @@
+"""The sinks of a job as one: each is told every step of the two phases, in the order of the program.
+
+What the sinks have staged stands in the checkpoint by their uids, and beside it which sink it was.
+So one moment decides for all of them: the completion of the checkpoint. A crash between the commits of two sinks is the
+same as one between the checkpoint and the commit of one; `commit_again` tells all of them.
+
+    sink_committables   {"sink": ...}                    the one sink of a job that gave it no uid
+                        {"sink": ..., "late": ...}       and another, of uid "late"
+    sink_identities     {"sink": <identity>, "late": <identity>}
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from statebackend.checkpoint.metadata import CheckpointMetadata
+from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, shown_instance
+from statebackend.streaming.runtime.settings import is_instance_of
+from statebackend.streaming.sink import Sink, sink_identity
+from statebackend.streaming.stream_graph import JobGraph
+
+__all__ = ["JobSinks", "no_sink"]
+
+
+class JobSinks:
+    """The sinks of a job by uid; raises `JobDefinitionError` if two of them say that they write to the same place."""
+
+    def __init__(self, sinks: Mapping[str, Sink]) -> None:
+        self.by_uid = dict(sinks)
+        """The sinks, in the order of the program."""
+        _check_identities(self.by_uid)
+
+    @classmethod
+    def of(cls, graph: JobGraph, advice: str) -> JobSinks:
+        """Those of a graph; raises `JobDefinitionError`, with the advice on what to use, for what is no sink."""
+        for node in graph.sinks:
+            if not is_instance_of(node.sink, Sink):
+                raise no_sink(node.sink, advice)
+        return cls({node.uid: node.sink for node in graph.sinks})
+
+    @property
+    def identities(self) -> Mapping[str, str]:
+        """What a checkpoint says of the sinks whose committables it has."""
+        return {uid: sink_identity(sink) for uid, sink in self.by_uid.items()}
+
+    def stage(self, stage: Callable[[str, Sink], bytes]) -> dict[str, bytes]:
+        """Stages one sink after the other by ``stage(uid, sink)``; the committables by uid."""
+        return {uid: stage(uid, sink) for uid, sink in self.by_uid.items()}
+
+    def commit(self, epoch_id: int, committables: Mapping[str, bytes]) -> None:
+        """Makes visible what all sinks have staged for an epoch whose checkpoint is complete."""
+        for uid, sink in self.by_uid.items():
+            if uid in committables:
+                sink.commit(epoch_id, committables[uid])
+
+    def check_commits(self, metadata: CheckpointMetadata) -> None:
+        """Raises `JobRestoreError` if rows of the epoch of a checkpoint, not committed yet, are for another sink."""
+        for _ in self._to_commit(metadata):
+            pass
+
+    def commit_again(self, metadata: CheckpointMetadata) -> None:
+        """Commits the epoch of a checkpoint once more: the driver may have died before, between or in the middle.
+
+        Raises as `check_commits`, before anything is committed.
+        """
+        for uid, committable in list(self._to_commit(metadata)):
+            self.by_uid[uid].commit(metadata.checkpoint_id, committable)
+
+    def abort(self, epoch_id: int, attempt_id: str) -> None:
+        """Lets all sinks forget an attempt; what one of them raises keeps none of the others from it."""
+        with contextlib.ExitStack() as stack:
+            for sink in self.by_uid.values():
+                stack.callback(sink.abort, epoch_id, attempt_id)
+
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
+        """Lets all sinks remove what attempts at later epochs have left."""
+        for sink in self.by_uid.values():
+            sink.recover(last_completed_epoch_id, job_id)
+
+    def _to_commit(self, metadata: CheckpointMetadata) -> Iterator[tuple[str, bytes]]:
+        for uid, committable in metadata.sink_committables.items():
+            sink = self.by_uid.get(uid)
+            staged_by = metadata.sink_identities.get(uid)
+            if sink is not None and staged_by in (None, sink_identity(sink)):
+                yield uid, committable
+            elif committable:
+                now = "none" if sink is None else sink_identity(sink)
+                raise JobRestoreError(
+                    f"epoch {metadata.checkpoint_id} is complete, but its output is not committed yet, and was staged "
+                    f"by another sink: {staged_by or repr(uid)}, not {now}. Start the job once more with the former "
+                    f"sink, which commits it, and change the sink after that"
+                )
+
+
+def no_sink(given: object, advice: str) -> JobDefinitionError:
+    """What is told of something that is no sink; the advice says what to use."""
+    return JobDefinitionError(f"sink_to was given {shown_instance(given)}, which is no sink: {advice}")
+
+
+def _check_identities(sinks: Mapping[str, Any]) -> None:
+    known: dict[str, str] = {}
+    for uid, sink in sinks.items():
+        identity = getattr(sink, "identity", None)
+        if not isinstance(identity, str):
+            continue
+        if identity in known:
+            raise JobDefinitionError(
+                f"the sinks {known[identity]!r} and {uid!r} write to the same place, {identity}: each would find "
+                f"epochs there that it has not written; give them different ones, or unite their streams with union()"
+            )
+        known[identity] = uid

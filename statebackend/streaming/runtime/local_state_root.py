@@ -1,0 +1,271 @@
+"""Where the subtasks of a job work with their state on the local disk of a host, and who clears up there.
+
+    <root>/                             what the program names, or <temporary directory>/statebackend-<user id>
+    <root>/swept                        its time is when somebody last looked what other jobs have left
+    <root>/<job id>/JOB                 JSON: job_directory; its time is when a task of the job last began here
+    <root>/<job id>/lock                shared by tasks while they begin, alone with who removes what the job has left
+    <root>/<job id>/<parallelism>/      lock, shared by all tasks of the job that run with that parallelism
+        <operator uid>/<subtask index>/     the backend's own
+    <root>/<job id>/scratch-<32 hex>/   lock, held by the export of a savepoint
+
+Everything here can be made again from checkpoints, so what is removed too early costs a restore, and no state. A task
+of an epoch looks at what is beside it when it begins:
+
+* Of its own job: other parallelisms, and scratch of exports, go as soon as nobody holds their locks.
+* Of other jobs: what nobody has a lock on goes if the job directory is gone (removed, or another job's), or if no task
+  of the job has begun here for `RETENTION_S` and no driver holds the lock of the job directory. They are looked at once
+  after the start of a job, and every hour.
+
+So a job that was stopped finds its state when it comes back with the same parallelism within that time, and an idle one
+whenever it goes on. All directories are private (`statebackend.state.private_directory`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Final
+
+from attrs import frozen
+
+from statebackend.checkpoint.errors import CheckpointError
+from statebackend.checkpoint.fs.file_lock import FileLock, open_lock_file
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.fs.store_uri import is_uri, without_secrets
+from statebackend.checkpoint.invariants import UUID_PATTERN, checked_segment
+from statebackend.checkpoint.store.driver_lock import LOCK_FILE_NAME, DriverLock
+from statebackend.checkpoint.store.job_directory import JobDirectory
+from statebackend.state.private_directory import (
+    LOCK_NAME,
+    PrivateDirectoryError,
+    lock_directory,
+    make_given_directory,
+    make_private_directory,
+    private_opener,
+)
+from statebackend.streaming.errors import JobDefinitionError
+
+RETENTION_S: Final = 3 * 24 * 3600.0
+"""How long, in seconds, the local state of another job is kept after its last use, while its job directory is there."""
+
+SWEEP_INTERVAL_S: Final = 3600.0
+"""How often, in seconds, a host is looked over for what other jobs have left."""
+
+_JOB_FILE: Final = "JOB"
+_SWEPT_FILE: Final = "swept"
+_VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+
+
+@frozen(kw_only=True)
+class LocalStateRoot:
+    """See the module; travels to the tasks of a run by pickling.
+
+    ``path`` may name environment variables, as ``$NAME`` or ``${NAME}``: those of the worker that the task runs in, and
+    the first of them where the value is a list with commas. ``is_given`` says that the user chose it, and not we.
+    ``job_directory`` is a path or URI. ``began_s`` is when the run began, in seconds since the epoch.
+    """
+
+    path: str
+    is_given: bool
+    job_id: str
+    job_directory: str
+    began_s: float
+
+    @contextlib.contextmanager
+    def open(self, parallelism: int) -> Iterator[str]:
+        """The directory of the job's subtasks at that parallelism, safe from removal in the context; clears up around.
+
+        Raises `PrivateDirectoryError` if a directory is somebody else's or could be, `JobDefinitionError` for an
+        environment variable that is not set.
+        """
+        name = f"{parallelism:05d}"
+        with self._group(name) as (directory, _):
+            _remove_groups(os.path.dirname(directory), besides=name)
+            self._sweep(os.path.dirname(os.path.dirname(directory)))
+            yield directory
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[str]:
+        """A fresh directory on the same disk for as long as the context lasts; raises as `open`."""
+        with self._group(f"scratch-{uuid.uuid4().hex}") as (directory, lock):
+            try:
+                yield directory
+            finally:
+                # In a child that was forked within the context it is its parent's.
+                if lock.is_held:
+                    shutil.rmtree(directory, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _group(self, name: str) -> Iterator[tuple[str, FileLock]]:
+        root = expanded(self.path)
+        (make_given_directory if self.is_given else make_private_directory)(root)
+        job = os.path.join(root, checked_segment(self.job_id))
+        directory = os.path.join(job, checked_segment(name))
+        # Until there is a directory in it that is locked itself, what another job leaves alone is this.
+        begins = lock_directory(job, is_shared=True)
+        assert begins is not None
+        try:
+            self._note_use(job)
+            lock = lock_directory(directory, is_shared=True)
+            assert lock is not None
+        finally:
+            begins.release()
+        try:
+            yield directory, lock
+        finally:
+            lock.release()
+
+    def _note_use(self, job: str) -> None:
+        path = os.path.join(job, _JOB_FILE)
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            temporary = f"{path}-{uuid.uuid4().hex}"
+            with open(temporary, "w", encoding="utf-8", opener=private_opener) as file:
+                json.dump({"job_directory": self.job_directory}, file)
+            os.replace(temporary, path)
+
+    def _sweep(self, root: str) -> None:
+        """Removes what other jobs have left, unless somebody has done so since this run began, or is at it."""
+        path = os.path.join(root, _SWEPT_FILE)
+        due_s = max(self.began_s, time.time() - SWEEP_INTERVAL_S)
+        if _modified_s(path) >= due_s:
+            return
+        descriptor = open_lock_file(path)
+        try:
+            lock = FileLock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        try:
+            for name in os.listdir(root):
+                if name != self.job_id and UUID_PATTERN.fullmatch(name):
+                    _remove_left_job(os.path.join(root, name), name)
+            os.utime(descriptor)
+        finally:
+            lock.release()
+
+
+def given_local_root(path: str) -> str:
+    """What a user names, seen from the driver: whole, but for what variables of the executors stand for.
+
+    Raises `JobDefinitionError` for a URI.
+    """
+    if is_uri(path):
+        raise JobDefinitionError(
+            f"local_state_directory is {without_secrets(path)!r}; give a path on the local disk of the executors"
+        )
+    return path if path.startswith("$") else os.path.abspath(os.path.expanduser(path))
+
+
+def expanded(path: str) -> str:
+    """A path with the values of its environment variables; `JobDefinitionError` if one is not set."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        found = os.environ.get(name, "").partition(",")[0]
+        if not found:
+            raise JobDefinitionError(
+                f"local_state_directory is {path!r}, and there is no environment variable {name} where the task runs: "
+                f"set it for executors with spark.executorEnv.{name}, or name a directory"
+            )
+        return found
+
+    return _VARIABLE.sub(value, path)
+
+
+def _remove_left_job(job: str, job_id: str) -> None:
+    if not _is_left(job, job_id) or not _remove_groups(job):
+        return
+    try:
+        lock = lock_directory(job)
+    except PrivateDirectoryError:
+        return
+    if lock is None:
+        # A task begins here at this moment.
+        return
+    try:
+        with os.scandir(job) as found:
+            entries = list(found)
+        if any(entry.is_dir(follow_symlinks=False) for entry in entries):
+            # One has begun since, and needs what says whose this is.
+            return
+        # The lock goes last: who finds none makes one, and the directory with it, and is let in.
+        for entry in sorted(entries, key=lambda entry: entry.name == LOCK_NAME):
+            os.unlink(entry.path)
+        # Who was let in by now keeps the directory.
+        with contextlib.suppress(OSError):
+            os.rmdir(job)
+    finally:
+        lock.release()
+
+
+def _is_left(job: str, job_id: str) -> bool:
+    job_directory = _job_directory(job)
+    if job_directory is not None and _is_gone(job_directory, job_id):
+        return True
+    used_s = _modified_s(os.path.join(job, _JOB_FILE)) or _modified_s(job)
+    if used_s >= time.time() - RETENTION_S:
+        return False
+    lock = None if job_directory is None else job_directory.local_path(LOCK_FILE_NAME)
+    return lock is None or not DriverLock.is_held(lock)
+
+
+def _remove_groups(job: str, besides: str = "") -> bool:
+    """Removes what nobody has a lock on in the directory of a job; says whether nothing is left but ``besides``."""
+    with os.scandir(job) as found:
+        names = [entry.name for entry in found if entry.name != besides and entry.is_dir(follow_symlinks=False)]
+    return sum(not _remove_group(job, name) for name in names) == 0
+
+
+def _remove_group(job: str, name: str) -> bool:
+    directory, removed = os.path.join(job, name), os.path.join(job, f"removed-{uuid.uuid4().hex}")
+    try:
+        lock = lock_directory(directory)
+    except PrivateDirectoryError:
+        return False
+    if lock is None:
+        return False
+    # Who waits for the lock need not wait for the files: it makes the directory anew.
+    try:
+        # What another task is about to remove may be gone, its lock with it.
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(directory, removed)
+    finally:
+        lock.release()
+    shutil.rmtree(removed, ignore_errors=True)
+    return not os.path.lexists(removed)
+
+
+def _job_directory(job: str) -> CheckpointFileSystem | None:
+    """The job directory of what lies there; None if that is not known."""
+    try:
+        with open(os.path.join(job, _JOB_FILE), encoding="utf-8") as file:
+            return CheckpointFileSystem.from_uri(str(json.load(file)["job_directory"]))
+    except (CheckpointError, OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _is_gone(job_directory: CheckpointFileSystem, job_id: str) -> bool:
+    """Whether a job directory on a disk of this host is empty, absent, or another job's; what cannot be told is no."""
+    if job_directory.local_path() is None:
+        return False
+    try:
+        identity = JobDirectory.inspect(job_directory.uri)
+    except (CheckpointError, OSError):
+        return False
+    return identity is None or identity.job_id != job_id
+
+
+def _modified_s(path: str) -> float:
+    """When a file was changed, in seconds since the epoch; 0 if there is none."""
+    try:
+        return os.lstat(path).st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,268 @@
+"""The restore plan of one epoch as a file, of which each task reads its own part and no other.
+
+What a task restores does not travel with the function that Spark sends to all tasks: there it would be multiplied by
+their number. The driver writes it down in the job's own file system before the epoch, and removes it afterwards. A task
+knows the path and where the entries of its operator begin; it reads one entry, and then what that points to. The file
+lives no longer than its epoch, in one release of this package, so it is no durable format and carries no version.
+A plan that is so small that all tasks may as well have all of it travels with them, and no file is made.
+
+    file          := (blob | record | index)*               an index behind what it points to
+    index         := reference*                             one per subtask; the task knows where it begins
+    reference     := i64(offset) i32(length) u64(xxh3 with 64 bits of what is there)
+    record        := u8(1) state                            the subtask goes on from its own state
+                   | u8(0) bool(is restored) i32(n) reference* to handles
+                     bool(has operator state) [bool(may refer) i32(n) assigned*]
+    assigned      := UTF(name) UTF(mode) reference reference     to the content and to what is carried, as parts
+    parts         := i32(n) (i32(roles) (UTF(role) i32(n) envelope)* i32(slices) slice* i32(n) digest)*
+    slice         := UTF(path) i64(size) UTF(checksum) i64(first row) i64(row behind the last)
+    state         := Avro binary encoding of the state of a subtask
+    handle        := Avro binary encoding of a handle of keyed state
+
+What several subtasks restore alike (an old handle that several new ranges overlap, the rows of a union list) is there
+once.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import xxhash
+from attrs import field, frozen
+
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.errors import StateFormatError
+from statebackend.checkpoint.errors import MissingFileError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.ha.leadership import Leadership
+from statebackend.checkpoint.handle_records import (
+    decode_keyed_state_handle,
+    decode_subtask_state,
+    encode_keyed_state_handle,
+    encode_subtask_state,
+)
+from statebackend.checkpoint.state_handles import FileHandle, SubtaskState
+from statebackend.state.backend_parameters import RestoredHandle
+from statebackend.state.operator_state_descriptors import OperatorStateMode
+from statebackend.state.operator_state_handles import FileSlice, StatePart
+from statebackend.state.operator_state_redistribution import AssignedState, RestoredOperatorState
+from statebackend.streaming.errors import JobRestoreError
+from statebackend.streaming.runtime.restore_plan import SubtaskRestore, continued_subtask
+
+RESTORE_PLANS_DIRECTORY: Final = "restore-plans"
+"""Where restore plans are, in the job directory."""
+
+MOST_TRAVELLING_BYTES: Final = 16 << 10
+"""Up to here a plan travels with the tasks: a file takes longer to make, to read and to remove."""
+
+_REFERENCE: Final = struct.Struct(">qiQ")
+_CONTINUED: Final = b"\x01"
+_RESTORED: Final = 0
+
+Parts = tuple[StatePart, ...]
+
+
+@frozen
+class RestorePlanSection:
+    """Where the plan of one operator begins in a restore plan; travels to its tasks, with the plan if that is small."""
+
+    path: str
+    index_offset: int
+    plan: bytes | None = field(default=None, repr=False)
+
+    def read(
+        self, plans: CheckpointFileSystem, restored_from: CheckpointFileSystem, subtask_index: int
+    ) -> SubtaskRestore:
+        """What one subtask restores. ``plans`` holds the plan, ``restored_from`` the files of the state.
+
+        Raises `JobRestoreError` if the plan is not there, or not as it was written.
+        """
+        location = plans.location(self.path)
+        try:
+            with plans.open_input(self.path) if self.plan is None else io.BytesIO(self.plan) as source:
+
+                def read(offset: int, length: int) -> bytes:
+                    source.seek(offset)
+                    return bytes(source.read(length))
+
+                entry = read(self.index_offset + subtask_index * _REFERENCE.size, _REFERENCE.size)
+                return _PlanReader(read, restored_from, location).restore(DataInputView(entry))
+        except (StateFormatError, OSError) as error:
+            raise _damaged(location, str(error)) from error
+        except MissingFileError as error:
+            raise JobRestoreError(
+                f"this task cannot find the restore plan of its epoch, {location}. Either the epoch is over, or the "
+                f"job directory is not on a store that the driver and all executors share ({error})"
+            ) from error
+
+
+def write_restore_plan(
+    plans: CheckpointFileSystem,
+    path: str,
+    by_operator: Mapping[str, Sequence[SubtaskRestore | SubtaskState]],
+    most_travelling_bytes: int = MOST_TRAVELLING_BYTES,
+) -> Mapping[str, RestorePlanSection]:
+    """Writes the plan of all operators, unless it is so small that it travels; for each by its uid its section.
+
+    A subtask is given by what it restores, or by its own state, from which it goes on.
+    """
+    writer = _PlanWriter()
+    offsets = {uid: writer.add(restores) for uid, restores in by_operator.items()}
+    plan = writer.to_bytes()
+    travels = len(plan) <= most_travelling_bytes
+    if not travels:
+        plans.write_file(path, plan, durable=False)
+    return {uid: RestorePlanSection(path, offset, plan if travels else None) for uid, offset in offsets.items()}
+
+
+def delete_restore_plans(plans: CheckpointFileSystem, leadership: Leadership) -> None:
+    """Removes those that earlier runs have left. Raises `LeadershipLostError`: another leader has its own there."""
+    left = plans.list_files(RESTORE_PLANS_DIRECTORY, include_temporary=True)
+    if left:
+        # In this order: what was there while this driver led is not that of a later leader.
+        leadership.check()
+    for path in left:
+        plans.delete(path)
+
+
+class _PlanWriter:
+    """Collects the pieces of a plan, and where each begins."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size_bytes = 0
+        self._references: dict[int, tuple[object, bytes]] = {}
+
+    def add(self, restores: Sequence[SubtaskRestore | SubtaskState]) -> int:
+        """Adds the plan of an operator; returns where its index begins."""
+        index = b"".join([self._record(restore) for restore in restores])
+        offset = self._size_bytes
+        self._append(index)
+        return offset
+
+    def to_bytes(self) -> bytes:
+        """The whole file."""
+        return b"".join(self._pieces)
+
+    def _append(self, data: bytes) -> bytes:
+        reference = _REFERENCE.pack(self._size_bytes, len(data), xxhash.xxh3_64_intdigest(data))
+        self._pieces.append(data)
+        self._size_bytes += len(data)
+        return reference
+
+    def _shared(self, value: object, encode: Callable[[], bytes]) -> bytes:
+        known = self._references.get(id(value))
+        if known is None:
+            # The value is kept as well, so that its id is not given to another.
+            known = self._references[id(value)] = (value, self._append(encode()))
+        return known[1]
+
+    def _record(self, restore: SubtaskRestore | SubtaskState) -> bytes:
+        if isinstance(restore, SubtaskState):
+            return self._append(_CONTINUED + encode_subtask_state(restore))
+        return self._shared(restore, lambda: self._encode(restore))
+
+    def _encode(self, restore: SubtaskRestore) -> bytes:
+        out = DataOutputView()
+        out.write_unsigned_byte(_RESTORED)
+        out.write_boolean(restore.is_restored)
+        out.write_int(len(restore.keyed))
+        for restored in restore.keyed:
+            handle = restored.handle
+            out.write(self._shared(handle, lambda handle=handle: encode_keyed_state_handle(handle)))  # type: ignore[misc]
+        out.write_boolean(restore.operator is not None)
+        if restore.operator is not None:
+            out.write_boolean(restore.operator.may_refer)
+            out.write_int(len(restore.operator.states))
+            for state in restore.operator.states:
+                out.write_utf(state.name)
+                out.write_utf(state.mode.value)
+                for parts in (state.content, state.carried):
+                    out.write(self._shared(parts, lambda parts=parts: _encode_parts(parts)))  # type: ignore[misc]
+        return out.to_bytes()
+
+
+class _PlanReader:
+    """Reads what an entry of a plan points to."""
+
+    def __init__(self, read: Callable[[int, int], bytes], restored_from: CheckpointFileSystem, location: str) -> None:
+        self._read = read
+        self._restored_from = restored_from
+        self._location = location
+
+    def restore(self, entry: DataInputView) -> SubtaskRestore:
+        """What the entry of a subtask says."""
+        record = self._piece(entry)
+        if record[:1] == _CONTINUED:
+            return continued_subtask(decode_subtask_state(record[1:]), self._restored_from)
+        source = DataInputView(record, 1)
+        is_restored = source.read_boolean()
+        keyed = tuple(
+            RestoredHandle(decode_keyed_state_handle(self._piece(source)), self._restored_from)
+            for _ in range(source.read_count(_REFERENCE.size))
+        )
+        return SubtaskRestore(keyed, self._operator_state(source), is_restored)
+
+    def _operator_state(self, source: DataInputView) -> RestoredOperatorState | None:
+        if not source.read_boolean():
+            return None
+        may_refer = source.read_boolean()
+        states = tuple(
+            AssignedState(
+                source.read_utf(),
+                OperatorStateMode(source.read_utf()),
+                _decode_parts(self._piece(source)),
+                _decode_parts(self._piece(source)),
+            )
+            for _ in range(source.read_count(2 * _REFERENCE.size))
+        )
+        return RestoredOperatorState(states, self._restored_from, may_refer=may_refer)
+
+    def _piece(self, source: DataInputView) -> bytes:
+        offset, length, checksum = _REFERENCE.unpack(source.read(_REFERENCE.size))
+        piece = self._read(offset, length)
+        if len(piece) != length or xxhash.xxh3_64_intdigest(piece) != checksum:
+            raise _damaged(self._location, f"its checksum does not match at byte {offset}")
+        return piece
+
+
+def _damaged(location: str, what: str) -> JobRestoreError:
+    return JobRestoreError(
+        f"the restore plan {location} is damaged or cannot be read ({what}). Nothing is lost: start the job again, "
+        f"which replays the epoch"
+    )
+
+
+def _encode_parts(parts: Parts) -> bytes:
+    out = DataOutputView()
+    out.write_int(len(parts))
+    for part in parts:
+        out.write_int(len(part.envelopes))
+        for role, envelope in part.envelopes.items():
+            out.write_utf(role)
+            out.write_sized_bytes(envelope)
+        out.write_int(len(part.slices))
+        for one in part.slices:
+            out.write_utf(one.file.path)
+            out.write_long(one.file.size_bytes)
+            out.write_utf(one.file.checksum)
+            out.write_long(one.start)
+            out.write_long(one.stop)
+        out.write_sized_bytes(part.digest or b"")
+    return out.to_bytes()
+
+
+def _decode_parts(data: bytes) -> Parts:
+    source = DataInputView(data)
+    return tuple(_decode_part(source) for _ in range(source.read_count(8)))
+
+
+def _decode_part(source: DataInputView) -> StatePart:
+    envelopes = {source.read_utf(): source.read_sized_bytes() for _ in range(source.read_count(6))}
+    slices: list[Any] = []
+    for _ in range(source.read_count(28)):
+        file = FileHandle(source.read_utf(), source.read_long(), source.read_utf())
+        slices.append(FileSlice(file, source.read_long(), source.read_long()))
+    return StatePart(envelopes, tuple(slices), source.read_sized_bytes() or None)

@@ -1,0 +1,144 @@
+"""What is told, in every runtime alike, of a strategy of event time that does not fit the records of its source.
+
+What an environment is given, looked at before anything is touched: of which type, and within which bounds.
+
+A setting of another type would be met later, in the middle of a start or of a run, by an error that does not name it; a
+class in the place of its instance has all its methods, and none of them works.
+
+Timers of event time that cannot fire: those of an operator that waits for a source without timestamps.
+
+The watermark of an operator is the smallest of what it reads. A source without timestamps has none, and holds all
+operators behind it until it ends, which a stream never does. That is what Flink does too, and it may be meant: the
+operators may register timers of processing time alone. So the job runs, and a start warns once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from migration import EvolutionRules
+from snapshots.loggers import logger_of
+from statebackend.checkpoint.ha.services import JobServices
+from statebackend.state.key_groups import check_parallelism
+from statebackend.state.metrics import StateMetricsConfig
+from statebackend.streaming.errors import JobDefinitionError, cited, shown_instance
+from statebackend.streaming.operators.keyed_timers import overrides_on_timer
+from statebackend.streaming.operators.operator import place_of_input
+from statebackend.streaming.runtime.event_time import EventTime
+from statebackend.streaming.stream_graph import Node, OperatorNode, upstream_of
+
+__all__ = [
+    "TIMESTAMP_TYPES",
+    "check_given",
+    "check_whole_numbers",
+    "held_timers",
+    "is_instance_of",
+    "unfit_column",
+    "unfit_type",
+    "warn_of_held_timers",
+]
+
+
+def check_given(
+    parallelism: int,
+    max_parallelism: int,
+    metrics: StateMetricsConfig | None,
+    rules: EvolutionRules | None,
+    high_availability: JobServices | None,
+) -> None:
+    """Raises `JobDefinitionError` for settings of an environment that cannot be."""
+    check_whole_numbers({"parallelism": parallelism, "max_parallelism": max_parallelism})
+    try:
+        check_parallelism(parallelism, max_parallelism)
+    except ValueError as error:
+        raise JobDefinitionError(str(error)) from error
+    for name, given, kind in (
+        ("metrics", metrics, StateMetricsConfig),
+        ("rules", rules, EvolutionRules),
+        ("high_availability", high_availability, JobServices),
+    ):
+        if given is not None and not is_instance_of(given, kind):
+            raise JobDefinitionError(
+                f"{name} is {shown_instance(given)}; it takes an instance of {kind.__name__}, or None"
+            )
+
+
+def check_whole_numbers(given: Mapping[str, object]) -> None:
+    """Raises `JobDefinitionError`, naming the setting, for what is no whole number; None is one that is left out."""
+    for name, number in given.items():
+        if number is not None and type(number) is not int:
+            raise JobDefinitionError(f"{name} is {cited(number, 80)}; it takes a whole number")
+
+
+def is_instance_of(given: object, kind: type) -> bool:
+    """As `isinstance`, but never of a class: it has all that a protocol asks for, and none of that works."""
+    return not isinstance(given, type) and isinstance(given, kind)
+
+
+_logger = logger_of(__name__)
+
+
+def warn_of_held_timers(event_time: EventTime | None, job_name: str) -> None:
+    """Logs a warning for every input that holds the timers of its operator."""
+    for told in () if event_time is None else held_timers(event_time):
+        _logger.warning("job %r: %s", job_name, told)
+
+
+def held_timers(event_time: EventTime) -> list[str]:
+    """What there is to tell, one line for each such input of an operator that has timers of event time.
+
+    An operator none of whose records have timestamps has timers of processing time alone, and is left out.
+    """
+    graph = event_time.graph
+    names: dict[Node, str] = dict(zip(graph.sources, graph.source_uids, strict=True))
+    told = []
+    for node in graph.operators:
+        if not _has_timers(node):
+            continue
+        without = [
+            sorted(names[one] for one in upstream_of([edge]) & names.keys() if names[one] not in event_time.nodes)
+            for edge in node.inputs
+        ]
+        is_timed = any(names[one] in event_time.nodes for one in upstream_of(node.inputs) & names.keys())
+        for index, held_by in enumerate(without if is_timed else ()):
+            if held_by:
+                place = place_of_input(node.uid, index, len(without))
+                told.append(_told(place, held_by))
+    return told
+
+
+def _told(place: str, held_by: list[str]) -> str:
+    sources = f"source{'s' * (len(held_by) > 1)} {', '.join(map(repr, held_by))}"
+    return (
+        f"{place}: the records of {sources} come without timestamps, so this input has no watermark, and no timer or "
+        f"window of event time of the operator fires as long as it is read; chain "
+        f"assign_timestamps_and_watermarks(...) behind {sources} too, with .with_idleness(...) if records seldom come"
+    )
+
+
+def _has_timers(node: OperatorNode) -> bool:
+    function = getattr(node.function, "function", node.function)
+    return bool(getattr(node.function, "needs_timestamps", False)) or overrides_on_timer(function)
+
+
+TIMESTAMP_TYPES: Final = ("timestamp", "bigint", "int")
+"""The types that a column of timestamps may have, by Spark's names."""
+
+
+def unfit_column(
+    source_name: str, method: str, given: Any, columns: Iterable[str], why: str = ""
+) -> JobDefinitionError:
+    """Of a column that the records have not; ``method`` is that of the strategy, ``why`` says more if there is more."""
+    return JobDefinitionError(
+        f"source {source_name!r}: {method}({cited(given, 80)}) does not fit its records, which have the columns "
+        f"{', '.join(columns)}{f': {why}' if why else ''}"
+    )
+
+
+def unfit_type(source_name: str, type_name: str) -> JobDefinitionError:
+    """Of a column of timestamps that has none of `TIMESTAMP_TYPES`."""
+    return JobDefinitionError(
+        f"source {source_name!r}: with_timestamps is of the type {type_name}; it must be a timestamp, or a bigint of "
+        f"milliseconds since 1970: cast it"
+    )

@@ -1,0 +1,200 @@
+"""What a start continues from: a checkpoint of its own, the savepoint that the directory was begun from, or nothing.
+
+A directory that has a checkpoint continues from that. One that has none yet, and was begun from a savepoint, continues
+from the savepoint, whether the start names it again or not: it may have failed in its first epoch, and its state would
+be lost in silence. Which savepoint that is, is in the directory (`statebackend.checkpoint.store.job_directory`) before
+its first epoch; the checkpoints carry it too, since directories that are older than the file know it from there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from attrs import frozen
+
+from statebackend.checkpoint.errors import CheckpointError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.fs.store_uri import endpoint_of, without_secrets
+from statebackend.checkpoint.metadata import CheckpointMetadata, SavepointIdentity
+from statebackend.checkpoint.store.checkpoint_directories import METADATA_FILE_NAME, checkpoint_directory
+from statebackend.checkpoint.store.job_directory import ORIGIN_FILE_NAME, JobOrigin, read_origin
+from statebackend.checkpoint.store.job_files import NO_SOURCE_LOG, read_fall_back
+from statebackend.checkpoint.store.savepoint_directory import read_savepoint
+from statebackend.savepoint.restored_state import RestoredState
+from statebackend.streaming.errors import JobRestoreError, SourceProgressMismatchError
+from statebackend.streaming.runtime.checkpoint_writing import batch_of
+
+__all__ = ["StartingPoint", "check_has_every_epoch", "starting_point"]
+
+
+@frozen
+class StartingPoint:
+    """What to continue from.
+
+    ``state`` is None for a job that begins with nothing. ``is_own`` says that it is a checkpoint of this directory.
+    ``origin`` is the savepoint that the job was or is begun from, ``is_new_origin`` says that the directory does not
+    know it yet, or knows it with another source progress.
+    """
+
+    state: RestoredState | None = None
+    is_own: bool = False
+    origin: JobOrigin | None = None
+    is_new_origin: bool = False
+
+    @property
+    def identity(self) -> object:
+        """Equal for two starts of a directory that continue from the same."""
+        return None if self.state is None else self.state.metadata, self.is_own, self.origin
+
+    @property
+    def own_checkpoint(self) -> CheckpointMetadata | None:
+        """The checkpoint of this directory to continue from, if it is one."""
+        return self.state.metadata if self.state is not None and self.is_own else None
+
+    @property
+    def restored_from(self) -> SavepointIdentity | None:
+        """What to note in the checkpoints of the job about the savepoint that it was begun from."""
+        own = self.own_checkpoint
+        if own is not None:
+            return own.restored_from
+        return None if self.origin is None else self.origin.savepoint_identity
+
+
+def starting_point(
+    file_system: CheckpointFileSystem,
+    newest: CheckpointMetadata | None,
+    from_savepoint: str | os.PathLike[str] | None,
+    restore_source_progress: bool | Mapping[str, bool],
+) -> StartingPoint:
+    """What the job directory at the root of ``file_system``, whose newest checkpoint is given, is to continue from.
+
+    ``restore_source_progress`` says whether the sources of a savepoint are read on where it was taken; for each by uid,
+    and those that are not named are.
+
+    Raises `JobRestoreError` if the directory was begun from another savepoint, or its savepoint has gone, and whatever
+    `read_savepoint` raises. Touches nothing.
+    """
+    recorded = read_origin(file_system)
+    given = None if from_savepoint is None else _restored(os.fspath(from_savepoint))
+    if newest is not None:
+        if given is not None:
+            _check_same_savepoint(newest, given, recorded, file_system)
+        return StartingPoint(RestoredState(newest, file_system), is_own=True, origin=recorded)
+    if given is None and recorded is None:
+        return StartingPoint()
+    savepoint = _recorded_savepoint(recorded, file_system) if given is None and recorded is not None else given
+    assert savepoint is not None
+    with_progress, begun_anew = _progress_asked(restore_source_progress)
+    if given is None and recorded is not None:
+        # Who does not name the savepoint again has not asked for another source position either.
+        with_progress, begun_anew = with_progress and recorded.with_source_progress, recorded.begun_anew
+    origin = _origin_of(savepoint, with_progress, begun_anew)
+    if recorded is None:
+        return StartingPoint(savepoint, origin=origin, is_new_origin=True)
+    if origin.savepoint_identity != recorded.savepoint_identity:
+        raise JobRestoreError(
+            f"the job directory {file_system.uri} was begun from the savepoint "
+            f"{without_secrets(recorded.savepoint_uri)} of epoch {recorded.savepoint_id}, not from "
+            f"{origin.savepoint_uri} of epoch {origin.savepoint_id}. Start without from_savepoint to go on from the "
+            f"former, or use a new job directory to begin from the latter"
+        )
+    progress = (origin.with_source_progress, origin.begun_anew)
+    is_new = progress != (recorded.with_source_progress, recorded.begun_anew)
+    return StartingPoint(savepoint, origin=origin, is_new_origin=is_new)
+
+
+def check_no_fall_back(file_system: CheckpointFileSystem) -> None:
+    """Raises `JobRestoreError` if a fall-back of the job directory was begun and not ended."""
+    begun = read_fall_back(file_system)
+    if begun is not None:
+        engine = "" if begun.source_log == NO_SOURCE_LOG else "on Spark "
+        raise JobRestoreError(
+            f"going back to checkpoint {begun.checkpoint_id} was begun in {file_system.uri} and is not finished: start "
+            f"the job {engine}again with fall_back_to={begun.checkpoint_id}"
+        )
+
+
+def check_has_every_epoch(point: StartingPoint, committed: int | None, file_system: CheckpointFileSystem) -> None:
+    """Raises `SourceProgressMismatchError` if Spark knows a batch to be completed whose checkpoint is not there.
+
+    ``committed`` is that batch. Spark commits a batch after its epoch, except for those that came with the source
+    progress of a savepoint. To go on from an older checkpoint would remove the files of the missing one.
+    """
+    own = point.own_checkpoint
+    goes_on = own is not None or (
+        point.origin is not None and (point.is_new_origin or point.origin.with_source_progress)
+    )
+    known = batch_of(point.state.metadata) if goes_on and point.state is not None else -1
+    if committed is None or committed <= known:
+        return
+    there_is = "there is no checkpoint at all" if own is None else f"the newest checkpoint is {own.checkpoint_id}"
+    # Every batch behind that of the newest checkpoint has had the next id.
+    missing_id = committed if own is None else own.checkpoint_id + committed - known
+    raise SourceProgressMismatchError(
+        f"Spark's source log {file_system.location('spark')} says that batch {committed} is completed, but "
+        f"{file_system.location(f'{checkpoint_directory(missing_id)}/{METADATA_FILE_NAME}')} is missing "
+        f"({there_is}). Nothing was touched. Put the file back from a backup, or start from a savepoint in a new job "
+        f"directory"
+    )
+
+
+def _restored(path: str) -> RestoredState:
+    file_system, metadata = read_savepoint(path)
+    return RestoredState(metadata, file_system)
+
+
+def _recorded_savepoint(recorded: JobOrigin, file_system: CheckpointFileSystem) -> RestoredState:
+    savepoint_uri = without_secrets(recorded.savepoint_uri)
+    if endpoint_of(recorded.savepoint_uri) not in ("", endpoint_of(file_system.uri)):
+        # Whoever wrote the file would choose where the credentials of this program are used.
+        raise JobRestoreError(
+            f"the job directory {file_system.uri} has no checkpoint yet, and its {ORIGIN_FILE_NAME} says that the job "
+            f"starts from the savepoint {savepoint_uri}. The program does not name that store, so no request is sent "
+            f"there. Pass from_savepoint={savepoint_uri!r} if that is right"
+        )
+    try:
+        return _restored(recorded.savepoint_uri)
+    except CheckpointError as error:
+        raise JobRestoreError(
+            f"the job directory {file_system.uri} has no checkpoint yet and was begun from the savepoint "
+            f"{savepoint_uri}, which cannot be read: {error} Bring it back, or pass from_savepoint=<where it "
+            f"is now>"
+        ) from error
+
+
+def _progress_asked(restore_source_progress: bool | Mapping[str, bool]) -> tuple[bool, tuple[str, ...]]:
+    """Whether the source progress counts, and of which sources not."""
+    if isinstance(restore_source_progress, bool):
+        return restore_source_progress, ()
+    return True, tuple(sorted(uid for uid, is_restored in restore_source_progress.items() if not is_restored))
+
+
+def _origin_of(savepoint: RestoredState, with_source_progress: bool, begun_anew: tuple[str, ...] = ()) -> JobOrigin:
+    metadata = savepoint.metadata
+    if with_source_progress and not (metadata.source_progress or metadata.source_progress_files):
+        raise JobRestoreError(
+            f"the savepoint {savepoint.file_system.location('')} does not say how far its source was read: it was not "
+            f"taken of a job on Spark. Pass restore_source_progress=False to take its state and read the source from "
+            f"the beginning; event time begins anew then, and nothing is late for what it was before"
+        )
+    return JobOrigin(
+        savepoint_uri=savepoint.file_system.uri,
+        savepoint_job_id=metadata.job_id,
+        savepoint_id=metadata.checkpoint_id,
+        savepoint_timestamp_ms=metadata.timestamp_ms,
+        with_source_progress=with_source_progress,
+        begun_anew=begun_anew,
+    )
+
+
+def _check_same_savepoint(
+    newest: CheckpointMetadata, given: RestoredState, recorded: JobOrigin | None, file_system: CheckpointFileSystem
+) -> None:
+    known = newest.restored_from or (recorded and recorded.savepoint_identity)
+    if known != _origin_of(given, False).savepoint_identity:
+        raise JobRestoreError(
+            f"the job directory {file_system.uri} has checkpoints of its own (the newest is {newest.checkpoint_id}), "
+            f"which do not come from the savepoint {given.file_system.location('')}. Start without from_savepoint to "
+            f"continue them, or use a new job directory to begin from the savepoint"
+        )

@@ -1,0 +1,519 @@
+"""One subtask of one operator, the same in every runtime: it opens or restores its state, and runs the operator.
+
+A runtime of epochs lets it run once per epoch (`Subtask.run`): open, process, snapshot, close, acknowledge. One in
+which barriers come in band keeps it open over them (`Subtask.opened`, and `opened_subtask` for what follows). How
+records come in and go out, and where the subtask runs, is the rim's business.
+
+Time in an epoch of one subtask: it stands where the epoch begins, and what is due by then fires before any record.
+
+First the timers of event time up to the watermark, each with its key current, then the operator is told the
+watermark: what is emitted until then goes out before it. Then the timers that are due by the clock, which stands still
+in an epoch.
+
+A subtask between open and close: records, time and barriers come to it in band, in any order.
+
+It stays open over barriers. At one the state is frozen as it is (`OpenedSubtask.freeze`), and the subtask goes on; what
+was frozen is written later, on any thread (`FrozenSubtask.write`), and only then is there something to acknowledge
+(`OpenedSubtask.acknowledged`, on the subtask's own thread again). Several frozen ones may wait to be written, and be
+written in any order.
+
+Counters of an acknowledgement (late records, metrics of state) are those since the acknowledgement before, so that
+whoever adds them up counts each event once, whether a subtask lives for one epoch or for many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from attrs import define, evolve, field, frozen
+
+from migration import LIBRARY_RULES, EvolutionRules
+from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement, ReportValue
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.invariants import path_segment
+from statebackend.checkpoint.metadata import ChannelTimestamp
+from statebackend.state.backend_parameters import KeyedStateBackendParameters, StateRestoreReport
+from statebackend.state.clock import Clock, StoppedClock
+from statebackend.state.key_context import KeySetter
+from statebackend.state.key_groups import key_group_range_of_subtask
+from statebackend.state.keyed_state_backend import KeyedStateBackend
+from statebackend.state.metrics import KeyedStateMetrics, StateMetricsConfig
+from statebackend.state.progress import Progress, ProgressListener, no_progress
+from statebackend.state.state_backend import StateBackend, SubtaskIdentity
+from statebackend.streaming.errors import EpochError
+from statebackend.streaming.operators.operator import CollectingEmitter, Emission, Emitter, InputBatch
+from statebackend.streaming.operators.operator_factories import OperatorFactory
+from statebackend.streaming.operators.operator_run import OperatorRun
+from statebackend.streaming.operators.planned_states import PlannedState
+from statebackend.streaming.operators.record_function import paused_garbage_collection
+from statebackend.streaming.operators.subtask_backends import SubtaskBackends, SubtaskSnapshot, SubtaskSnapshotTask
+from statebackend.streaming.operators.subtask_context import SubtaskContext
+from statebackend.streaming.output_tag import OutputTag
+from statebackend.streaming.rows.declared_schema import DeclaredSchema
+from statebackend.streaming.rows.row_writer import RowEncoder
+from statebackend.streaming.runtime.metrics import LATE_RECORDS_DROPPED, RECORDS_IN, opening_metrics, restore_report
+from statebackend.streaming.runtime.restore_plan import SubtaskRestore
+from statebackend.streaming.time.internal_timer_service import Fire
+from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+__all__ = [
+    "Emitted",
+    "FrozenSubtask",
+    "OpenedSubtask",
+    "OperatorParts",
+    "SnapshotReport",
+    "Subtask",
+    "SubtaskEpoch",
+    "advance_processing_time",
+    "advance_watermark",
+    "timers_due",
+]
+
+
+def advance_watermark(operator: OperatorRun, context: SubtaskContext, watermark_ms: int) -> None:
+    """Moves the event time of an operator that was opened with this context; raises what the operator raises."""
+    if watermark_ms == MIN_TIMESTAMP:
+        return
+    set_key = context.key_setter()
+    for service in context.timer_services:
+        if operator.fires_together:
+            service.advance_watermark_together(watermark_ms, operator.on_event_time_timers)
+        else:
+            service.advance_watermark(watermark_ms, _with_key(set_key, operator.on_event_time_timer))
+    operator.on_watermark(watermark_ms)
+
+
+def advance_processing_time(operator: OperatorRun, context: SubtaskContext) -> None:
+    """Fires what is due by the clock; raises what the operator raises."""
+    set_key = context.key_setter()
+    for service in context.timer_services:
+        service.advance_processing_time(_with_key(set_key, operator.on_processing_time_timer))
+
+
+def _with_key(set_key: KeySetter, call: Callable[[int, Any, int, Any], None]) -> Fire:
+    def fire(timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+        set_key(key, key_group)
+        call(timestamp_ms, key, key_group, namespace)
+
+    return fire
+
+
+@frozen(kw_only=True)
+class SnapshotReport:
+    """What a snapshot has to tell beside its state: the earliest timers pending, of event and of processing time, in
+    milliseconds; late records dropped; what is for people.
+    """
+
+    timers_due: tuple[int | None, int | None] = (None, None)
+    late_records_dropped: int = 0
+    restore_reports: Sequence[StateRestoreReport] = ()
+    operator_state_restore_reports: Sequence[StateRestoreReport] = ()
+    metrics: Mapping[str, ReportValue] = field(factory=dict)
+
+
+@define(eq=False)
+class FrozenSubtask:
+    """The state of a subtask as it was at a barrier, to be written once."""
+
+    checkpoint_id: int
+    timers_due: tuple[int | None, int | None]
+    frozen_s: float
+    task: SubtaskSnapshotTask
+    records_in: int
+    """The records that had come to the subtask at the barrier, since it was opened."""
+    snapshot: SubtaskSnapshot | None = None
+    """Set when it is written: from then on its files are durable."""
+    written_s: float = 0.0
+
+    def write(self) -> None:
+        """Writes the files, on any thread; raises what the storage and the serializers raise."""
+        began_s = time.monotonic()
+        self.snapshot = self.task.run()
+        self.written_s = time.monotonic() - began_s
+
+    def cancel(self) -> None:
+        """Gives it up, on any thread; what was written is removed. Nothing happens to one that is written."""
+        self.task.cancel()
+
+
+class OpenedSubtask:
+    """See the module; belongs to one thread. What an operator raises, its methods raise as `Operator` says.
+
+    ``acknowledge`` makes the acknowledgement of a checkpoint of a snapshot and its report.
+    """
+
+    def __init__(
+        self,
+        operator: OperatorRun,
+        context: SubtaskContext,
+        backends: SubtaskBackends,
+        acknowledge: Callable[[int, SubtaskSnapshot, SnapshotReport], Acknowledgement],
+        opening_metrics: Mapping[str, ReportValue],
+    ) -> None:
+        self._operator = operator
+        self._context = context
+        self._backends = backends
+        self._acknowledge = acknowledge
+        self._opening_metrics = opening_metrics
+        self._late_records_told = self._records_in_told = 0
+        self._metrics_told: KeyedStateMetrics | None = None
+        self.holds_watermarks = operator.holds_watermarks
+        """Whether the operator says itself which watermarks go on."""
+        self.process_batch = operator.process_batch
+        self.let_watermarks_out = operator.let_watermarks_out
+        self.prepare_snapshot = operator.prepare_snapshot
+
+    @property
+    def has_timers(self) -> bool:
+        """Whether the operator may have any."""
+        return bool(self._context.timer_services)
+
+    @property
+    def restore_reports(self) -> Sequence[StateRestoreReport]:
+        """What became of each restored keyed state that was registered so far."""
+        return tuple(self._context.keyed.restore_reports)
+
+    @property
+    def operator_state_restore_reports(self) -> Sequence[StateRestoreReport]:
+        """What became of each restored operator state that was registered so far."""
+        return tuple(self._backends.operator_state_restore_reports)
+
+    def advance_watermark(self, watermark_ms: int) -> None:
+        """Moves event time on: what is due fires, then the operator is told."""
+        advance_watermark(self._operator, self._context, watermark_ms)
+
+    def advance_processing_time(self) -> None:
+        """Fires what is due by the clock."""
+        advance_processing_time(self._operator, self._context)
+
+    def freeze(self, checkpoint_id: int) -> FrozenSubtask:
+        """The synchronous part of a snapshot, behind `prepare_snapshot`; the next epoch begins with it.
+
+        Its cost does not grow with the state.
+        """
+        began_s = time.monotonic()
+        due = timers_due(self._context)
+        task = self._backends.prepare_snapshot(checkpoint_id, uuid.uuid4().hex)
+        self._context.begin_epoch(checkpoint_id + 1)
+        self._operator.begin_epoch(checkpoint_id + 1)
+        return FrozenSubtask(checkpoint_id, due, time.monotonic() - began_s, task, self._operator.records_in)
+
+    def acknowledged(self, frozen: FrozenSubtask) -> Acknowledgement:
+        """What is acknowledged of a snapshot that is written."""
+        snapshot = frozen.snapshot
+        assert snapshot is not None
+        late = self._operator.late_records_dropped
+        dropped, self._late_records_told = late - self._late_records_told, late
+        records_in = max(frozen.records_in - self._records_in_told, 0)
+        self._records_in_told += records_in
+        metrics: dict[str, ReportValue] = {
+            "process_s": 0.0,
+            "snapshot_s": frozen.frozen_s + frozen.written_s,
+            RECORDS_IN: records_in,
+        }
+        opening, self._opening_metrics = self._opening_metrics, {}
+        report = SnapshotReport(
+            timers_due=frozen.timers_due,
+            late_records_dropped=dropped,
+            restore_reports=self.restore_reports,
+            operator_state_restore_reports=self.operator_state_restore_reports,
+            metrics={**metrics, **opening, **self._metrics_since(frozen)},
+        )
+        return self._acknowledge(frozen.checkpoint_id, snapshot, report)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """The checkpoint is complete: later snapshots may refer to its files."""
+        self._backends.notify_checkpoint_complete(checkpoint_id)
+
+    def _metrics_since(self, frozen: FrozenSubtask) -> Mapping[str, Any]:
+        """The metrics of keyed state since they were told last; none if they are off."""
+        if self._context.keyed.parameters.metrics is None:
+            return {}
+        now = self._backends.metrics_now(frozen.task.keyed_snapshot)
+        told, self._metrics_told = self._metrics_told, now
+        return (now if told is None else now.since(told)).to_report()
+
+
+def timers_due(context: SubtaskContext) -> tuple[int | None, int | None]:
+    """The earliest timers pending of event time and of processing time, in milliseconds."""
+    services = context.timer_services
+    event = [due for one in services if (due := one.next_event_time_timer()) is not None]
+    processing = [due for one in services if (due := one.next_processing_time_timer()) is not None]
+    return min(event, default=None), min(processing, default=None)
+
+
+Emitted = Sequence[Emission]
+"""Rows of the output (None) and of side outputs, in the order in which they were emitted."""
+
+
+@frozen(kw_only=True)
+class OperatorParts:
+    """What the subtasks of one operator need in all epochs of a run; picklable.
+
+    ``planned`` and ``planned_operator_state`` are what `open()` registered on the driver, by name. ``side_outputs`` are
+    those that somebody reads, and ``input_schemas`` what is known of the rows of the inputs. ``rules`` judge and carry
+    out what restored state becomes. ``keeps_backends`` says whether the process may keep a subtask's backend open for
+    its next epoch.
+    """
+
+    job_id: str
+    run_id: str
+    operator_uid: str
+    operator_factory: OperatorFactory
+    side_outputs: tuple[OutputTag[Any], ...]
+    key_serializer: TypeSerializer[Any]
+    parallelism: int
+    max_parallelism: int
+    backend: StateBackend
+    planned: Mapping[str, PlannedState]
+    planned_operator_state: Mapping[str, PlannedState]
+    file_system: CheckpointFileSystem
+    input_schemas: tuple[DeclaredSchema | None, ...] = (None,)
+    metrics: StateMetricsConfig | None = None
+    rules: EvolutionRules = LIBRARY_RULES
+    keeps_backends: bool = True
+
+
+@frozen(kw_only=True)
+class SubtaskEpoch:
+    """What is new for a subtask in an epoch, which begins with the watermark ``watermark_ms``.
+
+    Early records, which the operators before have sent at that watermark, find it at ``previous_watermark_ms``.
+
+    ``attempt_id`` tells attempts at the same epoch apart. Below ``local_directory``, on the local disk, each subtask
+    has a place of its own that is kept between epochs. ``progress`` hears how far restores and migrations are.
+    """
+
+    subtask_index: int
+    epoch_id: int
+    processing_time_ms: int
+    attempt_id: str
+    restore: SubtaskRestore
+    local_directory: str
+    watermark_ms: int = MIN_TIMESTAMP
+    previous_watermark_ms: int = MIN_TIMESTAMP
+    progress: ProgressListener = no_progress
+
+
+class Subtask:
+    """See the module; lives once, in one go by `run`, or step by step in `opened`."""
+
+    def __init__(self, operator: OperatorParts, epoch: SubtaskEpoch) -> None:
+        self._operator = operator
+        self._epoch = epoch
+        self._clock = _Stopwatch()
+        self._acknowledgement: Acknowledgement | None = None
+        self._channels: dict[tuple[str, str], ChannelTimestamp] = {}
+        self.restore_reports: Sequence[StateRestoreReport] = ()
+        """What became of each restored keyed state that was registered; complete when the run is."""
+        self.operator_state_restore_reports: Sequence[StateRestoreReport] = ()
+        """What became of each restored operator state that was registered."""
+
+    @property
+    def acknowledgement(self) -> Acknowledgement:
+        """What the subtask tells the coordinator, once `run` has come to its end; `EpochError` before."""
+        if self._acknowledgement is None:
+            raise EpochError(f"subtask {self._epoch.subtask_index} of {self._operator.operator_uid!r} has not ended")
+        return self._acknowledgement
+
+    def run(
+        self,
+        make_function: Callable[[], Any],
+        batches: Iterable[tuple[int, InputBatch]],
+        encoders: Mapping[OutputTag[Any] | None, RowEncoder] | None = None,
+    ) -> Generator[Emitted, None, None]:
+        """Processes batches of its inputs; yields what is emitted for each. Close it if it is not exhausted.
+
+        Those that are early come first; behind them time moves on to where the epoch stands. ``encoders`` are those of
+        the rows of each output.
+        """
+        emitter = CollectingEmitter(self._operator.side_outputs, encoders)
+        watermark_ms = self._epoch.watermark_ms
+        clock = StoppedClock(self._epoch.processing_time_ms)
+        with paused_garbage_collection(), self._over_state(make_function, clock) as (operator, context, backends):
+            with operator.opened(context, emitter):
+                context.check_planned_are_registered()
+                subtask = self._opened(operator, context, backends)
+                emitter.is_early = has_time = subtask.has_timers or watermark_ms > MIN_TIMESTAMP
+                for input_index, batch in batches:
+                    if emitter.is_early and not batch.is_early:
+                        yield self._advanced(subtask, emitter)
+                    elif batch.is_early and has_time and not emitter.is_early:
+                        raise EpochError(
+                            f"operator {self._operator.operator_uid!r}: records came behind a watermark that they "
+                            f"belong before"
+                        )
+                    subtask.process_batch(input_index, batch)
+                    self._note_channels(batch)
+                    yield emitter.taken()
+                if emitter.is_early:
+                    yield self._advanced(subtask, emitter)
+                subtask.prepare_snapshot()
+                yield emitter.taken()
+                due, late, records_in = timers_due(context), operator.late_records_dropped, operator.records_in
+            self._clock.lap("process_s")
+            snapshot = backends.snapshot(self._epoch.epoch_id, uuid.uuid4().hex)
+            self._clock.lap("snapshot_s")
+            self.restore_reports = subtask.restore_reports
+            self.operator_state_restore_reports = subtask.operator_state_restore_reports
+            metrics = backends.metrics_report()
+        # What the worker keeps for the next epoch is known when the state is given back.
+        report = SnapshotReport(
+            timers_due=due,
+            late_records_dropped=late,
+            restore_reports=self.restore_reports,
+            operator_state_restore_reports=self.operator_state_restore_reports,
+            metrics={**self._opening_metrics(backends), RECORDS_IN: records_in, **metrics},
+        )
+        self._acknowledgement = self._acknowledged(self._epoch.epoch_id, snapshot, report)
+
+    @contextlib.contextmanager
+    def opened(self, make_function: Callable[[], Any], emitter: Emitter, clock: Clock) -> Iterator[OpenedSubtask]:
+        """The subtask over its state, until the end of the block; ``clock`` gives the processing time."""
+        with (
+            self._over_state(make_function, clock) as (operator, context, backends),
+            operator.opened(context, emitter),
+        ):
+            context.check_planned_are_registered()
+            yield self._opened(operator, context, backends)
+
+    @contextlib.contextmanager
+    def _over_state(
+        self, make_function: Callable[[], Any], clock: Clock
+    ) -> Iterator[tuple[OperatorRun, SubtaskContext, SubtaskBackends]]:
+        """The operator that is not open yet, its context and the backends.
+
+        Making the function imports the modules of the user's that reading restored state may need, so it is made here.
+        """
+        function = make_function()
+        with self._leased_backend(clock) as backend:
+            self._clock.lap("open_s")
+            restored = self._epoch.restore.operator
+            with contextlib.closing(SubtaskBackends(backend, restored)) as backends:
+                uid = self._operator.operator_uid
+                yield (
+                    OperatorRun(self._operator.operator_factory(function, uid), uid),
+                    self._context(backends),
+                    backends,
+                )
+
+    def _opened(self, operator: OperatorRun, context: SubtaskContext, backends: SubtaskBackends) -> OpenedSubtask:
+        return OpenedSubtask(operator, context, backends, self._acknowledged, self._opening_metrics(backends))
+
+    def _opening_metrics(self, backends: SubtaskBackends) -> Mapping[str, ReportValue]:
+        return opening_metrics(
+            is_local=backends.keyed.is_local,
+            has_restore=bool(self._epoch.restore.keyed),
+            kept_bytes_of_host=self._operator.backend.kept_bytes_of_host(),
+        )
+
+    def _advanced(self, subtask: OpenedSubtask, emitter: CollectingEmitter) -> Emitted:
+        subtask.advance_watermark(self._epoch.watermark_ms)
+        # The epoch stands at one watermark: what comes out from here on is behind it for everyone.
+        subtask.let_watermarks_out()
+        emitter.is_early = False
+        subtask.advance_processing_time()
+        return emitter.taken()
+
+    def _note_channels(self, batch: InputBatch) -> None:
+        for one in batch.channel_timestamps:
+            known = self._channels.setdefault((one.source, one.channel), one)
+            if one.timestamp_ms > known.timestamp_ms:
+                self._channels[one.source, one.channel] = one
+
+    @contextlib.contextmanager
+    def _leased_backend(self, clock: Clock) -> Iterator[KeyedStateBackend]:
+        operator, parameters = self._operator, self._parameters(clock)
+        if not operator.keeps_backends:
+            with operator.backend.create_keyed_state_backend(parameters) as backend:
+                yield backend
+            return
+        identity = SubtaskIdentity(operator.job_id, self._epoch.subtask_index, operator.parallelism)
+        backend = operator.backend.lease_keyed_state_backend(parameters, identity)
+        succeeded = False
+        try:
+            yield backend
+            succeeded = True
+        finally:
+            operator.backend.return_keyed_state_backend(backend, identity, succeeded=succeeded)
+
+    def _parameters(self, clock: Clock) -> KeyedStateBackendParameters:
+        operator, index = self._operator, self._epoch.subtask_index
+        uid = path_segment(operator.operator_uid)
+        return KeyedStateBackendParameters(
+            operator_uid=operator.operator_uid,
+            key_serializer=operator.key_serializer,
+            max_parallelism=operator.max_parallelism,
+            key_group_range=key_group_range_of_subtask(index, operator.parallelism, operator.max_parallelism),
+            file_system=operator.file_system,
+            file_prefix=f"shared/{uid}/{index:05d}",
+            local_directory=os.path.join(self._epoch.local_directory, uid, f"{index:05d}"),
+            restore=self._epoch.restore.keyed,
+            progress=self._tell,
+            clock=clock,
+            metrics=operator.metrics,
+            rules=operator.rules.verdicts,
+            conversions=operator.rules.conversions,
+        )
+
+    def _tell(self, progress: Progress) -> None:
+        self._epoch.progress(evolve(progress, subtask_index=self._epoch.subtask_index))
+
+    def _context(self, backends: SubtaskBackends) -> SubtaskContext:
+        operator, epoch = self._operator, self._epoch
+        return SubtaskContext(
+            backends,
+            operator.operator_uid,
+            epoch.subtask_index,
+            operator.parallelism,
+            epoch.epoch_id,
+            is_restored=epoch.restore.is_restored,
+            planned=operator.planned,
+            planned_operator_state=operator.planned_operator_state,
+            input_schemas=operator.input_schemas,
+            watermark_ms=epoch.previous_watermark_ms,
+        )
+
+    def _acknowledged(self, checkpoint_id: int, snapshot: SubtaskSnapshot, report: SnapshotReport) -> Acknowledgement:
+        operator, epoch = self._operator, self._epoch
+        return Acknowledgement(
+            job_id=operator.job_id,
+            run_id=operator.run_id,
+            checkpoint_id=checkpoint_id,
+            operator_uid=operator.operator_uid,
+            subtask_index=epoch.subtask_index,
+            attempt_id=epoch.attempt_id,
+            digest=snapshot.digest,
+            state=snapshot.state,
+            channel_timestamps=tuple(self._channels.values()),
+            event_time_timer_ms=report.timers_due[0],
+            processing_time_timer_ms=report.timers_due[1],
+            report=restore_report(report.restore_reports, report.operator_state_restore_reports),
+            metrics={
+                "entries_written": snapshot.entries_written,
+                "bytes_written": snapshot.bytes_written,
+                LATE_RECORDS_DROPPED: report.late_records_dropped,
+                **self._clock.laps,
+                **report.metrics,
+            },
+        )
+
+
+class _Stopwatch:
+    """The seconds between laps, for the metrics of an epoch."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        """Ends a lap under that name."""
+        now = time.monotonic()
+        self.laps[name] = now - self._since
+        self._since = now

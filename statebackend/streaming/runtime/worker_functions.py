@@ -1,0 +1,207 @@
+"""Holds the subtasks of an operator to one copy of its broadcast state, before a checkpoint becomes durable.
+
+Every subtask has a copy, and makes it from the same records in the same order. A function that goes by anything else
+(a clock, a random number, its subtask) makes copies that differ, and which of them a key meets after a rescale would be
+chance. So the copies are compared at every barrier, by the digests that they travel with: none is read. What operators
+keep for themselves under reserved names is theirs to answer for.
+
+The functions of a process for which setup() has run: once per run and operator, whatever number of tasks follow.
+
+A task asks for its function with `WorkerFunctions.function`, and gets an object of its own, made anew of the pickle,
+with the attributes that setup() has left (see `statebackend.streaming.functions`). What setup() was called on stays
+here until
+
+    another run of the same job comes         a job has one run at a time: the one before is over
+    there are too many jobs                   the one that was asked for longest ago gives way
+    `end_run`, `close`                        the runtime says so, or the process ends
+
+and teardown() is called then. A process forked from this one starts without any: connections do not survive a fork.
+
+The functions of a process are asked for by one task at a time, which is how Spark's workers work; in-process, a run has
+its own `WorkerFunctions`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from types import MemberDescriptorType
+from typing import Any, Final
+
+from attrs import frozen
+
+from snapshots.loggers import logger_of
+from statebackend.checkpoint.coordinator.pending_checkpoint import CompletedCheckpoint
+from statebackend.checkpoint.state_handles import SubtaskState
+from statebackend.state.operator_state_descriptors import OperatorStateMode
+from statebackend.state.operator_state_handles import OperatorStateMeta, decode_operator_state
+from statebackend.streaming.errors import EpochError, StreamJobError, UserFunctionError, told
+from statebackend.streaming.functions import WorkerLifecycle, user_functions_of
+from statebackend.streaming.operators.async_requests import worker_loop
+from statebackend.streaming.operators.stateful_processor import RESERVED_PREFIX
+
+__all__ = ["KEPT_JOBS", "RunIdentity", "WorkerFunctions", "check_broadcast_copies", "functions_of_this_process"]
+
+
+KEPT_JOBS: Final = 4
+"""Jobs whose functions a process keeps: workers outlive jobs, and some serve several at a time."""
+
+_logger = logger_of(__name__)
+
+
+@frozen
+class RunIdentity:
+    """One life of a job."""
+
+    job_id: str
+    run_id: str
+
+
+class WorkerFunctions:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[str, tuple[RunIdentity, dict[str, tuple[Any, ...]]]] = OrderedDict()
+        self._process_id = os.getpid()
+
+    def function(self, run: RunIdentity, operator_uid: str, make_function: Callable[[], Any]) -> Any:
+        """A new function of the operator, set up; raises `UserFunctionError` for what setup() raises."""
+        made = make_function()
+        functions = user_functions_of(made)
+        if not any(map(_has_lifecycle, functions)):
+            return made
+        kept = self._functions_of_run(run)
+        if operator_uid not in kept:
+            # Those that are kept are not handed out: what open() makes would stay in them.
+            kept[operator_uid] = self._set_up(operator_uid, user_functions_of(make_function()))
+        for function, origin in zip(functions, kept[operator_uid], strict=True):
+            if _has_lifecycle(origin):
+                _take_over(function, origin)
+        return made
+
+    def end_run(self, run: RunIdentity) -> None:
+        """Tears down what was set up for the run, if anything."""
+        if run.job_id in self._runs and self._runs[run.job_id][0] == run:
+            self._tear_down(run.job_id)
+
+    def close(self) -> None:
+        """Tears down everything; may be called again."""
+        self._forget_those_of_a_parent()
+        for job_id in list(self._runs):
+            self._tear_down(job_id)
+
+    def _functions_of_run(self, run: RunIdentity) -> dict[str, tuple[Any, ...]]:
+        self._forget_those_of_a_parent()
+        if run.job_id in self._runs and self._runs[run.job_id][0] != run:
+            self._tear_down(run.job_id)
+        if run.job_id not in self._runs:
+            while len(self._runs) >= KEPT_JOBS:
+                self._tear_down(next(iter(self._runs)))
+            self._runs[run.job_id] = (run, {})
+        self._runs.move_to_end(run.job_id)
+        return self._runs[run.job_id][1]
+
+    def _forget_those_of_a_parent(self) -> None:
+        if self._process_id != os.getpid():
+            self._runs.clear()
+            self._process_id = os.getpid()
+
+    def _set_up(self, operator_uid: str, functions: tuple[Any, ...]) -> tuple[Any, ...]:
+        done: list[Any] = []
+        try:
+            for function in functions:
+                if _has_lifecycle(function):
+                    _call(function.setup)
+                    done.append(function)
+        except Exception as error:
+            _tear_down_all(operator_uid, reversed(done))
+            if isinstance(error, StreamJobError):
+                raise
+            raise UserFunctionError(f"operator {operator_uid!r}: setup raised {told(error)}") from error
+        return functions
+
+    def _tear_down(self, job_id: str) -> None:
+        _, operators = self._runs.pop(job_id)
+        for operator_uid, functions in reversed(operators.items()):
+            _tear_down_all(operator_uid, reversed([one for one in functions if _has_lifecycle(one)]))
+
+
+def functions_of_this_process() -> WorkerFunctions:
+    """Those of a worker process, torn down when it ends in an orderly way."""
+    return _of_this_process
+
+
+_of_this_process: Final = WorkerFunctions()
+atexit.register(_of_this_process.close)
+
+
+def _has_lifecycle(function: Any) -> bool:
+    """Whether a function has a setup() or a teardown() of its own."""
+    kind = type(function)
+    return isinstance(function, WorkerLifecycle) and (
+        kind.setup is not WorkerLifecycle.setup or kind.teardown is not WorkerLifecycle.teardown
+    )
+
+
+def _call(method: Callable[[], Any]) -> None:
+    result = method()
+    if inspect.isawaitable(result):
+        worker_loop().run(result)
+
+
+def _tear_down_all(operator_uid: str, functions: Iterable[Any]) -> None:
+    for function in functions:
+        _tear_down(operator_uid, function)
+
+
+def _tear_down(operator_uid: str, function: Any) -> None:
+    try:
+        _call(function.teardown)
+    except Exception as error:
+        _logger.warning("operator %r: teardown raised %s", operator_uid, told(error))
+
+
+def _take_over(function: Any, origin: Any) -> None:
+    """Gives a function the attributes of another of its class."""
+    if hasattr(origin, "__dict__"):
+        function.__dict__.clear()
+        function.__dict__.update(origin.__dict__)
+    for kind in type(origin).__mro__:
+        for member in vars(kind).values() if "__slots__" in vars(kind) else ():
+            if isinstance(member, MemberDescriptorType) and hasattr(origin, member.__name__):
+                member.__set__(function, member.__get__(origin))
+
+
+def check_broadcast_copies(completed: CompletedCheckpoint) -> None:
+    """Raises `EpochError` if two subtasks of an operator have acknowledged other copies of a broadcast state."""
+    for operator in completed.operators:
+        _check(operator.uid, completed.checkpoint_id, operator.subtasks)
+
+
+def _check(uid: str, checkpoint_id: int, subtasks: Iterable[SubtaskState]) -> None:
+    first: dict[str, tuple[int, bytes]] = {}
+    for index, subtask in enumerate(subtasks):
+        if subtask.operator is None:
+            continue
+        for state in decode_operator_state(subtask.operator).states:
+            digest = _digest(state)
+            if digest is None or state.name.startswith(RESERVED_PREFIX):
+                continue
+            first_index, known = first.setdefault(state.name, (index, digest))
+            if digest != known:
+                raise EpochError(
+                    f"operator {uid!r}, epoch {checkpoint_id}: the copies of broadcast state {state.name!r} in "
+                    f"subtasks {first_index} and {index} differ; what changes it must do the same in every subtask, so "
+                    f"let it go by the broadcast record and by broadcast state alone"
+                )
+
+
+def _digest(state: OperatorStateMeta) -> bytes | None:
+    """What the copy of a broadcast state is told by; None where it is not known, as behind a rescale, or no copy."""
+    if state.mode is not OperatorStateMode.BROADCAST or len(state.parts) > 1:
+        return None
+    [part] = state.parts
+    return b"" if not part.slices else part.digest

@@ -1,0 +1,472 @@
+"""The graph of a job: what the program has chained together, before anything runs.
+
+Nodes are immutable and point upstream, to nodes that were there before them: so there are no cycles, and the order of
+the program is a topological one. A node reads *edges*: the output of another node, or one of its side outputs. What no
+sink receives in the end is not part of the job; for an operator with state that is an error.
+
+An operator has one input or several, in an order of their own, and each says how its records are dealt out to the
+subtasks: by key, or all of them to each. What runs it is found by the class of its function alone.
+
+A uid names the state of an operator for ever, so it must be given, and only once. That of a sink names what it has
+staged; a job's only sink may do without. That of a source names how far it is read and its part of event time; sources
+that were given none are counted, in the order of the program.
+
+Sources that can be read again from a position, which a checkpoint has.
+
+Such a source is a number of *splits* (the files of a directory, the partitions of a topic), each of which is read in
+order and can be read again from any position that it has given. How far each is read stands in the checkpoint with the
+state that its records have made. So a job that is started again reads on behind the records that count already, and no
+other. (Flink's sources of splits, FLIP-27; here one reader reads all of them in turns.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import Enum
+from itertools import count
+from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
+
+from attrs import field, frozen
+
+from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.output_tag import OutputTag, check_uid, uid_of_place
+from statebackend.streaming.watermark_strategy import WatermarkStrategy
+
+__all__ = [
+    "ONLY_SINK",
+    "BroadcastInput",
+    "JobGraph",
+    "KeyedInput",
+    "Node",
+    "NodeKind",
+    "OperatorInput",
+    "OperatorNode",
+    "ReplayableSource",
+    "SinkNode",
+    "SourceNode",
+    "SplitRead",
+    "SpreadInput",
+    "StreamEdge",
+    "StreamGraph",
+    "TimestampsNode",
+    "TransformNode",
+    "UnionNode",
+    "name_of_input",
+    "source_of_timestamps",
+    "upstream_of",
+]
+
+
+@frozen
+class SplitRead:
+    """What was read of a split: records, the position behind them, and whether nothing follows."""
+
+    records: Sequence[Any]
+    position: int
+    is_at_end: bool = False
+
+
+@runtime_checkable
+class ReplayableSource(Protocol):
+    """See the module. What it raises ends the run; the next one reads again from the last checkpoint."""
+
+    def splits(self) -> Mapping[str, int]:
+        """The splits there are now, each with the position at which it begins; asked once per run.
+
+        One that a checkpoint knows goes on from there; one that is new is read from its begin, one that is gone is an
+        error.
+        """
+
+    def read(self, split: str, position: int, max_records: int) -> SplitRead:
+        """At most so many records of a split from a position on, the same ones each time.
+
+        Without a record, and not at the end, there is nothing yet: it is asked again soon. It is not to wait for long.
+        """
+
+
+ONLY_SINK: Final = "sink"
+"""The uid of a sink that was given none."""
+
+
+_ORDINALS: Final = ("first", "second", "third", "fourth", "fifth")
+
+
+class NodeKind(Enum):
+    """What a node is to those who go through a graph."""
+
+    SOURCE = "source"
+    STEP = "step"
+    """Stateless: in a plan it is a part of whoever reads it, and keeps nothing itself."""
+    OPERATOR = "operator"
+    """Has state, under its uid, and is run by an operator of `statebackend.streaming.operators.operator_factories`."""
+    SINK = "sink"
+
+
+@frozen(eq=False)
+class SourceNode:
+    """Where records come from; ``source`` is the environment's own: a DataFrame, or elements.
+
+    A source without a ``uid`` is called by its place among such, see `JobGraph.source_uids`.
+    """
+
+    kind: ClassVar = NodeKind.SOURCE
+    inputs: ClassVar[tuple[StreamEdge, ...]] = ()
+
+    source: Any
+    uid: str | None = None
+
+
+@frozen(eq=False)
+class TransformNode:
+    """A stateless step, in the environment's own terms."""
+
+    kind: ClassVar = NodeKind.STEP
+
+    inputs: tuple[StreamEdge]
+    function: Callable[[Any], Any]
+
+
+@frozen(eq=False)
+class UnionNode:
+    """The records of several streams as one, in no order."""
+
+    kind: ClassVar = NodeKind.STEP
+
+    inputs: tuple[StreamEdge, ...]
+
+
+@frozen(eq=False)
+class TimestampsNode:
+    """Gives records their timestamps, and is where the watermarks of a source come from.
+
+    Its side output has the records that are too far in the future, if the strategy has a limit.
+    """
+
+    kind: ClassVar = NodeKind.STEP
+
+    inputs: tuple[StreamEdge]
+    strategy: WatermarkStrategy[Any]
+
+
+@frozen(eq=False)
+class KeyedInput:
+    """An input of an operator whose records are dealt out by key: all records of a key come to one subtask.
+
+    ``keys`` are the columns of the key, and ``order_by`` those by which the records of an epoch are sorted, both in the
+    environment's own terms.
+    """
+
+    edge: StreamEdge
+    keys: tuple[Any, ...]
+    order_by: tuple[Any, ...] = ()
+
+
+@frozen(eq=False)
+class BroadcastInput:
+    """An input of an operator of which every subtask is given every record, all in the same order."""
+
+    edge: StreamEdge
+    order_by: tuple[Any, ...] = ()
+
+
+@frozen(eq=False)
+class SpreadInput:
+    """An input of an operator whose records are dealt out evenly, for functions that know no key."""
+
+    edge: StreamEdge
+    order_by: tuple[Any, ...] = ()
+
+
+OperatorInput = KeyedInput | SpreadInput | BroadcastInput
+
+
+@frozen(eq=False)
+class OperatorNode:
+    """A stateful operator.
+
+    ``operator_inputs`` are its inputs in the order of their indices; the keys of all keyed ones are of the same types.
+    One without any has no keyed state. ``function`` is of a class that
+    `statebackend.streaming.operators.operator_factories` knows.
+    """
+
+    kind: ClassVar = NodeKind.OPERATOR
+
+    operator_inputs: tuple[OperatorInput, ...]
+    uid: str
+    name: str
+    function: Any
+    schema: Any
+
+    @property
+    def inputs(self) -> tuple[StreamEdge, ...]:
+        """What it reads, in the order of its inputs."""
+        return tuple(one.edge for one in self.operator_inputs)
+
+    @property
+    def input_order(self) -> tuple[int, ...]:
+        """The indices of its inputs in the order in which an epoch takes them.
+
+        What is broadcast comes first: rules are there when the first records come that they are for.
+        """
+        inputs = self.operator_inputs
+        return tuple(sorted(range(len(inputs)), key=lambda index: not isinstance(inputs[index], BroadcastInput)))
+
+
+@frozen(eq=False)
+class SinkNode:
+    """Where records go."""
+
+    kind: ClassVar = NodeKind.SINK
+
+    inputs: tuple[StreamEdge]
+    uid: str
+    sink: Any
+
+
+Node = SourceNode | TransformNode | UnionNode | TimestampsNode | OperatorNode | SinkNode
+
+
+@frozen
+class StreamEdge:
+    """What a node reads: the output of another node or, with a tag, that side output of it."""
+
+    node: Node
+    tag: OutputTag[Any] | None = field(default=None)
+
+
+def upstream_of(edges: Iterable[StreamEdge]) -> frozenset[Node]:
+    """All nodes whose records come by these edges, on whatever way: sources, steps and operators."""
+    seen: set[Node] = set()
+    pending = [edge.node for edge in edges]
+    while pending:
+        node = pending.pop()
+        if node not in seen:
+            seen.add(node)
+            pending += [edge.node for edge in node.inputs]
+    return frozenset(seen)
+
+
+@frozen
+class JobGraph:
+    """A whole job: the nodes that lead to its sinks, each behind those that it reads."""
+
+    nodes: tuple[Node, ...]
+
+    @property
+    def sources(self) -> tuple[SourceNode, ...]:
+        """The sources, in the order of the program."""
+        return cast("tuple[SourceNode, ...]", self._of_kind(NodeKind.SOURCE))
+
+    @property
+    def source_uids(self) -> tuple[str, ...]:
+        """What checkpoints know the sources by, in their order: `uid_of_place` of those that were given no uid."""
+        places = count()
+        return tuple(uid_of_place(next(places)) if one.uid is None else one.uid for one in self.sources)
+
+    @property
+    def operators(self) -> tuple[OperatorNode, ...]:
+        """The stateful operators, in the order of the program."""
+        return cast("tuple[OperatorNode, ...]", self._of_kind(NodeKind.OPERATOR))
+
+    @property
+    def sinks(self) -> tuple[SinkNode, ...]:
+        """The sinks, in the order of the program."""
+        return cast("tuple[SinkNode, ...]", self._of_kind(NodeKind.SINK))
+
+    def edges_from(self, node: Node) -> tuple[StreamEdge, ...]:
+        """What is read of a node, once for every reader."""
+        return tuple(edge for reader in self.nodes for edge in reader.inputs if edge.node is node)
+
+    def side_outputs(self, node: Node) -> tuple[OutputTag[Any], ...]:
+        """The side outputs of a node that are read, by name.
+
+        Raises `JobDefinitionError` if one is read under two schemas.
+        """
+        by_name: dict[str, OutputTag[Any]] = {}
+        for edge in self.edges_from(node):
+            if edge.tag is None:
+                continue
+            known = by_name.setdefault(edge.tag.name, edge.tag)
+            if known.schema != edge.tag.schema:
+                raise JobDefinitionError(
+                    f"the side output {known.name!r} is read with the schema {cited(known.schema, 80)} and with "
+                    f"{cited(edge.tag.schema, 80)}; use one OutputTag for both"
+                )
+        return tuple(by_name[name] for name in sorted(by_name))
+
+    def _of_kind(self, kind: NodeKind) -> tuple[Node, ...]:
+        return tuple(node for node in self.nodes if node.kind is kind)
+
+
+class StreamGraph:
+    """The nodes of one environment, checked as they are added."""
+
+    def __init__(self) -> None:
+        # A dict for its order: nodes are told apart by identity.
+        self._nodes: dict[Node, None] = {}
+        self._operators: dict[str, OperatorNode] = {}
+        self._sinks: dict[str, SinkNode] = {}
+
+    @property
+    def operators(self) -> tuple[OperatorNode, ...]:
+        """The stateful operators, in the order of the program."""
+        return tuple(self._operators.values())
+
+    def add(self, node: Node) -> StreamEdge:
+        """Adds a source or a step; returns its output.
+
+        Raises `JobDefinitionError` for an input that is a stream of another environment.
+        """
+        for edge in node.inputs:
+            if edge.node not in self._nodes:
+                raise JobDefinitionError(
+                    "a stream of another environment cannot be read here: a job is built by one environment, so make "
+                    "all its sources with the same one"
+                )
+        self._nodes[node] = None
+        return StreamEdge(node)
+
+    def add_source(self, node: SourceNode) -> StreamEdge:
+        """Adds a source; raises `JobDefinitionError` for a uid that is doubled or cannot be written."""
+        if node.uid is not None:
+            check_uid("source", "from_dataframe or from_elements", "how far it is read", node.uid)
+            if any(isinstance(known, SourceNode) and known.uid == node.uid for known in self._nodes):
+                raise JobDefinitionError(
+                    f"two sources have the uid {node.uid!r}; how far they are read could not be told apart, so give "
+                    f"one of them another uid"
+                )
+        return self.add(node)
+
+    def add_operator(self, node: OperatorNode) -> StreamEdge:
+        """Adds an operator; returns its output.
+
+        Raises `JobDefinitionError` for a uid that is missing, doubled or cannot be written, and for inputs whose
+        keys differ in their number of columns.
+        """
+        check_uid(f"operator {node.name}", "process", "its state", node.uid)
+        _check_keys(node)
+        if node.uid in self._operators:
+            raise JobDefinitionError(
+                f"two operators have the uid {node.uid!r}: {self._operators[node.uid].name} and {node.name}; "
+                f"their state could not be told apart, so give one of them another uid"
+            )
+        edge = self.add(node)
+        self._operators[node.uid] = node
+        return edge
+
+    def add_sink(self, node: SinkNode) -> None:
+        """Adds a sink; raises `JobDefinitionError` for a uid that is doubled or cannot be written.
+
+        Only one sink may have the uid `ONLY_SINK`, which is what a sink has that was given none.
+        """
+        name = type(node.sink).__name__
+        check_uid(f"sink {name}", "sink_to", "what it has staged", node.uid)
+        if node.uid in self._sinks:
+            other = type(self._sinks[node.uid].sink).__name__
+            which = "were given no uid" if node.uid == ONLY_SINK else f"have the uid {node.uid!r}"
+            raise JobDefinitionError(
+                f"two sinks {which}: {other} and {name}; what they have staged could not be told apart after a crash, "
+                f"so pass sink_to(..., uid='a-name-that-never-changes')"
+            )
+        if any(node.sink is known.sink for known in self._sinks.values()):
+            raise JobDefinitionError(
+                f"the same {name} was given to sink_to twice, and a sink takes each epoch once: unite the streams with "
+                f"union() before it, or make a sink for each"
+            )
+        self.add(node)
+        self._sinks[node.uid] = node
+
+    def job(self) -> JobGraph:
+        """What leads to the sinks; raises `JobDefinitionError` if that is no whole job."""
+        if not self._sinks:
+            raise JobDefinitionError("the job has no sink: end the chain with sink_to(...)")
+        leading = _upstream_of(self._sinks.values())
+        missing = [uid for uid, operator in self._operators.items() if operator not in leading]
+        if not any(operator in leading for operator in self._operators.values()):
+            raise JobDefinitionError(
+                "the job has no operator with state between its source and its sink: chain key_by(...).process(...), "
+                "or run it as a plain Spark query, which needs no job directory"
+            )
+        if missing:
+            raise JobDefinitionError(
+                f"no sink receives what these operators emit: {', '.join(missing)}; chain them before the sink"
+            )
+        graph = JobGraph(tuple(node for node in self._nodes if node in leading))
+        _check_source_uids(graph, self._operators)
+        return graph
+
+
+def source_of_timestamps(edge: StreamEdge) -> SourceNode:
+    """The source whose records get their timestamps behind this edge.
+
+    Raises `JobDefinitionError` behind an operator or a union, and where the records have timestamps already.
+    """
+    node, tag = edge.node, edge.tag
+    while isinstance(node, TransformNode):
+        node, tag = node.inputs[0].node, node.inputs[0].tag
+    if isinstance(node, SourceNode):
+        return node
+    if isinstance(node, TimestampsNode):
+        given = "its records have timestamps already, by this method or by withWatermark on the frame of the source"
+        what = given if tag is None else "these records are set aside"
+    else:
+        what = f"it stands behind {'a union' if isinstance(node, UnionNode) else f'the operator {node.uid!r}'}"
+    raise JobDefinitionError(
+        f"assign_timestamps_and_watermarks(): {what}; give each source its timestamps once, behind the "
+        f"source and before operators and unions"
+    )
+
+
+def has_timestamps(edge: StreamEdge) -> bool:
+    """Whether every record that leads to this edge is of a source that has timestamps."""
+    waiting: list[Node] = [edge.node]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, SourceNode):
+            return False
+        if not isinstance(node, TimestampsNode):
+            waiting.extend(read.node for read in node.inputs)
+    return True
+
+
+def _upstream_of(nodes: Iterable[Node]) -> Collection[Node]:
+    found: set[Node] = set()
+    waiting: list[Node] = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(edge.node for edge in node.inputs)
+    return found
+
+
+def name_of_input(index: int) -> str:
+    """What people call the input of an operator at that place, from 0."""
+    return f"its {_ORDINALS[index]} input" if index < len(_ORDINALS) else f"its input number {index + 1}"
+
+
+def _check_keys(node: OperatorNode) -> None:
+    columns = {index: one.keys for index, one in enumerate(node.operator_inputs) if isinstance(one, KeyedInput)}
+    first = min(columns, default=0)
+    for other in columns:
+        if len(columns[other]) != len(columns[first]):
+            raise JobDefinitionError(
+                f"operator {node.uid!r}: {name_of_input(first)} has a key of {len(columns[first])} columns and "
+                f"{name_of_input(other)} one of {len(columns[other])}; records of both meet only under keys of the "
+                f"same types"
+            )
+
+
+def _check_source_uids(graph: JobGraph, operators: Mapping[str, OperatorNode]) -> None:
+    given = {node.uid for node in graph.sources}
+    for node, uid in zip(graph.sources, graph.source_uids, strict=True):
+        if node.uid is None and uid in given:
+            raise JobDefinitionError(
+                f"a source has the uid {uid!r}, which is what another one is called that was given no uid: give "
+                f"each of both a uid of its own"
+            )
+        if node.uid is not None and uid in operators:
+            raise JobDefinitionError(
+                f"a source and the operator {operators[uid].name} have the uid {uid!r}; checkpoints know both by it, "
+                f"so give one of them another uid"
+            )

@@ -1,0 +1,1 @@
+"""Event time and processing time as tables: timestamps, watermarks, timers. No clock, job or Spark."""

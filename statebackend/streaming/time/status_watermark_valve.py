@@ -1,0 +1,225 @@
+"""The valve that makes one watermark of the channels of an input (Flink's ``StatusWatermarkValve``).
+
+What it lets through is the smallest watermark of the channels that count. A channel counts if it is active and not
+behind the valve: one that was idle and returns behind what was let through is not waited for until it has caught up.
+So a channel is in one of three states, which follow from its status, its watermark W and that of the valve, V:
+
+| state of the channel  | watermark T        | idle                 | active                               |
+|-----------------------|--------------------|----------------------|--------------------------------------|
+| aligned: active, W>=V | W = max(W, T) (1)  | idle (1) (2)         | nothing                              |
+| behind: active, W<V   | W = max(W, T) (1)  | idle (2)             | nothing                              |
+| idle                  | dropped            | nothing              | aligned if W>=V (1), else behind (3) |
+
+1. The valve advances to the smallest watermark of aligned channels, if that is after V, and sends it. That is so
+   exactly when there are aligned channels and none of them *holds* the valve by W = V, so counting both is all that
+   most events cost.
+2. When the last active channel becomes idle and held the valve, it sends the largest watermark of all channels, since
+   nobody is waited for any more; then, in any case, that it is idle.
+3. When the first channel wakes, the valve sends that it is active, before any watermark.
+
+Invariants: watermarks that are sent only grow. No watermark is sent while the valve is idle. Unless the last event left
+none aligned, some aligned channel holds the valve.
+
+A channel may be added while the valve runs, and is then active; or removed, which does what its idleness would.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Generic, TypeVar
+
+from attrs import frozen
+
+from snapshots.errors import shown
+from statebackend.checkpoint.errors import IllegalTransitionError
+from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
+from statebackend.streaming.time.watermark_generators import (
+    Watermark,
+    WatermarkElement,
+    WatermarkStatus,
+    check_timestamp,
+)
+
+__all__ = ["StatusWatermarkValve", "ValveChannel", "ValveState"]
+
+C = TypeVar("C", bound=Hashable)
+
+
+@frozen
+class ValveChannel(Generic[C]):
+    """One channel of a valve: its own watermark, the smallest time if it has none, and whether it is idle."""
+
+    channel: C
+    watermark_ms: int
+    is_idle: bool
+
+    def __attrs_post_init__(self) -> None:
+        check_timestamp("the watermark of a channel", self.watermark_ms)
+
+
+@frozen
+class ValveState(Generic[C]):
+    """All that a valve knows, as plain data: what it let through last, and its channels. Raises `ValueError`."""
+
+    watermark_ms: int
+    channels: tuple[ValveChannel[C], ...]
+
+    def __attrs_post_init__(self) -> None:
+        check_timestamp("the watermark of a valve", self.watermark_ms)
+        if len({one.channel for one in self.channels}) != len(self.channels) or not self.channels:
+            raise ValueError("a valve has channels, each of them once")
+
+
+class _Channel:
+    __slots__ = ("is_idle", "watermark_ms")
+
+    def __init__(self, watermark_ms: int, is_idle: bool) -> None:
+        self.watermark_ms = watermark_ms
+        self.is_idle = is_idle
+
+
+class StatusWatermarkValve(Generic[C]):
+    """One watermark of several channels; channels are any hashable names, such as numbers.
+
+    Each event returns what is to be sent on, in that order. What does not belong here raises `IllegalTransitionError`
+    and changes nothing.
+    """
+
+    __slots__ = ("_active", "_aligned", "_channels", "_holding", "_watermark_ms")
+
+    def __init__(self, channels: Iterable[C]) -> None:
+        """A valve all of whose channels are active and have no watermark; raises `ValueError` for none or doubled."""
+        state = ValveState(MIN_TIMESTAMP, tuple(ValveChannel(name, MIN_TIMESTAMP, False) for name in channels))
+        self._watermark_ms = state.watermark_ms
+        self._channels = {one.channel: _Channel(one.watermark_ms, one.is_idle) for one in state.channels}
+        self._active = self._aligned = self._holding = len(self._channels)
+
+    @classmethod
+    def restored(cls, state: ValveState[C]) -> StatusWatermarkValve[C]:
+        """A valve that goes on from a snapshot."""
+        valve = cls(one.channel for one in state.channels)
+        valve._watermark_ms = state.watermark_ms
+        for one in state.channels:
+            valve._channels[one.channel] = _Channel(one.watermark_ms, one.is_idle)
+        active = [one for one in state.channels if not one.is_idle]
+        valve._active = len(active)
+        valve._aligned = sum(one.watermark_ms >= state.watermark_ms for one in active)
+        valve._holding = sum(one.watermark_ms == state.watermark_ms for one in active)
+        return valve
+
+    def copied(self) -> StatusWatermarkValve[C]:
+        """Another valve that stands where this one does."""
+        other = copy.copy(self)
+        other._channels = {name: _Channel(one.watermark_ms, one.is_idle) for name, one in self._channels.items()}
+        return other
+
+    def snapshot(self) -> ValveState[C]:
+        """All that it knows."""
+        return ValveState(
+            self._watermark_ms,
+            tuple(ValveChannel(name, one.watermark_ms, one.is_idle) for name, one in self._channels.items()),
+        )
+
+    @property
+    def watermark_ms(self) -> int:
+        """What it let through last; the smallest time if nothing yet."""
+        return self._watermark_ms
+
+    @property
+    def status(self) -> WatermarkStatus:
+        """Idle if all its channels are."""
+        return WatermarkStatus.ACTIVE if self._active else WatermarkStatus.IDLE
+
+    @property
+    def channels(self) -> tuple[C, ...]:
+        """The names of its channels."""
+        return tuple(self._channels)
+
+    def take(self, channel: C, element: WatermarkElement) -> tuple[WatermarkElement, ...]:
+        """A watermark or a status of a channel."""
+        if isinstance(element, Watermark):
+            return self.input_watermark(channel, element.timestamp_ms)
+        return self.input_status(channel, element)
+
+    def input_watermark(self, channel: C, timestamp_ms: int) -> tuple[WatermarkElement, ...]:
+        """A watermark of a channel. Raises `ValueError` for what is no timestamp."""
+        return self.input_watermarks({channel: timestamp_ms})
+
+    def input_watermarks(self, timestamps_ms: Mapping[C, int]) -> tuple[WatermarkElement, ...]:
+        """Watermarks of several channels at once: none of them is behind for another having come first."""
+        raised = [(self._channel(channel, "WATERMARK"), time_ms) for channel, time_ms in timestamps_ms.items()]
+        for _, time_ms in raised:
+            check_timestamp("a watermark", time_ms)
+        for one, time_ms in raised:
+            if not one.is_idle and time_ms > one.watermark_ms:
+                self._count(one, -1)
+                one.watermark_ms = time_ms
+                self._count(one, 1)
+        return self._advance()
+
+    def input_status(self, channel: C, status: WatermarkStatus) -> tuple[WatermarkElement, ...]:
+        """A channel became idle, or active; what it was already changes nothing."""
+        one = self._channel(channel, status.name)
+        if one.is_idle is status.is_idle:
+            return ()
+        return self._become_idle(one) if status.is_idle else self._become_active(one)
+
+    def add_channel(self, channel: C) -> tuple[WatermarkElement, ...]:
+        """A further channel, active and without a watermark: behind the valve, unless that has none either."""
+        if channel in self._channels:
+            raise IllegalTransitionError("ADD_CHANNEL", self.status.name, f"there is a channel {shown(channel)}")
+        one = self._channels[channel] = _Channel(MIN_TIMESTAMP, is_idle=True)
+        return self._become_active(one)
+
+    def remove_channel(self, channel: C) -> tuple[WatermarkElement, ...]:
+        """A channel that is no more. The last one stays."""
+        one = self._channel(channel, "REMOVE_CHANNEL")
+        if len(self._channels) == 1:
+            raise IllegalTransitionError("REMOVE_CHANNEL", self.status.name, f"{shown(channel)} is the only channel")
+        sent = () if one.is_idle else self._become_idle(one)
+        del self._channels[channel]
+        return sent
+
+    def _become_idle(self, one: _Channel) -> tuple[WatermarkElement, ...]:
+        held = one.watermark_ms == self._watermark_ms
+        self._count(one, -1)
+        self._active -= 1
+        one.is_idle = True
+        if self._active:
+            return self._advance()
+        largest_ms = max(channel.watermark_ms for channel in self._channels.values())
+        if not held or largest_ms <= self._watermark_ms:
+            return (WatermarkStatus.IDLE,)
+        self._watermark_ms = largest_ms
+        return (Watermark(largest_ms), WatermarkStatus.IDLE)
+
+    def _become_active(self, one: _Channel) -> tuple[WatermarkElement, ...]:
+        one.is_idle = False
+        self._active += 1
+        self._count(one, 1)
+        first = (WatermarkStatus.ACTIVE,) if self._active == 1 else ()
+        return (*first, *self._advance())
+
+    def _count(self, one: _Channel, by: int) -> None:
+        """Counts an active channel in or out."""
+        self._aligned += by * (one.watermark_ms >= self._watermark_ms)
+        self._holding += by * (one.watermark_ms == self._watermark_ms)
+
+    def _advance(self) -> tuple[WatermarkElement, ...]:
+        if self._holding or not self._aligned:
+            return ()
+        aligned = [
+            one.watermark_ms
+            for one in self._channels.values()
+            if not one.is_idle and one.watermark_ms > self._watermark_ms
+        ]
+        self._watermark_ms = min(aligned)
+        self._holding = aligned.count(self._watermark_ms)
+        return (Watermark(self._watermark_ms),)
+
+    def _channel(self, channel: C, event: str) -> _Channel:
+        one = self._channels.get(channel)
+        if one is None:
+            raise IllegalTransitionError(event, self.status.name, f"there is no channel {shown(channel)}")
+        return one

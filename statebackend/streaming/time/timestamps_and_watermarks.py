@@ -1,0 +1,348 @@
+"""What stands behind a source, or in the middle of a stream: gives records their timestamps, and makes watermarks.
+
+| event                          | what comes out                                                                     |
+|--------------------------------|------------------------------------------------------------------------------------|
+| record                         | its timestamp, or that it is too far in the future; then what its generator emitted |
+| periodic emit                  | what the generators emitted                                                        |
+| watermark, status of upstream  | nothing: only the generators say how far time is; but the end of time is passed on |
+| end of input                   | active, if it was idle; then the end of time. No last periodic emit comes before it |
+
+Between generators and what comes out stands a filter: a watermark that is not larger than the last is swallowed, and
+does not make the source active; one that is larger makes it active first. A status comes out when it changes.
+
+With channels each has a generator of its own, and idleness of its own, and a multiplexer makes one watermark of them:
+what they emit at a record counts at once, what they emit periodically when all have been asked.
+
+A record whose timestamp is further ahead of the processing time than the limit is shown to no generator: one clock that
+is wrong would make the records of all others late. It counts as no activity either. A record without a timestamp is
+shown with the smallest there is.
+
+One watermark of many outputs, such as the splits of a source (Flink's ``WatermarkOutputMultiplexer``).
+
+What is sent is the smallest watermark of the outputs that are not idle, or the largest of all when all are, if it is
+larger than what was sent before. So an output that returns behind holds the others until it has caught up: unlike a
+channel of a valve, which is not waited for. An output is new, and has no watermark, when it is registered.
+
+| event of an output        | what it does                                | what follows                               |
+|---------------------------|---------------------------------------------|--------------------------------------------|
+| watermark T, immediate    | active; its watermark is the larger of both | an update, if T is larger than what it was |
+| watermark T, deferred     | the same                                    | nothing until the next periodic emit       |
+| idle, active              | is idle, is active                          | an update, if immediate                    |
+| periodic emit             |                                             | an update                                  |
+| unregister                | it is forgotten                             | nothing until the next update              |
+
+An update sends that watermark if there is a larger one, and otherwise that all are idle if they are, each time. Whether
+they are is judged at an update; as long as no output is registered, the last judgement stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Generic, TypeVar
+
+from attrs import frozen
+
+from snapshots.errors import shown
+from statebackend.checkpoint.errors import IllegalTransitionError
+from statebackend.streaming.errors import StreamJobError
+from statebackend.streaming.time.timestamps import MIN_TIMESTAMP, timestamp_of
+from statebackend.streaming.time.watermark_generators import (
+    END_OF_TIME,
+    Watermark,
+    WatermarkElement,
+    WatermarkGenerator,
+    WatermarkOutput,
+    WatermarkStatus,
+    WatermarksWithIdleness,
+    check_timestamp,
+)
+
+__all__ = ["MAX_CHANNELS", "TimedChannel", "TimestampedRecord", "TimestampsAndWatermarks", "WatermarkOutputMultiplexer"]
+
+
+C = TypeVar("C", bound=Hashable)
+
+
+class _Output:
+    __slots__ = ("is_idle", "watermark_ms")
+
+    def __init__(self) -> None:
+        self.watermark_ms = MIN_TIMESTAMP
+        self.is_idle = False
+
+
+class WatermarkOutputMultiplexer(Generic[C]):
+    """One watermark of several outputs, which are known by any hashable ids.
+
+    Each event returns what is to be sent on, in that order. What does not belong here raises `IllegalTransitionError`
+    and changes nothing.
+    """
+
+    __slots__ = ("_is_idle", "_outputs", "_watermark_ms")
+
+    def __init__(self) -> None:
+        self._outputs: dict[C, _Output] = {}
+        self._watermark_ms = MIN_TIMESTAMP
+        self._is_idle = False
+
+    @property
+    def watermark_ms(self) -> int:
+        """The largest watermark that was sent; the smallest time if none was."""
+        return self._watermark_ms
+
+    def __contains__(self, output: object) -> bool:
+        return output in self._outputs
+
+    def watermark_of(self, output: C) -> int:
+        """The largest watermark of an output; the smallest time if it has none."""
+        return self._output(output, "WATERMARK_OF").watermark_ms
+
+    def is_idle(self, output: C) -> bool:
+        """Whether an output is."""
+        return self._output(output, "IS_IDLE").is_idle
+
+    def register(self, output: C) -> None:
+        """A new output, active and without a watermark."""
+        if output in self._outputs:
+            raise IllegalTransitionError("REGISTER", self._state, f"there is an output {shown(output)}")
+        self._outputs[output] = _Output()
+
+    def unregister(self, output: C) -> bool:
+        """Forgets an output; returns whether there was one. What it held is released at the next update."""
+        return self._outputs.pop(output, None) is not None
+
+    def take(self, output: C, element: WatermarkElement, *, deferred: bool) -> tuple[WatermarkElement, ...]:
+        """A watermark or a status of an output; ``deferred`` if it is to count at the next periodic emit only."""
+        one = self._output(output, type(element).__name__)
+        if not isinstance(element, Watermark):
+            one.is_idle = element.is_idle
+        else:
+            one.is_idle = False
+            former_ms, one.watermark_ms = one.watermark_ms, max(one.watermark_ms, element.timestamp_ms)
+            if element.timestamp_ms <= max(former_ms, self._watermark_ms):
+                return ()
+        return () if deferred else self.on_periodic_emit()
+
+    def on_periodic_emit(self) -> tuple[WatermarkElement, ...]:
+        """What is due: called in regular intervals."""
+        if self._outputs:
+            awaited = [one.watermark_ms for one in self._outputs.values() if not one.is_idle]
+            self._is_idle = not awaited
+            combined_ms = min(awaited) if awaited else max(one.watermark_ms for one in self._outputs.values())
+            if combined_ms > self._watermark_ms:
+                self._watermark_ms = combined_ms
+                return (Watermark(combined_ms),)
+        return (WatermarkStatus.IDLE,) if self._is_idle else ()
+
+    def _output(self, output: C, event: str) -> _Output:
+        one = self._outputs.get(output)
+        if one is None:
+            raise IllegalTransitionError(event, self._state, f"there is no output {shown(output)}")
+        return one
+
+    @property
+    def _state(self) -> str:
+        return "IDLE" if self._is_idle else "ACTIVE"
+
+
+T = TypeVar("T")
+
+MAX_CHANNELS: Final = 10_000
+"""Most channels of one source."""
+
+
+@frozen
+class TimestampedRecord:
+    """What a record is: its timestamp in ms since 1970, or None; whether it goes to the side output; and what follows.
+
+    ``elements`` are to be sent behind the record.
+    """
+
+    timestamp_ms: int | None
+    is_beyond_limit: bool
+    elements: tuple[WatermarkElement, ...]
+
+
+@frozen
+class TimedChannel:
+    """What is known of a channel: its watermark, the smallest time if it has none, and whether it is idle."""
+
+    watermark_ms: int
+    is_idle: bool
+
+
+NO_CHANNELS: Final[Mapping[Hashable, TimedChannel]] = MappingProxyType({})
+
+
+class _Collected(WatermarkOutput):
+    """What a generator emitted in one call."""
+
+    def __init__(self) -> None:
+        self._elements: list[WatermarkElement] = []
+
+    def emit_watermark(self, timestamp_ms: int) -> None:
+        self._elements.append(Watermark(timestamp_ms))
+
+    def mark_idle(self) -> None:
+        self._elements.append(WatermarkStatus.IDLE)
+
+    def mark_active(self) -> None:
+        self._elements.append(WatermarkStatus.ACTIVE)
+
+    def taken(self) -> tuple[WatermarkElement, ...]:
+        taken, self._elements = self._elements, []
+        return tuple(taken)
+
+
+class _Filter:
+    """What comes out of the watermarks and statuses that go in."""
+
+    def __init__(self) -> None:
+        self.watermark_ms = MIN_TIMESTAMP
+        self.status = WatermarkStatus.ACTIVE
+
+    def passed(self, element: WatermarkElement) -> tuple[WatermarkElement, ...]:
+        if isinstance(element, WatermarkStatus):
+            changed, self.status = self.status is not element, element
+            return (element,) if changed else ()
+        if element.timestamp_ms <= self.watermark_ms:
+            return ()
+        self.watermark_ms = element.timestamp_ms
+        return (*self.passed(WatermarkStatus.ACTIVE), element)
+
+
+class TimestampsAndWatermarks(Generic[T]):
+    """The timestamps and the watermarks of one source.
+
+    ``timestamp_of_record`` says the timestamp of a record: milliseconds since 1970, a datetime, or None; without it the
+    record keeps the one it has. ``channel_of_record`` says its channel; without it all is one. ``idleness_ms`` and
+    ``future_limit_ms`` are None for none. Processing times are what the caller's clock says.
+    """
+
+    def __init__(
+        self,
+        create_generator: Callable[[], WatermarkGenerator[T]],
+        *,
+        timestamp_of_record: Callable[[T], object] | None = None,
+        channel_of_record: Callable[[T], Hashable] | None = None,
+        idleness_ms: int | None = None,
+        future_limit_ms: int | None = None,
+    ) -> None:
+        self._create_generator = create_generator
+        self._timestamp_of_record = timestamp_of_record
+        self._channel_of_record = channel_of_record
+        self._idleness_ms = idleness_ms
+        self._future_limit_ms = future_limit_ms
+        self._processing_time_ms = 0
+        self._output = _Collected()
+        self._filter = _Filter()
+        self._multiplexer: WatermarkOutputMultiplexer[Hashable] = WatermarkOutputMultiplexer()
+        self._generators: dict[Hashable, WatermarkGenerator[T]] = {}
+        if channel_of_record is None:
+            self._generators[None] = self._new_generator()
+
+    @property
+    def watermark_ms(self) -> int:
+        """What came out last; the smallest time if nothing did."""
+        return self._filter.watermark_ms
+
+    @property
+    def status(self) -> WatermarkStatus:
+        """What it said last of itself."""
+        return self._filter.status
+
+    def restore(
+        self, watermark_ms: int, status: WatermarkStatus, channels: Mapping[Hashable, TimedChannel] = NO_CHANNELS
+    ) -> None:
+        """Goes on from what had come out last; the generators begin anew, and only what is larger comes out.
+
+        The channels are waited for as before; a strategy without channels takes none. Raises `ValueError` for what is
+        no time.
+        """
+        check_timestamp("a watermark", watermark_ms)
+        self._filter.watermark_ms, self._filter.status = watermark_ms, status
+        for channel, known in channels.items() if self._channel_of_record is not None else ():
+            self._generator_of(channel)
+            self._multiplexer.take(channel, Watermark(known.watermark_ms), deferred=True)
+            if known.is_idle:
+                self._multiplexer.take(channel, WatermarkStatus.IDLE, deferred=True)
+
+    def on_record(self, record: T, timestamp_ms: int | None, processing_time_ms: int) -> TimestampedRecord:
+        """A record with the timestamp that it came with, if any.
+
+        Raises `ValueError` for a timestamp that is none, and `StreamJobError` for too many channels; nothing was
+        changed then.
+        """
+        if self._timestamp_of_record is not None:
+            timestamp_ms = timestamp_of(self._timestamp_of_record(record))
+        if self._is_beyond_limit(timestamp_ms, processing_time_ms):
+            return TimestampedRecord(timestamp_ms, True, ())
+        channel = None if self._channel_of_record is None else self._channel_of_record(record)
+        generator = self._generator_of(channel)
+        self._processing_time_ms = processing_time_ms
+        generator.on_event(record, MIN_TIMESTAMP if timestamp_ms is None else timestamp_ms, self._output)
+        return TimestampedRecord(timestamp_ms, False, self._emitted(channel, deferred=False))
+
+    def on_periodic_emit(self, processing_time_ms: int) -> tuple[WatermarkElement, ...]:
+        """What is due: called in regular intervals."""
+        self._processing_time_ms = processing_time_ms
+        sent: tuple[WatermarkElement, ...] = ()
+        for channel, generator in self._generators.items():
+            generator.on_periodic_emit(self._output)
+            sent += self._emitted(channel, deferred=True)
+        if self._channel_of_record is None:
+            return sent
+        return sent + self._passed(self._multiplexer.on_periodic_emit())
+
+    def on_upstream(self, element: WatermarkElement) -> tuple[WatermarkElement, ...]:
+        """A watermark or a status of whoever is in front."""
+        return self.on_end_of_input() if element == END_OF_TIME else ()
+
+    def on_given(self, element: WatermarkElement) -> tuple[WatermarkElement, ...]:
+        """A watermark or a status of a test, as if the generator had emitted it; time never goes back."""
+        return self._filter.passed(element)
+
+    def on_end_of_input(self) -> tuple[WatermarkElement, ...]:
+        """No record follows."""
+        return self._filter.passed(END_OF_TIME)
+
+    def channels(self) -> dict[Hashable, TimedChannel]:
+        """What is known of each channel; none without channels."""
+        if self._channel_of_record is None:
+            return {}
+        known = self._multiplexer
+        return {one: TimedChannel(known.watermark_of(one), known.is_idle(one)) for one in self._generators}
+
+    def _is_beyond_limit(self, timestamp_ms: int | None, processing_time_ms: int) -> bool:
+        if timestamp_ms is None or self._future_limit_ms is None:
+            return False
+        return timestamp_ms > processing_time_ms + self._future_limit_ms
+
+    def _generator_of(self, channel: Hashable) -> WatermarkGenerator[T]:
+        generator = self._generators.get(channel)
+        if generator is None:
+            if len(self._generators) >= MAX_CHANNELS:
+                raise StreamJobError(
+                    f"channel {shown(channel)} is one more than the {MAX_CHANNELS} channels that a source may have; "
+                    f"with_channel is for what has few values, such as a partition, and not for keys"
+                )
+            generator = self._new_generator()
+            self._multiplexer.register(channel)
+            self._generators[channel] = generator
+        return generator
+
+    def _new_generator(self) -> WatermarkGenerator[T]:
+        generator = self._create_generator()
+        if self._idleness_ms is None:
+            return generator
+        return WatermarksWithIdleness(generator, self._idleness_ms, lambda: self._processing_time_ms)
+
+    def _emitted(self, channel: Hashable, *, deferred: bool) -> tuple[WatermarkElement, ...]:
+        emitted = self._output.taken()
+        if self._channel_of_record is not None:
+            emitted = tuple(one for each in emitted for one in self._multiplexer.take(channel, each, deferred=deferred))
+        return self._passed(emitted)
+
+    def _passed(self, elements: tuple[Any, ...]) -> tuple[WatermarkElement, ...]:
+        return tuple(one for element in elements for one in self._filter.passed(element))

@@ -1,0 +1,193 @@
+"""The contract of a `StateBackend`: it travels to workers, is found by its name, and lends backends epoch by epoch."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from statebackend.checkpoint.state_handles import KeyedStateHandle
+from statebackend.state.errors import StateBackendClosedError
+from statebackend.state.keyed_state_backend import KeyedStateBackend
+from statebackend.state.state_backend import StateBackend, SubtaskIdentity, state_backend
+from statebackend.state.state_meta import CANONICAL_BACKEND
+from statebackend.testing.backends.harness import VALUE, BackendHarness, ContractBase, contents, fill, filled
+
+KEYS = range(20)
+
+
+def readable_by_others(directory: Path) -> Iterator[Path]:
+    """The files below a directory that the group or all users can open by their path, below it."""
+    for path in directory.iterdir():
+        if stat.S_IMODE(path.lstat().st_mode) & 0o077:
+            if path.is_dir():
+                yield from readable_by_others(path)
+            else:
+                yield path
+
+
+class BackendConfigurationContract(ContractBase):
+    """See the module."""
+
+    def lease(
+        self,
+        harness: BackendHarness,
+        lender: StateBackend,
+        *restore: KeyedStateHandle,
+        subtask: int = 0,
+        parallelism: int = 1,
+        local: str = "leased",
+    ) -> tuple[KeyedStateBackend, SubtaskIdentity]:
+        """A backend of one subtask for an epoch, in the local directory that the subtask always has."""
+        identity = SubtaskIdentity(f"job in {harness.directory}", subtask, parallelism)
+        parameters = harness.parameters(
+            *restore, subtask=subtask, parallelism=parallelism, local=f"{local}-{subtask}-of-{parallelism}"
+        )
+        return lender.lease_keyed_state_backend(parameters, identity), identity
+
+    def test_a_configuration_travels_by_pickling(self, harness: BackendHarness) -> None:
+        travelled = pickle.loads(pickle.dumps(self.create_state_backend()))
+        assert travelled.name == self.create_state_backend().name
+        backend = harness.open(travelled)
+        fill(harness, backend, KEYS)
+        assert contents(harness, backend) == filled(KEYS, 0)
+
+    def test_a_backend_is_found_by_the_name_that_its_handles_carry(
+        self, harness: BackendHarness, backend: KeyedStateBackend
+    ) -> None:
+        # Savepoints are exported by whoever has that name.
+        fill(harness, backend, KEYS)
+        handle = harness.snapshot(backend).handle
+        assert handle.backend == self.create_state_backend().name
+        found = state_backend(handle.backend)
+        assert type(found) is type(self.create_state_backend())
+        assert contents(harness, harness.open(found, handle)) == filled(KEYS, 0)
+
+    def test_it_restores_its_own_handles_and_canonical_ones(self) -> None:
+        backend = self.create_state_backend()
+        assert backend.can_restore(backend.name)
+        assert backend.can_restore(CANONICAL_BACKEND)
+        assert not backend.can_restore("someone-else")
+
+    def test_lent_backends_go_on_from_epoch_to_epoch(self, harness: BackendHarness) -> None:
+        lender = self.create_state_backend()
+        handles: list[KeyedStateHandle] = []
+        for epoch in range(4):
+            backend, identity = self.lease(harness, lender, *handles[-1:])
+            fill(harness, backend, KEYS, epoch)
+            handles.append(harness.snapshot(backend).handle)
+            lender.return_keyed_state_backend(backend, identity, succeeded=True)
+        for epoch, handle in enumerate(handles):
+            assert contents(harness, self.reopen(harness, handle)) == filled(KEYS, *range(epoch + 1))
+
+    def test_handles_of_state_are_dead_once_their_backend_is_returned(self, harness: BackendHarness) -> None:
+        lender = self.create_state_backend()
+        for succeeded in (True, False):
+            backend, identity = self.lease(harness, lender, local=f"returned-{succeeded}")
+            harness.at(backend, 1)
+            state = backend.get_state(VALUE)
+            state.update(1)
+            handle = harness.snapshot(backend).handle
+            lender.return_keyed_state_backend(backend, identity, succeeded=succeeded)
+            again, _ = self.lease(harness, lender, handle, local=f"returned-{succeeded}")
+            harness.at(again, 1)
+            with pytest.raises(StateBackendClosedError):
+                state.value()
+            assert again.get_state(VALUE).value() == 1
+            lender.return_keyed_state_backend(again, identity, succeeded=False)
+
+    def test_an_epoch_that_failed_leaves_nothing_behind(self, harness: BackendHarness) -> None:
+        lender = self.create_state_backend()
+        backend, identity = self.lease(harness, lender)
+        fill(harness, backend, KEYS)
+        base = harness.snapshot(backend).handle
+        lender.return_keyed_state_backend(backend, identity, succeeded=True)
+        for takes_snapshot in (False, True):
+            failed, _ = self.lease(harness, lender, base)
+            fill(harness, failed, range(30), 9)
+            if takes_snapshot:
+                harness.snapshot(failed)
+            lender.return_keyed_state_backend(failed, identity, succeeded=False)
+            again, _ = self.lease(harness, lender, base)
+            assert contents(harness, again) == filled(KEYS, 0)
+            lender.return_keyed_state_backend(again, identity, succeeded=False)
+
+    def test_an_epoch_that_another_attempt_won_is_not_taken_for_ones_own(self, harness: BackendHarness) -> None:
+        lender, other = self.create_state_backend(), self.create_state_backend()
+        backend, identity = self.lease(harness, lender)
+        fill(harness, backend, KEYS)
+        base = harness.snapshot(backend).handle
+        lender.return_keyed_state_backend(backend, identity, succeeded=True)
+        loser, _ = self.lease(harness, lender, base)
+        fill(harness, loser, KEYS, 1)
+        harness.snapshot(loser)
+        lender.return_keyed_state_backend(loser, identity, succeeded=True)
+        winner = harness.open(other, base)
+        fill(harness, winner, KEYS, 2)
+        won = harness.snapshot(winner).handle
+        again, _ = self.lease(harness, lender, won)
+        assert contents(harness, again) == filled(KEYS, 0, 2)
+        lender.return_keyed_state_backend(again, identity, succeeded=False)
+
+    def test_a_replay_begins_where_the_epoch_began(self, harness: BackendHarness) -> None:
+        lender = self.create_state_backend()
+        backend, identity = self.lease(harness, lender)
+        fill(harness, backend, KEYS)
+        base = harness.snapshot(backend).handle
+        lender.return_keyed_state_backend(backend, identity, succeeded=True)
+        for offset in (1, 2):
+            replayed, _ = self.lease(harness, lender, base)
+            fill(harness, replayed, KEYS, offset)
+            handle = harness.snapshot(replayed).handle
+            lender.return_keyed_state_backend(replayed, identity, succeeded=True)
+            assert contents(harness, self.reopen(harness, handle)) == filled(KEYS, 0, offset)
+
+    def test_subtasks_do_not_get_each_others_backends(self, harness: BackendHarness) -> None:
+        lender = self.create_state_backend()
+        handles: list[KeyedStateHandle] = []
+        for subtask in range(2):
+            backend, identity = self.lease(harness, lender, subtask=subtask, parallelism=2)
+            own = [key for key in KEYS if harness.key_group(key) in backend.key_group_range]
+            fill(harness, backend, own)  # type: ignore[arg-type]
+            handles.append(harness.snapshot(backend).handle)
+            lender.return_keyed_state_backend(backend, identity, succeeded=True)
+        for subtask, handle in enumerate(handles):
+            backend, identity = self.lease(harness, lender, handle, subtask=subtask, parallelism=2)
+            own = [key for key in KEYS if harness.key_group(key) in backend.key_group_range]
+            assert contents(harness, backend) == filled(own, 0)  # type: ignore[arg-type]
+            lender.return_keyed_state_backend(backend, identity, succeeded=False)
+
+    def test_no_other_user_reads_what_is_written(self, harness: BackendHarness) -> None:
+        lender = self.create_state_backend()
+        before = os.umask(0o022)
+        try:
+            backend, identity = self.lease(harness, lender)
+            fill(harness, backend, KEYS)
+            handle = harness.snapshot(backend).handle
+            lender.return_keyed_state_backend(backend, identity, succeeded=True)
+            restored, _ = self.lease(harness, lender, handle, local="another")
+            assert contents(harness, restored) == filled(KEYS, 0)
+            found = list(readable_by_others(Path(harness.directory)))
+            lender.return_keyed_state_backend(restored, identity, succeeded=False)
+        finally:
+            os.umask(before)
+        assert found == []
+
+    def test_a_lost_local_directory_costs_time_and_no_state(self, harness: BackendHarness) -> None:
+        lender = self.create_state_backend()
+        backend, identity = self.lease(harness, lender)
+        fill(harness, backend, KEYS)
+        handle = harness.snapshot(backend).handle
+        lender.return_keyed_state_backend(backend, identity, succeeded=True)
+        elsewhere, _ = self.lease(harness, lender, handle, local="another")
+        assert contents(harness, elsewhere) == filled(KEYS, 0)
+        lender.return_keyed_state_backend(elsewhere, identity, succeeded=False)
+        foreign = evolve(handle, state_id="another-state")
+        again, _ = self.lease(harness, lender, foreign)
+        assert contents(harness, again) == filled(KEYS, 0)
+        lender.return_keyed_state_backend(again, identity, succeeded=False)

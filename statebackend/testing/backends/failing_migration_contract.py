@@ -1,0 +1,291 @@
+"""The contract of migrations that fail on an entry: nothing is changed, and the entry is named as the user knows it.
+
+What a migration writes must satisfy the serializer that is to read it, before it counts: a converter may return what a
+record refuses, and a class may refuse by now what it once accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from snapshots.data_views import DataInputView, DataOutputView
+from statebackend.state.errors import StateMigrationException
+from statebackend.state.folding_states import AggregatingStateDescriptor, ReducingStateDescriptor
+from statebackend.state.list_state import ListStateDescriptor
+from statebackend.state.map_state import MapStateDescriptor
+from statebackend.state.state_kind import StateDescriptor
+from statebackend.state.ttl_config import StateTtlConfig
+from statebackend.state.value_state import ValueStateDescriptor
+from statebackend.testing.backends.evolving_serializers import CheckedLongSerializer, UncheckedLongSerializer
+from statebackend.testing.backends.harness import BackendHarness, ContractBase, content
+from statebackend.testing.backends.migration_contract import LAST, last
+from typeserializers.containers.lists import ListSerializer
+from typeserializers.kernel.record_families import converted_by
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.records.record_serializer import AttrsSerializer
+from typeserializers.scalars.strings import StringSerializer
+
+ORDER_NAME = "statebackend.contract.Order"
+LINE_NAME = "statebackend.contract.OrderLine"
+
+REJECTED = 13
+"""The number for which every conversion below fails."""
+
+
+@attrs.frozen
+class LineV1:
+    """Nested in `OrderV1`."""
+
+    amount: int
+
+
+@attrs.frozen
+class OrderV1:
+    """What is stored."""
+
+    number: int
+    lines: list[LineV1]
+
+
+def code_of(number: int) -> str | None:
+    """A converter that forgets a case."""
+    return None if number == REJECTED else str(number)
+
+
+def code_of_or_error(number: int) -> str:
+    """A converter that raises."""
+    if number == REJECTED:
+        raise LookupError("no such order")
+    return str(number)
+
+
+@attrs.define
+class LineV2:
+    """Unchanged."""
+
+    amount: int
+
+
+@attrs.define
+class WithCode:
+    """The converter's result is required, and StringSerializer would write None."""
+
+    lines: list[LineV2]
+    number: str = attrs.field(metadata=converted_by(code_of))
+
+
+@attrs.frozen
+class WithFrozenCode:
+    """The same, for values that are kept as objects."""
+
+    number: str = attrs.field(metadata=converted_by(code_of))
+
+
+@attrs.define
+class WithCodeOrError:
+    """The converter raises."""
+
+    lines: list[LineV2]
+    number: str = attrs.field(metadata=converted_by(code_of_or_error))
+
+
+def _not_rejected(instance: Any, attribute: Any, value: int) -> None:
+    if value == REJECTED:
+        raise ValueError(f"{attribute.name} must not be {REJECTED}")
+
+
+@attrs.define
+class ValidatedLine:
+    """A validator that old lines need not pass."""
+
+    amount: int = attrs.field(validator=_not_rejected)
+
+
+@attrs.define
+class WithValidatedLines:
+    """Validated inside a list; something else makes it a migration."""
+
+    number: int
+    lines: list[ValidatedLine]
+    note: str = ""
+
+
+@attrs.define
+class WithCheck:
+    """The class looks at itself once it is made."""
+
+    number: int
+    lines: list[LineV2]
+    note: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        if self.number == REJECTED:
+            raise ValueError("an unlucky order")
+
+
+def order_v1() -> AttrsSerializer[OrderV1]:
+    """The serializer of what is stored."""
+    lines: ListSerializer[LineV1] = ListSerializer(AttrsSerializer(LineV1, name=LINE_NAME))
+    return AttrsSerializer(OrderV1, name=ORDER_NAME, field_serializers={"lines": lines})
+
+
+def order_of(record_class: type, line_class: type | None = LineV2) -> AttrsSerializer[Any]:
+    """The serializer of a class that an order became."""
+    if line_class is None:
+        return AttrsSerializer(record_class, name=ORDER_NAME)
+    lines: ListSerializer[Any] = ListSerializer(AttrsSerializer(line_class, name=LINE_NAME))
+    return AttrsSerializer(record_class, name=ORDER_NAME, field_serializers={"lines": lines})
+
+
+FAILURES: dict[str, tuple[Callable[[], AttrsSerializer[Any]], list[str]]] = {
+    "a converter that returns None": (
+        lambda: order_of(WithCode),
+        [".number: ", "the converter code_of returned None", "the old value is 13"],
+    ),
+    "a converter of an immutable record": (
+        lambda: order_of(WithFrozenCode, None),
+        [".number: ", "the converter code_of returned None", "the old value is 13"],
+    ),
+    "a converter that raises": (
+        lambda: order_of(WithCodeOrError),
+        [".number: ", "the converter code_of_or_error raised LookupError: no such order", "the old value is 13"],
+    ),
+    "a validator of a nested record": (
+        lambda: order_of(WithValidatedLines, ValidatedLine),
+        [".lines[1]: ", "amount must not be 13", "amount=13"],
+    ),
+    "a class that checks itself": (
+        lambda: order_of(WithCheck),
+        ["an unlucky order", "number=13"],
+    ),
+}
+
+Describe = Callable[[TypeSerializer[Any]], StateDescriptor]
+
+KINDS: dict[str, tuple[Describe, Callable[[Any, Any], object]]] = {
+    "value": (
+        lambda serializer: ValueStateDescriptor("orders", serializer),
+        lambda state, value: state.update(value),
+    ),
+    "list": (
+        lambda serializer: ListStateDescriptor("orders", serializer),
+        lambda state, value: state.update([value, value]),
+    ),
+    "map": (
+        lambda serializer: MapStateDescriptor("orders", str, serializer),
+        lambda state, value: state.put("the order", value),
+    ),
+    "reducing": (
+        lambda serializer: ReducingStateDescriptor("orders", last, serializer),
+        lambda state, value: (state.clear(), state.add(value)),
+    ),
+    "aggregating": (
+        lambda serializer: AggregatingStateDescriptor("orders", LAST, serializer),
+        lambda state, value: (state.clear(), state.add(value)),
+    ),
+}
+
+PLACES = {"map": "the entry of 'the order'"}
+
+
+class SloppyLongSerializer(UncheckedLongSerializer):
+    """Writes a byte that its snapshot knows nothing of."""
+
+    def serialize(self, value: int, out: DataOutputView) -> None:
+        out.write_long(value)
+        out.write_byte(0)
+
+    def deserialize(self, source: DataInputView) -> int:
+        value = source.read_long()
+        source.read_byte()
+        return value
+
+
+class FailingMigrationContract(ContractBase):
+    """See the module."""
+
+    @pytest.mark.parametrize("canonical", [False, True])
+    @pytest.mark.parametrize("kind", list(KINDS))
+    @pytest.mark.parametrize("failure", list(FAILURES))
+    def test_what_the_new_serializer_refuses_is_refused_with_its_place_and_nothing_is_changed(
+        self, harness: BackendHarness, failure: str, kind: str, canonical: bool
+    ) -> None:
+        describe, write = KINDS[kind]
+        new, told = FAILURES[failure]
+        backend = harness.open(self.create_state_backend())
+        for key in range(20):
+            harness.at(backend, key)
+            state: Any = backend.get_state(describe(order_v1()))
+            write(state, OrderV1(key, [LineV1(1), LineV1(key), LineV1(3)]))
+        expected = content(harness, backend, describe(order_v1()))
+        handle = harness.export(backend) if canonical else harness.snapshot(backend).handle
+        restored = self.reopen(harness, handle)
+        with pytest.raises(StateMigrationException) as refused:
+            restored.get_state(describe(new()))
+        message = str(refused.value)
+        wanted = ["operator 'operator-under-test'", "state 'orders'", "key 13", *told]
+        assert [text for text in [*wanted, PLACES.get(kind, "")] if text not in message] == [], message
+        carried = harness.snapshot(restored).handle
+        exported = harness.export(restored)
+        assert content(harness, restored, describe(order_v1())) == expected
+        for again in (handle, carried, exported):
+            assert content(harness, self.reopen(harness, again), describe(order_v1())) == expected
+
+    def test_a_namespace_is_named_too(self, harness: BackendHarness) -> None:
+        describe, write = KINDS["value"]
+        backend = harness.open(self.create_state_backend())
+        harness.at(backend, 4)
+        namespaces = StringSerializer()
+        for number in (12, REJECTED):
+            state: Any = backend.get_partitioned_state(f"window {number}", namespaces, describe(order_v1()))
+            write(state, OrderV1(number, []))
+        restored = self.reopen(harness, harness.snapshot(backend).handle)
+        with pytest.raises(StateMigrationException, match=r"key 4 in namespace 'window 13' .*code_of returned None"):
+            restored.get_or_create_keyed_state(namespaces, describe(order_of(WithCode)))
+
+    def test_values_that_get_a_time_to_live_are_held_to_the_same(self, harness: BackendHarness) -> None:
+        ttl = StateTtlConfig(1000)
+        for old, new in ((None, ttl), (ttl, ttl), (ttl, None)):
+            stored = harness.open(self.create_state_backend())
+            harness.at(stored, 4)
+            stored.get_state(ValueStateDescriptor("orders", order_v1(), ttl=old)).update(OrderV1(REJECTED, []))
+            restored = self.reopen(harness, harness.snapshot(stored).handle)
+            with pytest.raises(StateMigrationException, match=r"key 4 .*\.number: .*code_of returned None"):
+                restored.get_state(ValueStateDescriptor("orders", order_of(WithCode), ttl=new))
+
+    @pytest.mark.parametrize("kind", ["value", "map"])
+    def test_bytes_behind_an_entry_are_no_entry_of_the_old_serializer(self, harness: BackendHarness, kind: str) -> None:
+        describe, write = KINDS[kind]
+        backend = harness.open(self.create_state_backend())
+        harness.at(backend, 7)
+        write(backend.get_state(describe(SloppyLongSerializer())), 5)
+        restored = self.reopen(harness, harness.snapshot(backend).handle)
+        with pytest.raises(StateMigrationException, match=r"key 7.* ends at byte"):
+            restored.get_state(describe(CheckedLongSerializer()))
+
+    def test_a_migration_in_a_local_directory_that_was_kept_is_kept_there_too(self, harness: BackendHarness) -> None:
+        describe, write = KINDS["value"]
+        other = ValueStateDescriptor("other", int)
+        backend = harness.open(self.create_state_backend(), local="kept")
+        for key in range(5):
+            harness.at(backend, key)
+            write(backend.get_state(describe(order_v1())), OrderV1(key, []))
+            backend.get_state(other).update(key)
+        handle = harness.snapshot(backend).handle
+        backend.close()
+        added = ValueStateDescriptor("added", int)
+        migrated = harness.open(self.create_state_backend(), handle, local="kept")
+        expected = {key: WithCode([], str(key)) for key in range(5)}
+        assert content(harness, migrated, describe(order_of(WithCode))) == expected
+        harness.at(migrated, 3)
+        migrated.get_state(added).update(30)
+        handle = harness.snapshot(migrated).handle
+        migrated.close()
+        again = harness.open(self.create_state_backend(), handle, local="kept")
+        assert content(harness, again, describe(order_of(WithCode))) == expected
+        assert content(harness, again, added) == {3: 30}
+        assert content(harness, again, other) == {key: key for key in range(5)}

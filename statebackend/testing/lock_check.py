@@ -1,0 +1,81 @@
+"""Whether a job restores from its lock, as the text of a failed test: what was found, and how to accept it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from statebackend.cli.comparisons import Comparison, compared_with_history, compared_with_lock
+from statebackend.cli.job_commands import comparison_answer, tell_comparison
+from statebackend.cli.job_loading import JobLoadingError, described_job, load_job
+from statebackend.savepoint.errors import StateLockError
+from statebackend.savepoint.lockfile import is_lock_file, read_lock, would_change, write_locks
+from statebackend.streaming.errors import JobDefinitionError
+from statebackend.streaming.runtime.described_job import DescribedJob, lock_of
+
+__all__ = ["LockCheck"]
+
+
+@frozen
+class LockCheck:
+    """A job, the place of its lock, and of the history of its locks if there is one."""
+
+    given: Any
+    path: Path
+    history: Path | None = None
+    allow_loss: bool = False
+
+    def failure(self, accept: str) -> str | None:
+        """Why the test fails, with ``accept`` as the command that accepts the change; None if it does not."""
+        try:
+            job = self._job()
+            if not is_lock_file(self.path):
+                return f"there is no lock of the job's state at {self.path}; write it: {accept}"
+            comparisons = [compared_with_lock(job, read_lock(self.path))]
+            if self.history is not None:
+                comparisons += compared_with_history(job, self.history)
+            failed = next(filter(self._is_failed, comparisons), None)
+            if failed is not None:
+                return f"{_told(failed)}\nif that is meant to be so, accept it: {accept}"
+            if would_change(self.path, lock_of(job)):
+                return (
+                    f"{_told(comparisons[0])}\nthe job restores, and its state has changed: {self.path} is not its "
+                    f"lock any more, and later changes have to be compared with what is deployed. Accept it: {accept}"
+                )
+        except (StateLockError, JobLoadingError, JobDefinitionError) as error:
+            return str(error)
+        return None
+
+    def update(self) -> str | None:
+        """Writes the lock, and adds it to the history; returns why the test fails, None if it does not."""
+        try:
+            write_locks(self.path, self.history, lock_of(self._job()))
+        except (StateLockError, JobLoadingError, JobDefinitionError) as error:
+            return str(error)
+        return None
+
+    def _job(self) -> DescribedJob:
+        if isinstance(self.given, str):
+            return load_job(self.given)
+        return described_job(self.given, getattr(self.given, "__qualname__", type(self.given).__name__))
+
+    def _is_failed(self, comparison: Comparison) -> bool:
+        return not comparison.outcome.is_accepted(self.allow_loss)
+
+
+class _Text:
+    """What is told, line by line, without colours."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def line(self, text: str, style: str = "") -> None:
+        self.lines.append(text)
+
+
+def _told(comparison: Comparison) -> str:
+    text = _Text()
+    tell_comparison(text, comparison_answer(comparison))
+    return "\n".join(text.lines)

@@ -1,0 +1,239 @@
+"""One operator over a real backend, driven call by call, as a subtask drives it: for who writes an operator.
+
+What a job does with it is tested with `statebackend.testing.jobs`. Here a test sees what stays inside: state by its
+entries, timers that wait, what is emitted at which call.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
+
+from attrs import define, frozen
+
+from statebackend.checkpoint.state_handles import KeyedStateHandle, SubtaskState
+from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
+from statebackend.state.operator_state_redistribution import RestoredOperatorState
+from statebackend.state.priority_queue import TIMER_STATES
+from statebackend.state.state_backend import StateBackend
+from statebackend.streaming.functions import RuntimeContext
+from statebackend.streaming.operators.operator import ObjectBatch, Operator
+from statebackend.streaming.operators.subtask_backends import SubtaskBackends
+from statebackend.streaming.output_tag import OutputTag
+from statebackend.streaming.rows.declared_schema import DeclaredSchema
+from statebackend.streaming.rows.row_writer import ENCODER_WITHOUT_SCHEMA, RowEncoder
+from statebackend.streaming.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors
+from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
+from statebackend.testing.backends.harness import BackendHarness
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.strings import StringSerializer
+
+__all__ = ["EmittedRow", "OperatorTestHarness"]
+
+UID: Final = "operator"
+"""The uid that the operator is told."""
+
+
+class CountingTimers(InternalTimerService[Any]):
+    """Counts what is registered for event time."""
+
+    registrations = 0
+
+    def register_event_time_timer(self, namespace: Any, timestamp_ms: int) -> None:
+        self.registrations += 1
+        super().register_event_time_timer(namespace, timestamp_ms)
+
+    def register_event_time_timers(
+        self, namespace: Any, timestamp_ms: int, keys: Sequence[Any], key_groups: Sequence[int]
+    ) -> None:
+        self.registrations += len(keys)
+        super().register_event_time_timers(namespace, timestamp_ms, keys, key_groups)
+
+
+class HarnessContext(RuntimeContext):
+    """What the operator is opened with."""
+
+    operator_uid = UID
+    subtask_index = 0
+    parallelism = 1
+    epoch_id = 1
+    is_restored = False
+
+    def __init__(
+        self,
+        backend: KeyedStateBackend,
+        schemas: tuple[DeclaredSchema | None, ...],
+        watermark: int,
+        operator_state: RestoredOperatorState | None,
+    ) -> None:
+        self.backend = self.keyed = backend
+        self.backends = SubtaskBackends(backend, operator_state)
+        self.input_schemas = schemas
+        self.current = TimerKey()
+        self.now_ms = 0
+        self.watermark_ms = watermark
+        self.queues: list[Any] = []
+        self.timers: Any = None
+
+    def register(self, descriptor: Any, namespace_serializer: Any = VOID_NAMESPACE_SERIALIZER) -> Any:
+        return self.backend.get_or_create_keyed_state(namespace_serializer, descriptor)
+
+    def register_operator_state(self, descriptor: Any) -> Any:
+        return self.backends.register_operator_state(descriptor)
+
+    def clock(self) -> int:
+        return self.now_ms
+
+    def leave_key(self) -> None:
+        self.backend.leave_key()
+        self.current.leave()
+
+    def internal_timer_service(self, name: str, namespace_serializer: TypeSerializer[Any]) -> CountingTimers:
+        descriptors = timer_queue_descriptors(name, self.backend.key_serializer, namespace_serializer)
+        self.queues = [self.backend.get_priority_queue(descriptor) for descriptor in descriptors]
+        timers = self.timers = CountingTimers(
+            self.queues[0], self.queues[1], self.current, self.clock, self.watermark_ms
+        )
+        return timers
+
+    def key_setter(self) -> Callable[[Any, int], None]:
+        set_key, current = self.backend.key_setter(), self.current
+
+        def set_both(key: Any, key_group: int) -> None:
+            current.key, current.key_group = key, key_group
+            set_key(key, key_group)
+
+        return set_both
+
+
+@frozen
+class EmittedRow:
+    """One row that came out, with the watermark at which it did."""
+
+    tag: OutputTag[Any] | None
+    row: Any
+    timestamp_ms: int | None
+    watermark: int
+
+
+@define
+class RecordingEmitter:
+    """Keeps what is emitted, in order."""
+
+    side_outputs: Collection[OutputTag[Any]]
+    watermark: Callable[[], int]
+    emitted: list[EmittedRow]
+
+    def encoder(self, tag: OutputTag[Any] | None) -> RowEncoder:
+        """Rows stay what they are, and are copied if they can change."""
+        return ENCODER_WITHOUT_SCHEMA
+
+    def emit(
+        self, tag: OutputTag[Any] | None, rows: Sequence[Any], timestamps: Sequence[int | None] | None = None
+    ) -> None:
+        times = [None] * len(rows) if timestamps is None else timestamps
+        for row, time in zip(rows, times, strict=True):
+            self.emitted.append(EmittedRow(tag, row, time, self.watermark()))
+
+    def emit_watermark(self, timestamp_ms: int) -> None:
+        """Nothing: a test of an operator that holds watermarks back has an emitter of its own."""
+
+
+class OperatorTestHarness:
+    """An operator that was opened over a backend of its own. Times are milliseconds.
+
+    ``restore`` and ``operator_state`` are what it goes on from.
+    """
+
+    def __init__(
+        self,
+        harness: BackendHarness,
+        state_backend: StateBackend,
+        operator: Operator,
+        *restore: KeyedStateHandle,
+        side_outputs: Collection[OutputTag[Any]] = (),
+        schemas: tuple[DeclaredSchema | None, ...] = (None,),
+        key_serializer: TypeSerializer[Any] | None = None,
+        watermark: int = MIN_TIMESTAMP,
+        subtask: int = 0,
+        parallelism: int = 1,
+        operator_state: RestoredOperatorState | None = None,
+    ) -> None:
+        self.harness = harness
+        keys = key_serializer or StringSerializer()
+        self.backend = harness.open(
+            state_backend, *restore, key_serializer=keys, subtask=subtask, parallelism=parallelism
+        )
+        self.context = HarnessContext(self.backend, schemas, watermark, operator_state)
+        self.emitted: list[EmittedRow] = []
+        emitter = RecordingEmitter(side_outputs, lambda: self.timers.current_watermark(), self.emitted)
+        self.operator = operator
+        self.operator.open(self.context, emitter)  # type: ignore[arg-type]
+        self._set_key = self.context.key_setter()
+
+    @property
+    def timers(self) -> CountingTimers:
+        """The timers of the operator."""
+        timers: CountingTimers = self.context.timers
+        return timers
+
+    def records(self, *records: tuple[Any, Any, int | None], input_index: int = 0) -> None:
+        """Records as (key, record, timestamp), in one batch."""
+        keys = [key for key, _, _ in records]
+        groups = [self.harness.key_group(key) for key in keys]
+        times = [time for _, _, time in records]
+        self.operator.process_batch(input_index, ObjectBatch([record for _, record, _ in records], keys, groups, times))
+
+    def broadcast(self, *records: tuple[Any, int | None], input_index: int = 1) -> None:
+        """Records of a broadcast input as (record, timestamp), in one batch, which cannot be asked for keys."""
+        unasked: Any = None
+        batch = ObjectBatch([record for record, _ in records], unasked, unasked, [time for _, time in records])
+        self.operator.process_batch(input_index, batch)
+
+    def watermark(self, watermark: int) -> None:
+        """A watermark, which is swallowed if it is no progress."""
+        if watermark > self.timers.current_watermark():
+            if self.operator.fires_together:
+                self.timers.advance_watermark_together(watermark, self.operator.on_event_time_timers)
+            else:
+                self.timers.advance_watermark(watermark, self._fires(self.operator.on_event_time_timer))
+            self.operator.on_watermark(watermark)
+
+    def processing_time(self, now_ms: int) -> None:
+        """The clock moves on; what is due by it fires."""
+        self.context.now_ms = now_ms
+        self.timers.advance_processing_time(self._fires(self.operator.on_processing_time_timer))
+
+    def _fires(self, call: Callable[[int, Any, int, Any], None]) -> Any:
+        def fire(timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+            self._set_key(key, key_group)
+            call(timestamp_ms, key, key_group, namespace)
+
+        return fire
+
+    def rows(self) -> list[Any]:
+        """The rows of the main output so far."""
+        return [one.row for one in self.emitted if one.tag is None]
+
+    def snapshot(self) -> KeyedStateHandle:
+        """A snapshot of the state, as at a barrier."""
+        self.operator.prepare_snapshot()
+        return self.harness.snapshot(self.backend).handle
+
+    def subtask_state(self) -> SubtaskState:
+        """A snapshot of all state, that of the subtask too; the operator is closed, as at the end of an epoch."""
+        self.operator.prepare_snapshot()
+        self.operator.close()
+        return self.context.backends.snapshot(1, uuid.uuid4().hex).state
+
+    def entries(self) -> dict[str, int]:
+        """How many keys and namespaces each state has, and each queue timers; what is empty is left out."""
+        self.operator.prepare_snapshot()
+        found = {
+            state.name: len(list(self.backend.get_keys_and_namespaces(state.name)))
+            for state in self.backend.current_meta().states
+            if not state.name.startswith(TIMER_STATES)
+        }
+        found["timers"] = sum(queue.size() for queue in self.context.queues)
+        return {name: count for name, count in found.items() if count}

@@ -1,0 +1,557 @@
+"""The laws that every serializer keeps, as a pytest class to derive from.
+
+    class TestPointSerializer(SerializerContract):
+        def serializer(self):
+            return PointSerializer()
+
+        def values(self):
+            return [Point(0, 0), Point(-1, 2**62)]
+
+        def different_serializers(self):            # optional: configured otherwise, if it can be
+            return []
+
+        def strategy(self):                         # optional: hypothesis makes more
+            return st.builds(Point, st.integers(...), st.integers(...))
+
+The laws are those of Flink's serializer test base (copy, round trip alone and in sequence, no trailing bytes, null,
+duplicates in threads, snapshot, equality) and ours: generated and view-based code agree on every byte and every
+refusal, a failed write leaves nothing behind, and bytes that no serializer wrote give a value or an error, within
+bounded memory and without waiting for more of them.
+
+Golden files of a serializer: its snapshot and the bytes of some values, written once for each released version.
+
+    <directory>/<version>/serializer-snapshot      the versioned snapshot
+    <directory>/<version>/test-data                the values, one after the other
+    <directory>/<version>/values                   one line per value: its length in bytes, and its repr for people
+
+The data is written before the snapshot, because a serializer may learn while it writes. A version that exists is never
+written again: what was released does not change.
+
+Bytes that no serializer wrote: cut off, changed, and made to claim more than there is.
+
+The strategies start from real encodings, because bytes at random are refused at the first field and show little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import random
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from attrs import frozen
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from snapshots.compatibility import CompatibilityKind
+from snapshots.composite import CompositeTypeSerializerSnapshot, merge_snapshots
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
+from snapshots.errors import SerializationError, StateFormatError
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
+from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.kernel.compiled import CompiledTypeSerializer
+from typeserializers.kernel.known_serializers import restored_with
+from typeserializers.kernel.stepping_over import stepping_over
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+SNAPSHOT_FILE = "serializer-snapshot"
+DATA_FILE = "test-data"
+VALUES_FILE = "values"
+
+
+@frozen
+class GoldenVersion:
+    """What one released version has written."""
+
+    version: str
+    snapshot_bytes: bytes
+    encoded_values: tuple[bytes, ...]
+
+    @property
+    def snapshot(self) -> TypeSerializerSnapshot[Any]:
+        """The snapshot, read anew."""
+        return snapshot_from_bytes(self.snapshot_bytes)
+
+
+@frozen
+class GoldenFiles:
+    """The golden files of one serializer in a directory of its own."""
+
+    directory: Path
+
+    def generate(self, version: str, serializer: TypeSerializer[Any], values: Sequence[Any]) -> GoldenVersion:
+        """Writes the files of a version; raises `FileExistsError` if it has been written before."""
+        folder = self.directory / version
+        folder.mkdir(parents=True)
+        encoded = tuple(serializer.to_bytes(value) for value in values)
+        snapshot = snapshot_to_bytes(serializer.snapshot_configuration())
+        (folder / DATA_FILE).write_bytes(b"".join(encoded))
+        (folder / SNAPSHOT_FILE).write_bytes(snapshot)
+        # A repr may have several lines, and a value has one.
+        shown = [" ".join(ascii(value).split()) for value in values]
+        lines = [f"{len(data)} {text}\n" for data, text in zip(encoded, shown, strict=True)]
+        (folder / VALUES_FILE).write_text("".join(lines), encoding="ascii")
+        return GoldenVersion(version, snapshot, encoded)
+
+    def versions(self) -> Iterator[GoldenVersion]:
+        """Every version there is, in the order of their names."""
+        for folder in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
+            if not (folder / SNAPSHOT_FILE).is_file():
+                continue
+            data, position, encoded = (folder / DATA_FILE).read_bytes(), 0, []
+            for line in (folder / VALUES_FILE).read_text(encoding="ascii").splitlines():
+                length = int(line.partition(" ")[0])
+                encoded.append(data[position : position + length])
+                position += length
+            if position != len(data):
+                raise ValueError(f"{folder}: the values have {position} bytes, the data {len(data)}")
+            yield GoldenVersion(folder.name, (folder / SNAPSHOT_FILE).read_bytes(), tuple(encoded))
+
+
+HOSTILE_NUMBERS: Final = (
+    b"\x7f\xff\xff\xff",
+    b"\xff\xff\xff\xff",
+    b"\x80\x00\x00\x00",
+    b"\x7f\xff\xff\xff\xff\xff\xff\xff",
+    b"\xff\xff\xff\xff\x0f",
+    b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f",
+)
+"""Counts and lengths as a hostile writer would claim them: the largest and the most negative, and long varints."""
+
+MEMORY_PER_BYTE: Final = 4096
+MEMORY_AT_LEAST: Final = 64 * 1024 * 1024
+
+
+def damaged(encoded: bytes) -> st.SearchStrategy[bytes]:
+    """Encodings with a few bytes changed, a hostile number put in, or a part repeated many times."""
+    places = st.integers(0, max(len(encoded) - 1, 0))
+    changed = st.lists(st.tuples(places, st.integers(0, 255)), min_size=1, max_size=4).map(
+        lambda changes: _with_changes(encoded, changes)
+    )
+    hostile = st.tuples(places, st.sampled_from(HOSTILE_NUMBERS)).map(
+        lambda drawn: encoded[: drawn[0]] + drawn[1] + encoded[drawn[0] + len(drawn[1]) :]
+    )
+    repeated = st.tuples(places, places, st.sampled_from([10, 5000])).map(
+        lambda drawn: encoded[: drawn[0]] + encoded[drawn[0] : drawn[1]] * drawn[2] + encoded[drawn[1] :]
+    )
+    return st.one_of(changed, hostile, repeated, st.binary(max_size=64))
+
+
+def damaged_everywhere(encoded: bytes, limit: int = 300) -> Iterator[bytes]:
+    """Every truncation, and every byte with each bit flipped and as the largest and the smallest there is.
+
+    More than ``limit`` are sampled, the same ones each time, unless the environment sets ``STATEBACKEND_FUZZ=all``.
+    """
+    places = [(place, None) for place in range(len(encoded))]
+    flips = [(place, flip) for place in range(len(encoded)) for flip in (*(1 << bit for bit in range(8)), 0xFF, 0x7F)]
+    chosen: list[tuple[int, int | None]] = [*places, *flips]
+    if len(chosen) > limit and os.environ.get("STATEBACKEND_FUZZ") != "all":
+        chosen = random.Random(len(encoded)).sample(chosen, limit)
+    for place, flip in chosen:
+        if flip is None:
+            yield encoded[:place]
+        else:
+            yield encoded[:place] + bytes((encoded[place] ^ flip,)) + encoded[place + 1 :]
+
+
+def _with_changes(encoded: bytes, changes: list[tuple[int, int]]) -> bytes:
+    data = bytearray(encoded or b"\0")
+    for place, byte in changes:
+        data[place] = byte
+    return bytes(data)
+
+
+def peak_memory_of(action: Callable[[], Any]) -> int:
+    """The most bytes of Python objects alive at once while the action runs, beyond those before it."""
+    was_tracing = tracemalloc.is_tracing()
+    if not was_tracing:
+        tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        action()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if not was_tracing:
+            tracemalloc.stop()
+
+
+THREADS = 8
+ROUNDS_PER_THREAD = 25
+
+_SETTINGS = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors, HealthCheck.data_too_large],
+)
+
+
+class Misfit:
+    """A value that fits no serializer."""
+
+
+class SerializerContract:
+    """Derive, name the class ``Test...``, and say what the serializer and its values are."""
+
+    expected_length: int = -1
+    """The number of bytes of every value, or -1."""
+
+    is_picklable = True
+    """Whether the serializer can be sent to another process; False for one around a class local to a function."""
+
+    reads_hostile_bytes = True
+    """False for a serializer that must trust its bytes, such as pickle: it is not given any that were changed."""
+
+    is_generated = True
+    """False for one that emits code and whose own codec is not compiled from it."""
+
+    def serializer(self) -> TypeSerializer[Any]:
+        """A new serializer; equal to every other one that this returns."""
+        raise NotImplementedError
+
+    def values(self) -> Sequence[Any]:
+        """Some values, edge cases first; not None."""
+        raise NotImplementedError
+
+    def different_serializers(self) -> Sequence[TypeSerializer[Any]]:
+        """Serializers of the same class that are configured otherwise, each in one respect, if there are any."""
+        return []
+
+    def strategy(self) -> st.SearchStrategy[Any] | None:
+        """More values, by hypothesis."""
+        return None
+
+    def misfits(self) -> Sequence[Any]:
+        """Values that must be refused."""
+        return [Misfit()]
+
+    def equal(self, left: Any, right: Any) -> bool:
+        """Whether two values are the same; override for values without an equality of their own."""
+        return bool(left == right) or (left != left and right != right)
+
+    def assert_equal(self, left: Any, right: Any) -> None:
+        """Fails with both values unless they are the same."""
+        assert self.equal(left, right), f"{left!r} is not {right!r}"
+
+    def all_values(self) -> st.SearchStrategy[Any]:
+        """The given values and, if there are any, those of the strategy."""
+        given_values = st.sampled_from(list(self.values()))
+        more = self.strategy()
+        return given_values if more is None else given_values | more
+
+    def test_it_makes_an_instance_that_it_can_write(self) -> None:
+        serializer = self.serializer()
+        made = serializer.create_instance()
+        self.assert_equal(serializer.from_bytes(serializer.to_bytes(made)), made)
+
+    def test_equal_configuration_means_equal_serializers(self) -> None:
+        assert self.serializer() == self.serializer()
+        assert hash(self.serializer()) == hash(self.serializer())
+        assert self.serializer() != Misfit()
+
+    def test_another_configuration_means_another_serializer_and_another_snapshot(self) -> None:
+        serializer = self.serializer()
+        snapshots = {snapshot_to_bytes(serializer.snapshot_configuration())}
+        for other in self.different_serializers():
+            assert other != serializer, f"{other!r} equals {serializer!r}: does configuration() leave something out?"
+            data = snapshot_to_bytes(other.snapshot_configuration())
+            assert data not in snapshots, f"{other!r} has the snapshot of another: it leaves something out"
+            snapshots.add(data)
+
+    def test_a_composite_around_other_parts_is_another_serializer(self) -> None:
+        serializer = self.serializer()
+        snapshot = serializer.snapshot_configuration()
+        if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
+            pytest.skip("the serializer is not made of others")
+        parts = list(snapshot.nested_serializers(serializer))
+        for index, part in enumerate(parts):
+            instead = part.inner if isinstance(part, NullableSerializer) else NullableSerializer(part)
+            try:
+                other = snapshot.create_outer_serializer([*parts[:index], instead, *parts[index + 1 :]])
+            except (StateFormatError, ValueError, TypeError):
+                continue  # It does not take such a part, and so cannot be confused with one that has it.
+            if snapshot_to_bytes(other.snapshot_configuration()) != snapshot_to_bytes(snapshot):
+                assert other != serializer, f"it equals {other!r}: does configuration() leave a part out?"
+
+    def test_its_length_is_that_of_every_value(self) -> None:
+        serializer = self.serializer()
+        assert serializer.length == self.expected_length
+        for value in self.values():
+            encoded = serializer.to_bytes(value)
+            assert self.expected_length in (-1, len(encoded))
+            assert len(encoded) >= serializer.minimum_length
+
+    def test_its_snapshot_comes_back_and_accepts_it(self) -> None:
+        serializer = self.serializer()
+        encoded = [serializer.to_bytes(value) for value in self.values()]
+        data = snapshot_to_bytes(serializer.snapshot_configuration())
+        snapshot = snapshot_from_bytes(data)
+        assert snapshot_to_bytes(snapshot) == data
+        verdict = resolve_compatibility(snapshot, self.serializer())
+        assert verdict.kind in (CompatibilityKind.AS_IS, CompatibilityKind.WITH_RECONFIGURED_SERIALIZER), str(verdict)
+        restored = restored_with(snapshot, serializer)
+        for one, value in zip(encoded, self.values(), strict=True):
+            self.assert_equal(restored.from_bytes(one), value)
+            assert restored.to_bytes(restored.from_bytes(one)) == one
+        if type(restored) is type(serializer):
+            assert snapshot_to_bytes(restored.snapshot_configuration()) == data
+        else:
+            # A wrapper may be left away when it has nothing to add to reading; what is left must be taken over again.
+            assert not resolve_compatibility(restored.snapshot_configuration(), self.serializer()).is_incompatible
+
+    def test_a_snapshot_of_an_unknown_version_is_refused(self) -> None:
+        data = snapshot_to_bytes(self.serializer().snapshot_configuration())
+        source = DataInputView(data)
+        name = source.read_utf()
+        content = data[source.position + 4 :]
+        snapshot_class = type(self.serializer().snapshot_configuration())
+        newest = snapshot_class().current_version
+        for version in (min(newest + 1, 2**31 - 1), 2**31 - 1, 0, -1):
+            envelope = DataOutputView()
+            envelope.write_utf(name)
+            envelope.write_int(version)
+            envelope.write(content)
+            with pytest.raises(StateFormatError):
+                snapshot_from_bytes(envelope.to_bytes())
+            with pytest.raises(StateFormatError):
+                snapshot_class().read_snapshot(version, DataInputView(content))
+
+    def test_a_damaged_snapshot_is_refused_or_read(self) -> None:
+        data = snapshot_to_bytes(self.serializer().snapshot_configuration())
+        for cut in range(0, len(data), max(1, len(data) // 50)):
+            with pytest.raises(StateFormatError):
+                snapshot_from_bytes(data[:cut])
+        with pytest.raises(StateFormatError):
+            snapshot_from_bytes(data + b"\0")
+
+    def test_a_snapshot_with_any_byte_changed_is_refused_with_an_error_of_this_library_or_can_be_used(self) -> None:
+        serializer = self.serializer()
+        for data in damaged_everywhere(snapshot_to_bytes(serializer.snapshot_configuration())):
+            try:
+                snapshot = snapshot_from_bytes(data)
+                str(resolve_compatibility(snapshot, serializer))
+                restored = restored_with(snapshot, serializer)
+                str(resolve_compatibility(serializer.snapshot_configuration(), restored))
+            except StateFormatError:
+                continue
+            # What was restored from it reads values that are not its own, or refuses them.
+            for value in self.values() if self.reads_hostile_bytes else ():
+                with contextlib.suppress(StateFormatError):
+                    restored.from_bytes(serializer.to_bytes(value))
+
+    def test_a_value_with_any_byte_changed_is_refused_with_an_error_of_this_library_or_read(self) -> None:
+        if not self.reads_hostile_bytes:
+            pytest.skip("the serializer says that it trusts its bytes")
+        serializer = self.serializer()
+        values = list(self.values())[:8]
+
+        def read_all() -> None:
+            for value in values:
+                for data in damaged_everywhere(serializer.to_bytes(value), limit=100):
+                    with contextlib.suppress(StateFormatError):
+                        serializer.from_bytes(data)
+                    with contextlib.suppress(StateFormatError):
+                        serializer.deserialize(DataInputView(data))
+
+        longest = max((len(serializer.to_bytes(value)) for value in values), default=0)
+        # What is made once must not be charged to the bytes.
+        read_all()
+        assert peak_memory_of(read_all) <= MEMORY_AT_LEAST + MEMORY_PER_BYTE * longest
+
+    def test_its_generated_code_is_what_runs(self) -> None:
+        serializer = self.serializer()
+        if not isinstance(serializer, CompiledTypeSerializer) or not self.is_generated:
+            pytest.skip("the serializer says that it runs through the views")
+        # What cannot be compiled runs through the views, more slowly and unnoticed.
+        for function in (serializer.codec.write, serializer.codec.read):
+            assert hasattr(function, "__generated_source__"), f"{serializer!r} emits code that Python does not compile"
+
+    def test_it_goes_to_another_process(self) -> None:
+        if not self.is_picklable:
+            pytest.skip("the serializer says that it stays in its process")
+        serializer = self.serializer()
+        arrived = pickle.loads(pickle.dumps(serializer))
+        assert arrived == serializer
+        for value in self.values():
+            assert arrived.to_bytes(value) == serializer.to_bytes(value)
+
+    def test_it_may_be_duplicated_and_used_in_many_threads(self) -> None:
+        serializer, values = self.serializer(), list(self.values())
+        assert serializer.duplicate() == serializer
+        encoded = [serializer.to_bytes(value) for value in values]
+        start, problems = threading.Barrier(THREADS), list[BaseException]()
+
+        def work() -> None:
+            own = serializer.duplicate()
+            start.wait()
+            try:
+                for _ in range(ROUNDS_PER_THREAD):
+                    for value, expected in zip(values, encoded, strict=True):
+                        assert own.to_bytes(own.copy(value)) == expected
+                        self.assert_equal(own.from_bytes(expected), value)
+            except BaseException as problem:
+                problems.append(problem)
+
+        threads = [threading.Thread(target=work) for _ in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not problems, problems[0]
+
+    def test_what_it_has_learned_is_known_to_its_duplicates(self) -> None:
+        serializer = self.serializer()
+        encoded = [serializer.to_bytes(value) for value in self.values()]
+        duplicate = serializer.duplicate()
+        written = snapshot_to_bytes(serializer.snapshot_configuration())
+        assert snapshot_to_bytes(duplicate.snapshot_configuration()) == written
+        for one, value in zip(encoded, self.values(), strict=True):
+            self.assert_equal(duplicate.from_bytes(one), value)
+
+    def test_a_merged_snapshot_reads_what_either_has_written(self) -> None:
+        values = list(self.values())
+        halves = values[: len(values) // 2], values[len(values) // 2 :]
+        writers = self.serializer(), self.serializer()
+        encoded = [[writer.to_bytes(value) for value in half] for writer, half in zip(writers, halves, strict=True)]
+        one, other = (snapshot_from_bytes(snapshot_to_bytes(writer.snapshot_configuration())) for writer in writers)
+        for merged in (merge_snapshots(one, other), merge_snapshots(other, one)):
+            # Who has learned what contradicts the other need not have a merged snapshot.
+            if merged is None:
+                continue
+            restored = restored_with(snapshot_from_bytes(snapshot_to_bytes(merged)), *writers)
+            for written, half in zip(encoded, halves, strict=True):
+                for data, value in zip(written, half, strict=True):
+                    self.assert_equal(restored.from_bytes(data), value)
+
+    def test_none_is_refused_or_comes_back(self) -> None:
+        serializer = self.serializer()
+        if not serializer.accepts_none:
+            with pytest.raises(SerializationError):
+                serializer.to_bytes(None)
+            return
+        encoded = serializer.to_bytes(None)
+        assert serializer.length in (-1, len(encoded))
+        assert serializer.from_bytes(encoded) is None
+        assert serializer.copy(None) is None
+
+    def test_what_does_not_fit_is_refused_and_nothing_is_written(self) -> None:
+        serializer = self.serializer()
+        for misfit in self.misfits():
+            with pytest.raises(SerializationError) as refused:
+                serializer.to_bytes(misfit)
+            assert refused.value.problems
+            out = DataOutputView()
+            out.write(b"before")
+            with pytest.raises(SerializationError):
+                serializer.serialize(misfit, out)
+            assert out.to_bytes() == b"before"
+
+    @_SETTINGS
+    @given(st.data())
+    def test_a_value_comes_back_alone_in_sequence_and_as_a_copy(self, data: st.DataObject) -> None:
+        serializer = self.serializer()
+        values = data.draw(st.lists(self.all_values(), min_size=1, max_size=4))
+        out = DataOutputView()
+        for value in values:
+            encoded = serializer.to_bytes(value)
+            self.assert_equal(serializer.from_bytes(encoded), value)
+            copied = serializer.copy(value)
+            self.assert_equal(copied, value)
+            assert serializer.to_bytes(copied) == encoded
+            with pytest.raises(StateFormatError):
+                serializer.from_bytes(encoded + b"\0")
+            serializer.serialize(value, out)
+        source = DataInputView(out.to_bytes())
+        for value in values:
+            self.assert_equal(serializer.deserialize(source), value)
+        assert source.remaining == 0
+
+    def test_a_value_that_nobody_needs_is_stepped_over_to_its_end(self) -> None:
+        serializer = self.serializer()
+        written = [serializer.to_bytes(value) for value in self.values()]
+        restored = serializer.snapshot_configuration().restore_serializer()
+        for skipped in (stepping_over(serializer), stepping_over(restored)):
+            for encoded in written:
+                end = 5 + len(encoded)
+                assert skipped.codec.read(b"front" + encoded + b"behind", 5)[1] == end
+                source = DataInputView(b"front" + encoded + b"behind", 5)
+                skipped.deserialize(source)
+                assert source.position == end
+                if encoded:
+                    with pytest.raises(StateFormatError):
+                        skipped.from_bytes(encoded[:-1])
+
+    @_SETTINGS
+    @given(st.data())
+    def test_generated_and_view_based_code_agree_on_every_byte(self, data: st.DataObject) -> None:
+        serializer, value = self.serializer(), data.draw(self.all_values())
+        out = DataOutputView()
+        serializer.serialize(value, out)
+        encoded = serializer.codec.write(value)
+        assert encoded == out.to_bytes()
+        read, position = serializer.codec.read(b"front" + encoded + b"behind", 5)
+        assert position == 5 + len(encoded)
+        source = DataInputView(b"front" + encoded + b"behind", 5)
+        self.assert_equal(serializer.deserialize(source), read)
+        assert source.position == position
+
+    @_SETTINGS
+    @given(st.data())
+    def test_truncated_bytes_are_refused(self, data: st.DataObject) -> None:
+        serializer = self.serializer()
+        encoded = serializer.to_bytes(data.draw(self.all_values()))
+        if not encoded:
+            return
+        cut = encoded[: data.draw(st.integers(0, len(encoded) - 1))]
+        # The beginning of one value may be another whole one only if no end is ever looked for; ours all do.
+        with pytest.raises(StateFormatError):
+            serializer.from_bytes(cut)
+        with pytest.raises(StateFormatError):
+            serializer.deserialize(DataInputView(cut))
+
+    @_SETTINGS
+    @given(st.data())
+    def test_damaged_and_hostile_bytes_are_a_value_or_refused_alike_and_within_bounds(
+        self, data: st.DataObject
+    ) -> None:
+        if not self.reads_hostile_bytes:
+            return
+        serializer = self.serializer()
+        sound = serializer.to_bytes(data.draw(self.all_values()))
+        hostile = data.draw(damaged(sound))
+        # What is made once per process, such as a parsed schema, is not charged to the hostile bytes.
+        self._generated(serializer, sound)
+        self._view_based(serializer, sound)
+
+        def outcomes() -> tuple[Any, Any]:
+            return self._generated(serializer, hostile), self._view_based(serializer, hostile)
+
+        made: list[tuple[Any, Any]] = []
+        peak = peak_memory_of(lambda: made.append(outcomes()))
+        assert peak < MEMORY_AT_LEAST + MEMORY_PER_BYTE * len(hostile)
+        (generated, view_based) = made[0]
+        assert (generated is None) == (view_based is None), f"{hostile!r}: {generated!r} but {view_based!r}"
+        # A NaN inside a value makes it unequal to itself.
+        if generated is not None and repr(generated[0]) != repr(view_based[0]):
+            self.assert_equal(generated[0], view_based[0])
+
+    def _generated(self, serializer: TypeSerializer[Any], data: bytes) -> tuple[Any] | None:
+        try:
+            return (serializer.from_bytes(data),)
+        except StateFormatError:
+            return None
+
+    def _view_based(self, serializer: TypeSerializer[Any], data: bytes) -> tuple[Any] | None:
+        source = DataInputView(data)
+        try:
+            value = serializer.deserialize(source)
+        except StateFormatError:
+            return None
+        return None if source.remaining else (value,)

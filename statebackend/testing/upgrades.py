@@ -1,0 +1,139 @@
+"""What must hold when one serializer takes over the state of another, as a pytest class to derive from.
+
+    class TestAddingAField(UpgradeContract):
+        expected = CompatibilityKind.AFTER_MIGRATION
+        golden_directory = Path(__file__).parent / "golden" / "point"       # optional
+
+        def old_serializer(self): return AttrsSerializer(PointV1, name="Point")
+        def new_serializer(self): return AttrsSerializer(PointV2, name="Point")
+        def values(self): return [(PointV1(1, 2), PointV2(1, 2, 0))]        # old value, what it becomes
+
+The five assertions are those of Flink's upgrade test base: the restored serializer reads the old bytes; the verdict is
+the expected one; and by verdict, the migrated bytes are the new serializer's, the reconfigured serializer reads the old
+bytes, or the new one does. *Valid* on bytes means that the value is read and rewritten, also by the serializer that its
+snapshot restores, and by a duplicate of that.
+
+With ``golden_directory`` the same is asserted for what every released version has written. Call `generate` once for a
+release; what has been released is never written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from migration.schema_migration import SchemaMigration
+from snapshots.compatibility import CompatibilityKind
+from snapshots.envelope import snapshot_from_bytes, snapshot_to_bytes
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
+from statebackend.testing.serializers import GoldenFiles
+from typeserializers.kernel.known_serializers import restored_with
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+Equal = Callable[[Any, Any], bool]
+
+
+def _equal(left: Any, right: Any) -> bool:
+    return bool(left == right) or (left != left and right != right)
+
+
+def migration_between(
+    old: TypeSerializer[Any] | TypeSerializerSnapshot[Any], new: TypeSerializer[Any]
+) -> SchemaMigration[Any]:
+    """The migration from what ``old`` wrote, as its verdict plans it; an error if the verdict is a refusal."""
+    snapshot = old if isinstance(old, TypeSerializerSnapshot) else old.snapshot_configuration()
+    snapshot = snapshot_from_bytes(snapshot_to_bytes(snapshot))
+    return SchemaMigration.of_verdict(snapshot, new, resolve_compatibility(snapshot, new))
+
+
+def assert_valid(serializer: TypeSerializer[Any], data: bytes, expected: Any, equal: Equal = _equal) -> None:
+    """The serializer reads the value and rewrites it, and so do the one its snapshot restores and a duplicate of it."""
+    snapshot = snapshot_from_bytes(snapshot_to_bytes(serializer.snapshot_configuration()))
+    restored = restored_with(snapshot, serializer)
+    for one in (serializer, restored, restored.duplicate()):
+        value = one.from_bytes(data)
+        assert equal(value, expected), f"{one!r} read {value!r} for {expected!r}"
+        assert equal(one.from_bytes(one.to_bytes(value)), expected)
+
+
+def check_upgrade(
+    snapshot: TypeSerializerSnapshot[Any],
+    new: TypeSerializer[Any],
+    expected: CompatibilityKind,
+    encoded_and_new_values: Sequence[tuple[bytes, Any]],
+    equal: Equal = _equal,
+    known: Sequence[TypeSerializer[Any]] = (),
+) -> None:
+    """Asserts the five things about an old snapshot, the new serializer, and old bytes with what they become.
+
+    ``known`` are serializers beside the new one whose classes the old one is restored with.
+    """
+    verdict = resolve_compatibility(snapshot, new)
+    assert verdict.kind is expected, f"expected {expected.label}, found {verdict}"
+    if expected is CompatibilityKind.INCOMPATIBLE:
+        assert any(finding.reason for finding in verdict.findings), "a refusal must say why"
+        return
+    restored = restored_with(snapshot, new, *known)
+    for data, value in encoded_and_new_values:
+        old_value = restored.from_bytes(data)
+        assert restored.to_bytes(old_value) == data
+        if expected is CompatibilityKind.AFTER_MIGRATION:
+            migration = SchemaMigration(restored, new, verdict.plan)
+            migrated = migration.to_bytes(data)
+            assert_valid(new, migrated, value, equal)
+            assert equal(migration.to_value(data), value)
+            assert equal(new.from_bytes(migrated), migration.to_value(data))
+        elif expected is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
+            assert_valid(verdict.reconfigured_serializer, data, value, equal)
+        else:
+            assert_valid(new, data, value, equal)
+
+
+class UpgradeContract:
+    """Derive, name the class ``Test...``, and say what is upgraded and to what."""
+
+    expected: ClassVar[CompatibilityKind]
+    golden_directory: ClassVar[Path | None] = None
+
+    def old_serializer(self) -> TypeSerializer[Any]:
+        """The serializer of the version before."""
+        raise NotImplementedError
+
+    def new_serializer(self) -> TypeSerializer[Any]:
+        """The serializer that takes over."""
+        raise NotImplementedError
+
+    def values(self) -> Sequence[tuple[Any, Any]]:
+        """Old values, each with what it becomes; the new half does not matter if the upgrade is refused."""
+        raise NotImplementedError
+
+    def equal(self, left: Any, right: Any) -> bool:
+        """Whether two new values are the same."""
+        return _equal(left, right)
+
+    def generate(self, version: str) -> None:
+        """Writes the golden files of a version that is about to be released."""
+        assert self.golden_directory is not None, "say where the golden files are: golden_directory"
+        old_values = [old for old, _ in self.values()]
+        GoldenFiles(self.golden_directory).generate(version, self.old_serializer(), old_values)
+
+    def test_the_old_state_is_taken_over_as_expected(self) -> None:
+        old = self.old_serializer()
+        encoded = [(old.to_bytes(before), after) for before, after in self.values()]
+        snapshot = snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration()))
+        check_upgrade(snapshot, self.new_serializer(), self.expected, encoded, self.equal, [old])
+
+    def test_what_released_versions_have_written_is_taken_over_too(self) -> None:
+        if self.golden_directory is None:
+            pytest.skip("there are no golden files of this upgrade")
+        new_values = [after for _, after in self.values()]
+        versions = list(GoldenFiles(self.golden_directory).versions())
+        assert versions, f"there are no golden files in {self.golden_directory}; generate() writes them"
+        for golden in versions:
+            pairs = list(zip(golden.encoded_values, new_values, strict=True))
+            check_upgrade(
+                golden.snapshot, self.new_serializer(), self.expected, pairs, self.equal, [self.old_serializer()]
+            )

@@ -1,0 +1,85 @@
+"""Which ids new checkpoints get, and who may complete one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from checkpoint_builders import metadata_of
+
+from statebackend.checkpoint import (
+    CheckpointFileSystem,
+    DirectoryCheckpointStore,
+    IllegalTransitionError,
+    JobDirectory,
+    LeadershipLostError,
+)
+from statebackend.checkpoint.store.driver_lock import DriverLock
+
+
+@pytest.fixture
+def fs(tmp_path: Path) -> CheckpointFileSystem:
+    return CheckpointFileSystem.from_uri(tmp_path / "job")
+
+
+def opened(fs: CheckpointFileSystem, fall_back_to: int | None = None) -> DirectoryCheckpointStore:
+    store = DirectoryCheckpointStore(fs)
+    store.recover(fall_back_to=fall_back_to)
+    return store
+
+
+def test_ids_increase_over_runs_failures_and_fall_backs(fs: CheckpointFileSystem) -> None:
+    store = opened(fs)
+    assert [store.next_checkpoint_id() for _ in range(2)] == [0, 1]
+    store.add(metadata_of(1))
+    assert store.next_checkpoint_id() == 2
+    store.add(metadata_of(5))
+    assert store.next_checkpoint_id() == 6
+    # What was given out without a checkpoint is not known any more; an attempt that left a directory is.
+    assert opened(fs).next_checkpoint_id() == 6
+    fs.write_file("checkpoints/.chk-000000000008/_metadata", b"")
+    assert opened(fs).next_checkpoint_id() == 9
+    # Neither is the id of a checkpoint that was given up.
+    assert opened(fs, fall_back_to=1).next_checkpoint_id() == 6
+    again = opened(fs)
+    assert again.next_checkpoint_id() == 6
+    # Who counts from the checkpoint that was gone back to comes to the id of what was given up; both are kept.
+    for counted in (2, 5):
+        again.add(metadata_of(counted))
+    assert again.latest() == metadata_of(5)
+    assert fs.exists("set-aside/chk-000000000005-1/_metadata")
+    assert again.next_checkpoint_id() == 7
+    opened(fs, fall_back_to=2)
+    assert fs.exists("set-aside/chk-000000000005-2/_metadata")
+
+
+def test_the_ids_of_unreadable_checkpoints_are_taken(fs: CheckpointFileSystem) -> None:
+    store = opened(fs)
+    for checkpoint_id in (3, 4):
+        store.add(metadata_of(checkpoint_id))
+    fs.write_file("checkpoints/chk-000000000003/_metadata", b"damaged")
+    fs.write_file("set-aside/chk-000000000011-2/_metadata", b"damaged")
+    fs.write_file("set-aside/spark-12/offsets", b"not a checkpoint")
+    assert opened(fs).next_checkpoint_id() == 12
+
+
+def test_ids_are_given_out_after_recovery_only(fs: CheckpointFileSystem) -> None:
+    with pytest.raises(IllegalTransitionError, match="recover"):
+        DirectoryCheckpointStore(fs).next_checkpoint_id()
+
+
+def test_who_has_lost_the_leadership_completes_no_checkpoint(tmp_path: Path) -> None:
+    directory = JobDirectory.open(str(tmp_path / "job"), "flights", 4)
+    store = DirectoryCheckpointStore(directory.file_system, leadership=directory.leadership)
+    store.recover()
+    store.add(metadata_of(1))
+    directory.close()
+    with pytest.raises(LeadershipLostError, match="completes no checkpoint any more"):
+        store.add(metadata_of(2))
+    assert [one.checkpoint_id for one in opened(directory.file_system).all()] == [1]
+
+
+def test_a_pipe_in_the_place_of_the_lock_file_is_held_by_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "driver.lock")
+    assert not DriverLock.is_held(str(tmp_path / "driver.lock"))

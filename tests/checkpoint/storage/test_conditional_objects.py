@@ -1,0 +1,245 @@
+"""Writes under a condition on S3: what each answer of the store means, and which of them are asked for again."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from attrs import define, field
+from botocore.exceptions import (
+    ClientError,
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    IncompleteReadError,
+    NoCredentialsError,
+    ReadTimeoutError,
+    SSLError,
+)
+
+from statebackend.checkpoint import StorageError
+from statebackend.checkpoint.fs.conditional_objects import S3ConditionalObjects, VersionedObject
+from statebackend.checkpoint.fs.retries import BoundedRetries
+
+ATTEMPTS = 3
+
+
+def refusal(status: int, code: str) -> ClientError:
+    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutObject")
+
+
+@define
+class Store:
+    """Boto3's client of a store with one object; ``puts`` and ``gets`` are what happens at the next requests."""
+
+    content: bytes | None = None
+    revision: int = 0
+    puts: list[Callable[[], object]] = field(factory=list)
+    gets: list[Callable[[], object]] = field(factory=list)
+    is_large: bool = False
+    asked: list[str] = field(factory=list)
+
+    @property
+    def version(self) -> str:
+        return f'"{self.revision}"'
+
+    def put_object(self, *, Bucket: str, Key: str, Body: bytes, **condition: str) -> Any:  # noqa: N803
+        self.asked.append("put")
+        if self.puts and (error := self.puts.pop(0)()):
+            raise error
+        if condition == {"IfNoneMatch": "*"}:
+            holds = self.content is None
+        elif self.content is None:
+            raise refusal(404, "NoSuchKey")
+        else:
+            holds = condition == {"IfMatch": self.version}
+        if not holds:
+            raise refusal(412, "PreconditionFailed")
+        self.content, self.revision = Body, self.revision + 1
+        return {"ETag": self.version}
+
+    def get_object(self, *, Bucket: str, Key: str) -> Any:  # noqa: N803
+        self.asked.append("get")
+        if self.gets and (error := self.gets.pop(0)()):
+            raise error
+        if self.content is None:
+            raise refusal(404, "NoSuchKey")
+        length = 1 << 40 if self.is_large else len(self.content)
+        return {"ContentLength": length, "Body": io.BytesIO(self.content), "ETag": self.version}
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def objects(store: Store) -> S3ConditionalObjects:
+    retries = BoundedRetries(attempts=ATTEMPTS, first_pause_s=0, sleep=lambda _: None)
+    return S3ConditionalObjects(store, "bucket", "job", retries)
+
+
+def test_an_object_is_written_where_none_is_and_on_the_version_that_was_read(
+    store: Store, objects: S3ConditionalObjects
+) -> None:
+    assert objects.read("a") is None
+    first = objects.write("a", b"one", None)
+    assert objects.read("a") == VersionedObject(b"one", str(first))
+    assert objects.write("a", b"again", None) is None
+    second = objects.write("a", b"two", first)
+    assert objects.write("a", b"late", first) is None
+    assert objects.read("a") == VersionedObject(b"two", str(second))
+
+
+@pytest.mark.parametrize("loses", [1, ATTEMPTS - 1])
+@pytest.mark.parametrize("version", [False, True])
+def test_who_finds_what_he_has_written_has_written_it(
+    store: Store, objects: S3ConditionalObjects, version: bool, loses: int
+) -> None:
+    former = objects.write("a", b"before", None) if version else None
+
+    def take_and_lose_the_answer() -> Exception:
+        store.content, store.revision = b"own", store.revision + 1
+        return ReadTimeoutError(endpoint_url="here")
+
+    store.puts = [take_and_lose_the_answer, *[lambda: refusal(503, "SlowDown")] * (loses - 1)]
+    assert objects.write("a", b"own", former) == store.version
+    assert store.content == b"own"
+
+
+def test_a_write_that_meets_another_drivers_object_after_a_lost_answer_has_not_happened(
+    store: Store, objects: S3ConditionalObjects
+) -> None:
+    def lose_to_another() -> Exception:
+        store.content = b"another driver's"
+        return EndpointConnectionError(endpoint_url="here")
+
+    store.puts = [lose_to_another]
+    assert objects.write("a", b"own", None) is None
+    assert store.content == b"another driver's"
+
+
+@pytest.mark.parametrize("answer", [(409, "ConditionalRequestConflict"), (412, "PreconditionFailed")])
+def test_a_condition_that_does_not_hold_is_no_error(
+    store: Store, objects: S3ConditionalObjects, answer: tuple[int, str]
+) -> None:
+    def lose_to_another() -> Exception:
+        store.content = b"another driver's"
+        return refusal(*answer)
+
+    store.puts = [lose_to_another]
+    assert objects.write("a", b"own", None) is None
+    assert store.asked == ["put", "get"]
+
+
+CONFLICT = refusal(409, "ConditionalRequestConflict")
+
+
+@pytest.mark.parametrize("version", [False, True])
+def test_requests_that_met_are_made_again_as_long_as_the_condition_holds(
+    store: Store, objects: S3ConditionalObjects, version: bool
+) -> None:
+    former = objects.write("a", b"before", None) if version else None
+    store.puts = [lambda: CONFLICT] * (ATTEMPTS - 1)
+    assert objects.write("a", b"own", former) == store.version
+    assert store.content == b"own"
+    store.puts = [lambda: CONFLICT] * ATTEMPTS
+    with pytest.raises(StorageError, match="cannot write s3://bucket/job/a"):
+        objects.write("a", b"next", store.version)
+    assert store.content == b"own"
+
+
+def test_a_write_that_meets_an_earlier_attempt_of_its_own_has_happened_once_that_has(
+    store: Store, objects: S3ConditionalObjects
+) -> None:
+    def carry_the_first_out() -> Exception:
+        store.content, store.revision = b"own", 1
+        return CONFLICT
+
+    store.puts = [lambda: ReadTimeoutError(endpoint_url="here"), carry_the_first_out]
+    assert objects.write("a", b"own", None) == '"1"'
+    assert store.asked == ["put", "put", "get"]
+
+
+def test_an_object_that_has_gone_is_not_the_version_that_was_read(store: Store, objects: S3ConditionalObjects) -> None:
+    former = objects.write("a", b"one", None)
+    store.content = None
+    assert objects.write("a", b"two", former) is None
+    assert store.content is None
+
+
+@pytest.mark.parametrize("version", [None, '"1"'])
+def test_a_bucket_that_is_not_there_is_an_error_and_no_object_that_has_gone(
+    store: Store, objects: S3ConditionalObjects, version: str | None
+) -> None:
+    store.puts = [lambda: refusal(404, "NoSuchBucket")]
+    with pytest.raises(StorageError, match="cannot write s3://bucket/job/a"):
+        objects.write("a", b"own", version)
+    store.gets = [lambda: refusal(404, "NoSuchBucket")]
+    with pytest.raises(StorageError, match="cannot read s3://bucket/job/a"):
+        objects.read("a")
+    assert store.asked == ["put", "get"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        refusal(500, "InternalError"),
+        refusal(503, "SlowDown"),
+        refusal(502, "a proxy's own"),
+        refusal(400, "RequestTimeout"),
+        refusal(400, "Throttling"),
+        refusal(429, "of another store"),
+        ReadTimeoutError(endpoint_url="here"),
+        ConnectTimeoutError(endpoint_url="here"),
+        EndpointConnectionError(endpoint_url="here"),
+        ConnectionClosedError(endpoint_url="here"),
+        IncompleteReadError(actual_bytes=1, expected_bytes=2),
+    ],
+)
+def test_what_passes_is_asked_for_again_as_often_as_is_said(
+    store: Store, objects: S3ConditionalObjects, error: Exception
+) -> None:
+    store.puts = [lambda: error] * (ATTEMPTS - 1)
+    assert objects.write("a", b"own", None) == '"1"'
+    store.gets = [lambda: error] * (ATTEMPTS - 1)
+    assert objects.read("a") == VersionedObject(b"own", '"1"')
+    assert store.asked == ["put"] * ATTEMPTS + ["get"] * ATTEMPTS
+    store.gets = [lambda: error] * ATTEMPTS
+    with pytest.raises(StorageError, match="See that the store can be reached"):
+        objects.read("a")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        refusal(403, "AccessDenied"),
+        refusal(400, "InvalidRequest"),
+        SSLError(endpoint_url="here", error="a certificate that nobody knows"),
+        NoCredentialsError(),
+    ],
+)
+def test_what_does_not_pass_is_told_at_once(store: Store, objects: S3ConditionalObjects, error: Exception) -> None:
+    store.puts = [lambda: error]
+    with pytest.raises(StorageError):
+        objects.write("a", b"own", None)
+    assert store.asked == ["put"]
+
+
+def test_an_object_that_no_driver_can_have_written_is_not_read(store: Store, objects: S3ConditionalObjects) -> None:
+    store.content, store.is_large = b"large", True
+    with pytest.raises(StorageError, match=r"s3://bucket/job/a has 1099511627776 bytes, more than the limit"):
+        objects.read("a")
+
+
+def test_a_store_that_tells_no_versions_is_an_error_of_the_store(
+    store: Store, objects: S3ConditionalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects.write("a", b"one", None)
+    monkeypatch.setattr(Store, "version", "")
+    with pytest.raises(StorageError, match="has no ETag"):
+        objects.read("a")
+    with pytest.raises(StorageError, match="has no ETag"):
+        objects.write("b", b"one", "")

@@ -1,0 +1,437 @@
+"""The store of completed checkpoints on an object store passes the contract, and what is special about it."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from attrs import evolve
+from memory_objects import MemoryObjects, StoredObjects
+from object_store import Bucket, Fault, FaultyProxy
+
+from statebackend.checkpoint import (
+    CheckpointFileSystem,
+    CorruptMetadataError,
+    DirectoryCheckpointStore,
+    JobDirectory,
+    JobDirectoryMismatchError,
+    LeadershipLostError,
+    StorageError,
+)
+from statebackend.checkpoint.errors import CorruptJobIdentityError, UncertainCheckpointError
+from statebackend.checkpoint.fs.checksummed_json import sealed_json
+from statebackend.checkpoint.fs.local_storage import LocalStorage
+from statebackend.checkpoint.fs.retries import BoundedRetries
+from statebackend.checkpoint.fs.s3_storage import S3Location, S3Storage
+from statebackend.checkpoint.ha import object_store as object_store_high_availability
+from statebackend.checkpoint.ha.object_store import (
+    COMPLETED_FILE_NAME,
+    CompletedRecord,
+    ObjectPointers,
+    ObjectStoreHighAvailability,
+)
+from statebackend.checkpoint.store.checkpoint_directories import CheckpointPointer
+from statebackend.checkpoint.store.completed_checkpoint_store import DefaultCompletedCheckpointStore
+from statebackend.checkpoint.store.driver_files import copy_driver_files
+from statebackend.checkpoint.store.driver_lease import LEASE_FILE_NAME, LeaseRecord
+from statebackend.testing.stores import CompletedCheckpointStoreContract, LedStore, checkpoint, file_handle
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
+GOLDEN = REPOSITORY / "tests" / "checkpointing" / "golden"
+FORMATS = REPOSITORY / "docs" / "formats-checkpoint.md"
+
+SERVICES = ObjectStoreHighAvailability(lease_ms=3_600_000)
+
+
+def led(uri: str, max_retained: int = 3, driver_directory: str | None = None) -> LedStore:
+    """The store of a driver that leads the job."""
+    services = evolve(SERVICES, driver_directory=driver_directory)
+    directory = JobDirectory.open(uri, "flights", 4, leadership=services, kept_in=services.kept_in("flights"))
+    try:
+        records = services.take_over(directory)
+    except BaseException:
+        directory.close()
+        raise
+    fs, leadership = directory.file_system, directory.leadership
+    store = DefaultCompletedCheckpointStore(fs, records.pointers, max_retained, leadership=leadership)
+    return LedStore(store, fs, lose=lambda: expire(fs), close=directory.close)
+
+
+def expire(fs: CheckpointFileSystem) -> None:
+    """What the next leader finds of one that was paused: a lease that has run out."""
+    found = fs.conditional.read(LEASE_FILE_NAME)
+    record = evolve(LeaseRecord.from_bytes(found.content, ""), is_released=True)
+    fs.conditional.write(LEASE_FILE_NAME, record.to_bytes(), found.version)
+
+
+class TestStoreOnObjects(CompletedCheckpointStoreContract):
+    """Over files on a disk, whose conditional writes are played: what makes and drops hundreds of files takes long."""
+
+    @pytest.fixture(autouse=True)
+    def _conditional(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stored: defaultdict[str, StoredObjects] = defaultdict(StoredObjects)
+        monkeypatch.setattr(LocalStorage, "conditional", lambda storage: MemoryObjects(stored[storage.root]))
+
+    def lead(self, directory: pathlib.Path, max_retained: int) -> LedStore:
+        return led(str(directory), max_retained)
+
+
+@pytest.fixture
+def uri(bucket: Bucket, faulty_store: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Behind the proxy, with few attempts and no pauses."""
+    made = S3Storage.at
+
+    def at(location: S3Location, *_: object) -> S3Storage:
+        return made(location, BoundedRetries(attempts=2, first_pause_s=0), 1)
+
+    monkeypatch.setattr(S3Storage, "at", at)
+    return bucket.uri("job", port=faulty_store.port)
+
+
+def test_a_listing_that_lags_hides_no_checkpoint_and_deletes_nothing(uri, faulty_store) -> None:
+    faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
+    first = led(uri)
+    first.store.recover()
+    for checkpoint_id in range(1, 6):
+        first.store.add(checkpoint(checkpoint_id))
+    first.close()
+    again = led(uri)
+    assert again.store.recover().checkpoint_id == 5
+    assert again.ids == [3, 4, 5]
+    assert again.store.recover(fall_back_to=4).checkpoint_id == 4
+    assert again.store.next_checkpoint_id() == 6
+    again.close()
+
+
+def test_a_listing_that_has_what_was_deleted_already_does_no_harm(uri, bucket) -> None:
+    first = led(uri, 1)
+    first.store.recover()
+    first.add(1, "a")
+    first.add(2, "a", "b")
+    bucket.write("job/shared/", b"")
+    bucket.write("job/checkpoints/chk-000000000001-" + 32 * "0" + "/", b"")
+    assert first.store.recover().checkpoint_id == 2
+    assert first.store.delete_orphans() == ()
+    assert first.shared() == ["a", "b"]
+    first.close()
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.DROP, Fault.ERROR_503])
+def test_a_checkpoint_whose_answer_was_lost_once_is_complete(uri, faulty_store, fault) -> None:
+    first = led(uri)
+    first.store.recover()
+    failed = faulty_store.fail(fault, "PUT", COMPLETED_FILE_NAME, times=1)
+    first.add(1, "a")
+    assert failed() == 1
+    first.add(2, "a")
+    assert first.ids == [1, 2]
+    first.close()
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.DROP])
+def test_a_checkpoint_of_which_nothing_can_be_found_out_is_uncertain_and_nothing_of_it_is_deleted(
+    uri, faulty_store, fault
+) -> None:
+    first = led(uri)
+    first.store.recover()
+    first.add(1, "a")
+    faulty_store.fail(fault, "PUT", COMPLETED_FILE_NAME)
+    faulty_store.fail(Fault.DROP, "GET", COMPLETED_FILE_NAME)
+    with pytest.raises(UncertainCheckpointError, match="whether checkpoint 2 is complete is not known"):
+        first.add(2, "b")
+    faulty_store.heal()
+    state = checkpoint(2, [file_handle("shared/b")]).operators[0].subtasks[0]
+    assert first.store.discard([state]) == ()
+    newest = first.store.recover()
+    assert newest.checkpoint_id == (2 if fault is Fault.LOSE_ANSWER else 1)
+    first.add(3, "b")
+    first.close()
+    again = led(uri)
+    again.store.recover()
+    assert again.ids == ([1, 2, 3] if fault is Fault.LOSE_ANSWER else [1, 3])
+    again.close()
+
+
+def test_a_drop_whose_answer_is_lost_for_good_does_not_stop_the_job(uri, faulty_store, caplog) -> None:
+    first = led(uri, 1)
+    first.store.recover()
+    first.add(1, "a")
+
+    def lose_the_drop(request) -> None:
+        # The first write completes the checkpoint, the second one drops the other.
+        is_write = request.method == "PUT" and COMPLETED_FILE_NAME in request.target
+        if is_write and faulty_store.asked("PUT", COMPLETED_FILE_NAME) == writes + 1:
+            faulty_store.fail(Fault.LOSE_ANSWER, "PUT", COMPLETED_FILE_NAME, times=2)
+            faulty_store.fail(Fault.DROP, "GET", COMPLETED_FILE_NAME, times=4)
+
+    writes = faulty_store.asked("PUT", COMPLETED_FILE_NAME)
+    faulty_store.before_request = lose_the_drop
+    first.add(2, "b")
+    faulty_store.before_request = None
+    assert "checkpoint 1 could not be dropped" in caplog.text
+    faulty_store.heal()
+    first.add(3, "c")
+    assert first.ids == [3]
+    assert first.shared() == ["c"]
+    first.close()
+
+
+def test_two_drivers_who_both_believe_that_they_lead_complete_one_history(uri) -> None:
+    former = led(uri)
+    former.store.recover()
+    former.add(1, "a")
+    former.lose()
+    latter = led(uri)
+    # Between the lease and the take-over the former may still have completed one, which the latter finds.
+    assert latter.store.recover().checkpoint_id == 1
+    with pytest.raises(LeadershipLostError, match=r"another driver has taken .*completed-checkpoints.json over"):
+        former.add(2, "of-former")
+    latter.add(2, "of-latter")
+    with pytest.raises(LeadershipLostError):
+        former.store.recover()
+    with pytest.raises(LeadershipLostError):
+        former.store.delete_orphans()
+    assert latter.ids == [1, 2]
+    latter.store.get(2)
+    assert "of-latter" in latter.shared()
+    former.close()
+    latter.close()
+
+
+def test_a_driver_that_lost_its_lease_and_was_not_replaced_yet_still_completes(uri) -> None:
+    first = led(uri)
+    first.store.recover()
+    first.lose()
+    # The record is its own as long as nobody has taken it over.
+    first.add(1, "a")
+    second = led(uri)
+    assert second.store.recover().checkpoint_id == 1
+    first.close()
+    second.close()
+
+
+def test_what_a_former_leader_writes_meanwhile_is_among_what_is_taken_over(uri) -> None:
+    former = led(uri)
+    former.store.recover()
+    former.add(1)
+    former.lose()
+    services, added = SERVICES, []
+    directory = JobDirectory.open(uri, "flights", 4, leadership=services, kept_in=services.kept_in("flights"))
+    pointers = ObjectPointers(directory.file_system, directory.file_system.conditional, directory.identity.job_id)
+
+    def begin(record: CompletedRecord) -> CompletedRecord:
+        if not added:
+            added.append(former.add(2))
+        return record
+
+    pointers.take_over("the-next", begin)
+    assert sorted(pointers.find().retained) == [1, 2]
+    former.close()
+    directory.close()
+
+
+def test_who_is_overtaken_while_it_takes_over_takes_nothing_from_the_leader(tmp_path, monkeypatch) -> None:
+    stored: defaultdict[str, StoredObjects] = defaultdict(StoredObjects)
+    monkeypatch.setattr(LocalStorage, "conditional", lambda storage: MemoryObjects(stored[storage.root]))
+    uri = str(tmp_path)
+    first = led(uri)
+    first.store.recover()
+    first.add(1)
+    first.lose()
+    leaders: list[LedStore] = []
+
+    def paused_while_another_takes_over(*arguments: Any) -> None:
+        copy_driver_files(*arguments)
+        if not leaders:
+            leaders.append(first)
+            expire(first.file_system)
+            leaders.append(led(uri))
+
+    monkeypatch.setattr(object_store_high_availability, "copy_driver_files", paused_while_another_takes_over)
+    with pytest.raises(LeadershipLostError):
+        led(uri)
+    leader = leaders[1]
+    assert leader.store.recover().checkpoint_id == 1
+    leader.add(2)
+    assert leader.store.latest().checkpoint_id == 2
+    leader.close()
+    first.close()
+
+
+def test_a_directory_of_another_way_of_leading_is_refused(uri, tmp_path) -> None:
+    led(uri).close()
+    with pytest.raises(JobDirectoryMismatchError, match=r"are noted in object:completed-checkpoints.json"):
+        JobDirectory.open(uri, "flights", 4, lock_path=str(tmp_path / "lock"))
+
+
+def led_by_lock(opened: JobDirectory) -> LedStore:
+    """The store of a driver that notes its checkpoints in the directory alone."""
+    store = DirectoryCheckpointStore(opened.file_system, leadership=opened.leadership)
+    store.recover()
+    return LedStore(store, opened.file_system, lose=opened.close, close=opened.close)
+
+
+def test_checkpoints_from_before_are_taken_over(uri, tmp_path) -> None:
+    with JobDirectory.open(uri, "flights", 4, lock_path=str(tmp_path / "lock")) as opened:
+        former = led_by_lock(opened)
+        for checkpoint_id in (1, 2):
+            former.add(checkpoint_id, "a")
+        opened.file_system.write_file("checkpoints/.chk-000000000007/_metadata", b"of a driver that was killed")
+    again = led(uri)
+    again.store.recover()
+    assert again.ids == [1, 2]
+    assert again.store.next_checkpoint_id() == 8
+    again.add(8, "a")
+    again.add(9, "a")
+    assert again.ids == [2, 8, 9]
+    again.close()
+
+
+def test_a_first_take_over_that_breaks_off_is_begun_anew(uri, tmp_path, faulty_store) -> None:
+    with JobDirectory.open(uri, "flights", 4, lock_path=str(tmp_path / "lock")) as opened:
+        led_by_lock(opened).add(1, "a")
+    faulty_store.fail(Fault.ERROR_503, "PUT", COMPLETED_FILE_NAME)
+    with pytest.raises(StorageError):
+        led(uri)
+    faulty_store.heal()
+    again = led(uri)
+    assert again.store.recover().checkpoint_id == 1
+    again.close()
+
+
+def test_a_directory_whose_newest_checkpoint_is_damaged_is_not_taken_over(uri, tmp_path, bucket) -> None:
+    with JobDirectory.open(uri, "flights", 4, lock_path=str(tmp_path / "lock")) as opened:
+        former = led_by_lock(opened)
+        for checkpoint_id in (1, 2):
+            former.add(checkpoint_id, "a")
+        [newest] = former.metadata_paths(2)
+    bucket.write(f"job/{newest}", bucket.read(f"job/{newest}")[:-1])
+    with pytest.raises(CorruptMetadataError, match="chk-000000000002"):
+        led(uri)
+    assert f"job/{COMPLETED_FILE_NAME}" not in bucket.keys
+
+
+def test_a_record_that_is_gone_is_not_taken_for_a_job_without_checkpoints(uri, bucket) -> None:
+    first = led(uri)
+    first.store.recover()
+    first.add(1, "a")
+    first.close()
+    bucket.delete(f"job/{COMPLETED_FILE_NAME}")
+    with pytest.raises(JobDirectoryMismatchError, match=COMPLETED_FILE_NAME):
+        led(uri)
+    assert "job/shared/a" in bucket.keys
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-5], lambda data: data.replace(b'"revision"', b'"reversion"')])
+def test_a_damaged_record_is_refused_and_nothing_is_deleted(uri, bucket, damage) -> None:
+    first = led(uri)
+    first.store.recover()
+    first.add(1, "a")
+    first.close()
+    bucket.write(f"job/{COMPLETED_FILE_NAME}", damage(bucket.read(f"job/{COMPLETED_FILE_NAME}")))
+    with pytest.raises(CorruptJobIdentityError, match=COMPLETED_FILE_NAME):
+        led(uri)
+    assert "job/shared/a" in bucket.keys
+
+
+def test_a_metadata_file_that_was_replaced_by_another_is_found_out(uri, bucket) -> None:
+    first = led(uri)
+    first.store.recover()
+    first.add(1, "a")
+    other = first.add(2, "a")
+    path = first.metadata_paths(2)[0]
+    bucket.write(f"job/{path}", bucket.read(f"job/{first.metadata_paths(1)[0]}"))
+    assert other.path == path
+    first.close()
+    again = led(uri)
+    with pytest.raises(CorruptMetadataError, match="2"):
+        again.store.recover()
+    assert again.store.recover(fall_back_to=1).checkpoint_id == 1
+    again.close()
+
+
+RECORD = CompletedRecord(
+    job_id="job",
+    leader="0" * 32,
+    revision=7,
+    greatest_id=9,
+    completed=(CheckpointPointer(4, file_handle("checkpoints/a/_metadata")),),
+    set_aside=(CheckpointPointer(9, file_handle("checkpoints/b/_metadata")),),
+    driver_files="drivers/" + 32 * "0",
+)
+
+
+def test_a_record_is_read_as_it_was_written() -> None:
+    assert CompletedRecord.from_bytes(RECORD.to_bytes(), "here") == RECORD
+
+
+def test_the_golden_files_are_read_and_written_again_byte_by_byte() -> None:
+    lease = (GOLDEN / "driver-lease-1.json").read_bytes()
+    assert LeaseRecord.from_bytes(lease, "golden").to_bytes() == lease
+    completed = (GOLDEN / "completed-checkpoints-1.json").read_bytes()
+    record = CompletedRecord.from_bytes(completed, "golden")
+    assert record.to_bytes() == completed
+    assert [one.checkpoint_id for one in (*record.completed, *record.set_aside)] == [7, 8, 9]
+    assert lease.decode() in FORMATS.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"greatest_id": 8},
+        {"greatest_id": "9"},
+        {"completed": [[4, "../x/_metadata", 4, file_handle("a").checksum]]},
+        {"completed": [[4, "_metadata", 4, file_handle("a").checksum]]},
+        {"completed": [[4, "a/b"]]},
+        {"completed": {}},
+        {"completed": 2 * [[4, "checkpoints/a/_metadata", 4, file_handle("a").checksum]]},
+        {"driver_files": "../x"},
+        {"driver_files": 1},
+        {"revision": -1},
+        {"job_id": ""},
+        {"unknown": 1},
+    ],
+)
+def test_a_record_that_breaks_an_invariant_is_refused(changes) -> None:
+    content = json.loads(RECORD.to_bytes())
+    for name in ("checksum", "format_version"):
+        del content[name]
+    with pytest.raises(CorruptJobIdentityError, match=r"here is not valid"):
+        CompletedRecord.from_bytes(sealed_json({**content, **changes}, 1), "here")
+
+
+@pytest.mark.parametrize("place", [None, "another log"])
+def test_a_driver_that_does_not_find_the_driver_files_of_the_job_is_refused(uri, tmp_path, place) -> None:
+    services = evolve(SERVICES, driver_directory=str(tmp_path / "log"))
+    with JobDirectory.open(uri, "flights", 4, leadership=services, kept_in=services.kept_in("flights")) as directory:
+        services.take_over(directory).driver_files.write_file("spark/offsets/0", b"0")
+    wrong = evolve(SERVICES, driver_directory=place and str(tmp_path / place))
+    opened = JobDirectory.open(uri, "flights", 4, leadership=wrong, kept_in=wrong.kept_in("flights"))
+    with opened as directory, pytest.raises(JobDirectoryMismatchError, match="give the one that the job has had"):
+        wrong.take_over(directory)
+    with JobDirectory.open(uri, "flights", 4, leadership=services, kept_in=services.kept_in("flights")) as directory:
+        assert services.take_over(directory).driver_files.read_file("spark/offsets/0") == b"0"
+
+
+def test_driver_files_on_a_disk_are_each_drivers_own(uri, tmp_path) -> None:
+    root = tmp_path / "log"
+    services = evolve(SERVICES, driver_directory=str(root))
+    former = JobDirectory.open(uri, "flights", 4, leadership=services, kept_in=services.kept_in("flights"))
+    records = services.take_over(former)
+    records.driver_files.write_file("spark/offsets/0", b"0")
+    expire(former.file_system)
+    latter = JobDirectory.open(uri, "flights", 4, leadership=services, kept_in=services.kept_in("flights"))
+    with services.looking(latter.file_system, latter.identity) as looked:
+        assert looked.driver_files.uri == records.driver_files.uri
+    taken = services.take_over(latter)
+    # What the former one had goes as soon as it does not count any more.
+    assert [one.name for one in root.glob("*/drivers/*")] == [taken.driver_files.uri.rpartition("/")[2]]
+    assert taken.driver_files.uri != records.driver_files.uri
+    assert taken.driver_files.read_file("spark/offsets/0") == b"0"
+    records.driver_files.write_file("spark/offsets/1", b"1")
+    assert taken.driver_files.list_files() == ("spark/offsets/0",)
+    former.close()
+    latter.close()

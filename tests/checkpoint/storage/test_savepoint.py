@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from checkpoint_builders import metadata_of
+
+from statebackend.checkpoint import (
+    CheckpointFileSystem,
+    CheckpointKind,
+    CorruptFileError,
+    CorruptMetadataError,
+    InvariantViolationError,
+    MissingFileError,
+    SavepointError,
+    SavepointExistsError,
+    StorageError,
+    read_savepoint,
+    write_savepoint,
+)
+from statebackend.checkpoint.fs.local_storage import LocalStorage
+from statebackend.checkpoint.store import savepoint_directory
+from statebackend.checkpoint.store.checkpoint_directories import write_metadata
+from statebackend.checkpoint.store.savepoint_directory import abandon_savepoint_directory, create_savepoint_directory
+
+
+def savepoint_of(*files):
+    return metadata_of(4, tuple(files), kind=CheckpointKind.SAVEPOINT)
+
+
+def test_a_savepoint_moves_with_its_directory(tmp_path) -> None:
+    fs = create_savepoint_directory(tmp_path / "here")
+    file = fs.write_file("data/part-0.parquet", b"rows")
+    write_savepoint(fs, savepoint_of(file))
+    assert fs.list_files() == ("_metadata", "data/part-0.parquet")
+    shutil.move(tmp_path / "here", tmp_path / "there")
+    moved, metadata = read_savepoint(str(tmp_path / "there"))
+    assert metadata == savepoint_of(file)
+    assert [moved.read_file(one) for one in metadata.files] == [b"rows"]
+
+
+def test_metadata_comes_last_and_remains_of_failed_attempts_go_before_it(tmp_path) -> None:
+    fs = create_savepoint_directory(tmp_path)
+    file = fs.write_file("data/part-0", b"rows")
+    fs.write_file("data/attempt-1/part-0", b"ro")
+    fs.write_file("data/.tmp-1", b"r")
+    with pytest.raises(SavepointError, match="begun there and not finished"):
+        read_savepoint(tmp_path)
+    write_savepoint(fs, savepoint_of(file))
+    assert fs.list_files(include_temporary=True) == ("_metadata", "data/part-0")
+
+
+def test_a_directory_that_is_given_up_is_emptied_and_the_mark_goes_last(tmp_path, monkeypatch) -> None:
+    fs = create_savepoint_directory(tmp_path)
+    for path in ("data/part-0", "data/.tmp-1", "note"):
+        fs.write_file(path, b"rows")
+    deleted = []
+    delete = LocalStorage.delete
+
+    def noted(storage: LocalStorage, path: str, durable: bool) -> None:
+        deleted.append(path)
+        delete(storage, path, durable)
+
+    monkeypatch.setattr(LocalStorage, "delete", noted)
+    abandon_savepoint_directory(fs)
+    assert (sorted(deleted), deleted[-1]) == (["_in_progress", "data/.tmp-1", "data/part-0", "note"], "_in_progress")
+    assert list(tmp_path.iterdir()) == []
+    complete = create_savepoint_directory(tmp_path)
+    write_savepoint(complete, savepoint_of(complete.write_file("data/part-0", b"rows")))
+    abandon_savepoint_directory(complete)
+    assert read_savepoint(tmp_path)[1].files
+
+
+def test_one_of_many_who_reserve_a_directory_in_the_same_instant_gets_it(tmp_path) -> None:
+    writers = 8
+    for turn in range(20):
+        begin = threading.Barrier(writers)
+
+        def reserve(place=tmp_path / str(turn), begin=begin) -> bool:
+            begin.wait()
+            try:
+                create_savepoint_directory(place)
+            except SavepointExistsError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(writers) as threads:
+            reserved = [threads.submit(reserve) for _ in range(writers)]
+        assert sum(one.result() for one in reserved) == 1
+        assert [path.name for path in (tmp_path / str(turn)).iterdir()] == ["_in_progress"]
+
+
+def test_a_directory_in_which_another_has_finished_since_it_was_looked_at_is_left_as_it_is(
+    tmp_path, monkeypatch
+) -> None:
+    create = LocalStorage.create
+
+    def overtaken(storage: LocalStorage, path: str, data: bytes) -> bool:
+        monkeypatch.setattr(LocalStorage, "create", create)
+        first = create_savepoint_directory(tmp_path)
+        write_savepoint(first, savepoint_of(first.write_file("data/part-0", b"rows")))
+        return create(storage, path, data)
+
+    monkeypatch.setattr(LocalStorage, "create", overtaken)
+    with pytest.raises(SavepointExistsError, match="already is a checkpoint or savepoint"):
+        create_savepoint_directory(tmp_path)
+    fs, metadata = read_savepoint(tmp_path)
+    assert fs.list_files(include_temporary=True) == ("_metadata", "data/part-0")
+    assert metadata.files
+
+
+def test_a_crash_at_any_step_leaves_what_is_begun_or_what_is_complete(tmp_path, monkeypatch) -> None:
+    fs = create_savepoint_directory(tmp_path)
+    file = fs.write_file("data/part-0", b"rows")
+    fs.write_file("data/attempt-1/part-0", b"ro")
+    remains = ("_in_progress", "data/part-0")
+    with monkeypatch.context() as patched:
+        patched.setattr(savepoint_directory, "write_metadata", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write_savepoint(fs, savepoint_of(file))
+    # What is reserved stays so, and nothing of a failed attempt is left in what becomes complete.
+    assert fs.list_files(include_temporary=True) == remains
+    with pytest.raises(SavepointError, match="begun there and not finished"):
+        read_savepoint(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(fs, "delete", lambda path: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write_savepoint(fs, savepoint_of(file))
+    with pytest.raises(SavepointExistsError, match="already is a checkpoint or savepoint"):
+        write_savepoint(fs, savepoint_of(file))
+    assert read_savepoint(tmp_path)[1] == savepoint_of(file)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "_metadata", "_in_progress", ".tmp-1", "deep/er"])
+def test_a_directory_that_holds_anything_is_refused_and_left_alone(tmp_path, name) -> None:
+    fs = CheckpointFileSystem.from_uri(tmp_path)
+    fs.write_file(name, b"precious")
+    with pytest.raises(SavepointExistsError, match="Nothing was changed"):
+        create_savepoint_directory(tmp_path)
+    assert fs.list_files(include_temporary=True) == (name,)
+    assert fs.read_file(name) == b"precious"
+
+
+@pytest.mark.parametrize("place", ["shared/mine", "checkpoints/mine", "shared/operator/mine"])
+def test_a_place_among_the_files_of_a_job_is_refused_because_the_job_would_clear_it(tmp_path, place) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "job.json").write_bytes(b"{}")
+    (tmp_path / "link").symlink_to(tmp_path / "job")
+    for target in (tmp_path / "job" / place, tmp_path / "link" / place, f"file://{tmp_path}/job/{place}"):
+        with pytest.raises(SavepointError, match=r"among the files of the job in .*outside"):
+            create_savepoint_directory(target)
+    assert sorted(one.name for one in (tmp_path / "job").iterdir()) == ["job.json"]
+    create_savepoint_directory(tmp_path / "job" / "mine")
+    create_savepoint_directory(tmp_path / place)
+
+
+def test_an_unreserved_directory_may_hold_nothing_but_the_savepoints_files(tmp_path) -> None:
+    fs = CheckpointFileSystem.from_uri(tmp_path)
+    file = fs.write_file("data/part-0", b"rows")
+    fs.write_file("notes.txt", b"precious")
+    with pytest.raises(SavepointExistsError, match=r"holds 'notes.txt'"):
+        write_savepoint(fs, savepoint_of(file))
+    assert fs.list_files() == ("data/part-0", "notes.txt")
+    fs.delete("notes.txt")
+    write_savepoint(fs, savepoint_of(file))
+    with pytest.raises(SavepointExistsError, match="already is a checkpoint or savepoint"):
+        write_savepoint(fs, savepoint_of(file))
+    assert read_savepoint(tmp_path)[1] == savepoint_of(file)
+
+
+def test_a_savepoint_without_all_its_files_is_not_written(tmp_path) -> None:
+    fs = create_savepoint_directory(tmp_path)
+    file = fs.write_file("data/part-0", b"rows")
+    fs.write_file("data/part-0", b"row")
+    with pytest.raises(CorruptFileError, match="expected 4 bytes, found 3"):
+        write_savepoint(fs, savepoint_of(file))
+    fs.delete("data/part-0")
+    with pytest.raises(MissingFileError, match="data/part-0"):
+        write_savepoint(fs, savepoint_of(file))
+    assert fs.list_files() == ("_in_progress",)
+
+
+def test_a_checkpoint_is_not_a_savepoint(tmp_path) -> None:
+    fs = create_savepoint_directory(tmp_path / "a")
+    with pytest.raises(InvariantViolationError, match="not a savepoint"):
+        write_savepoint(fs, metadata_of(4))
+    other = CheckpointFileSystem.from_uri(tmp_path / "b")
+    write_metadata(other, "", metadata_of(4))
+    with pytest.raises(SavepointError, match="is CHECKPOINT 4 of job 'flights', not a savepoint"):
+        read_savepoint(tmp_path / "b")
+
+
+def test_reading_finds_missing_and_truncated_files_at_once_and_altered_ones_when_read(tmp_path) -> None:
+    fs = create_savepoint_directory(tmp_path)
+    file = fs.write_file("data/part-0", b"rows")
+    write_savepoint(fs, savepoint_of(file))
+    fs.write_file("data/part-0", b"rowz")
+    again, metadata = read_savepoint(tmp_path)
+    with pytest.raises(CorruptFileError, match="expected checksum"):
+        again.read_file(metadata.files[0])
+    fs.write_file("data/part-0", b"row")
+    with pytest.raises(CorruptFileError, match="expected 4 bytes, found 3"):
+        read_savepoint(tmp_path)
+    fs.delete("data/part-0")
+    with pytest.raises(MissingFileError, match="part-0"):
+        read_savepoint(tmp_path)
+    fs.write_file("_metadata", fs.read_file("_metadata")[:-1])
+    with pytest.raises(CorruptMetadataError, match="_metadata"):
+        read_savepoint(tmp_path)
+
+
+def test_a_directory_that_is_no_savepoint_says_so_and_is_not_created(tmp_path) -> None:
+    with pytest.raises(SavepointError, match="none does not exist"):
+        read_savepoint(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(SavepointError, match="photos is not a savepoint: it has no file _metadata"):
+        read_savepoint(tmp_path / "photos")
+
+
+def test_a_savepoint_inside_of_one_that_is_being_written_is_refused(tmp_path) -> None:
+    outer = create_savepoint_directory(tmp_path / "outer")
+    for inside in (tmp_path / "outer" / "inner", tmp_path / "outer" / "data" / "inner"):
+        with pytest.raises(
+            SavepointError, match=r"among the files of the savepoint in .*outer, which is being written"
+        ):
+            create_savepoint_directory(inside)
+    assert outer.list_files() == ("_in_progress",)
+    (tmp_path / "outer" / "_in_progress").unlink()
+    # A directory of savepoints, and one beside another, is how they are kept.
+    create_savepoint_directory(tmp_path / "outer" / "inner")
+    create_savepoint_directory(tmp_path / "outer" / "other")
+
+
+def test_who_may_not_look_above_a_place_may_take_a_savepoint_there(tmp_path, monkeypatch) -> None:
+    exists = CheckpointFileSystem.exists
+
+    def refuse(fs: CheckpointFileSystem, path: str) -> bool:
+        if fs.uri != str(tmp_path / "mine"):
+            raise StorageError("403 forbidden")
+        return exists(fs, path)
+
+    monkeypatch.setattr(CheckpointFileSystem, "exists", refuse)
+    assert create_savepoint_directory(tmp_path / "mine").list_files() == ("_in_progress",)

@@ -1,0 +1,69 @@
+"""What is told of an epoch without records: only what can be true, and of which checkpoint it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from checkpoint_builders import metadata_of
+
+from statebackend.checkpoint.errors import CorruptJobIdentityError, InvariantViolationError
+from statebackend.checkpoint.fs.checksummed_json import sealed_json
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.invariants import checksum_of_bytes
+from statebackend.checkpoint.store.job_files import (
+    TIME_EPOCH_FILE_NAME,
+    OpenTimeEpoch,
+    end_time_epoch,
+    read_time_epoch,
+    write_time_epoch,
+)
+
+PARENT = checksum_of_bytes(b"the checkpoint before")
+OPEN = OpenTimeEpoch(checkpoint_id=7, parent_digest=PARENT, processing_time_ms=5, is_drain=False)
+
+
+def test_an_epoch_is_there_from_its_opening_to_its_end(tmp_path: Path) -> None:
+    files = CheckpointFileSystem.from_uri(tmp_path)
+    end_time_epoch(files)
+    assert read_time_epoch(files) is None
+    for epoch in (OPEN, attrs.evolve(OPEN, parent_digest=None, processing_time_ms=0, is_drain=True)):
+        write_time_epoch(files, epoch)
+        assert read_time_epoch(files) == epoch
+    end_time_epoch(files)
+    assert read_time_epoch(files) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"checkpoint_id": -1},
+        {"checkpoint_id": True},
+        {"processing_time_ms": -1},
+        {"processing_time_ms": 1 << 63},
+        {"processing_time_ms": 5.0},
+        {"parent_digest": "5"},
+        {"parent_digest": 5},
+        {"is_drain": 1},
+    ],
+)
+def test_an_epoch_that_makes_no_sense_is_none(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvariantViolationError):
+        attrs.evolve(OPEN, **wrong)
+    files = CheckpointFileSystem.from_uri(tmp_path)
+    files.write_file(TIME_EPOCH_FILE_NAME, sealed_json({**attrs.asdict(OPEN), **wrong}, 1))
+    with pytest.raises(CorruptJobIdentityError, match=r"time-epoch\.json is not valid"):
+        read_time_epoch(files)
+
+
+def test_an_epoch_is_that_of_a_checkpoint_by_id_and_parent_and_follows_what_it_was_opened_behind() -> None:
+    own = attrs.evolve(metadata_of(7, ()), parent_checkpoint_id=6, parent_digest=PARENT)
+    assert OPEN.is_epoch_of(own)
+    assert not OPEN.is_epoch_of(attrs.evolve(own, parent_digest=checksum_of_bytes(b"another")))
+    assert not attrs.evolve(OPEN, checkpoint_id=8).is_epoch_of(own)
+    assert OPEN.follows(PARENT)
+    assert not OPEN.follows(None)
+    # At the end of time nobody goes on.
+    assert not attrs.evolve(OPEN, is_drain=True).follows(PARENT)

@@ -1,0 +1,55 @@
+"""Jobs that are led through ZooKeeper, as drivers in tests lead them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+from zookeeper_server import GIVE_UP_S
+
+from statebackend.checkpoint import JobDirectory, ZooKeeperHighAvailability
+from statebackend.checkpoint.ha.services import JobRecords
+from statebackend.checkpoint.store.completed_checkpoint_store import DefaultCompletedCheckpointStore
+from statebackend.testing.stores import LedStore
+
+SESSION_TIMEOUT_S = 120.0
+"""So long that none ends before a test ends it, however busy the machine is."""
+
+
+@frozen
+class Led:
+    """A job that is led, its store, and what is noted of it."""
+
+    directory: JobDirectory
+    records: JobRecords
+    store: DefaultCompletedCheckpointStore
+
+    @property
+    def led(self) -> LedStore:
+        return LedStore(self.store, self.records.file_system, self.directory.close, self.directory.close)
+
+    @property
+    def client(self) -> Any:
+        leadership: Any = self.directory.leadership
+        return leadership.session.client
+
+
+def services_of(hosts: str, root: str, **options: Any):
+    return ZooKeeperHighAvailability(
+        hosts, root, session_timeout_s=SESSION_TIMEOUT_S, connection_timeout_s=GIVE_UP_S, **options
+    )
+
+
+def led(job: Path, services: ZooKeeperHighAvailability) -> Led:
+    directory = JobDirectory.open(str(job), "flights", 4, leadership=services, kept_in=services.kept_in("flights"))
+    try:
+        records = services.take_over(directory)
+        store = DefaultCompletedCheckpointStore(
+            records.file_system, records.pointers, 3, leadership=directory.leadership
+        )
+        store.recover()
+    except BaseException:
+        directory.close()
+        raise
+    return Led(directory, records, store)

@@ -1,0 +1,222 @@
+"""Files written by released format versions, which every later release must read.
+
+They are never regenerated: a new version gets new files next to the old ones.
+"""
+
+from __future__ import annotations
+
+import io
+import pathlib
+import zlib
+
+import fastavro
+import pytest
+from attrs import evolve
+from checkpoint_builders import acknowledgement, file_handle, metadata_of, operator_state
+
+from statebackend.checkpoint import (
+    Acknowledgement,
+    ChannelTimestamp,
+    ChannelWatermark,
+    CheckpointFileSystem,
+    CheckpointKind,
+    CheckpointMetadata,
+    InputChannel,
+    InputWatermark,
+    JobDirectory,
+    JobIdentity,
+    JobOrigin,
+    MalformedAcknowledgementError,
+    NodeWatermark,
+    OpaqueStateHandle,
+    OperatorState,
+    ReadSource,
+    SavepointIdentity,
+    SourcePositions,
+    SubtaskState,
+    TimersDue,
+    WatermarkState,
+    read_metadata,
+)
+from statebackend.checkpoint.invariants import checksum_of_bytes
+from statebackend.checkpoint.metadata_bytes import encode_metadata_record
+from statebackend.checkpoint.metadata_schema import BLOCK_SCHEMA, HEADER_SCHEMA
+from statebackend.checkpoint.store.job_directory import read_origin, write_origin
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+
+FORMER_SOURCES = (ReadSource("FileSource[/data/in]"), ReadSource("rate"))
+
+METADATA_3 = metadata_of(
+    7,
+    parent_checkpoint_id=6,
+    parent_digest=checksum_of_bytes(b"parent"),
+    processing_time_ms=1_700_000_000_123,
+    source_positions=SourcePositions(batch_id=5, offsets=b'{"logOffset":1}', sources=FORMER_SOURCES),
+    watermarks=WatermarkState(
+        42,
+        (
+            ChannelWatermark(
+                source="FileSource[/data/in]",
+                largest_timestamp_ms=52,
+                watermark_ms=42,
+                last_active_ms=1_700_000_000_123,
+            ),
+            ChannelWatermark(source="rate", channel="partition 3", is_idle=True),
+        ),
+    ),
+    timers_due=(TimersDue("counter", event_time_ms=50), TimersDue("rules", -5, 1_700_000_060_000)),
+    restored_from=SavepointIdentity("other job", 3, 1_600_000_000_000),
+    sink_identities={"sink": "ParquetSink(/data/out)"},
+    properties={"kept": "as it is"},
+    operators=(
+        operator_state(files=(file_handle("shared/a"),)),
+        OperatorState(
+            "rules",
+            "Rules",
+            4,
+            (
+                SubtaskState(
+                    operator=OpaqueStateHandle("operator_state", b"meta", (file_handle("shared/b"),)),
+                    input_channels=OpaqueStateHandle("records", b"in"),
+                    output_channels=OpaqueStateHandle("records", b"out", (file_handle("shared/c"),)),
+                ),
+                SubtaskState(),
+            ),
+        ),
+    ),
+)
+
+METADATA_4 = evolve(
+    METADATA_3,
+    watermarks=evolve(
+        METADATA_3.watermarks,
+        nodes=(
+            NodeWatermark(node="rate", is_idle=True),
+            NodeWatermark(
+                node="counter",
+                watermark_ms=42,
+                sent_watermark_ms=-7,
+                inputs=(
+                    InputWatermark(42, (InputChannel("FileSource[/data/in]", 42), InputChannel("rate", None, True))),
+                    InputWatermark(None, (InputChannel("FileSource[/data/in]"),)),
+                ),
+            ),
+        ),
+    ),
+)
+
+METADATA_5 = evolve(
+    METADATA_4,
+    watermarks=evolve(
+        METADATA_4.watermarks,
+        nodes=tuple(
+            evolve(node, epoch_watermark_ms=None if node.watermark_ms is None else -8)
+            for node in METADATA_4.watermarks.nodes
+        ),
+    ),
+)
+
+METADATA_6 = evolve(
+    METADATA_5,
+    source_positions=evolve(
+        METADATA_5.source_positions,
+        sources=(ReadSource("FileSource[/data/in]", "flights", "0"), ReadSource("rate", "source-0", "1")),
+    ),
+)
+
+SAVEPOINT_3 = metadata_of(
+    7,
+    (file_handle("operators/a"),),
+    kind=CheckpointKind.SAVEPOINT,
+    source_progress_files=(file_handle("source-progress/metadata"), file_handle("source-progress/offsets/7")),
+    sink_committables={},
+)
+
+ACKNOWLEDGEMENT = acknowledgement(
+    7,
+    1,
+    files=(file_handle("shared/a"),),
+    report={"idle": False, "source": "flights", "none": None},
+    metrics={"seconds": 0.5},
+    channel_timestamps=(ChannelTimestamp("rate", "partition 3", 52),),
+    event_time_timer_ms=50,
+)
+
+
+def test_metadata_of_version_1_is_read() -> None:
+    expected = metadata_of(
+        7,
+        (file_handle("shared/a"),),
+        parent_checkpoint_id=6,
+        parent_digest=checksum_of_bytes(b"parent"),
+        source_progress={"sources/0/0": b"log", "offsets/0": b"offsets"},
+    )
+    assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), "metadata-1") == expected
+
+
+def test_metadata_of_version_2_is_read() -> None:
+    assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), "metadata-2") == SAVEPOINT_3
+
+
+@pytest.mark.parametrize(
+    ("name", "metadata"),
+    [
+        ("metadata-3", METADATA_3),
+        ("savepoint-3", SAVEPOINT_3),
+        ("metadata-4", METADATA_4),
+        ("savepoint-4", SAVEPOINT_3),
+        ("metadata-5", METADATA_5),
+        ("savepoint-5", SAVEPOINT_3),
+    ],
+)
+def test_metadata_of_versions_3_to_5_is_read(name: str, metadata: CheckpointMetadata) -> None:
+    assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), name) == metadata
+
+
+@pytest.mark.parametrize(("name", "metadata"), [("metadata-6", METADATA_6), ("savepoint-6", SAVEPOINT_3)])
+def test_metadata_of_version_6_is_read_and_written_byte_for_byte(name: str, metadata: CheckpointMetadata) -> None:
+    data = (GOLDEN / name / "_metadata").read_bytes()
+    assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), name) == metadata
+    assert encode_metadata_record(metadata) == record_in(data)
+
+
+def record_in(data: bytes) -> bytes:
+    """The record of a file before it is compressed: how small a library makes it is not part of the format."""
+    source = io.BytesIO(data)
+    fastavro.schemaless_reader(source, fastavro.parse_schema(HEADER_SCHEMA), None)
+    block = fastavro.schemaless_reader(source, fastavro.parse_schema(BLOCK_SCHEMA), None)
+    return zlib.decompressobj(-15).decompress(block["data"])
+
+
+def test_an_acknowledgement_of_this_version_is_read_and_written_byte_for_byte() -> None:
+    data = (GOLDEN / "acknowledgement-2.bin").read_bytes()
+    assert Acknowledgement.decode(data) == ACKNOWLEDGEMENT
+    assert ACKNOWLEDGEMENT.encode() == data
+
+
+def test_an_acknowledgement_of_another_version_is_refused() -> None:
+    data = (GOLDEN / "acknowledgement-1.bin").read_bytes()
+    with pytest.raises(MalformedAcknowledgementError, match="has version 1, this release reads 2; run"):
+        Acknowledgement.decode(data)
+
+
+def test_a_job_identity_of_version_1_is_read() -> None:
+    assert JobDirectory.inspect(str(GOLDEN / "job-1")) == JobIdentity(
+        "123e4567-e89b-12d3-a456-426614174000", "flights", 128, 1_700_000_000_000
+    )
+
+
+def test_an_origin_of_version_1_is_read_and_one_of_version_2_written_byte_for_byte(tmp_path) -> None:
+    origin = JobOrigin(
+        savepoint_uri="/savepoints/flights-1",
+        savepoint_job_id="job",
+        savepoint_id=7,
+        savepoint_timestamp_ms=1_700_000_000_007,
+        with_source_progress=True,
+    )
+    assert read_origin(CheckpointFileSystem.from_uri(GOLDEN / "job-1")) == origin
+    origin = evolve(origin, begun_anew=("flights", "rates"))
+    assert read_origin(CheckpointFileSystem.from_uri(GOLDEN / "job-2")) == origin
+    write_origin(CheckpointFileSystem.from_uri(tmp_path), origin)
+    assert (tmp_path / "origin.json").read_bytes() == (GOLDEN / "job-2" / "origin.json").read_bytes()

@@ -1,0 +1,468 @@
+"""`statebackend lock` and `check`: what they write and say, and how they end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import programs
+import pytest
+
+from statebackend.cli.all_commands import main
+from statebackend.cli.comparisons import compared_with_lock
+from statebackend.cli.job_commands import comparison_answer, tell_comparison
+from statebackend.cli.job_loading import load_job
+from statebackend.cli.terminal import DIFFERENT, LOSES, MISUSED, NOT_READABLE, REFUSED
+from statebackend.local import LocalStreamEnvironment
+from statebackend.savepoint.rewrite import Plan, SavepointWriter
+from statebackend.streaming.runtime.described_job import lock_of
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+_UNLESS_ALLOWED = (
+    "state.lock: does not restore, unless the start is given allow_non_restored_state=True, which leaves behind what "
+    "is listed"
+)
+
+
+POINTS = """
+from statebackend import ValueStateDescriptor
+from snapshots import SimpleTypeSerializerSnapshot
+from streamjobs import KeyedProcessFunction
+from statebackend.local import LocalStreamEnvironment
+from typeserializers import TypeSerializer
+
+class PointSerializer(TypeSerializer):
+    length = 16
+
+    def serialize(self, value, out):
+        out.write_long(int(value.real))
+        out.write_long(int(value.imag))
+
+    def deserialize(self, source):
+        return complex(source.read_long(), source.read_long())
+
+    def create_instance(self):
+        return 0j
+
+    def snapshot_configuration(self):
+        return PointSerializerSnapshot()
+
+class PointSerializerSnapshot(SimpleTypeSerializerSnapshot):
+    serializer_class = PointSerializer
+
+class Keep(KeyedProcessFunction):
+    def open(self, context):
+        self.place = context.get_state(ValueStateDescriptor("place", PointSerializer()))
+
+    def process_element(self, sale, context):
+        self.place.update(1 + 2j)
+        return ()
+
+def build(sales=()):
+    env = LocalStreamEnvironment()
+    env.from_elements(sales, "shop string").key_by("shop").process(Keep(), uid="totals", schema="a int").sink_to([])
+    return env
+
+if __name__ == "__main__":
+    build([{"shop": "a"}]).execute("sales").savepoint("savepoint")
+"""
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_registrations: None) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> list[str]:
+    assert main(list(arguments)) == status
+    return capsys.readouterr().out.splitlines()
+
+
+def failure(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = NOT_READABLE) -> str:
+    assert main(list(arguments)) == status
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    [line] = captured.err.splitlines()
+    return line
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> Any:
+    assert main([*arguments, "--json"]) == status
+    return json.loads(capsys.readouterr().out)
+
+
+def locked(capsys: pytest.CaptureFixture[str], factory: str = "as_it_was", *arguments: str) -> None:
+    run(capsys, "lock", "--job", f"programs:{factory}", *arguments)
+
+
+def test_a_lock_is_the_same_for_the_same_state_whatever_the_order_of_the_program(
+    capsys: pytest.CaptureFixture[str], directory: Path
+) -> None:
+    assert run(capsys, "lock", "--job", "programs:as_it_was") == ["state.lock: written"]
+    before = (directory / "state.lock").read_bytes()
+    assert run(capsys, "lock", "--job", "programs:other_order") == ["state.lock: as it was"]
+    assert (directory / "state.lock").read_bytes() == before
+    assert "        Totals.sales: int64" in before.decode().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("factory", "status", "line"),
+    [
+        ("as_it_was", 0, "state.lock: restores"),
+        ("other_order", 0, "state.lock: restores"),
+        ("expiring", REFUSED, "  state 'count': compatible after migration"),
+        ("narrower", REFUSED, "    .sales: refuse [field-type-changed]"),
+        ("without_a_field", LOSES, "    .note: lossy [field-removed] the field is gone, its values are lost"),
+        (
+            "converted",
+            LOSES,
+            "    .note: lossy [field-removed] the field is gone, its values are lost unless a converter",
+        ),
+        ("converted_and_declared", 0, "state.lock: restores"),
+        ("without_a_state", REFUSED, "  state 'count': nobody registers it. Register it under its old name"),
+        ("another_uid", REFUSED, "operator 'totals': the job has no operator of this uid."),
+        ("another_key", REFUSED, "  state '(key)': incompatible"),
+        ("other_key_groups", REFUSED, "has max_parallelism 128, the job 64"),
+    ],
+)
+def test_check_tells_a_change_by_its_status_and_says_what_to_do(
+    capsys: pytest.CaptureFixture[str], factory: str, status: int, line: str
+) -> None:
+    locked(capsys)
+    told = run(capsys, "check", "--lock", "state.lock", "--job", f"programs:{factory}", status=status)
+    assert any(line in one for one in told), told
+    is_refused = factory in ("narrower", "another_key", "other_key_groups")
+    accepted = run(
+        capsys, "check", "state.lock", "--job", f"programs:{factory}", "--allow-loss", status=REFUSED * is_refused
+    )
+    assert accepted == told
+
+
+@pytest.mark.parametrize(
+    ("factory", "outcome", "headline"),
+    [
+        ("without_a_field", "loses", "state.lock: restores, and loses what is marked lossy"),
+        ("without_a_state", "refused_unless_allowed", _UNLESS_ALLOWED),
+        ("another_uid", "refused_unless_allowed", _UNLESS_ALLOWED),
+    ],
+)
+def test_what_every_start_loses_is_told_from_what_a_start_refuses_unless_it_is_allowed(
+    capsys: pytest.CaptureFixture[str], factory: str, outcome: str, headline: str
+) -> None:
+    locked(capsys)
+    check = ("check", "state.lock", "--job", f"programs:{factory}")
+    status = LOSES if outcome == "loses" else REFUSED
+    assert run(capsys, *check, status=status)[0] == headline
+    assert answer(capsys, *check, status=status)[0]["outcome"] == outcome
+
+
+def test_keys_whose_types_are_not_known_are_not_taken_for_right(capsys: pytest.CaptureFixture[str]) -> None:
+    locked(capsys)
+    assert "not known without a record" in failure(capsys, "check", "state.lock", "--job", "programs:keys_unknown")
+
+
+def test_refusals_are_red_and_losses_yellow() -> None:
+    class Colours:
+        def __init__(self) -> None:
+            self.styles: dict[str, str] = {}
+
+        def line(self, text: str, style: str = "") -> None:
+            self.styles[text.split()[0]] = style
+
+    printed = Colours()
+    narrower = compared_with_lock(load_job("programs:narrower"), lock_of(load_job("programs:as_it_was")))
+    tell_comparison(printed, comparison_answer(narrower))
+    lossy = compared_with_lock(load_job("programs:without_a_field"), lock_of(load_job("programs:as_it_was")))
+    tell_comparison(printed, comparison_answer(lossy))
+    assert (printed.styles[".sales:"], printed.styles[".note:"]) == ("red", "yellow")
+
+
+def test_other_key_groups_hide_nothing_else_that_is_to_be_mended(capsys: pytest.CaptureFixture[str]) -> None:
+    locked(capsys)
+    told = run(capsys, "check", "state.lock", "--job", "programs:other_key_groups_and_narrower", status=REFUSED)
+    assert told[0] == "state.lock: does not restore"
+    assert "Plan().change_max_parallelism(64)" in told[1]
+    assert any("    .sales: refuse [field-type-changed]" in line for line in told), told
+
+
+def test_a_refusal_comes_before_a_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    locked(capsys, "as_it_was", "--output", "one.lock")
+    locked(capsys, "narrower", "--output", "other.lock")
+    run(capsys, "check", "one.lock", "--lock", "other.lock", "--job", "programs:without_a_field", status=REFUSED)
+
+
+def test_json_has_every_finding_with_its_rule_and_fix(capsys: pytest.CaptureFixture[str]) -> None:
+    locked(capsys)
+    [told] = answer(capsys, "check", "state.lock", "--job", "programs:narrower", status=REFUSED)
+    assert (told["stored"], told["outcome"], told["refusal"]) == ("state.lock", "refused", None)
+    state = told["operators"]["totals"]["states"]["totals"]
+    assert state["kind"] == "INCOMPATIBLE"
+    [finding] = state["findings"]
+    assert (finding["path"], finding["verdict"], finding["rule"]) == (".sales", "REFUSE", "field-type-changed")
+    assert "converted_by" in finding["fix"]
+
+
+def test_what_a_program_prints_does_not_come_between_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(capsys, "lock", "--job", "programs:prints")["changed"] is True
+
+
+def test_writing_a_lock_tells_what_becomes_of_the_former(capsys: pytest.CaptureFixture[str]) -> None:
+    locked(capsys)
+    told = run(capsys, "lock", "--job", "programs:without_a_field")
+    assert told[:3] == [
+        "state.lock: written",
+        "of what was written before, this job takes over:",
+        "state.lock: restores, and loses what is marked lossy",
+    ]
+    run(capsys, "check", "state.lock", "--job", "programs:without_a_field")
+
+
+def test_a_lock_that_is_not_that_of_the_job_can_be_told_without_writing(
+    capsys: pytest.CaptureFixture[str], directory: Path
+) -> None:
+    run(capsys, "lock", "--check", "--job", "programs:as_it_was", status=DIFFERENT)
+    assert not (directory / "state.lock").exists()
+    locked(capsys)
+    before = (directory / "state.lock").read_bytes()
+    run(capsys, "lock", "--check", "--job", "programs:other_order")
+    run(capsys, "lock", "--check", "--job", "programs:without_a_field", status=DIFFERENT)
+    assert (directory / "state.lock").read_bytes() == before
+
+
+def test_a_damaged_lock_is_refused_by_check_and_put_right_by_lock(
+    capsys: pytest.CaptureFixture[str], directory: Path
+) -> None:
+    locked(capsys)
+    path = directory / "state.lock"
+    path.write_bytes(path.read_bytes().replace(b"sales: int64", b"sales: int32"))
+    assert "edited by hand" in failure(capsys, "check", "state.lock", "--job", "programs:as_it_was")
+    assert run(capsys, "lock", "--job", "programs:as_it_was") == ["state.lock: written"]
+    run(capsys, "check", "state.lock", "--job", "programs:as_it_was")
+
+
+def test_a_history_without_locks_is_not_taken_for_one_that_restores(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "1.lock").write_text("no file of a history has this name")
+    for history in ("empty", "missing"):
+        said = failure(capsys, "check", "--history", str(tmp_path / history), "--job", "programs:as_it_was")
+        assert "there is no history of locks" in said
+
+
+@pytest.mark.parametrize("option", ["--backend=heap", "--parallelism=2", "--checkpoint=5", "--zookeeper=host:1"])
+def test_what_a_lock_does_not_know_is_not_asked_of_it(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    locked(capsys)
+    for place in (["state.lock"], ["--lock", "state.lock"]):
+        assert main(["check", *place, "--job", "programs:as_it_was", option]) == MISUSED
+        assert "not for locks" in capsys.readouterr().err
+
+
+def test_a_parallelism_beyond_the_key_groups_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    SavepointWriter.new(tmp_path / "stored", max_parallelism=128).write(Plan().add_operator("totals", "string"))
+    stored = str(tmp_path / "stored")
+    run(capsys, "check", stored, "--job", "programs:as_it_was", "--parallelism", "128")
+    told = run(capsys, "check", stored, "--job", "programs:as_it_was", "--parallelism", "129", status=REFUSED)
+    assert "too few for a parallelism of 129" in told[1]
+
+
+def test_every_lock_of_a_history_is_judged_and_the_first_that_fails_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for factory in ("narrower", "as_it_was", "without_a_field"):
+        locked(capsys, factory, "--history", "locks")
+    told = answer(capsys, "check", "--history", "locks", "--job", "programs:without_a_field", status=REFUSED)
+    assert [(one["stored"][:12], one["outcome"]) for one in told] == [
+        ("locks/00003-", "restores"),
+        ("locks/00002-", "loses"),
+        ("locks/00001-", "refused"),
+    ]
+    lines = run(capsys, "check", "--history", "locks", "--job", "programs:without_a_field", status=REFUSED)
+    first = lines.index("the first of them:")
+    assert lines[first + 1].startswith("locks/00001-")
+    assert any("refuse [field-type-changed]" in line for line in lines[first:])
+
+
+@pytest.mark.parametrize(
+    ("output", "history"), [("state.lock", "a file"), ("a file", "locks"), ("no/state.lock", "locks")]
+)
+def test_a_lock_that_cannot_be_written_with_its_history_leaves_all_as_it_was(
+    capsys: pytest.CaptureFixture[str], directory: Path, output: str, history: str
+) -> None:
+    (directory / "a file").write_text("of somebody's")
+    failure(capsys, "lock", "--job", "programs:as_it_was", "--output", output, "--history", history)
+    assert [(path.name, path.read_text()) for path in directory.iterdir()] == [("a file", "of somebody's")]
+
+
+def test_without_anything_to_compare_with_the_command_is_used_wrongly(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--lock FILE" in failure(capsys, "check", "--job", "programs:as_it_was", status=MISUSED)
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ("nowhere.job:build", "there is no module 'nowhere' in "),
+        ("programs.more:build", "there is no module 'programs.more'"),
+        ("programs:nobody", "the module programs has no 'nobody'"),
+        ("programs", "name a module as `import` does"),
+        ("programs.py:as_it_was", "there is no module 'programs.py'"),
+        ("jobs/programs.py:as_it_was", "is no module:factory"),
+        ("__main__:build", "__main__ is this command, and not the program"),
+        ("programs:raises", "raised RuntimeError: no connection | to anything (programs.py, line "),
+        ("programs:exits", "ended the process (sys.exit(7))"),
+        ("programs:exits_in_open", "ended the process (sys.exit(9))"),
+        ("programs:returns_none", "returned None, which is no environment"),
+        ("programs:needs_an_argument", "raised TypeError: needs_an_argument() missing 1 required"),
+        ("programs:not_a_factory", "7 is no factory"),
+        ("programs:LocalStreamEnvironment", "the job has no sink"),
+        ("programs:without_a_sink", "the job has no sink"),
+        ("programs:fails_in_open", "no serializer is known for object"),
+        ("programs:keys_unknown", "operator 'totals': the types of its keys are not known without a record"),
+    ],
+)
+def test_a_program_that_gives_no_job_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], job: str, said: str
+) -> None:
+    assert said in failure(capsys, "lock", "--job", job)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import sys; sys.exit('usage: ...')", "importing broken ended the process"),
+        ("raise ValueError('no settings')", "importing broken raised ValueError: no settings (broken.py, line 1"),
+        ("import nothing_of_that_name", "broken imports 'nothing_of_that_name', which is not installed"),
+        ("def build(:", "importing broken raised SyntaxError"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], directory: Path, text: str, said: str
+) -> None:
+    (directory / "broken.py").write_text(text)
+    assert said in failure(capsys, "lock", "--job", "broken:build")
+
+
+def test_the_program_of_this_directory_comes_before_one_of_its_name_elsewhere(
+    directory: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "twice_there.py").write_text("raise ValueError('the other one')")
+    monkeypatch.syspath_prepend(elsewhere)
+    (directory / "twice_there.py").write_text("from programs import as_it_was as build")
+    assert list(load_job("twice_there:build").operators) == list(load_job("programs:as_it_was").operators)
+
+
+def test_an_environment_is_a_job_too(capsys: pytest.CaptureFixture[str]) -> None:
+    locked(capsys)
+    run(capsys, "check", "state.lock", "--job", "programs:made")
+
+
+SCRIPT = """
+import attrs
+from statebackend import ValueStateDescriptor
+from streamjobs import KeyedProcessFunction
+from statebackend.local import LocalStreamEnvironment
+
+@attrs.frozen
+class Totals:
+    sales: int = 0
+
+class Add(KeyedProcessFunction):
+    def open(self, context):
+        self.totals = context.get_state(ValueStateDescriptor("totals", Totals, default=Totals()))
+
+    def process_element(self, sale, context):
+        self.totals.update(Totals(self.totals.value().sales + 1))
+        yield (context.current_key,)
+
+def build(sales=()):
+    env = LocalStreamEnvironment()
+    stream = env.from_elements(sales, "shop string")
+    stream.key_by("shop").process(Add(), uid="totals", schema="shop string").sink_to([])
+    return env
+
+if __name__ == "__main__":
+    build([{"shop": "a"}]).execute("sales").savepoint("savepoint")
+"""
+
+
+def test_a_lock_is_the_same_in_every_process(directory: Path) -> None:
+    default = "words: frozenset[str] = frozenset({'a', 'bb', 'ccc', 'dddd', 'eeeee'})"
+    (directory / "sales.py").write_text(SCRIPT.replace("sales: int = 0", default))
+    locks = []
+    for seed in ("1", "2"):
+        environment = {"PYTHONPATH": str(REPOSITORY), "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-m", "statebackend.cli", "lock", "--job", "sales:build", "--output", seed]
+        assert subprocess.run(command, cwd=directory, env=environment, check=False).returncode == 0
+        locks.append((directory / seed).read_bytes())
+    assert locks[0] == locks[1]
+    assert b'Totals.words: frozenset[str] = ["a", "bb", "ccc", "dddd", "eeeee"]' in locks[0]
+
+
+def python(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own in that directory."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=directory,
+        env={"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_state_of_a_script_is_checked_by_a_process_that_has_never_run_it(
+    capsys: pytest.CaptureFixture[str], directory: Path
+) -> None:
+    (directory / "sales.py").write_text(SCRIPT)
+    assert python(directory, "sales.py").returncode == 0
+    done = python(directory, "-m", "statebackend.cli", "check", "savepoint", "--job", "sales:build")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "  state 'totals': compatible as is" in done.stdout.splitlines()
+    (directory / "changed.py").write_text(SCRIPT.replace("sales: int", "sales: str").replace("= 0", "= ''"))
+    told = run(capsys, "check", "savepoint", "--job", "changed:build", status=REFUSED)
+    assert any("refuse [field-type-changed]" in line for line in told)
+
+
+def test_the_backend_and_the_parallelism_are_those_of_the_state_unless_others_are_named(
+    capsys: pytest.CaptureFixture[str], directory: Path
+) -> None:
+    kept = LocalStreamEnvironment(job_dir=directory / "job", backend="rocksdb")
+    sales = kept.from_elements([{"shop": "a", "amount": 1}], "shop string, amount bigint").key_by("shop")
+    sales.process(programs.Keep({"count": int}), uid="totals", schema="shop string").sink_to([])
+    kept.execute("sales").savepoint(directory / "savepoint")
+    run(capsys, "check", "job", "--job", "programs:as_it_was", "--parallelism", "3")
+    told = run(capsys, "check", "job", "--job", "programs:as_it_was", "--backend", "heap", status=REFUSED)
+    assert "Take a savepoint with the old backend" in told[1]
+    run(capsys, "check", "savepoint", "--job", "programs:as_it_was", "--backend", "heap")
+
+
+def test_a_serializer_of_the_program_is_locked_and_checked_by_the_module_of_the_job(
+    capsys: pytest.CaptureFixture[str], directory: Path
+) -> None:
+    (directory / "points.py").write_text(POINTS)
+    (directory / "others.py").write_text(POINTS.replace("PointSerializer", "OtherSerializer"))
+    run(capsys, "lock", "--job", "points:build")
+    run(capsys, "check", "state.lock", "--job", "points:build")
+    # The program has a serializer of another name, and this process does not import the one that wrote.
+    done = python(directory, "-m", "statebackend.cli", "check", "state.lock", "--job", "others:build")
+    assert done.returncode == REFUSED
+    assert "refuse [unknown-snapshot]" in done.stdout
+    assert "'points:PointSerializerSnapshot' is of a class that this process has not defined" in done.stdout
+
+
+def test_state_of_a_serializer_of_a_script_is_told_how_to_be_found_again(
+    capsys: pytest.CaptureFixture[str], directory: Path
+) -> None:
+    (directory / "script.py").write_text(POINTS)
+    assert python(directory, "script.py").returncode == 0
+    told = run(capsys, "check", "savepoint", "--job", "script:build", status=REFUSED)
+    alias = "aliases=('__main__:PointSerializerSnapshot',))"
+    assert any(f"@register_snapshot('a.name.for.ever', {alias}" in line for line in told)
+    decorated = f"@register_snapshot('tests.points', {alias}\nclass PointSerializerSnapshot"
+    named = POINTS.replace("class PointSerializerSnapshot", decorated)
+    (directory / "named.py").write_text(named.replace("import Simple", "import register_snapshot, Simple"))
+    run(capsys, "check", "savepoint", "--job", "named:build")

@@ -1,0 +1,141 @@
+"""Flink's traces cut into epochs, as Spark can be given them.
+
+In a trace one event is fully processed before the next. An epoch on Spark is "watermark W, then the records", where W
+follows from what the epochs before have brought. So a trace becomes epochs by these rules:
+
+* A watermark ends the epoch in which it is read, and holds from the next one on. It is a row of its own, which moves
+  the time of its source and comes to no operator but one that all of them share, so the records of a trace move none.
+* In an epoch an operator takes its inputs in one order, what is broadcast first. A record of an input that comes before
+  the one of the record before it begins another epoch. What comes of a union has no order, so there every change does.
+* An input that ends while others go on is as one at the last millisecond before the end of time. When the last one
+  ends, the job is drained.
+* Records of one source are one file, and so in order; parallelism is 1, so all that an output gives is in order.
+
+A trace is left out by what is in it, for a reason that `left_out` gives. What is compared is what each output gives, in
+order, with the operator's watermark wherever the trace shows it in what is emitted. When something comes out is seen by
+the order alone, and watermarks and statuses that go on are not rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import define, field
+
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from tests.local.golden_jobs import OUT, PLAYED, WINDOWED, operators_of
+
+Given = Mapping[str, Any]
+Row = dict[str, Any]
+
+SCHEMA = "moves bigint, ts bigint, key string, value bigint, do string, `values` array<bigint>"
+"""A row of a source: one that ``moves`` its time, or else a record."""
+
+
+def left_out(scenario: Given) -> str | None:
+    """Why a trace is not played on Spark; None if it is."""
+    events = scenario["input"]
+    if operators_of(scenario)[0]["type"] == "assign_timestamps":
+        return "it shows what a generator emits at a record, and Spark learns of an epoch the largest timestamps alone"
+    if any("idle" in event or "active" in event for event in events):
+        return "a source says that it is idle, which on Spark follows from the clock"
+    if any("error" in entry for entry in scenario["expected"]):
+        return "it fails the job, and the traces that are played with it"
+    if any(event.get("watermark") == MAX_TIMESTAMP for event in events):
+        return "a source says that time is at its end and reads on, which on Spark a drain alone does, at the end"
+    if "end" not in events[-1]:
+        return "its inputs do not end with it, and a drain is one for all traces of a job"
+    return None
+
+
+def is_playable(scenario: Given) -> bool:
+    """Whether a trace of any kind is one of operators that `golden_jobs` builds, and is played here."""
+    is_of_job = "operator" in scenario and operators_of(scenario)[0]["type"] in PLAYED
+    return is_of_job and "quirk" not in scenario and left_out(scenario) is None
+
+
+@define
+class Epochs:
+    """The rows of each input in each epoch."""
+
+    inputs: Sequence[int]
+    rows: list[dict[int, list[Row]]] = field(factory=list)
+
+    def of(self, index: int) -> list[list[Row]]:
+        """The rows of an input, by epoch."""
+        return [epoch.get(index, []) for epoch in self.rows]
+
+
+def epochs_of(scenario: Given, inputs: Sequence[int]) -> Epochs:
+    """A trace cut into epochs; its inputs are these."""
+    cut = Epochs(inputs)
+    kind = operators_of(scenario)[0]["type"]
+    left = set(inputs)
+    last: int | None = None
+    epoch: dict[int, list[Row]] = {}
+
+    def end_epoch() -> None:
+        nonlocal epoch, last
+        if epoch:
+            cut.rows.append(epoch)
+        epoch, last = {}, None
+
+    for event in scenario["input"]:
+        index = event.get("input", 0)
+        if "record" in event:
+            place = _place(kind, index)
+            if last is not None and (place < last or (place != last and kind == "union_keyed_process")):
+                end_epoch()
+            last = place
+            epoch.setdefault(index, []).append(_record(event["record"], kind in WINDOWED))
+            continue
+        left.discard(index if "end" in event else None)
+        if not left:
+            break
+        watermark = MAX_TIMESTAMP - 1 if "end" in event else event["watermark"]
+        if watermark > MIN_TIMESTAMP:
+            epoch.setdefault(index, []).append({"moves": watermark + 1})
+        end_epoch()
+    end_epoch()
+    return cut
+
+
+def _place(kind: str, index: int) -> int:
+    """The place of an input among those of its operator in an epoch."""
+    return -index if kind in ("broadcast", "keyed_broadcast") else index
+
+
+def _record(given: Given, is_element: bool) -> Row:
+    row = {"ts": given["ts"], "key": given["key"]}
+    if is_element:
+        return {**row, "values": [given["value"]]}
+    return {**row, "value": given["value"], "do": json.dumps(given["do"]) if "do" in given else None}
+
+
+def expected_outputs(scenario: Given) -> dict[str, list[Any]]:
+    """What each output gives, in order, as `ordered` leaves it."""
+    outputs: dict[str, list[Given]] = {}
+    for entry in scenario["expected"]:
+        if "out" in entry:
+            outputs.setdefault(entry.get("side", OUT), []).append(entry)
+    return {name: ordered([one["out"] for one in entries], entries, scenario) for name, entries in outputs.items()}
+
+
+def ordered(out: Sequence[Any], entries: Sequence[Given], scenario: Given) -> list[Any]:
+    """What came out, where Flink defines no order in one order; ``entries`` are those that the trace has."""
+    shown = [_without_order(one) if scenario.get("values_unordered", False) else one for one in out]
+    start = 0
+    while start < len(entries):
+        end = start + 1
+        tie = entries[start].get("tie")
+        while tie is not None and end < len(entries) and entries[end].get("tie") == tie:
+            end += 1
+        shown[start:end] = sorted(shown[start:end], key=lambda one: json.dumps(one, sort_keys=True))
+        start = end
+    return shown
+
+
+def _without_order(one: Any) -> Any:
+    return {name: sorted(item) if isinstance(item, list) else item for name, item in one.items()}

@@ -1,0 +1,153 @@
+"""Channel state as bytes: what is written is read, released files stay readable, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapshots.errors import StateFormatError
+from statebackend.local import channel_state as channel_state_bytes
+from statebackend.local.channel_state import decode_elements, decode_meta, encode_part, forms_of_operators
+from statebackend.local.network.channel import InFlight, RecordBatch, SubtaskId
+from statebackend.local.operator import rows_of
+from statebackend.streaming.rows.declared_schema import parsed_schema
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from statebackend.streaming.time.watermark_generators import END_OF_TIME, Watermark, WatermarkStatus
+from tests.local.channel_state.channel_states import COUNTS, FORMS, counts, everything, in_flight, time
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+WORDS = SubtaskId("words", 0)
+
+
+def reader(end: SubtaskId) -> str:
+    return "join"
+
+
+def sealed(body: bytes) -> bytes:
+    """A body as meta data."""
+    return b"SBCS\x01" + xxhash.xxh3_64_digest(body) + body
+
+
+def test_what_is_written_is_read() -> None:
+    meta, data = encode_part(time(), in_flight(), reader, FORMS)
+    read = decode_meta(meta)
+    assert read.time == time()
+    assert {one.end: one.element_count for one in read.channels} == {WORDS: 5, SubtaskId("rates", 3): 1}
+    assert decode_elements(read, data, reader, FORMS) == in_flight()
+
+
+def test_rows_are_rows_again_with_values_of_the_same_types() -> None:
+    meta, data = encode_part(None, {WORDS: [everything()]}, reader, FORMS)
+    [batch] = decode_elements(decode_meta(meta), data, reader, FORMS)[WORDS]
+    assert isinstance(batch, RecordBatch)
+    for row, read in zip(everything().records, batch.records, strict=True):
+        assert type(read) is type(row)
+        assert [type(value) for value in read] == [type(value) for value in row]
+
+
+elements = st.one_of(
+    st.integers(MIN_TIMESTAMP + 1, MAX_TIMESTAMP - 1).map(Watermark),
+    st.sampled_from(WatermarkStatus),
+    st.lists(st.tuples(st.one_of(st.none(), st.text(max_size=4)), st.none() | st.integers(-(1 << 63), (1 << 63) - 1)),
+             min_size=1, max_size=4)
+    .flatmap(lambda rows: st.tuples(
+        st.just(rows), st.none() | st.lists(st.none() | st.integers(MIN_TIMESTAMP, MAX_TIMESTAMP),
+                                            min_size=len(rows), max_size=len(rows))))
+    .map(lambda made: RecordBatch(0, rows_of(made[0], COUNTS), made[1])),
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.integers(0, 3).map(lambda index: SubtaskId("s", index)), st.lists(elements, min_size=1)))
+def test_any_elements_come_back_in_their_order(channels: dict[SubtaskId, Sequence[InFlight]]) -> None:
+    meta, data = encode_part(time(), channels, reader, FORMS)
+    assert decode_elements(decode_meta(meta), data, reader, FORMS) == channels
+
+
+def test_a_released_file_is_read_and_written_as_it_was() -> None:
+    meta, data = (GOLDEN / "channel-state-1.meta").read_bytes(), (GOLDEN / "channel-state-1.elements").read_bytes()
+    read = decode_meta(meta)
+    assert read.time == time()
+    assert decode_elements(read, data, reader, FORMS) == in_flight()
+    assert encode_part(time(), in_flight(), reader, FORMS) == (meta, data)
+
+
+def test_every_flipped_byte_and_every_truncation_of_the_meta_data_is_refused() -> None:
+    meta, _ = encode_part(time(), in_flight(), reader, FORMS)
+    for place in range(len(meta)):
+        for damaged in (meta[:place], meta[:place] + bytes([meta[place] ^ 0xFF]) + meta[place + 1 :]):
+            with pytest.raises(StateFormatError):
+                decode_meta(damaged)
+    with pytest.raises(StateFormatError):
+        decode_meta(meta + b"\0")
+
+
+def test_hostile_bytes_with_a_right_checksum_are_refused_or_read_but_nothing_else() -> None:
+    meta, data = encode_part(time(), in_flight(), reader, FORMS)
+    body = meta[13:]
+    for place in range(len(body)):
+        for damaged in (body[:place], *(body[:place] + bytes([bad]) + body[place + 1 :] for bad in (0, 1, 0x7F, 0xFF))):
+            with contextlib.suppress(StateFormatError):
+                decode_elements(decode_meta(sealed(damaged)), data, reader, FORMS)
+    whole = decode_meta(meta)
+    for place in range(len(data)):
+        for bad in (0, 1, 0x7F, 0xFF):
+            damaged = data[:place] + bytes([bad]) + data[place + 1 :]
+            with contextlib.suppress(StateFormatError):
+                decode_elements(whole, damaged, reader, FORMS)
+        with pytest.raises(StateFormatError):
+            decode_elements(whole, data[:place], reader, FORMS)
+
+
+@pytest.mark.parametrize(
+    ("element", "message"),
+    [
+        (RecordBatch(0, []), "has no records"),
+        (RecordBatch(0, counts("a").records, [1, 2]), "more records than timestamps, or less"),
+        (RecordBatch(2, counts("a").records), "no schema is declared of the records for input 2 of 'join'"),
+        (RecordBatch(0, [{"word": "a", "count": 1}]), "is no row of the 2 columns declared"),
+        (RecordBatch(0, [("a", "not a number")]), "count"),
+        (END_OF_TIME, "neither end of time is in flight"),
+        (Watermark(MIN_TIMESTAMP), "neither end of time is in flight"),
+    ],
+)
+def test_what_breaks_an_invariant_is_not_written(element: Any, message: str) -> None:
+    with pytest.raises(StateFormatError, match=message):
+        encode_part(None, {WORDS: [element]}, reader, FORMS)
+
+
+def test_a_channel_without_elements_is_not_written() -> None:
+    with pytest.raises(StateFormatError, match="has no elements"):
+        encode_part(None, {WORDS: []}, reader, FORMS)
+
+
+def test_more_than_the_limit_is_neither_written_nor_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    meta, data = encode_part(None, in_flight(), reader, FORMS)
+    monkeypatch.setattr(channel_state_bytes, "MAX_CHANNEL_STATE_BYTES", len(data))
+    encode_part(None, in_flight(), reader, FORMS)
+    monkeypatch.setattr(channel_state_bytes, "MAX_CHANNEL_STATE_BYTES", len(data) - 1)
+    with pytest.raises(StateFormatError, match="let barriers wait"):
+        encode_part(None, in_flight(), reader, FORMS)
+    with pytest.raises(StateFormatError, match="bytes of elements"):
+        decode_meta(meta)
+
+
+def test_records_of_another_schema_are_not_read() -> None:
+    meta, data = encode_part(None, {WORDS: [counts("a")]}, reader, FORMS)
+    other = forms_of_operators({"join": [parsed_schema("word string, count int", "test")]})
+    with pytest.raises(StateFormatError, match="input 0 of 'join' were rows of another schema"):
+        decode_elements(decode_meta(meta), data, reader, other)
+    with pytest.raises(StateFormatError, match="input 0 of 'join' were rows of another schema"):
+        decode_elements(decode_meta(meta), data, reader, {})
+
+
+def test_a_later_version_is_refused_by_its_number() -> None:
+    meta, _ = encode_part(None, {}, reader, FORMS)
+    with pytest.raises(StateFormatError, match="version 2 was written by a later release"):
+        decode_meta(meta[:4] + b"\2" + meta[5:])

@@ -1,0 +1,294 @@
+"""A channel whose barriers overtake: what comes out in which order, and whose part what is overtaken is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+from attrs import define
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statebackend.checkpoint.barriers.checkpointing_mode import CheckpointingMode
+from statebackend.checkpoint.barriers.elements import AbortReason, CheckpointBarrier
+from statebackend.checkpoint.errors import IllegalTransitionError
+from statebackend.local.network.channel import (
+    Channel,
+    EndOfInput,
+    InFlight,
+    OvertakingBarrier,
+    RecordBatch,
+    SubtaskId,
+    SubtaskOutput,
+)
+from statebackend.local.network.channel_barriers import SubtaskCapture
+from statebackend.local.network.subtasks import OperatorSubtask
+from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
+from statebackend.streaming.time.watermark_generators import END_OF_TIME, Watermark
+
+
+def channel(capacity: int = 2) -> Channel:
+    return Channel(SubtaskId("s", 0), SubtaskId("r", 0), (0,), capacity)
+
+
+def record(number: int) -> RecordBatch:
+    return RecordBatch(0, [number])
+
+
+def unaligned(checkpoint_id: int) -> CheckpointBarrier:
+    return CheckpointBarrier(checkpoint_id=checkpoint_id, is_unaligned=True)
+
+
+def timed(checkpoint_id: int) -> CheckpointBarrier:
+    return CheckpointBarrier(checkpoint_id=checkpoint_id, alignment_timeout_ms=5)
+
+
+def test_what_lies_beyond_the_room_is_the_senders_part_and_the_rest_the_readers() -> None:
+    made = channel(capacity=2)
+    for number in range(4):
+        made.put(record(number))
+    assert made.put_barrier(unaligned(1), splits=True) == [record(2), record(3)]
+    made.put(record(4))
+    assert made.take() == OvertakingBarrier(unaligned(1), [record(0), record(1)])
+    assert [made.take() for _ in range(5)] == [record(number) for number in range(5)]
+
+
+def test_where_the_sender_keeps_nothing_all_is_the_readers_part() -> None:
+    made = channel(capacity=1)
+    made.put(record(0))
+    made.put(record(1))
+    assert made.put_barrier(unaligned(1), splits=False) == []
+    assert made.take() == OvertakingBarrier(unaligned(1), [record(0), record(1)])
+
+
+def test_neither_the_end_nor_another_barrier_is_in_flight() -> None:
+    made = channel(capacity=9)
+    for element in (Watermark(3), END_OF_TIME, EndOfInput.END, CheckpointBarrier(checkpoint_id=1)):
+        made.put(element)
+    made.put_barrier(unaligned(2), splits=True)
+    assert made.take() == OvertakingBarrier(unaligned(2), [Watermark(3)])
+
+
+def test_in_a_channel_that_may_not_be_overtaken_a_barrier_stays_in_its_place() -> None:
+    made = Channel(SubtaskId("s", 0), SubtaskId("r", 0), (0,), 2, may_be_overtaken=False)
+    made.put(record(0))
+    assert made.put_barrier(unaligned(1), splits=True) == ()
+    made.put_barrier(timed(2), splits=True)
+    assert not made.is_urgent
+    assert [made.take(), made.take(), made.take()] == [record(0), unaligned(1), timed(2)]
+
+
+def test_a_barrier_with_a_time_to_align_is_announced_and_can_overtake_later() -> None:
+    made = channel(capacity=1)
+    made.put(record(0))
+    made.put_barrier(timed(1), splits=True)
+    made.put(record(1))
+    assert made.is_urgent
+    assert made.take_announced() == timed(1)
+    assert not made.is_urgent
+    made.let_overtake(1)
+    assert made.take() == OvertakingBarrier(timed(1), [record(0)])
+    assert [made.take(), made.take()] == [record(0), record(1)]
+    made.let_overtake(1)
+
+
+def test_a_barrier_that_leaves_its_place_is_not_counted_by_a_newer_one() -> None:
+    made = channel(capacity=9)
+    made.put(record(0))
+    made.put_barrier(timed(1), splits=True)
+    made.put(record(1))
+    made.put_barrier(unaligned(2), splits=True)
+    made.let_overtake(1)
+    made.put(record(2))
+    assert made.take() == OvertakingBarrier(timed(1), [record(0)])
+    assert made.take() == OvertakingBarrier(unaligned(2), [record(0), record(1)])
+
+
+def test_who_has_taken_a_barrier_is_not_told_that_it_is_coming() -> None:
+    made = channel()
+    made.put_barrier(timed(1), splits=True)
+    assert made.take() == timed(1)
+    assert made.take_announced() is None
+
+
+def test_a_blocked_channel_tells_what_is_coming_but_delivers_nothing() -> None:
+    made = channel()
+    made.is_blocked = True
+    made.put_barrier(timed(1), splits=True)
+    made.put_barrier(unaligned(2), splits=True)
+    assert made.is_urgent
+    assert made.take_announced() == timed(1)
+    assert not made.is_urgent
+    assert not made.can_be_read
+
+
+def test_what_was_restored_is_in_front_and_counted_until_it_is_taken() -> None:
+    made = channel()
+    made.put_restored([record(0)])
+    made.put_restored([record(1)])
+    made.put(record(2))
+    with pytest.raises(IllegalTransitionError, match="has sent to"):
+        made.put_restored([record(3)])
+    assert (made.restored, made.take(), made.restored, made.take(), made.restored) == (2, record(0), 1, record(1), 0)
+
+
+class Changing:
+    """An operator that changes the records that it is given."""
+
+    watermark_ms = MIN_TIMESTAMP
+    holds_watermarks = False
+
+    def __init__(self) -> None:
+        self.captures: list[SubtaskCapture] = []
+
+    def process(self, batch: RecordBatch) -> None:
+        for record_ in batch.records:
+            record_.append("changed")
+
+    def snapshot(self, checkpoint_id: int) -> None:
+        pass
+
+    def complete_snapshot(self, capture: SubtaskCapture) -> None:
+        self.captures.append(capture)
+
+
+def test_what_a_function_does_to_its_records_does_not_reach_what_was_captured() -> None:
+    own, work, output = SubtaskId("o", 0), Changing(), SubtaskOutput()
+    channels = [Channel(SubtaskId("s", index), own, (0,), 9) for index in range(2)]
+    out = Channel(own, SubtaskId("r", 0), (0,), 1)
+    output.channels.append(out)
+    subtask = OperatorSubtask(own, channels, 1, cast(Any, work), output, CheckpointingMode.UNALIGNED)
+    sent = [["beyond 0"], ["beyond 1"]]
+    for one in sent:
+        out.put(RecordBatch(0, [one]))
+    channels[0].put(RecordBatch(0, [["overtaken"]]))
+    channels[1].put(RecordBatch(0, [["before"]]))
+    channels[0].put_barrier(unaligned(1), splits=False)
+    for channel_ in (channels[0], channels[0], channels[1]):
+        subtask.step(channel_)
+    sent[1].append("changed")
+    channels[1].put_barrier(unaligned(1), splits=False)
+    subtask.step(channels[1])
+    [capture] = work.captures
+    assert {sender.index: elements[0].records for sender, elements in capture.inputs.items()} == {  # type: ignore[union-attr]
+        0: [["overtaken"]],
+        1: [["before"]],
+    }
+    assert [one.records for one in capture.outputs[SubtaskId("r", 0)]] == [[["beyond 1"]]]  # type: ignore[union-attr]
+
+
+moves = st.lists(st.sampled_from(["put", "time", "unaligned", "timed", "overtake", "take"]), max_size=40)
+
+
+@given(moves, st.integers(1, 4), st.booleans())
+def test_parts_are_what_was_sent_before_a_barrier_and_not_taken_and_all_comes_out_in_order(
+    script: Sequence[str], capacity: int, splits: bool
+) -> None:
+    made = channel(capacity)
+    sent: list[InFlight] = []
+    before: dict[int, int] = {}
+    senders: dict[int, Sequence[InFlight]] = {}
+    taken: list[InFlight] = []
+    barriers: list[int] = []
+    for checkpoint_id, move in enumerate([*script, *["take"] * (2 * len(script))]):
+        if move in ("put", "time"):
+            sent.append(record(checkpoint_id) if move == "put" else Watermark(checkpoint_id))
+            made.put(sent[-1])
+        elif move in ("unaligned", "timed"):
+            barrier = unaligned(checkpoint_id) if move == "unaligned" else timed(checkpoint_id)
+            before[checkpoint_id] = len(sent)
+            senders[checkpoint_id] = made.put_barrier(barrier, splits=splits)
+        elif move == "overtake":
+            # Only the oldest that is on its way is ever let overtake: a newer one takes the place of others.
+            made.let_overtake(min((one for one in before if one not in barriers), default=-1))
+        elif made.can_be_read:
+            _take(made, taken, barriers, sent, before, senders)
+    assert taken == sent
+    assert sorted(barriers) == sorted(before)
+
+
+def _take(
+    made: Channel,
+    taken: list[InFlight],
+    barriers: list[int],
+    sent: Sequence[InFlight],
+    before: dict[int, int],
+    senders: dict[int, Sequence[InFlight]],
+) -> None:
+    element = made.take()
+    if isinstance(element, OvertakingBarrier):
+        checkpoint_id = element.barrier.checkpoint_id
+        parts = [*element.overtaken, *senders[checkpoint_id]]
+        assert parts == list(sent[len(taken) : before[checkpoint_id]])
+        barriers.append(checkpoint_id)
+    elif isinstance(element, CheckpointBarrier):
+        assert len(taken) == before[element.checkpoint_id]
+        barriers.append(element.checkpoint_id)
+    else:
+        assert isinstance(element, RecordBatch | Watermark)
+        taken.append(element)
+
+
+def test_a_barrier_that_overtakes_needs_no_room_behind_it_and_a_record_does() -> None:
+    own, output = SubtaskId("o", 0), SubtaskOutput()
+    into, out = channel(), Channel(own, SubtaskId("r", 0), (0,), 1)
+    output.channels.append(out)
+    subtask = OperatorSubtask(own, [into], 1, cast(Any, Changing()), output, CheckpointingMode.UNALIGNED)
+    out.put(record(0))
+    into.put(record(1))
+    assert subtask.readable() == []
+    into.put_barrier(unaligned(1), splits=False)
+    assert subtask.readable() == [into]
+
+
+@define
+class Flushing:
+    """Work that holds records back until it is snapshotted, as windows over batches and requests under way do."""
+
+    output: SubtaskOutput
+    holds_watermarks: bool = False
+    watermark_ms: int = MIN_TIMESTAMP
+
+    def begin_at(self, watermark_ms: int) -> None: ...
+
+    def process(self, batch: RecordBatch) -> None: ...
+
+    def advance_watermark(self, timestamp_ms: int) -> None: ...
+
+    def advance_processing_time(self) -> None: ...
+
+    def snapshot(self, checkpoint_id: int) -> None:
+        self.output.channels[0].put(record(checkpoint_id))
+
+    def complete_snapshot(self, capture: SubtaskCapture) -> None: ...
+
+    def abort_checkpoint(self, checkpoint_id: int, reason: AbortReason) -> None: ...
+
+
+@pytest.mark.parametrize("may_be_overtaken", [False, True])
+def test_what_is_emitted_when_the_operator_is_snapshotted_belongs_to_that_checkpoint(may_be_overtaken: bool) -> None:
+    behind = Channel(SubtaskId("r", 0), SubtaskId("t", 0), (0,), 2, may_be_overtaken=may_be_overtaken)
+    output = SubtaskOutput()
+    output.channels.append(behind)
+    made = channel()
+    subtask = OperatorSubtask(SubtaskId("r", 0), [made], 1, Flushing(output), output, CheckpointingMode.UNALIGNED)
+    made.put_barrier(unaligned(7), splits=True)
+    subtask.step(made)
+    # Behind the barrier it would be processed again after a restore, although the state no longer holds it.
+    expected = (
+        [OvertakingBarrier(unaligned(7), [record(7)]), record(7)] if may_be_overtaken else [record(7), unaligned(7)]
+    )
+    assert [behind.take(), behind.take()] == expected
+
+
+def test_a_barrier_overtakes_behind_a_subtask_that_had_to_align_for_it() -> None:
+    behind = Channel(SubtaskId("r", 0), SubtaskId("t", 0), (0,), 9)
+    output = SubtaskOutput()
+    output.channels.append(behind)
+    made = Channel(SubtaskId("s", 0), SubtaskId("r", 0), (0,), 2, may_be_overtaken=False)
+    subtask = OperatorSubtask(SubtaskId("r", 0), [made], 1, cast(Any, Changing()), output, CheckpointingMode.UNALIGNED)
+    behind.put(record(0))
+    made.put_barrier(unaligned(7), splits=True)
+    subtask.step(made)
+    assert behind.take() == OvertakingBarrier(unaligned(7), [record(0)])

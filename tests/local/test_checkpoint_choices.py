@@ -1,0 +1,81 @@
+"""What an environment in this process is asked for, as the settings of its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pytest
+
+from statebackend import JobDefinitionError, KeyedProcessFunction, ProcessContext, RuntimeContext, ValueStateDescriptor
+from statebackend.checkpoint.barriers.checkpointing_mode import CheckpointingMode
+from statebackend.local import LocalStreamEnvironment
+from statebackend.local.environment import CheckpointChoices, settings_of
+
+CHOICES = CheckpointChoices(
+    mode="exactly_once",
+    interval_ms=None,
+    timeout_ms=1,
+    is_unaligned=False,
+    aligned_timeout_ms=0,
+    max_concurrent=1,
+    min_pause_ms=0,
+    tolerable_failures=0,
+)
+
+
+@pytest.mark.parametrize(
+    ("is_unaligned", "aligned_timeout_ms", "mode"),
+    [
+        (False, 0, CheckpointingMode.ALIGNED),
+        (False, 5, CheckpointingMode.ALIGNED),
+        (True, 0, CheckpointingMode.UNALIGNED),
+        (True, 1, CheckpointingMode.unaligned_after(1)),
+    ],
+)
+def test_a_time_to_align_counts_for_barriers_that_may_overtake(
+    is_unaligned: bool, aligned_timeout_ms: int, mode: CheckpointingMode
+) -> None:
+    choices = attrs.evolve(CHOICES, is_unaligned=is_unaligned, aligned_timeout_ms=aligned_timeout_ms)
+    assert settings_of(choices).mode == mode
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"mode": "exactly-once"},
+        {"interval_ms": 0},
+        {"timeout_ms": 0},
+        {"max_concurrent": 0},
+        {"min_pause_ms": -1},
+        {"tolerable_failures": -1},
+    ],
+    ids=str,
+)
+def test_checkpoints_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(JobDefinitionError):
+        settings_of(attrs.evolve(CHOICES, **wrong))
+
+
+def test_the_least_that_can_be_is_taken() -> None:
+    settings = settings_of(attrs.evolve(CHOICES, interval_ms=1))
+    assert (settings.interval_ms, settings.timeout_ms, settings.has_threads) == (1, 1, True)
+
+
+class Count(KeyedProcessFunction[bool, Any, Any]):
+    def open(self, context: RuntimeContext) -> None:
+        self.count = context.get_state(ValueStateDescriptor("count", int, default=0))
+
+    def process_element(self, value: Any, context: ProcessContext[bool]) -> Iterator[Any]:
+        self.count.update(self.count.value() + 1)
+        yield context.current_key, self.count.value()
+
+
+def test_truth_values_are_keys_where_the_column_is_one_of_them() -> None:
+    rows: list[Any] = []
+    environment = LocalStreamEnvironment(parallelism=2)
+    elements = environment.from_elements([(True, 1), (False, 2), (True, 3)], "k boolean, n int")
+    elements.key_by("k").process(Count(), uid="count", schema="k boolean, n int").sink_to(rows)
+    environment.execute("job")
+    assert sorted(map(tuple, rows)) == [(False, 1), (True, 1), (True, 2)]

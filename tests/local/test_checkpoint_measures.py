@@ -1,0 +1,66 @@
+"""What subtasks have counted is counted once in the figures of a job, whatever becomes of its checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import evolve
+
+from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement
+from statebackend.checkpoint.state_handles import SubtaskState
+from statebackend.local.run_snapshots import CheckpointMeasures
+from statebackend.state.metrics import KeyedStateMetrics, StateMetrics
+from statebackend.streaming.observing.job_events import JobListeners
+from statebackend.streaming.observing.job_metrics import ObservedRun
+from statebackend.streaming.observing.job_recorder import JobRecorder, LiveFigures
+from statebackend.streaming.runtime.metrics import LATE_RECORDS_DROPPED, RECORDS_IN
+
+RUN = ObservedRun(
+    job_name="job", job_id="job", run_id="run", engine="in process", parallelism=2, max_parallelism=8, started_ms=0
+)
+COUNT = StateMetrics(reads=3, writes=2, entries=5)
+
+
+def acknowledged(checkpoint_id: int, index: int, metrics: dict[str, Any]) -> Acknowledgement:
+    return Acknowledgement(
+        job_id="job",
+        run_id="run",
+        checkpoint_id=checkpoint_id,
+        operator_uid="count",
+        subtask_index=index,
+        attempt_id="0",
+        digest="0" * 32,
+        state=SubtaskState(),
+        metrics=metrics,
+    )
+
+
+def test_what_was_told_with_a_checkpoint_that_failed_belongs_to_the_epoch_of_the_next_one() -> None:
+    recorder = JobRecorder(RUN, LiveFigures, JobListeners(), keeps_subtasks_open=True)
+    measures = CheckpointMeasures(recorder)
+    for checkpoint_id in range(3):
+        measures.begun(checkpoint_id, [checkpoint_id])
+        told = [
+            acknowledged(
+                checkpoint_id,
+                index,
+                {
+                    RECORDS_IN: 10,
+                    LATE_RECORDS_DROPPED: 1 + index,
+                    **KeyedStateMetrics({"n": evolve(COUNT, entries=5 + checkpoint_id)}).to_report(),
+                },
+            )
+            for index in (0, 1)
+        ]
+        for one in told:
+            measures.acknowledged(one)
+        if checkpoint_id != 1:
+            measures.completed(checkpoint_id, told)
+    figures = recorder.figures()
+    assert [epoch.records_in for epoch in figures.epochs] == [20, 40]
+    assert [epoch.late_records_dropped for epoch in figures.epochs] == [3, 6]
+    assert figures.totals.late_records_dropped == measures.late_records["count"] == 9
+    states = [epoch.state_metrics["count"].states["n"] for epoch in figures.epochs]
+    assert [(one.reads, one.writes, one.entries) for one in states] == [(6, 4, 10), (12, 8, 14)]
+    total = figures.totals.state_metrics["count"].states["n"]
+    assert (total.reads, total.writes, total.entries) == (18, 12, 14)

@@ -1,0 +1,121 @@
+"""A job in one process goes back with its output: sinks take back what they have shown, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from test_run_steps import RECORD, Count
+from test_staged_sinks import Files
+
+from statebackend import JobRestoreError
+from statebackend.checkpoint.errors import StorageError
+from statebackend.checkpoint.store import completed_checkpoint_store as default_checkpoint_store
+from statebackend.checkpoint.store.job_files import FALL_BACK_FILE_NAME
+from statebackend.local import LocalStreamEnvironment
+from statebackend.streaming.sink import SinkError
+
+
+class Hiding(Files):
+    """Hides the files of later epochs; may fail before it has hidden any, or behind that."""
+
+    def __init__(self, directory: Path, fails: Exception | None = None, hides_first: bool = True) -> None:
+        super().__init__(directory)
+        self._place, self._fails, self._hides_first = directory, fails, hides_first
+        self.job_ids: list[str] = []
+
+    def take_back(self, last_epoch_id: int, job_id: str) -> Sequence[str]:
+        self.job_ids.append(job_id)
+        if self._fails is not None and not self._hides_first:
+            raise self._fails
+        later = [path for path in self._place.glob("[0-9]*") if int(path.name) > last_epoch_id]
+        hidden = [path.rename(self._place / f"hidden {path.name}") for path in later]
+        if self._fails is not None:
+            raise self._fails
+        return [str(path) for path in hidden]
+
+
+def run(directory: Path, sinks: Sequence[Any], **options: Any) -> Any:
+    environment = LocalStreamEnvironment(job_dir=directory / "job", parallelism=2)
+    counted = environment.from_elements([("a", 0)], RECORD).key_by("k").process(Count(), uid="count", schema=RECORD)
+    for number, sink in enumerate(sinks):
+        counted.sink_to(sink, uid=f"sink {number}")
+    return environment.execute("job", **options)
+
+
+def begun(directory: Path) -> bool:
+    return (directory / "job" / FALL_BACK_FILE_NAME).exists()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    for _ in range(3):
+        run(tmp_path, [Hiding(tmp_path / "out")])
+    assert Files(tmp_path / "out").committed() == [("a", 1), ("a", 2), ("a", 3)]
+    return tmp_path
+
+
+def test_what_was_shown_of_later_epochs_is_taken_back(directory: Path) -> None:
+    sink = Hiding(directory / "out")
+    run(directory, [sink], fall_back_to=0)
+    assert sink.committed() == [("a", 1), ("a", 2)]
+    assert len(sink.job_ids) == 1
+    assert not begun(directory)
+    run(directory, [sink])
+    assert sink.committed() == [("a", 1), ("a", 2), ("a", 3)]
+
+
+@pytest.mark.parametrize("dying", ["sink", "store"])
+@pytest.mark.parametrize("again", [0, "previous"])
+def test_who_dies_while_going_back_goes_on_nowhere_else(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, dying: str, again: int | str
+) -> None:
+    sink = Hiding(directory / "out", StorageError("dead") if dying == "sink" else None)
+    with monkeypatch.context() as patched:
+        if dying == "store":
+            recover = mock.Mock(side_effect=StorageError("dead"))
+            patched.setattr(default_checkpoint_store.DefaultCompletedCheckpointStore, "recover", recover)
+        with pytest.raises(StorageError, match="dead"):
+            run(directory, [sink], fall_back_to=0)
+    for options in ({}, {"fall_back_to": 1}):
+        with pytest.raises(JobRestoreError, match=r"checkpoint 0 was begun .* start the job again with fall_back_to=0"):
+            run(directory, [Hiding(directory / "out")], **options)
+    sink = Hiding(directory / "out")
+    run(directory, [sink], fall_back_to=again)
+    assert sink.committed() == [("a", 1), ("a", 2)]
+    assert not begun(directory)
+
+
+def test_a_sink_that_cannot_take_back_anything_leaves_the_job_as_it_was(directory: Path) -> None:
+    sink = Hiding(directory / "out", SinkError("an epoch is another job's"), hides_first=False)
+    with pytest.raises(SinkError, match="another job's"):
+        run(directory, [sink], fall_back_to=0)
+    assert not begun(directory)
+    run(directory, [sink])
+    assert sink.committed() == [("a", 1), ("a", 2), ("a", 3), ("a", 4)]
+
+
+def test_a_sink_that_cannot_behind_one_that_could_does_not_undo_that(tmp_path: Path) -> None:
+    places = [tmp_path / "one", tmp_path / "other"]
+    for _ in range(2):
+        run(tmp_path, [Hiding(place) for place in places])
+    failing = Hiding(places[1], SinkError("an epoch is another job's"), hides_first=False)
+    with pytest.raises(SinkError):
+        run(tmp_path, [Hiding(places[0]), failing], fall_back_to=0)
+    with pytest.raises(JobRestoreError, match="start the job again with fall_back_to=0"):
+        run(tmp_path, [Hiding(place) for place in places])
+    run(tmp_path, [Hiding(place) for place in places], fall_back_to=0)
+    assert [Files(place).committed() for place in places] == [[("a", 1), ("a", 2)]] * 2
+
+
+def test_a_sink_that_cannot_any_more_does_not_undo_that_going_back_was_begun(directory: Path) -> None:
+    with pytest.raises(StorageError, match="dead"):
+        run(directory, [Hiding(directory / "out", StorageError("dead"))], fall_back_to=0)
+    with pytest.raises(SinkError):
+        run(directory, [Hiding(directory / "out", SinkError("not now"), hides_first=False)], fall_back_to=0)
+    assert begun(directory)
+    with pytest.raises(JobRestoreError, match="start the job again with fall_back_to=0"):
+        run(directory, [Hiding(directory / "out")])

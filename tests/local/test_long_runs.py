@@ -1,0 +1,225 @@
+"""What a run holds does not grow with the number of its checkpoints, whether they complete or fail."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from counted_keys import Count
+from held_items import grown, held_items
+
+from statebackend import StateMetricsConfig
+from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement, TaskId
+from statebackend.checkpoint.coordinator.checkpoint_coordinator import CheckpointCoordinator
+from statebackend.checkpoint.coordinator.job_checkpoints import JobCheckpoints
+from statebackend.checkpoint.coordinator.pending_checkpoint import CheckpointTask, TaskStatus
+from statebackend.checkpoint.coordinator.requests import CheckpointFailureReason, CheckpointRequestKind, FailurePolicy
+from statebackend.checkpoint.errors import StorageError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.store.completed_checkpoint_store import DirectoryCheckpointStore
+from statebackend.checkpoint.store.job_directory import JobDirectory
+from statebackend.local import LocalStreamEnvironment
+from statebackend.local.local_run import LocalRun
+from statebackend.local.network.network import DownstreamFirst
+from statebackend.local.network.subtasks import Errand
+from statebackend.local.run_checkpoints import RunCheckpoints
+from statebackend.local.run_snapshots import CheckpointSettings, InlineWriter, Work
+from statebackend.local.source import LocalSource
+
+INTERVAL_MS = 100
+TIMEOUT_MS = 50
+
+
+class Circumstances:
+    """Of each three checkpoints one completes, of one an acknowledgement is lost, and one cannot be written."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.now_ms = 0
+
+    def clock(self) -> int:
+        return self.now_ms
+
+    def post(self, errand: Errand) -> Iterable[Errand]:
+        is_lost = errand.name == "acknowledge" and self.number % 3 == 1 and str(errand.task) == "count[0]"
+        return () if is_lost else (errand,)
+
+    def next(self) -> None:
+        self.number += 1
+
+
+class FailingAtTimes(CheckpointFileSystem):
+    """Writes nothing while the circumstances are such."""
+
+    def __init__(self, root: Path, circumstances: Circumstances) -> None:
+        healthy = CheckpointFileSystem.from_uri(root)
+        super().__init__(healthy.uri, healthy._storage)
+        self.circumstances = circumstances
+
+    def upload(self, *arguments: Any, **named: Any) -> Any:
+        self._check()
+        return super().upload(*arguments, **named)
+
+    def write_file(self, *arguments: Any, **named: Any) -> Any:
+        self._check()
+        return super().write_file(*arguments, **named)
+
+    def _check(self) -> None:
+        if self.circumstances.number % 3 == 2:
+            raise StorageError("the disk is full")
+
+
+def one_checkpoint(run: LocalRun, circumstances: Circumstances) -> None:
+    """Records, a checkpoint by the clock, and all that follows from it."""
+    [source] = run.job_network.sources.values()
+    for key in "abcd":
+        source.feed(partial(LocalSource.read, records=[{"k": key, "n": 1}]))
+    for _ in range(2):
+        while run.step() is not None:
+            pass
+        circumstances.now_ms += TIMEOUT_MS
+    circumstances.next()
+
+
+def test_a_run_holds_no_more_after_hundreds_of_checkpoints_than_after_a_few(tmp_path: Path) -> None:
+    circumstances = Circumstances()
+    results: list[Any] = []
+    environment = LocalStreamEnvironment(backend="heap", max_parallelism=8, clock=lambda: 0)
+    schema = "k string, n bigint"
+    counted = environment.from_elements([], schema, uid="in").key_by("k").process(Count(), uid="count", schema=schema)
+    counted.sink_to(lambda record: results.append(record) if len(results) < 5 else None)
+    settings = CheckpointSettings(
+        timeout_ms=TIMEOUT_MS, tolerable_failures=3, now_ms=circumstances.clock, post=circumstances.post
+    )
+    directory = JobDirectory.open(str(tmp_path / "job"), "job", 8)
+    directory.file_system = FailingAtTimes(tmp_path / "job", circumstances)
+    store = DirectoryCheckpointStore(directory.file_system)
+    store.recover()
+    opening = environment.run_in(directory, store, checkpoints=settings, scheduler=DownstreamFirst())
+    with directory, opening as run:
+        run.checkpoints.start(INTERVAL_MS)
+        for _ in range(90):
+            one_checkpoint(run, circumstances)
+        before = held_items(run)
+        for _ in range(210):
+            one_checkpoint(run, circumstances)
+        after = held_items(run)
+        assert circumstances.number == 300
+        assert run.checkpoints.coordinator.counts.failed == 200
+        # A state is in some dozens of files, each of three checkpoints.
+        assert grown(before, after, by=60) == {}
+
+
+def test_answers_are_kept_for_those_who_asked(tmp_path: Path) -> None:
+    circumstances = Circumstances()
+    environment = LocalStreamEnvironment(clock=lambda: 0)
+    elements = environment.from_elements([], "k string, n bigint")
+    elements.key_by("k").process(Count(), uid="count", schema="k string, n bigint").sink_to([])
+    with environment.opened_run(checkpoints=CheckpointSettings(now_ms=circumstances.clock)) as run:
+        run.checkpoints.start(INTERVAL_MS)
+        asked = run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+        one_checkpoint(run, circumstances)
+        one_checkpoint(run, circumstances)
+        answer = run.checkpoints.take_answer(asked)
+        assert answer is not None
+        assert answer.failure is None
+        assert run.checkpoints.take_answer(asked) is None
+
+
+class Doing:
+    """A run of one task without state, whose checkpoints complete at once."""
+
+    def __init__(self) -> None:
+        self.last_id = -1
+        self.errands: deque[Errand] = deque()
+
+    def checkpoint_tasks(self) -> list[CheckpointTask]:
+        return [CheckpointTask(TaskId("source", 0), TaskStatus.RUNNING)]
+
+    def next_checkpoint_id(self) -> int:
+        self.last_id += 1
+        return self.last_id
+
+    def trigger(self, task: TaskId, checkpoint_id: int, kind: CheckpointRequestKind) -> None:
+        # What declines, declines twice: of the second nobody wants to hear.
+        reason = CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED
+        for _ in range(2):
+            self.checkpoints.decline(checkpoint_id, task, reason, "full", StorageError("full"))
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: None
+
+
+def test_a_thousand_checkpoints_by_the_clock_that_fail_leave_nothing_behind() -> None:
+    run, clock = Doing(), Circumstances()
+    coordinator = JobCheckpoints(
+        CheckpointCoordinator("job", "run", None, max_concurrent_checkpoints=None), failures=FailurePolicy(2000)
+    )
+    run.checkpoints = checkpoints = RunCheckpoints(
+        coordinator, run, identity=("job", "run"), now_ms=clock.clock, send=run.errands.append
+    )
+    checkpoints.start(1)
+    sizes = []
+    for clock.now_ms in range(1, 1002):
+        checkpoints.fire_due()
+        while run.errands:
+            run.errands.popleft().make()
+        if clock.now_ms % 1000 == 1:
+            sizes.append(held_items(checkpoints))
+    assert coordinator.counts.failed == 1001
+    # How many failed in a row is what decides whether the job does; a checkpoint that completes clears them.
+    assert set(grown(*sizes, by=100)) == {"FailurePolicy._counted_ids"}
+    asked = checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+    while run.errands:
+        run.errands.popleft().make()
+    answer = checkpoints.take_answer(asked)
+    assert answer is not None
+    assert isinstance(answer.error, StorageError)
+
+
+class Writing:
+    """A snapshot that notes what becomes of it."""
+
+    def __init__(self, checkpoint_id: int) -> None:
+        self.checkpoint_id = checkpoint_id
+        self.task = TaskId("count", 0)
+        self.told: list[str] = []
+
+    def write(self) -> None:
+        self.told.append("written")
+
+    def cancel(self) -> None:
+        self.told.append("cancelled")
+
+    def acknowledgement(self, of_nothing: Any) -> Acknowledgement:
+        raise NotImplementedError
+
+
+def test_what_is_written_on_the_thread_of_the_run_is_given_up_once_and_forgotten() -> None:
+    errands: list[Errand] = []
+    finished: list[Work] = []
+    writer = InlineWriter(errands.append, lambda work, error: finished.append(work))
+    kept: list[Writing] = []
+    for checkpoint_id in range(1000):
+        works = [Writing(checkpoint_id), Writing(checkpoint_id)]
+        for work in works:
+            writer.submit(work)
+        errands.pop(0).make()
+        writer.cancel(checkpoint_id)
+        errands.pop(0).make()
+        assert [work.told for work in works] == [["written"], ["cancelled"]]
+        kept.append(works[0])
+    assert finished == kept
+    assert held_items(writer)["InlineWriter._under_way"] == 0
+
+
+def test_a_job_tells_metrics_of_each_epoch_and_the_sum_over_all() -> None:
+    environment = LocalStreamEnvironment(epoch_size=1, metrics=StateMetricsConfig())
+    elements = environment.from_elements([{"k": "a", "n": number} for number in range(8)], "k string, n bigint")
+    elements.key_by("k").process(Count(), uid="count", schema="k string, n bigint").sink_to([])
+    job = environment.execute()
+    assert [one["count"].states["count"].writes for one in job.state_metrics_by_epoch] == [1] * 8
+    assert job.metrics()["count"].states["count"].writes == 8

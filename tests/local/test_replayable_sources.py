@@ -1,0 +1,355 @@
+"""Sources that can be read again: how far their splits are read stands in the checkpoint, at any parallelism."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_continuous_run import WHILE_WAITING
+from test_continuous_run import Count as PoisonedCount
+from test_run_steps import RECORD
+from test_staged_sinks import Files
+
+from statebackend import JobDefinitionError, JobRestoreError, StreamJobError, UserFunctionError, WatermarkStrategy
+from statebackend.local import LocalStreamEnvironment, source_reading
+from statebackend.local import source_reading as continuous_run
+from statebackend.streaming.stream_graph import SplitRead
+
+
+class Lists:
+    """A source of lists, one a split; positions are places in them."""
+
+    def __init__(self, lists: Mapping[str, Sequence[Any]], begin: int = 0) -> None:
+        self.lists = dict(lists)
+        self.read_at: list[tuple[str, int]] = []
+        self._begin = begin
+
+    def splits(self) -> Mapping[str, int]:
+        return dict.fromkeys(self.lists, self._begin)
+
+    def read(self, split: str, position: int, max_records: int) -> SplitRead:
+        self.read_at.append((split, position))
+        records = self.lists[split][position : position + max_records]
+        following = position + len(records)
+        return SplitRead(records, following, following >= len(self.lists[split]))
+
+
+def splits_of(count: int, number: int = 3) -> dict[str, list[Any]]:
+    return {f"split-{split}": [{"k": f"k{place % 5}", "n": place} for place in range(count)] for split in range(number)}
+
+
+def run(source: Any, sink: Any, job_dir: Path, **options: Any) -> Any:
+    execute = {name: options.pop(name) for name in ("from_savepoint", "allow_non_restored_state") if name in options}
+    environment = LocalStreamEnvironment(job_dir=job_dir, **options)
+    stream = environment.from_source(source, RECORD, uid=options.get("uid", "lists")).key_by("k")
+    stream.process(PoisonedCount(), uid="count", schema=RECORD).sink_to(sink, uid="out")
+    return environment.execute("job", **execute)
+
+
+HOW: dict[str, dict[str, Any]] = {
+    "by the clock": {"checkpoint_interval_ms": 1},
+    "unaligned": {"checkpoint_interval_ms": 1, "unaligned_checkpoints": True},
+    "by records": {"epoch_size": 500},
+    "all at once": {},
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_a_job_that_fails_reads_on_behind_what_counts_and_puts_out_each_record_once(
+    tmp_path: Path, how: str, backend: str
+) -> None:
+    lists = splits_of(6000)
+    lists["split-1"][4000]["n"] = -1
+    sink = Files(tmp_path / "out")
+    with pytest.raises(UserFunctionError, match="poison"):
+        run(Lists(lists), sink, tmp_path / "job", parallelism=2, backend=backend, **HOW[how])
+    told = len(sink.committed())
+    assert told < 18_000
+    lists["split-1"][4000]["n"] = 0
+    again, sink = Lists(lists), Files(tmp_path / "out")
+    run(again, sink, tmp_path / "job", parallelism=3, backend=backend, **HOW[how])
+    assert Counter(key for key, _ in sink.committed()) == dict.fromkeys([f"k{n}" for n in range(5)], 3600)
+    # Each count was put out once: state and positions belong together.
+    assert len(set(sink.committed())) == 18_000
+    # What had been put out is not read again, and nothing else is left out; records in flight are in the state.
+    read_before = sum(dict(reversed(again.read_at)).values())
+    assert read_before >= told if how == "unaligned" else read_before == told
+
+
+class GrowingUntil(Lists):
+    """A source whose one split grows until something is so; then there is one record more, which is poisonous."""
+
+    def __init__(self, split: str, is_so: Callable[[], bool]) -> None:
+        super().__init__({split: [{"k": "k", "n": 1}] * 25_000})
+        self._is_so = is_so
+
+    def read(self, split: str, position: int, max_records: int) -> SplitRead:
+        if position + max_records >= len(self.lists[split]):
+            more = [{"k": "k", "n": -1}] if self._is_so() else [{"k": "k", "n": 1}] * WHILE_WAITING
+            self.lists[split] = [*self.lists[split], *more]
+        got = super().read(split, position, max_records)
+        return SplitRead(got.records, got.position)
+
+
+@pytest.mark.parametrize("how", ["by the clock", "unaligned"])
+def test_checkpoints_go_on_behind_the_end_of_one_of_two_sources_and_know_that_it_was_read(
+    tmp_path: Path, how: str
+) -> None:
+    sink = Files(tmp_path / "out")
+    short = {"short": [{"k": "k", "n": 1}] * 100}
+    growing = GrowingUntil("long", lambda: len(sink.committed()) > 1000)
+
+    def execute(read: Sequence[Lists]) -> None:
+        environment = LocalStreamEnvironment(job_dir=tmp_path / "job", parallelism=2, **HOW[how])
+        first, second = (environment.from_source(one, RECORD, uid=next(iter(one.lists))) for one in read)
+        counted = first.union(second).key_by("k").process(PoisonedCount(), uid="count", schema=RECORD)
+        counted.sink_to(sink, uid="out")
+        environment.execute("job")
+
+    with pytest.raises(UserFunctionError, match="poison"):
+        execute([Lists(short), growing])
+    assert len(sink.committed()) > 1000, "checkpoints behind the end of the short one"
+    again, mended = Lists(short), Lists({"long": [{"k": "k", "n": 1}] * len(growing.lists["long"])})
+    execute([again, mended])
+    assert [position for _, position in again.read_at] == [100]
+    counts = sorted(count for _, count in sink.committed())
+    assert counts == list(range(1, len(short["short"]) + len(mended.lists["long"]) + 1))
+
+
+def test_a_savepoint_has_the_positions_and_a_new_split_is_read_from_its_begin(tmp_path: Path) -> None:
+    first: list[Any] = []
+    job = run(Lists(splits_of(50, 2)), first, tmp_path / "job")
+    savepoint = job.savepoint(tmp_path / "savepoint").path
+    more: list[Any] = []
+    lists = splits_of(50, 3)
+    lists["split-0"].append({"k": "k0", "n": 50})
+    source = Lists(lists)
+    run(source, more, tmp_path / "other", from_savepoint=savepoint, parallelism=2)
+    assert len(more) == 51
+    assert dict(reversed(source.read_at)) == {"split-0": 50, "split-1": 50, "split-2": 0}
+
+
+def test_what_a_split_has_passed_over_without_a_record_is_passed_over_once(tmp_path: Path) -> None:
+    class Sparse(Lists):
+        def read(self, split: str, position: int, max_records: int) -> SplitRead:
+            got = super().read(split, position, 10)
+            return SplitRead([record for record in got.records if record["n"] < 10], got.position, got.is_at_end)
+
+    for read_at in ([("split-0", place) for place in (0, 10, 20)], [("split-0", 30)]):
+        source, results = Sparse(splits_of(30, 1)), list[Any]()
+        run(source, results, tmp_path / "job")
+        assert (source.read_at, len(results)) == (read_at, 10 if len(read_at) > 1 else 0)
+
+
+def test_nothing_is_read_again_by_a_job_that_was_at_its_end(tmp_path: Path) -> None:
+    results: list[Any] = []
+    run(Lists(splits_of(20)), results, tmp_path / "job")
+    run(Lists(splits_of(20)), results, tmp_path / "job", checkpoint_interval_ms=1)
+    assert len(results) == 60
+
+
+@pytest.mark.parametrize("how", ["by the clock", "by records"])
+def test_a_job_over_a_source_without_an_end_stops_when_it_is_asked_and_goes_on_from_its_savepoint(
+    tmp_path: Path, how: str
+) -> None:
+    class Endless(Lists):
+        def read(self, split: str, position: int, max_records: int) -> SplitRead:
+            following = position + max_records
+            return SplitRead([{"k": "k", "n": place} for place in range(position, following)], following)
+
+    def execute(job_dir: Path, **options: Any) -> tuple[Any, list[Any]]:
+        results: list[Any] = []
+        environment = LocalStreamEnvironment(job_dir=job_dir, **HOW[how])
+
+        def take(row: Any) -> None:
+            results.append(row)
+            if len(results) == 3000:
+                environment.request_stop()
+
+        stream = environment.from_source(Endless({"all": ()}), RECORD, uid="lists").key_by("k")
+        stream.process(PoisonedCount(), uid="count", schema=RECORD).sink_to(take, uid="out")
+        return environment.execute("job", **options), results
+
+    job, first = execute(tmp_path / "job")
+    assert [row[1] for row in first] == list(range(1, len(first) + 1))
+    savepoint = job.savepoint(tmp_path / "savepoint").path
+    _, second = execute(tmp_path / "other", from_savepoint=savepoint)
+    assert [row[1] for row in second] == list(range(len(first) + 1, len(first) + len(second) + 1))
+
+
+def test_a_split_that_is_gone_is_refused(tmp_path: Path) -> None:
+    run(Lists(splits_of(20, 2)), [], tmp_path / "job")
+    with pytest.raises(JobRestoreError, match="has no split 'split-1' any more, which was read up to position 20"):
+        run(Lists(splits_of(20, 1)), [], tmp_path / "job")
+
+
+def test_a_source_that_is_gone_is_refused_unless_its_positions_may_be(tmp_path: Path) -> None:
+    run(Lists(splits_of(20, 1)), [], tmp_path / "job")
+
+    def without(**options: Any) -> list[Any]:
+        results: list[Any] = []
+        environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
+        stream = environment.from_elements([("k0", 1)], RECORD).key_by("k")
+        stream.process(PoisonedCount(), uid="count", schema=RECORD).sink_to(results)
+        environment.execute("job", **options)
+        return results
+
+    with pytest.raises(JobRestoreError, match="operators that the job has not: 'lists'"):
+        without()
+    assert without(allow_non_restored_state=True) == [("k0", 5)]
+
+
+def test_a_source_that_goes_back_or_gives_too_much_is_an_error_that_names_it(tmp_path: Path) -> None:
+    class Back(Lists):
+        def read(self, split: str, position: int, max_records: int) -> SplitRead:
+            return SplitRead([], -1)
+
+    with pytest.raises(StreamJobError, match=r"source 'lists', split 'split-0': .* position never goes back"):
+        run(Back(splits_of(1, 1)), [], tmp_path / "job")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (None, "gave None, which is no SplitRead"),
+        (([], 1, True), r"gave \(\[\], 1, True\), which is no SplitRead"),
+        (SplitRead(None, 1), "which is no SplitRead of records"),  # type: ignore[arg-type]
+        (SplitRead([], None), "gave the position None; a position is a whole number of 64 bits"),  # type: ignore[arg-type]
+        (SplitRead([], True), "gave the position True"),
+        (SplitRead([], 1 << 63), "gave the position 9223372036854775808"),
+        (SplitRead([{"k": "k", "n": 1}], 0), "gave 1 and the same position, from which they would be read once more"),
+    ],
+)
+def test_what_is_no_reading_of_a_split_is_an_error_that_names_the_source(tmp_path: Path, given: Any, told: str) -> None:
+    class Odd(Lists):
+        def read(self, split: str, position: int, max_records: int) -> SplitRead:
+            return given  # type: ignore[no-any-return]
+
+    with pytest.raises(StreamJobError, match=rf"source 'lists', split 'split-0': reading \d+ records .* {told}"):
+        run(Odd(splits_of(1, 1)), [], tmp_path / "job")
+
+
+@pytest.mark.parametrize("given", [["a"], {1: 0}, {"a": "0"}, {"a": 1 << 63}, None])
+def test_what_does_not_say_where_splits_begin_is_refused_with_the_name_of_the_source(
+    tmp_path: Path, given: Any
+) -> None:
+    class Odd(Lists):
+        def splits(self) -> Any:
+            return given
+
+    with pytest.raises(JobDefinitionError, match=r"source 'lists': splits\(\) gave .* by the name of the split"):
+        run(Odd({}), [], tmp_path / "job")
+
+
+def test_what_is_no_source_and_a_uid_that_is_taken_are_refused(tmp_path: Path) -> None:
+    environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
+    with pytest.raises(JobDefinitionError, match="no ReplayableSource"):
+        environment.from_source([1], uid="lists")  # type: ignore[arg-type]
+    stream = environment.from_source(Lists({}), RECORD, uid="count").key_by("k")
+    stream.process(PoisonedCount(), uid="count", schema=RECORD).sink_to([])
+    with pytest.raises(JobDefinitionError, match="have the uid 'count'"):
+        environment.execute("job")
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_source_that_has_nothing_yet_is_asked_again(tmp_path: Path) -> None:
+    class Slow(Lists):
+        asked = 0
+
+        def read(self, split: str, position: int, max_records: int) -> SplitRead:
+            self.asked += 1
+            if self.asked % 3:
+                return SplitRead([], position)
+            return super().read(split, position, max_records)
+
+    for place, how in enumerate(HOW.values()):
+        results: list[Any] = []
+        run(Slow(splits_of(1000, 2)), results, tmp_path / str(place), **how)
+        assert len(results) == 2000
+
+
+def test_a_directory_of_a_job_that_never_came_to_a_checkpoint_remembers_the_savepoint_given_later(
+    tmp_path: Path,
+) -> None:
+    first: list[Any] = []
+    job = run(Lists(splits_of(5, 1)), first, tmp_path / "first")
+    job.savepoint(tmp_path / "savepoint")
+    poisoned = {"split-0": [*splits_of(5, 1)["split-0"], {"k": "k0", "n": -1}]}
+    for options in ({}, {"from_savepoint": tmp_path / "savepoint"}):
+        lists = poisoned if options else {"split-0": poisoned["split-0"][-1:]}
+        with pytest.raises(UserFunctionError, match="poison"):
+            run(Lists(lists), [], tmp_path / "job", **options)
+    again: list[Any] = []
+    run(Lists({"split-0": [*poisoned["split-0"][:-1], {"k": "k0", "n": 5}]}), again, tmp_path / "job")
+    assert again == [("k0", 2)]
+
+
+@pytest.mark.parametrize(
+    ("how", "ahead"),
+    [({}, 2200), ({"epoch_size": 1}, 4), ({"epoch_size": 3}, 4), ({"checkpoint_interval_ms": 1}, 2200)],
+    ids=str,
+)
+def test_a_source_at_its_end_holds_none_of_its_alignment_group(how: dict[str, Any], ahead: int) -> None:
+    looks = itertools.count()
+
+    def clock() -> int:
+        assert next(looks) < 100_000, "the run waits for ever"
+        return 0
+
+    environment = LocalStreamEnvironment(clock=clock, **how)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("n")
+    read = {"behind": range(11), "ahead": range(0, 100 * ahead, 100)}
+    first, second = (
+        environment.from_source(Lists({uid: [{"k": "k", "n": n} for n in times]}), RECORD, uid=uid)
+        # The one is at its end when the other is further ahead than it may be.
+        .assign_timestamps_and_watermarks(strategy.with_watermark_alignment("all", 5))
+        for uid, times in read.items()
+    )
+    counts: list[Any] = []
+    counted = first.union(second).key_by("k").process(PoisonedCount(), uid="count", schema=RECORD)
+    counted.sink_to(counts)
+    environment.execute("job")
+    assert len(counts) == 11 + ahead
+
+
+class Waiting(Lists):
+    """A source that has nothing more for now, and calls a function each time that it is asked then."""
+
+    def __init__(self, at_each: Callable[[int], object]) -> None:
+        super().__init__({"only": [{"k": "k", "n": 1}]})
+        self._asked = itertools.count(1)
+        self._at_each = at_each
+
+    def read(self, split: str, position: int, max_records: int) -> SplitRead:
+        got = super().read(split, position, max_records)
+        if not got.records:
+            asked = next(self._asked)
+            assert asked < 10_000, "the run goes on for ever"
+            self._at_each(asked)
+        return SplitRead(got.records, got.position)
+
+
+@pytest.mark.parametrize("how", [{}, {"epoch_size": 3}, {"checkpoint_interval_ms": 60_000}], ids=str)
+def test_a_job_over_a_source_without_an_end_stops_when_it_is_asked_to_and_makes_no_checkpoints_of_nothing(
+    monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
+) -> None:
+    slept: list[float] = []
+    clock = SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept))
+    monkeypatch.setattr(source_reading, "time", clock)
+    monkeypatch.setattr(continuous_run, "time", clock)
+    environment = LocalStreamEnvironment(**how)
+    source = Waiting(lambda asked: asked == 1000 and environment.request_stop())
+    stream = environment.from_source(source, RECORD, uid="lists").key_by("k")
+    counts: list[Any] = []
+    stream.process(PoisonedCount(), uid="count", schema=RECORD).sink_to(counts)
+    job = environment.execute("job")
+    assert len(counts) == 1
+    assert len(slept) > 900, "the cores are left to others"
+    # In these five seconds: one for the record, then one each time that the clock is looked at.
+    assert job.epochs <= 30

@@ -1,0 +1,582 @@
+"""A run in this process that is driven step by step: by a seed, over a file system of one's own, abandoned anywhere."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import frozen
+from counted_keys import Count
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statebackend import BroadcastStateDescriptor, KeyedBroadcastProcessFunction
+from statebackend.checkpoint.barriers.checkpointing_mode import CheckpointingMode
+from statebackend.checkpoint.coordinator.requests import (
+    CheckpointFailureReason,
+    CheckpointLimits,
+    CheckpointRequestKind,
+)
+from statebackend.checkpoint.errors import StorageError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.store.completed_checkpoint_store import DirectoryCheckpointStore
+from statebackend.checkpoint.store.job_directory import JobDirectory
+from statebackend.local import LocalStreamEnvironment
+from statebackend.local.local_run import LocalRun
+from statebackend.local.network.network import DownstreamFirst, Shuffled
+from statebackend.local.network.subtasks import Errand
+from statebackend.local.run_checkpoints import CheckpointFailedError
+from statebackend.local.run_snapshots import CheckpointSettings, ThreadedWriter
+from statebackend.local.source import LocalSource
+from statebackend.local.subtask import SnapshotWork
+from statebackend.streaming.errors import StreamJobError
+from statebackend.streaming.observing.job_events import CheckpointFailed, JobListener
+
+RECORD = "k string, n bigint"
+
+
+@frozen
+class Row:
+    k: str
+    n: int
+
+
+class Clock:
+    """A clock that a test moves, and who waits by it."""
+
+    def __init__(self) -> None:
+        self.now_ms = self.looks = 0
+        self.waits: list[float] = []
+
+    def __call__(self) -> int:
+        self.looks += 1
+        return self.now_ms
+
+    def wait(self, wait_s: float) -> None:
+        self.waits.append(wait_s)
+        self.now_ms += round(wait_s * 1000)
+
+
+def environment_of(results: list[Any], backend: str = "heap", parallelism: int = 2) -> LocalStreamEnvironment:
+    environment = LocalStreamEnvironment(backend=backend, parallelism=parallelism, max_parallelism=8, clock=lambda: 0)
+    counted = environment.from_elements([], RECORD, uid="in").key_by("k").process(Count(), uid="count", schema=RECORD)
+    counted.key_by("k").process(Count(), uid="again", schema=RECORD).sink_to(results)
+    return environment
+
+
+def feed(run: LocalRun, keys: Iterable[str]) -> None:
+    [source] = run.job_network.sources.values()
+    for key in keys:
+        source.feed(partial(LocalSource.read, records=[{"k": key, "n": 1}]))
+
+
+def steps(run: LocalRun) -> list[str]:
+    """Moves until nobody can; what was done."""
+    trace = []
+    while (move := run.step()) is not None:
+        trace.append(str(move))
+    return trace
+
+
+def play(run: LocalRun, keys: Iterable[str]) -> None:
+    """Records that are processed to the end."""
+    feed(run, keys)
+    steps(run)
+
+
+class Dying(CheckpointFileSystem):
+    """Lets so many writes through, and then nothing: the process is dead, as far as it can tell."""
+
+    def __init__(self, root: Path, writes: int | None) -> None:
+        alive = CheckpointFileSystem.from_uri(root)
+        super().__init__(alive.uri, alive._storage)
+        self.writes = writes
+
+    def write_file(self, *arguments: Any, **named: Any) -> Any:
+        self._use()
+        return super().write_file(*arguments, **named)
+
+    def delete(self, *arguments: Any, **named: Any) -> Any:
+        if self.writes is not None and self.writes <= 0:
+            raise StorageError("dead")
+        return super().delete(*arguments, **named)
+
+    def upload(self, *arguments: Any, **named: Any) -> Any:
+        self._use()
+        return super().upload(*arguments, **named)
+
+    def _use(self) -> None:
+        if self.writes is not None:
+            self.writes -= 1
+            if self.writes < 0:
+                raise StorageError("dead")
+
+
+def opened(
+    root: Path,
+    environment: LocalStreamEnvironment,
+    seed: int | None,
+    checkpoints: CheckpointSettings,
+    writes: int | None,
+    retained: int = 3,
+) -> Any:
+    directory = JobDirectory.open(str(root), "job", 8)
+    file_system = Dying(root, writes)
+    directory.file_system = file_system
+    store = DirectoryCheckpointStore(file_system, retained)
+    store.recover()
+    store.delete_orphans()
+    scheduler = DownstreamFirst() if seed is None else Shuffled(seed)
+    return directory, environment.run_in(directory, store, checkpoints=checkpoints, scheduler=scheduler)
+
+
+def trace_of(root: Path, seed: int) -> tuple[list[str], list[Any]]:
+    results: list[Any] = []
+    directory, opening = opened(
+        root,
+        environment_of(results),
+        seed,
+        CheckpointSettings(limits=CheckpointLimits(max_concurrent_checkpoints=3), tolerable_failures=9),
+        None,
+    )
+    with directory, opening as run:
+        trace: list[str] = []
+        for keys in ("abc", "bca", "aab"):
+            feed(run, keys)
+            run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+            trace += [str(move) for _ in range(7) if (move := run.step()) is not None]
+            trace += steps(run)
+        run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+        return trace + steps(run), results
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 1 << 30))
+def test_the_same_seed_makes_the_same_moves(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    root = tmp_path_factory.mktemp("runs")
+    first, second = trace_of(root / "first", seed), trace_of(root / "second", seed)
+    assert first == second
+    assert Counter(row[0] for row in first[1]) == Counter("abcbcaaab")
+
+
+def test_another_seed_makes_other_moves(tmp_path: Path) -> None:
+    traces = {tuple(trace_of(tmp_path / str(seed), seed)[0]) for seed in range(4)}
+    assert len(traces) == 4
+
+
+def test_records_go_on_while_a_snapshot_waits_to_be_written_and_are_not_in_it(tmp_path: Path) -> None:
+    """A scheduler that leaves the writing for last shows it: what is written is what was there at the barrier."""
+
+    class WritesLast:
+        def choose(self, moves: Iterator[Any]) -> Any:
+            known = list(moves)
+            others = [one for one in known if one.errand is None or one.errand.name != "write"]
+            return next(iter(others or known), None)
+
+    results: list[Any] = []
+    environment = environment_of(results, parallelism=1)
+    directory, _ = opened(tmp_path / "job", environment, None, CheckpointSettings(), None)
+    store = DirectoryCheckpointStore(directory.file_system)
+    store.recover()
+    with (
+        directory,
+        environment.run_in(directory, store, checkpoints=CheckpointSettings(), scheduler=WritesLast()) as run,
+    ):
+        play(run, "aa")
+        run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+        feed(run, "ab")
+        trace = steps(run)
+        first_write = next(place for place, move in enumerate(trace) if move.startswith("write"))
+        # The barrier was the first thing that the source sent; what it read behind it is at the end of the graph.
+        assert trace[:first_write].count("in[0] reads") == 3
+        assert sorted(results) == [("a", 1), ("a", 2)]
+        assert store.latest() is not None
+    again: list[Any] = []
+    environment = environment_of(again, parallelism=1)
+    directory, opening = opened(tmp_path / "job", environment, None, CheckpointSettings(), None)
+    with directory, opening as run:
+        play(run, "ab")
+        run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+    assert sorted(again) == [("a", 3), ("b", 1)]
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_a_run_that_dies_between_any_two_writes_goes_on_from_a_whole_checkpoint(tmp_path: Path, backend: str) -> None:
+    """Every number of writes is tried until the run needs no more; the records of what failed are given again."""
+    keys = ["ab", "bc", "aa"]
+    for writes in range(200):
+        root, results = tmp_path / str(writes), list[Any]()
+        directory, opening = opened(root, environment_of(results, backend), writes, CheckpointSettings(), writes)
+        done, has_died = 0, False
+        with directory, opening as run:
+            try:
+                for piece in keys:
+                    play(run, piece)
+                    run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+                    done += 1
+            except StorageError:
+                has_died = True
+        again: list[Any] = []
+        rescaled = environment_of(again, backend, parallelism=3)
+        directory, opening = opened(root, rescaled, writes, CheckpointSettings(), None)
+        with directory, opening as run:
+            known = 0 if run.restored_id is None else run.restored_id + 1
+            # A checkpoint is complete when it is stored; who died behind that has not heard of it.
+            assert known in (done, done + 1) if has_died else known == len(keys)
+            play(run, "".join(keys[known:]))
+            play(run, "abc")
+            run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+            last = {row[0]: row[1] for row in again}
+        assert last == {"a": 4, "b": 3, "c": 2}, writes
+        if not has_died:
+            return
+    pytest.fail("the run never came to its end")
+
+
+def test_messages_that_are_doubled_change_nothing(tmp_path: Path) -> None:
+    results: list[Any] = []
+    doubled = CheckpointSettings(post=lambda errand: (errand, errand))
+    for seed in range(10):
+        results.clear()
+        directory, opening = opened(tmp_path / str(seed), environment_of(results), seed, doubled, None)
+        with directory, opening as run:
+            for keys in ("ab", "ca"):
+                feed(run, keys)
+                steps(run)
+                run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+        assert sorted(results) == [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
+
+
+@pytest.mark.parametrize("name", ["trigger", "acknowledge"])
+def test_a_checkpoint_of_which_a_message_is_lost_times_out_and_the_next_one_has_its_records(
+    tmp_path: Path, name: str
+) -> None:
+    clock, lost = Clock(), list[Errand]()
+
+    def lose_first(errand: Errand) -> Iterable[Errand]:
+        if errand.name == name and not lost:
+            lost.append(errand)
+            return ()
+        return (errand,)
+
+    results: list[Any] = []
+    settings_of = CheckpointSettings(timeout_ms=100, tolerable_failures=1, now_ms=clock, post=lose_first)
+    directory, opening = opened(tmp_path / "job", environment_of(results), None, settings_of, None)
+    with directory, opening as run:
+        play(run, "ab")
+        request = run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+        steps(run)
+        assert run.checkpoints.take_answer(request) is None
+        assert lost
+        clock.now_ms = 100
+        steps(run)
+        answer = run.checkpoints.take_answer(request)
+        assert answer is not None
+        assert answer.failure is CheckpointFailureReason.EXPIRED
+        assert results == []
+        assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) == 1
+        assert sorted(results) == [("a", 1), ("b", 1)]
+
+
+class GivenUp(JobListener):
+    """Notes which checkpoints were given up, and why."""
+
+    def __init__(self) -> None:
+        self.reasons: list[tuple[int | None, str]] = []
+
+    def checkpoint_failed(self, event: CheckpointFailed) -> None:
+        self.reasons.append((event.checkpoint.checkpoint_id, event.checkpoint.reason))
+
+
+@pytest.mark.parametrize(
+    ("late", "failure", "reason"),
+    [
+        ([("acknowledge", 0)], CheckpointFailureReason.SUBSUMED, "checkpoint 1 completed first"),
+        ([("trigger", 0), ("acknowledge", 1)], CheckpointFailureReason.DECLINED_SUBSUMED, "a newer checkpoint arrived"),
+    ],
+)
+def test_a_checkpoint_that_a_newer_one_overtakes_is_told_and_is_no_failure_to_endure(
+    tmp_path: Path, late: list[tuple[str, int]], failure: CheckpointFailureReason, reason: str
+) -> None:
+    held: dict[tuple[str, int], Errand] = {}
+
+    def hold_first(errand: Errand) -> Iterable[Errand]:
+        name = errand.name, errand.checkpoint_id
+        return () if name in late and held.setdefault(name, errand) is errand else (errand,)
+
+    listener, results = GivenUp(), list[Any]()
+    environment = environment_of(results)
+    environment.add_listener(listener)
+    settings_of = CheckpointSettings(
+        limits=CheckpointLimits(max_concurrent_checkpoints=2), tolerable_failures=0, post=hold_first
+    )
+    directory, opening = opened(tmp_path / "job", environment, None, settings_of, None)
+    with directory, opening as run:
+        requests = []
+        for key in "ab":
+            play(run, key)
+            requests.append(run.checkpoints.request(CheckpointRequestKind.ON_DEMAND))
+        steps(run)
+        for name in late:
+            run.network.send(held[name])
+            steps(run)
+        answers = [run.checkpoints.take_answer(request) for request in requests]
+        assert [one.failure for one in answers if one is not None] == [failure, None]
+        assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) == 2
+        assert run.recorder.figures().totals.failed_checkpoints == 1
+    [(given_up, told)] = listener.reasons
+    assert given_up == 0
+    assert reason in told
+    assert sorted(results) == [("a", 1), ("b", 1)]
+
+
+@pytest.mark.parametrize("has_threads", [False, True])
+def test_who_takes_a_checkpoint_that_only_a_timer_ends_waits_for_that_and_does_nothing_meanwhile(
+    tmp_path: Path, has_threads: bool
+) -> None:
+    clock = Clock()
+    settings_of = CheckpointSettings(
+        timeout_ms=60_000,
+        tolerable_failures=1,
+        now_ms=clock,
+        wait=clock.wait,
+        has_threads=has_threads,
+        post=lambda errand: () if errand.name == "acknowledge" and errand.checkpoint_id == 0 else (errand,),
+    )
+    directory, opening = opened(tmp_path / "job", environment_of([]), None, settings_of, None)
+    with directory, opening as run:
+        play(run, "ab")
+        with pytest.raises(CheckpointFailedError, match="60000 ms"):
+            run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+    assert clock.waits == [60.0]
+    assert clock.looks < 100
+
+
+@pytest.mark.parametrize(("timeout_ms", "longest_s"), [(None, None), (60_000, 60.0)])
+def test_who_takes_a_checkpoint_waits_for_what_threads_write_or_for_the_next_timer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout_ms: int | None, longest_s: float | None
+) -> None:
+    clock, is_waited_for, waits = Clock(), threading.Event(), list[float | None]()
+    write, collect = SnapshotWork.write, ThreadedWriter.collect
+
+    def write_when_waited_for(work: SnapshotWork) -> None:
+        is_waited_for.wait()
+        write(work)
+
+    def noted_collect(writer: ThreadedWriter, wait_s: float | None = 0.0) -> bool:
+        if wait_s != 0:
+            waits.append(wait_s)
+            is_waited_for.set()
+        return collect(writer, wait_s)
+
+    monkeypatch.setattr(SnapshotWork, "write", write_when_waited_for)
+    monkeypatch.setattr(ThreadedWriter, "collect", noted_collect)
+    settings_of = CheckpointSettings(timeout_ms=timeout_ms, now_ms=clock, wait=clock.wait, has_threads=True)
+    directory, opening = opened(tmp_path / "job", environment_of([]), None, settings_of, None)
+    with directory, opening as run:
+        play(run, "ab")
+        assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) == 0
+        # No more often than something was written.
+        assert 1 <= len(waits) <= len(run.job_network.subtasks)
+    assert set(waits) == {longest_s}
+    assert clock.waits == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_asked_for_as_a_savepoint_is_what_a_start_goes_on_from_and_its_records_are_out(
+    tmp_path: Path, seed: int
+) -> None:
+    results: list[Any] = []
+    settings_of = CheckpointSettings(limits=CheckpointLimits(max_concurrent_checkpoints=3))
+    directory, opening = opened(tmp_path / "job", environment_of(results), seed, settings_of, None)
+    with directory, opening as run:
+        play(run, "ab")
+        requests = [run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)]
+        feed(run, "a")
+        requests.append(run.checkpoints.request(CheckpointRequestKind.SAVEPOINT))
+        feed(run, "b")
+        steps(run)
+        answers = [run.checkpoints.take_answer(request) for request in requests]
+        # A trigger may overtake the one before, which the source then declines: nothing waits for it.
+        allowed = (None, CheckpointFailureReason.DECLINED_SUBSUMED)
+        assert all(answer is not None and answer.failure in allowed for answer in answers)
+        assert run.checkpoints.is_idle
+    again: list[Any] = []
+    directory, opening = opened(tmp_path / "job", environment_of(again), None, CheckpointSettings(), None)
+    with directory, opening as run:
+        play(run, "ab")
+        run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+    told = {key: max(count for known, count in results if known == key) for key in "ab"}
+    assert sorted(again) == sorted((key, count + 1) for key, count in told.items())
+
+
+@pytest.mark.parametrize("mode", [CheckpointingMode.ALIGNED, CheckpointingMode.UNALIGNED])
+@pytest.mark.parametrize("seed", range(4))
+def test_behind_the_barrier_that_a_run_stops_with_nothing_is_read(
+    tmp_path: Path, seed: int, mode: CheckpointingMode
+) -> None:
+    results: list[Any] = []
+    settings_of = CheckpointSettings(mode=mode, limits=CheckpointLimits(max_concurrent_checkpoints=3))
+    directory, opening = opened(tmp_path / "job", environment_of(results), seed, settings_of, None)
+    with directory, opening as run:
+        feed(run, "abc" * 20)
+        for _ in range(40):
+            run.step()
+        run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+        for _ in range(seed * 10):
+            run.step()
+        run.stop()
+        assert run.has_stopped
+        [source] = run.job_network.sources.values()
+        read = 60 - source.unread
+        assert 0 < read < 60
+        steps(run)
+        assert source.unread == 60 - read
+    assert sum(1 for _ in results) == read, "what was read is in the checkpoint, and came out with it"
+    directory, opening = opened(tmp_path / "job", environment_of(results), None, CheckpointSettings(), None)
+    with directory, opening as run:
+        play(run, ("abc" * 20)[read:])
+        run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+    assert sorted(results) == sorted((key, count) for key in "abc" for count in range(1, 21))
+
+
+RULES = BroadcastStateDescriptor("rules", str, int)
+
+
+class Ruled(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
+    """Its broadcast state seldom changes, and is then the file of the checkpoint before."""
+
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        yield context.current_key, context.get_broadcast_state(RULES).get(value.k) or 0
+
+    def process_broadcast_element(self, value: Any, context: Any) -> Sequence[Any]:
+        context.get_broadcast_state(RULES).put(value.k, value.n)
+        return ()
+
+
+def test_no_checkpoint_lacks_files_of_one_that_was_dropped_while_it_was_under_way(tmp_path: Path) -> None:
+    """Which one a snapshot is built upon depends on when its task is told that another one is complete."""
+    settings_of = CheckpointSettings(limits=CheckpointLimits(max_concurrent_checkpoints=3))
+    for seed in range(25):
+        root = tmp_path / str(seed)
+        environment = LocalStreamEnvironment(max_parallelism=8, clock=lambda: 0)
+        keyed = environment.from_elements([], RECORD, uid="in").key_by("k")
+        rules = environment.from_elements([], RECORD, uid="rules").broadcast(RULES)
+        keyed.connect(rules).process(Ruled(), uid="ruled", schema=RECORD).sink_to([])
+        directory, opening = opened(root, environment, seed, settings_of, None, retained=1)
+        with directory, opening as run:
+            requests = []
+            records, rule = run.job_network.sources.values()
+            rule.feed(partial(LocalSource.read, records=[Row(k="a", n=1)]))
+            for key in "abcdefgh":
+                records.feed(partial(LocalSource.read, records=[Row(k=key, n=1)]))
+                requests.append(run.checkpoints.request(CheckpointRequestKind.ON_DEMAND))
+                for _ in range(9):
+                    run.step()
+            steps(run)
+            answers = [run.checkpoints.take_answer(request) for request in requests]
+            failures = {one.failure for one in answers if one is not None}
+            assert CheckpointFailureReason.FINALIZE_FAILED not in failures
+            assert sum(one is not None and one.failure is None for one in answers) > 1
+        assert len(list((root / "checkpoints").glob("*/_metadata"))) == 1
+
+
+def test_a_run_that_cannot_store_what_it_stops_with_has_failed_and_gives_nothing_out(tmp_path: Path) -> None:
+    results: list[Any] = []
+    settings_of = CheckpointSettings(tolerable_failures=1000)
+    directory, opening = opened(tmp_path / "job", environment_of(results), None, settings_of, 0)
+    with directory, opening as run:
+        feed(run, "abc")
+        with pytest.raises(StorageError, match="dead"):
+            run.stop()
+        with pytest.raises(StreamJobError, match="is over"):
+            run.step()
+    assert results == []
+
+
+def test_checkpoints_by_the_clock_keep_the_pause_between_them(tmp_path: Path) -> None:
+    clock = Clock()
+    settings_of = CheckpointSettings(now_ms=clock, limits=CheckpointLimits(minimum_pause_ms=50))
+    directory, opening = opened(tmp_path / "job", environment_of([]), None, settings_of, None)
+    with directory, opening as run:
+        run.checkpoints.start(interval_ms=30)
+        ids = []
+        for now_ms in range(0, 200, 10):
+            clock.now_ms = now_ms
+            feed(run, "a")
+            steps(run)
+            ids.append(run.epochs)
+    # At 30; 60 is too early, so at 80; 110 is too early, so at 130; then at 180.
+    assert [ids.index(count) * 10 for count in (1, 2, 3, 4)] == [30, 80, 130, 180]
+
+
+def test_a_checkpoint_that_is_due_is_taken_while_what_the_clock_fires_is_processed(tmp_path: Path) -> None:
+    clock = Clock()
+    directory, opening = opened(tmp_path / "job", environment_of([]), None, CheckpointSettings(now_ms=clock), None)
+    with directory, opening as run:
+        run.checkpoints.start(interval_ms=30)
+        play(run, "a")
+        clock.now_ms = 40
+        run.advance_processing_time(40)
+        assert run.epochs == 1
+
+
+def test_requests_of_the_clock_do_not_pile_up_behind_a_checkpoint_that_takes_long(tmp_path: Path) -> None:
+    clock = Clock()
+    hold: list[Errand] = []
+
+    def keep(errand: Errand) -> Iterable[Errand]:
+        if errand.name == "trigger" and errand.checkpoint_id == 0:
+            hold.append(errand)
+            return ()
+        return (errand,)
+
+    settings_of = CheckpointSettings(now_ms=clock, post=keep)
+    directory, opening = opened(tmp_path / "job", environment_of([]), None, settings_of, None)
+    with directory, opening as run:
+        run.checkpoints.start(interval_ms=1)
+        for clock.now_ms in range(2000):
+            steps(run)
+        assert len(run.checkpoints.coordinator.waiting_requests) == 1
+        run.checkpoints.stop()
+        for errand in hold:
+            run.network.send(errand)
+        play(run, "a")
+        assert run.checkpoints.is_idle
+        assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) is not None
+
+
+def test_files_of_a_checkpoint_that_failed_go_when_a_newer_one_is_complete(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def lose(errand: Errand) -> Iterable[Errand]:
+        is_last = errand.name == "acknowledge" and errand.checkpoint_id == 0 and str(errand.task) == "count[1]"
+        return () if is_last else (errand,)
+
+    settings_of = CheckpointSettings(timeout_ms=10, tolerable_failures=1, now_ms=clock, post=lose)
+    directory, opening = opened(tmp_path / "job", environment_of([]), None, settings_of, None)
+    with directory, opening as run:
+        play(run, "abcdefgh")
+        run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
+        steps(run)
+        clock.now_ms = 10
+        steps(run)
+        play(run, "i")
+        assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) == 1
+        store = run.parts.store
+        referred = {file.path for one in store.all() for file in one.files}
+        there = set(directory.file_system.list_files("shared"))
+        # The next one is built upon files of the one that failed, which are not deleted; what is not needed is.
+        assert any("-000000000000-" in path for path in referred)
+        assert referred == there
+    again: list[Any] = []
+    directory, opening = opened(tmp_path / "job", environment_of(again), 3, CheckpointSettings(), None)
+    with directory, opening as run:
+        play(run, "a")
+        run.take_checkpoint(CheckpointRequestKind.ON_DEMAND)
+    assert again == [("a", 2)]

@@ -1,0 +1,52 @@
+"""Sources of jobs in this process have uids, by which a checkpoint knows how far event time is in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statebackend import JobDefinitionError, KeyedProcessFunction, WatermarkStrategy
+from statebackend.checkpoint import CheckpointFileSystem
+from statebackend.checkpoint.store.checkpoint_directories import DirectoryPointers
+from statebackend.local import LocalStreamEnvironment
+
+SCHEMA = "k string, at bigint"
+
+
+class Echo(KeyedProcessFunction[str, Any, Any]):
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        yield tuple(value)
+
+
+def run(directory: Path, *sources: tuple[str | None, Sequence[int]]) -> dict[str, int | None]:
+    """Runs a job over sources with these times; what its checkpoint then says of each."""
+    environment = LocalStreamEnvironment(job_dir=directory)
+    strategy: Any = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at")
+    streams = [
+        environment.from_elements([("k", at) for at in times], SCHEMA, uid=uid).assign_timestamps_and_watermarks(
+            strategy
+        )
+        for uid, times in sources
+    ]
+    united = streams[0].union(*streams[1:]).key_by("k")
+    united.process(Echo(), uid="echo", schema=SCHEMA).sink_to([])
+    environment.execute()
+    newest = DirectoryPointers(CheckpointFileSystem.from_uri(directory)).find().newest()
+    assert newest is not None
+    assert newest.watermarks is not None
+    return {one.source: one.largest_timestamp_ms for one in newest.watermarks.channels}
+
+
+def test_each_source_keeps_its_event_time_whatever_comes_goes_or_moves(tmp_path: Path) -> None:
+    assert run(tmp_path, (None, [10]), (None, [20])) == {"source-0": 10, "source-1": 20}
+    assert run(tmp_path, ("slow", [5]), ("fast", [30])) == {"slow": 10, "fast": 30}
+    assert run(tmp_path, ("new", [7]), ("fast", [1]), ("slow", [1])) == {"new": 7, "fast": 30, "slow": 10}
+    assert run(tmp_path, ("slow", [12]), ("new", [1])) == {"slow": 12, "new": 7}
+
+
+def test_a_uid_that_cannot_be_told_from_another_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(JobDefinitionError, match="two sources have the uid 'a'"):
+        run(tmp_path, ("a", [1]), ("a", [2]))

@@ -1,0 +1,66 @@
+"""A job as its state knows it: its lock is what a savepoint of it would be, and is judged as that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from looked_at_job import SumPerShop, run_job
+
+from snapshots.envelope import snapshot_to_bytes
+from statebackend.local import LocalStreamEnvironment
+from statebackend.savepoint.lockfile import lock_from_bytes, lock_to_bytes
+from statebackend.savepoint.state_location import find_state
+from statebackend.state.state_meta import KeyedStateMeta
+from statebackend.streaming.runtime.described_job import DescribesJob, judged_by, lock_of, takeover_of
+
+
+def environment() -> LocalStreamEnvironment:
+    env = LocalStreamEnvironment()
+    env.from_elements([], schema="shop string, amount bigint").key_by("shop").process(
+        SumPerShop(), uid="per shop", schema="shop string"
+    ).sink_to([])
+    return env
+
+
+def schemas(meta: KeyedStateMeta) -> dict[str, object]:
+    """All that a meta says of serializers, as bytes."""
+    return {
+        "": snapshot_to_bytes(meta.key_snapshot),
+        **{
+            state.name: (
+                state.kind.name,
+                snapshot_to_bytes(state.namespace_snapshot),
+                {role: snapshot_to_bytes(one) for role, one in state.role_snapshots.items()},
+            )
+            for state in meta.states
+        },
+    }
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_the_lock_of_a_job_says_to_the_byte_what_its_savepoint_says(tmp_path: Path, backend: str) -> None:
+    run_job(backend).savepoint(tmp_path / "savepoint")
+    stored = find_state(tmp_path / "savepoint")
+    lock = lock_from_bytes(lock_to_bytes(lock_of(environment().described())), "state.lock")
+    assert list(lock.operator_uids) == list(stored.operator_uids) == ["per shop"]
+    [locked], [written] = lock.keyed_metas_of("per shop"), stored.keyed_metas_of("per shop")
+    assert schemas(locked) == schemas(written)
+    by_name = {one.name: one for one in stored.operator_state_metas_of("per shop")}
+    for one in lock.operator_state_metas_of("per shop"):
+        assert one.mode is by_name.pop(one.name).mode
+    assert not by_name
+
+
+def test_a_lock_and_a_savepoint_are_judged_alike(tmp_path: Path) -> None:
+    run_job("heap").savepoint(tmp_path / "savepoint")
+    job = environment().described()
+    of_lock = judged_by(job, lock_of(job)).reports
+    of_savepoint = takeover_of(job, find_state(tmp_path / "savepoint")).reports
+    assert {uid: sorted(str(report).splitlines()) for uid, report in of_lock.items()} == {
+        uid: sorted(str(report).splitlines()) for uid, report in of_savepoint.items()
+    }
+
+
+def test_environments_describe_their_jobs() -> None:
+    assert isinstance(environment(), DescribesJob)

@@ -1,0 +1,83 @@
+"""The page about looking into state: its commands, statuses and example are those of the program."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from looked_at_job import run_job
+
+from statebackend.cli.all_commands import COMMANDS, main
+from statebackend.cli.terminal import DIFFERENT, INTERRUPTED, LOSES, MISUSED, NOT_READABLE, REFUSED
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGE = (REPOSITORY / "docs" / "operating.md").read_text()
+
+
+def test_every_command_is_on_the_page_and_every_other_is_not() -> None:
+    registered = {command.__name__.replace("_", "-") for command in COMMANDS}
+    assert set(re.findall(r"^\| `statebackend ([\w-]+)", PAGE, re.MULTILINE)) == registered
+
+
+def test_the_statuses_of_the_page_are_those_of_the_program() -> None:
+    told = {int(number) for number in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)}
+    assert told == {0, DIFFERENT, REFUSED, LOSES, NOT_READABLE, MISUSED, INTERRUPTED}
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    run_job("heap").savepoint(tmp_path / "savepoint")
+    [example] = [one for one in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "Savepoint.open" in one][:1]
+    example = example.replace("/savepoints/flights-1", str(tmp_path / "savepoint"))
+    example = example.replace('"aircraft", "legs", key="N14228"', '"per shop", "amounts", key="shop 3"')
+    done = subprocess.run([sys.executable, "-c", example], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "shop 3 [9, 29, 49, 69, 89]"
+
+
+@pytest.mark.usefixtures("own_registrations")
+def test_the_night_on_call_goes_as_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    section = PAGE.partition("## The night on call")[2].partition("\n## ")[0]
+    program, deployed, fixed, proof = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    why, stored, verdicts, values, lock = re.findall(r"```console\n(.*?)```", section, re.DOTALL)
+    head, decorator, rest = program.partition("@attrs.frozen\n")
+    record, functions, _ = re.split(r"(?=^class AddUp|^def chain)", decorator + rest, flags=re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def is_now(changed: str) -> None:
+        as_before = "" if "class AddUp" in changed else functions
+        (tmp_path / "sales.py").write_text(head + changed + as_before + program[program.index("def chain") :])
+        # Another version of the module than that which is imported.
+        sys.modules.pop("sales", None)
+        importlib.invalidate_caches()
+
+    def said(console: str, *statuses: int) -> None:
+        told, ended = [], []
+        for line in console.splitlines():
+            if line.startswith("$ statebackend "):
+                told.append(line)
+                command = line.removeprefix("$ statebackend ").replace("/savepoints", f"{tmp_path}/savepoints")
+                ended.append(main(shlex.split(command)))
+                told += capsys.readouterr().out.replace(f"{tmp_path}/savepoints", "/savepoints").splitlines()
+        assert told == console.splitlines()
+        assert tuple(ended) == statuses
+
+    is_now(record)
+    sales = [("north", 19.99), ("south", 5.5), ("north", 0.01)]
+    importlib.import_module("sales").build(sales).execute("sales").savepoint(tmp_path / "savepoints" / "monday")
+    is_now(deployed)
+    said(why, REFUSED)
+    said(stored, 0, 0)
+    is_now(fixed)
+    said(verdicts, 0)
+    exec(proof.replace("/savepoints", f"{tmp_path}/savepoints"), {})
+    said(values, 0)
+    said(lock, 0, 0)

@@ -1,0 +1,104 @@
+"""How far long operations are, on a terminal and in a log."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from statebackend import Operation, Progress
+from statebackend.savepoint.progress_display import ProgressBars, ProgressLines, shown_progress
+
+HOSTILE = "a\n[bold]b[/]'\""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def told(entries: int, *, state: str = "legs", subtask: int = 0, is_done: bool = False, **more: int) -> Progress:
+    return Progress(
+        operation=Operation.MIGRATION,
+        operator_uid="aircraft",
+        state_name=state,
+        subtask_index=subtask,
+        entries=entries,
+        is_done=is_done,
+        **more,
+    )
+
+
+def test_a_migration_says_so_at_once_and_then_every_few_seconds_whatever_number_of_notices_come() -> None:
+    lines: list[str] = []
+    clock = Clock()
+    show = ProgressLines(lines.append, clock, every_s=5.0)
+    show(told(0))
+    for second in range(1, 13):
+        clock.now_s = float(second)
+        for subtask in (0, 1):
+            show(told(1000 * second, subtask=subtask, size_bytes=10, total_bytes=200))
+    assert lines == [
+        "operator 'aircraft', state 'legs': migrating, begun",
+        "operator 'aircraft', state 'legs': migrating, 9,000 entries, 20 B of 400 B (0 of 2 subtasks done)",
+        "operator 'aircraft', state 'legs': migrating, 19,000 entries, 20 B of 400 B (0 of 2 subtasks done)",
+    ]
+
+
+def test_a_clock_that_goes_back_delays_a_line_and_drops_none() -> None:
+    lines: list[str] = []
+    clock = Clock()
+    show = ProgressLines(lines.append, clock, every_s=5.0)
+    clock.now_s = 1000.0
+    show(told(1))
+    clock.now_s = 3.0
+    show(told(2))
+    clock.now_s = 9.0
+    show(told(3))
+    assert [line.rpartition(", ")[2] for line in lines] == ["1 entry", "3 entries"]
+
+
+def test_a_thousand_restores_leave_nothing_behind_and_short_ones_say_nothing() -> None:
+    lines: list[str] = []
+    show = ProgressLines(lines.append, Clock(), every_s=5.0)
+    for number in range(1000):
+        for is_done in (False, True):
+            show(Progress(operation=Operation.RESTORE, operator_uid="a", state_name=f"state {number}", is_done=is_done))
+    assert lines == []
+    assert not show._sums
+
+
+def test_a_terminal_has_bars_of_the_states_and_is_clean_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whatever the tests are run on: bars are for a terminal that can go back, and are cut to its width.
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    terminal = Terminal()
+    show = shown_progress(terminal)
+    assert isinstance(show, ProgressBars)
+    show(told(5, state=HOSTILE, size_bytes=50, total_bytes=100))
+    show(told(7, state="other"))
+    show(told(9, state=HOSTILE, is_done=True))
+    assert show._bars is not None
+    show(told(9, state="other", is_done=True))
+    assert show._bars is None
+    assert "[bold]b" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_lines_are_written_where_there_is_no_terminal_or_no_rich(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "rich.console", None)
+    lines: list[str] = []
+    show = shown_progress(Terminal() if is_terminal else io.StringIO(), write_line=lines.append)
+    show(told(0, state=HOSTILE))
+    assert len(lines) == 1
+    assert "\n" not in lines[0]

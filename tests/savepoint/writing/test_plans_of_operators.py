@@ -1,0 +1,314 @@
+"""Plans that name, split and merge operators: what no job could find is refused, and nothing is lost unsaid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from statebackend import (
+    BroadcastStateDescriptor,
+    KeyedProcessFunction,
+    ProcessContext,
+    RuntimeContext,
+    Savepoint,
+    SplitListStateDescriptor,
+    UnionListStateDescriptor,
+    ValueStateDescriptor,
+)
+from statebackend.local import LocalStreamEnvironment
+from statebackend.savepoint.errors import PlanError
+from statebackend.savepoint.rewrite import Plan, SavepointWriter
+from statebackend.state.errors import StateRegistrationError
+from statebackend.state.key_columns import columns_of_key
+from statebackend.state.state_meta import decode_meta
+
+NUMBER = ValueStateDescriptor("number", int)
+TIMERS = "_timer_state/event_user-timers"
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    plan = Plan()
+    for uid, more in (("one", int), ("two", str)):
+        plan.add_operator(uid, "string").add_state(uid, NUMBER, [(uid, 1)])
+        plan.add_timers(uid, [(uid, 5)], time="event")
+        plan.add_operator_state(uid, SplitListStateDescriptor("list", more), [more(1), more(2)])
+    SavepointWriter.new(tmp_path / "stored", max_parallelism=8).write(plan)
+    return tmp_path / "stored"
+
+
+def copied(stored: Path, plan: Plan) -> Savepoint:
+    target = stored.parent / "copy"
+    SavepointWriter.copy_of(stored, target).write(plan)
+    return Savepoint.open(target)
+
+
+def refused(stored: Path, plan: Plan, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        copied(stored, plan)
+    assert not (stored.parent / "copy").exists()
+
+
+def key_types(path: Path, uid: str) -> list[tuple[int, int, tuple[str, ...]]]:
+    """The key groups of each subtask of an operator, with the types of the columns of its keys."""
+    [operator] = [one for one in Savepoint.open(path).metadata.operators if one.uid == uid]
+    return [
+        (one.key_group_start, one.key_group_end, columns_of_key(meta.key_snapshot.restore_serializer()))
+        for one in operator.keyed_handles
+        for meta in [decode_meta(one.meta, len(one.files))]
+    ]
+
+
+def test_an_operator_without_keyed_state_keeps_the_types_of_its_keys(stored: Path, tmp_path: Path) -> None:
+    plan = Plan().remove_state("one", "number").remove_state("one", TIMERS).add_operator("three", ["string", "bigint"])
+    copied(stored, plan)
+    known = key_types(tmp_path / "copy", "one")
+    assert known == [(start, end, ("string",)) for start, end, _ in key_types(stored, "one")]
+    assert known
+    assert key_types(tmp_path / "copy", "three") == [(0, 7, ("string", "bigint"))]
+    # So the next plan goes by them.
+    again = Plan().change_max_parallelism(16).keep_elements("one", "list", lambda element: element > 1)
+    again.add_state("one", NUMBER, [("a", 7)]).change_keys("three", lambda key: key[1], "bigint")
+    SavepointWriter.copy_of(tmp_path / "copy", tmp_path / "again").write(again)
+    assert [(one.key, one.value) for one in Savepoint.open(tmp_path / "again").read("one", "number")] == [("a", 7)]
+    assert key_types(tmp_path / "again", "three") == [(0, 15, ("bigint",))]
+
+
+class Ignores(KeyedProcessFunction[str, Any, Any]):
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+        yield from ()
+
+
+@pytest.mark.parametrize(("schema", "is_taken_over"), [("k string", True), ("k bigint", False)])
+def test_a_start_judges_the_keys_of_an_operator_whose_last_keyed_state_was_removed(
+    stored: Path, schema: str, is_taken_over: bool
+) -> None:
+    copied(stored, Plan().remove_operator("two").remove_state("one", "number").remove_state("one", TIMERS))
+    environment = LocalStreamEnvironment(max_parallelism=8)
+    environment.from_elements([], schema).key_by("k").process(Ignores(), uid="one", schema=schema).sink_to([])
+    [report] = environment.check(from_savepoint=stored.parent / "copy", allow_non_restored_state=True).values()
+    assert report.is_compatible is is_taken_over
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "x" * 201, 5, None, [], TIMERS, "_timer_state/x"])
+@pytest.mark.parametrize("state", ["number", "list"])
+def test_a_state_gets_no_name_by_which_no_job_would_find_it(stored: Path, state: str, name: Any) -> None:
+    refused(stored, Plan().rename_state("one", state, name).remove_state("two", TIMERS), "RenameState.*name")
+
+
+@pytest.mark.parametrize("name", [TIMERS, "_timer_state/x"])
+def test_no_state_passes_for_timers(stored: Path, name: str) -> None:
+    for plan in (
+        Plan().add_state("one", ValueStateDescriptor(name, int), []),
+        Plan().change_values("one", "number", ValueStateDescriptor(name, int), lambda value: value),
+        Plan().add_operator_state("one", BroadcastStateDescriptor(name, str, int), {}),
+    ):
+        refused(stored, plan, "those of timers")
+
+
+def test_timers_are_renamed_to_those_of_another_service_only(stored: Path) -> None:
+    refused(stored, Plan().rename_state("one", TIMERS, "timers"), "is no name of its timers")
+    to = "_timer_state/processing_user-timers"
+    found = copied(stored, Plan().rename_state("one", TIMERS, to)).read("one", to)
+    assert [(entry.key, entry.value) for entry in found] == [("one", 5)]
+
+
+def test_a_service_of_timers_has_a_name_that_can_be_written(stored: Path) -> None:
+    refused(stored, Plan().add_timers("one", [("a", 1)], time="event", service="a\0"), "NUL")
+
+
+@pytest.mark.parametrize("name", [["one"], {}, 5, None])
+def test_what_is_no_name_is_told_as_one_that_there_is_not(stored: Path, name: Any) -> None:
+    for plan in (
+        Plan().remove_operator(name),
+        Plan().rename_operator(name, "three"),
+        Plan().remove_state(name, "list"),
+    ):
+        refused(stored, plan, "there is no operator .*; there are 'one', 'two'")
+    for plan in (
+        Plan().remove_state("one", name),
+        Plan().rename_state("one", name, "other"),
+        Plan().change_values("one", name, NUMBER, bool),
+    ):
+        refused(stored, plan, "operator 'one' has no keyed state")
+    refused(stored, Plan().keep_elements("one", name, bool), "operator 'one' has no operator state")
+
+
+@pytest.mark.parametrize("descriptor", [ValueStateDescriptor, SplitListStateDescriptor])
+def test_half_of_a_surrogate_pair_is_in_no_name_of_a_state(descriptor: Any) -> None:
+    with pytest.raises(StateRegistrationError, match="surrogate"):
+        descriptor("a\ud800", int)
+
+
+@pytest.mark.parametrize("uid", ["", " ", "a\0b", "a\nb", "\ud800", "x" * 201, 5, None, []])
+def test_an_operator_gets_no_uid_that_no_job_has(stored: Path, uid: Any) -> None:
+    for plan in (
+        Plan().add_operator(uid),
+        Plan().rename_operator("one", uid),
+        Plan().merge_operators(["one"], uid),
+    ):
+        refused(stored, plan, "uid")
+
+
+@pytest.mark.parametrize("name", ["", 5, "\ud800"])
+def test_an_operator_gets_no_name_that_cannot_be_written(stored: Path, name: Any) -> None:
+    refused(stored, Plan().add_operator("three", name=name), "the name of an operator")
+
+
+def test_an_operator_is_not_split_into_none(stored: Path) -> None:
+    refused(stored, Plan().split_operator("one", [], lambda key: "a", operator_state="a"), "split into none; .*remove")
+
+
+@pytest.mark.parametrize("names", ["xy", 7, {"x", "y"}, ["x", 5], None])
+def test_lists_of_names_are_lists(names: Any) -> None:
+    for change in (
+        lambda: Plan().split_operator("one", names, lambda key: "x"),
+        lambda: Plan().merge_operators(names, "x"),
+        lambda: Plan().keep_keys("one", bool, states=names or 7),
+        lambda: Plan().keep_entries("one", bool, states=names or 7),
+    ):
+        with pytest.raises(PlanError, match="given as a list of their names"):
+            change()
+
+
+@pytest.mark.parametrize("merge", [max, "max", {"number": "max"}, [("number", max)]])
+def test_merges_are_functions_by_the_names_of_states(merge: Any) -> None:
+    for change in (
+        lambda: Plan().merge_operators(["one", "two"], "x", merge=merge),
+        lambda: Plan().change_keys("one", str, "string", merge=merge),
+    ):
+        with pytest.raises(PlanError, match="merge has a function of two values for each state"):
+            change()
+
+
+@pytest.mark.parametrize("uids", [[], ["one", "one"], ["one", "two", "one"]])
+def test_operators_to_merge_are_some_and_each_once(stored: Path, uids: list[str]) -> None:
+    refused(stored, Plan().merge_operators(uids, "x"), "one or more, each of them once")
+
+
+@pytest.mark.parametrize("number", [8.0, 7.5, True, "7", None])
+def test_numbers_of_key_groups_and_parts_are_whole(stored: Path, number: Any) -> None:
+    for plan in (Plan().change_max_parallelism(number), Plan().change_parallelism(number)):
+        refused(stored, plan, "parallelism is a whole number, not")
+    with pytest.raises(PlanError, match="max_parallelism is a whole number, not"):
+        SavepointWriter.new(stored.parent / "new", max_parallelism=number).write(Plan())
+
+
+def test_what_is_no_descriptor_of_such_a_state_is_refused(stored: Path) -> None:
+    without_keys: Any = SplitListStateDescriptor("other", int)
+    keyed: Any = ValueStateDescriptor("other", int)
+    no_descriptor: Any = int
+    for plan in (
+        Plan().add_state("one", no_descriptor, []),
+        Plan().replace_state("one", without_keys, []),
+        Plan().change_values("one", "number", no_descriptor, lambda value: value),
+        Plan().add_operator_state("one", no_descriptor, []),
+        Plan().add_operator_state("one", keyed, []),
+    ):
+        refused(stored, plan, "is no descriptor of (keyed state|state without keys)")
+
+
+def elements(savepoint: Savepoint, uid: str, name: str) -> list[Any]:
+    return sorted(entry.value for entry in savepoint.read_operator_state(uid, name))
+
+
+def test_a_name_that_a_state_had_may_be_given_to_another(stored: Path) -> None:
+    numbers = SplitListStateDescriptor("list", int)
+    copied(stored, Plan().rename_state("one", "list", "former").add_operator_state("one", numbers, [7, 8, 9]))
+    plan = Plan().rename_state("one", "list", "second").add_operator_state("one", numbers, [0])
+    plan.keep_elements("one", "second", lambda element: element != 8)
+    SavepointWriter.copy_of(stored.parent / "copy", stored.parent / "again").write(plan)
+    savepoint = Savepoint.open(stored.parent / "again")
+    assert elements(savepoint, "one", "former") == [1, 2]
+    assert elements(savepoint, "one", "second") == [7, 9]
+    assert elements(savepoint, "one", "list") == [0]
+    assert list(savepoint.verify())
+
+
+def test_states_of_merged_operators_that_change_places_keep_their_elements(stored: Path) -> None:
+    # Of both operators there is a file of the same name, and each state is now called as that of the other was.
+    plan = Plan().rename_state("one", "list", "from one").merge_operators(["one", "two"], "both")
+    savepoint = copied(stored, plan)
+    assert elements(savepoint, "both", "from one") == [1, 2]
+    assert elements(savepoint, "both", "list") == ["1", "2"]
+    assert list(savepoint.verify())
+
+
+def test_paths_do_not_become_longer_with_every_merge(tmp_path: Path) -> None:
+    numbers = SplitListStateDescriptor("list", int)
+    first = Plan().add_operator("one").add_operator_state("one", numbers, [0])
+    SavepointWriter.new(tmp_path / "0", max_parallelism=8).write(first)
+    for number in range(1, 5):
+        plan = Plan().add_operator("other").add_operator_state("other", numbers, [number])
+        SavepointWriter.copy_of(tmp_path / f"{number - 1}", tmp_path / f"{number}, apart").write(plan)
+        merge = Plan().merge_operators(["one", "other"], "one")
+        SavepointWriter.copy_of(tmp_path / f"{number}, apart", tmp_path / f"{number}").write(merge)
+    savepoint = Savepoint.open(tmp_path / "4")
+    assert elements(savepoint, "one", "list") == [0, 1, 2, 3, 4]
+    assert list(savepoint.verify())
+    names = {file.path.rsplit("/", 1)[0] for file in savepoint.metadata.files}
+    assert names == {"operators/one/operator=split/list"}
+    assert len({len(file.path) for file in savepoint.metadata.files}) == 1
+
+
+@pytest.mark.parametrize("kind", [SplitListStateDescriptor, UnionListStateDescriptor])
+def test_lists_of_two_types_are_not_joined(tmp_path: Path, kind: Any) -> None:
+    plan = Plan()
+    for uid, element in (("one", int), ("two", str), ("three", int)):
+        plan.add_operator(uid).add_operator_state(uid, kind("list", element), [element(uid == "three")])
+    SavepointWriter.new(tmp_path / "stored", max_parallelism=8).write(plan)
+    refused(tmp_path / "stored", Plan().merge_operators(["one", "two"], "x"), "'list' of operator 'two' are of another")
+    refused(tmp_path / "stored", Plan().merge_operators(["one", "three", "two"], "x"), "of operator 'two'")
+    merged = copied(tmp_path / "stored", Plan().merge_operators(["three", "one"], "x"))
+    assert elements(merged, "x", "list") == [0, 1]
+
+
+@attrs.frozen
+class Order:
+    """What elements of a state without keys are."""
+
+    amount: int
+
+
+@pytest.mark.parametrize("mode", [SplitListStateDescriptor, BroadcastStateDescriptor])
+def test_elements_are_looked_at_as_records_of_the_known_classes(tmp_path: Path, mode: Any) -> None:
+    orders = [Order(1), Order(5)]
+    if mode is BroadcastStateDescriptor:
+        descriptor, elements = mode("orders", Order, int), dict.fromkeys(orders, 7)
+    else:
+        descriptor, elements = mode("orders", Order), orders
+    plan = Plan().add_operator("o").add_operator_state("o", descriptor, elements)
+    SavepointWriter.new(tmp_path / "stored", max_parallelism=8).write(plan)
+    large = Plan().keep_elements("o", "orders", lambda order: isinstance(order, Order) and order.amount > 3)
+    SavepointWriter.copy_of(tmp_path / "stored", tmp_path / "copy", known=[Order]).write(large)
+    [left] = Savepoint.open(tmp_path / "copy", known=[Order]).read_operator_state("o", "orders")
+    assert Order(5) in (left.key, left.value)
+
+
+class KeepBoth(KeyedProcessFunction[str, Any, Any]):
+    """Has one name for a state with keys and one without."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.all = context.operator_state.get_list_state(SplitListStateDescriptor("number", int))
+        self.own = context.get_state(NUMBER)
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+        self.own.update(value.n)
+        self.all.add(value.n)
+        return iter(())
+
+
+def test_what_has_one_name_with_and_without_keys_is_removed_whole_and_not_renamed_by_it(tmp_path: Path) -> None:
+    environment = LocalStreamEnvironment(max_parallelism=8)
+    numbered = environment.from_elements([{"k": "a", "n": 1}], "k string, n bigint").key_by("k")
+    numbered.process(KeepBoth(), uid="one", schema="k string, n bigint").sink_to([])
+    environment.execute().savepoint(tmp_path / "stored")
+    stored = Savepoint.open(tmp_path / "stored").operators["one"]
+    assert ("number" in stored.states, "number" in stored.operator_states) == (True, True)
+    refused(tmp_path / "stored", Plan().rename_state("one", "number", "other"), "which one is to")
+    left = copied(tmp_path / "stored", Plan().remove_state("one", "number")).operators["one"]
+    assert ("number" in left.states, "number" in left.operator_states) == (False, False)

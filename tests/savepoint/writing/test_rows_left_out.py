@@ -1,0 +1,87 @@
+"""How many rows a plan has left out is told of each state, and which of its changes left out nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from statebackend import (
+    BroadcastStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    SplitListStateDescriptor,
+    ValueStateDescriptor,
+)
+from statebackend.savepoint.rewrite import Plan, SavepointWriter, WrittenSavepoint
+
+KEYS = range(20)
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    plan = (
+        Plan()
+        .change_parallelism(2)
+        .add_operator("one", "int")
+        .add_state("one", ValueStateDescriptor("value", int), [(key, key) for key in KEYS])
+        .add_state("one", ListStateDescriptor("list", int), [(key, [key] * 5) for key in KEYS])
+        .add_state("one", MapStateDescriptor("map", int, int), [(key, more, key) for key in KEYS for more in (1, 2, 3)])
+        .add_operator_state("one", SplitListStateDescriptor("elements", int), list(KEYS))
+        .add_operator_state("one", BroadcastStateDescriptor("rules", int, int), {1: 1, 2: 2})
+    )
+    SavepointWriter.new(tmp_path / "stored", max_parallelism=8).write(plan)
+    return tmp_path / "stored"
+
+
+def written(stored: Path, plan: Plan, processes: int = 1) -> WrittenSavepoint:
+    return SavepointWriter.copy_of(stored, stored.parent / "copy", processes=processes).write(plan)
+
+
+def is_beyond_four(key: int) -> bool:
+    return key > 4
+
+
+@pytest.mark.parametrize(("max_parallelism", "processes"), [(8, 1), (16, 1), (16, 2)])
+def test_rows_left_out_are_told_of_each_state(stored: Path, max_parallelism: int, processes: int) -> None:
+    plan = Plan().keep_keys("one", is_beyond_four).change_max_parallelism(max_parallelism)
+    report = written(stored, plan, processes)
+    assert report.left_out == {"one": {"value": 5, "list": 5, "map": 15}}
+    assert report.rows == {"one": {"value": 15, "list": 15, "map": 45}}
+    assert report.changes_without_effect == {}
+
+
+def test_a_state_that_no_change_leaves_anything_out_of_is_not_told(stored: Path) -> None:
+    plan = Plan().keep_entries("one", lambda entry: entry.value > 100, states=["value"])
+    assert written(stored, plan).left_out == {"one": {"value": 20}}
+
+
+def test_elements_left_out_are_told(stored: Path) -> None:
+    plan = Plan().keep_elements("one", "elements", lambda element: element > 4)
+    plan.keep_elements("one", "elements", lambda element: element > 1).keep_elements("one", "rules", lambda key: True)
+    report = written(stored, plan)
+    assert report.left_out == {"one": {"elements": 5, "rules": 0}}
+    assert report.changes_without_effect == {
+        2: "keep_elements of state 'elements' of operator 'one'",
+        3: "keep_elements of state 'rules' of operator 'one'",
+    }
+
+
+def test_a_change_that_leaves_out_nothing_is_told_by_its_number(stored: Path) -> None:
+    plan = Plan().rename_operator("one", "two").keep_keys("two", lambda key: key != "7")
+    plan.keep_entries("two", lambda entry: entry.key != 7, states=["value"])
+    report = written(stored, plan)
+    assert report.left_out == {"two": {"value": 1, "list": 0, "map": 0}}
+    assert report.changes_without_effect == {2: "keep_keys of operator 'two'"}
+
+
+def test_what_is_left_out_of_an_operator_that_is_split_counts_once(stored: Path) -> None:
+    plan = Plan().keep_keys("one", is_beyond_four)
+    plan.split_operator("one", ["x", "y"], lambda key: "x" if key % 2 else "y", operator_state="x")
+    plan.keep_keys("y", lambda key: key != 6)
+    report = written(stored, plan)
+    assert report.left_out == {
+        "x": {"value": 5, "list": 5, "map": 15},
+        "y": {"value": 1, "list": 1, "map": 3},
+    }
+    assert report.changes_without_effect == {}

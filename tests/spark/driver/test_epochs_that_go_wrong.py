@@ -1,0 +1,253 @@
+"""Epochs on the driver, without Spark, that lose the lead, take too long, leave files, or are not heard of."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+from driver_workplace import Job, job_without_spark
+
+from statebackend.checkpoint import Acknowledgement
+from statebackend.checkpoint.errors import LeadershipLostError, StorageError
+from statebackend.spark import epoch_driver
+from statebackend.spark import epoch_driver as repeated_cancelling
+from statebackend.spark.epoch_driver import EpochWatchdog
+from statebackend.spark.epochs import REPEATABLE_ADVICE
+from statebackend.spark.savepoints import python_cause
+from statebackend.streaming.errors import EpochError, SourceProgressMismatchError
+
+LOST = LeadershipLostError("another driver leads the job")
+LONG_S = 600.0
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    return job_without_spark(tmp_path, monkeypatch)
+
+
+def test_a_run_that_lost_the_lead_fails_by_that_and_not_by_what_follows_from_it(job: Job) -> None:
+    def lose(epoch_id: int) -> list[Acknowledgement]:
+        job.driver.leadership_lost(LOST)
+        raise ArithmeticError("the query was ended")
+
+    job.acknowledge = lose
+    with pytest.raises(LeadershipLostError, match="another driver leads the job") as raised:
+        job.run(0)
+    assert raised.value.__cause__ is None, "Spark makes a text of all that is told"
+    assert isinstance(told := job.driver.failure, LeadershipLostError)
+    assert isinstance(told.__cause__, ArithmeticError)
+    assert LOST.__cause__ is None
+    assert job.latest is None
+
+
+def test_who_leads_no_more_commits_nothing_of_what_it_has_stored(job: Job) -> None:
+    def check() -> None:
+        if job.latest is not None:
+            raise LOST
+
+    job.leadership.check.side_effect = check
+    with pytest.raises(LeadershipLostError):
+        job.run(0)
+    assert [told[0] for told in job.sink.told] == ["stage"]
+    job.leadership.check.side_effect = None
+    job.start()
+    job.replay(0)
+    assert job.sink.told[-1] == ("commit", 0, b"rows of 0")
+
+
+def test_no_epoch_begins_behind_a_lead_that_was_lost(job: Job) -> None:
+    job.run(0)
+    told = list(job.sink.told)
+    job.driver.leadership_lost(LOST)
+    with pytest.raises(EpochError, match="epoch 1 was not begun: the job has failed before it"):
+        job.run(1)
+    assert (job.sink.told, job.driver.failure) == (told, LOST)
+
+
+def test_a_lead_that_is_lost_behind_a_failure_does_not_take_its_place(job: Job) -> None:
+    failure = job.sink.fails_at["stage"] = ArithmeticError("the cause")
+    with pytest.raises(ArithmeticError):
+        job.run(0)
+    job.driver.leadership_lost(LOST)
+    assert job.driver.failure is failure
+
+
+def overtaken(job: Job, epoch_id: int) -> None:
+    """Another driver leads, and has cleared away the files of this one, which has heard of neither."""
+    job.leadership.check.side_effect = LOST
+    (job.directory / "spark" / "offsets" / str(epoch_id)).unlink(missing_ok=True)
+
+
+def test_who_finds_its_files_cleared_away_by_another_leader_fails_by_that(job: Job) -> None:
+    job.run(0)
+    overtaken(job, 1)
+    with pytest.raises(LeadershipLostError, match="another driver leads the job") as raised:
+        job.replay(1)
+    assert raised.value.__cause__ is None, "Spark makes a text of all that is told"
+    failure = job.driver.failure
+    assert isinstance(failure, LeadershipLostError)
+    assert "offsets" in str(failure.__cause__)
+    with pytest.raises(EpochError, match="the job has failed before it") as raised_again:
+        job.run(2)
+    assert raised_again.value.__cause__ is None
+    assert job.driver.failure is failure
+
+
+def test_a_query_that_fails_since_another_driver_leads_is_told_so(job: Job) -> None:
+    job.run(0)
+    overtaken(job, 0)
+    told = job.driver.query_failed("offsets/0 is missing")
+    assert told is job.driver.failure
+    assert isinstance(told, LeadershipLostError)
+    assert str(told.__cause__) == "the streaming query failed: offsets/0 is missing"
+
+
+def unknown_lead() -> LeadershipLostError:
+    """As `check` raises it where nobody answers."""
+    lost = LeadershipLostError("that cannot be found out")
+    lost.__cause__ = StorageError("nobody answers")
+    return lost
+
+
+@pytest.mark.parametrize("told", [None, StorageError("nobody"), unknown_lead(), RuntimeError("no thread")])
+def test_a_failure_is_not_put_down_to_a_lead_of_which_nothing_is_known(job: Job, told: Exception | None) -> None:
+    job.run(0)
+    job.leadership.check.side_effect = told
+    assert isinstance(failed := job.driver.query_failed("the source failed"), EpochError)
+    assert str(failed) == "the streaming query failed: the source failed"
+    assert job.driver.failure is failed is job.driver.query_failed("and once more")
+
+
+def test_a_job_that_is_being_stopped_does_not_fail_with_its_query(job: Job) -> None:
+    job.run(0)
+    job.driver.request_stop()
+    job.leadership.check.reset_mock()
+    assert isinstance(job.driver.query_failed("it was interrupted"), EpochError)
+    assert job.driver.failure is None
+    assert not job.leadership.check.called, "nobody asks why it has ended"
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("speculative", [False, True])
+def test_files_of_attempts_that_do_not_count_go_with_the_epoch(
+    job: Job, monkeypatch: pytest.MonkeyPatch, repeated: bool, speculative: bool
+) -> None:
+    monkeypatch.setattr(epoch_driver, "were_tasks_repeated", lambda context, attempt_ids: repeated)
+    monkeypatch.setattr(epoch_driver, "is_speculative", lambda context: speculative)
+    job.start()
+    job.fs.write_file("shared/nobody-was-told", b"state")
+    job.run(0)
+    kept = set() if repeated or speculative else {"shared/nobody-was-told"}
+    assert set(job.files()) == {"shared/2-0-0", "shared/2-0-1"} | kept
+
+
+def test_an_operator_that_nobody_heard_of_fails_the_epoch_by_its_name(job: Job) -> None:
+    job.acknowledge = lambda epoch_id: []
+    with pytest.raises(EpochError, match="epoch 0: no acknowledgement of operator 'words' came"):
+        job.run(0)
+    assert job.latest is None
+
+
+def test_a_drain_is_an_epoch_behind_the_last_one_and_none_before_the_first_batch(job: Job) -> None:
+    job.driver.drain()
+    assert job.sink.told == []
+    job.run(0)
+    job.driver.drain()
+    assert [told[:2] for told in job.sink.told if told[0] == "commit"] == [("commit", 0), ("commit", 1)]
+    assert job.planned_without_records == {0: False, 1: True}
+
+
+def test_a_checkpoint_that_failed_is_told_by_its_own_id_and_not_by_that_of_the_batch(job: Job) -> None:
+    job.run(0)
+    job.driver.drain()
+    job.sink.fails_at["stage"] = RuntimeError("the disk is full")
+    with pytest.raises(RuntimeError):
+        job.run(1)
+    [failed] = job.driver.recorder.figures().failures
+    assert job.sink.told[-1][:2] == ("abort", failed.checkpoint_id) == ("abort", 2)
+
+
+@pytest.mark.parametrize("batch_id", [1, 7])
+def test_no_checkpoint_has_failed_where_one_is_stored_or_none_was_begun(job: Job, batch_id: int) -> None:
+    job.run(0)
+    job.sink.fails_at["commit"] = RuntimeError("the disk is full")
+    with pytest.raises((RuntimeError, EpochError, SourceProgressMismatchError)):
+        job.run(batch_id)
+    assert job.latest.checkpoint_id == (1 if batch_id == 1 else 0)
+    figures = job.driver.recorder.figures()
+    assert (figures.status, figures.failures) == ("failed", ())
+
+
+def test_an_epoch_that_takes_too_long_is_cancelled_with_its_group() -> None:
+    cancelled, names = threading.Event(), list[str]()
+    context: Any = SimpleNamespace(
+        getLocalProperty={"spark.jobGroup.id": "of the query"}.get,
+        cancelJobGroup=lambda group: (names.append(group), cancelled.set()),
+    )
+    with EpochWatchdog(context, 3, 0.0) as watchdog:
+        cancelled.wait()
+    # Once more, if it takes long to get here.
+    assert (watchdog.has_expired, set(names)) == (True, {"of the query"})
+
+
+def test_a_job_that_an_epoch_begins_when_its_time_is_up_already_is_cancelled_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(repeated_cancelling, "_AGAIN_S", 0.0)
+    too_early, submitted, cancelled = threading.Event(), threading.Event(), threading.Event()
+
+    def cancel_what_runs(group: str) -> None:
+        too_early.set()
+        if submitted.is_set():
+            cancelled.set()
+
+    context: Any = SimpleNamespace(
+        getLocalProperty={"spark.jobGroup.id": "of the query"}.get, cancelJobGroup=cancel_what_runs
+    )
+    with EpochWatchdog(context, 3, 0.0):
+        too_early.wait()
+        submitted.set()
+        assert cancelled.wait(LONG_S)
+
+
+def test_a_time_that_is_up_just_when_the_epoch_has_ended_cancels_nothing_of_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timer = mock.MagicMock()
+    monkeypatch.setattr("statebackend.spark.epoch_driver.threading.Timer", timer)
+    context = mock.MagicMock()
+    with EpochWatchdog(context, 3, 60.0) as watchdog:
+        pass
+    # The thread of the timer had begun already, and comes to it only now.
+    timer.call_args.args[1]()
+    assert (watchdog.has_expired, context.cancelJobGroup.call_count) == (False, 0)
+
+
+@pytest.mark.parametrize("timeout_s", [None, 60.0])
+def test_an_epoch_that_ends_in_time_is_not_cancelled(monkeypatch: pytest.MonkeyPatch, timeout_s: float | None) -> None:
+    timer = mock.MagicMock()
+    monkeypatch.setattr("statebackend.spark.epoch_driver.threading.Timer", timer)
+    with EpochWatchdog(mock.MagicMock(), 3, timeout_s) as watchdog:
+        pass
+    assert not watchdog.has_expired
+    calls = [] if timeout_s is None else [mock.call.start(), mock.call.cancel()]
+    assert timer.return_value.method_calls == calls
+
+
+def test_rows_that_were_computed_again_otherwise_are_told_with_what_to_do() -> None:
+    text = "org.apache.spark.SparkException: a stage with indeterminate output was rolled back"
+    assert REPEATABLE_ADVICE in python_cause(Exception(text))
+
+
+@pytest.mark.parametrize("text", ["java.lang.OutOfMemoryError: heap", "Traceback (most recent call last):\n  no error"])
+def test_a_failure_without_an_exception_of_python_is_told_whole(text: str) -> None:
+    assert python_cause(Exception(text)) == text
+
+
+def test_of_a_traceback_that_mentions_recomputing_the_exception_is_told() -> None:
+    text = 'indeterminate output\nTraceback (most recent call last):\n  File "a"\nValueError: five\n\n\tat org.Foo'
+    assert python_cause(Exception(text)) == "ValueError: five"

@@ -1,0 +1,210 @@
+"""Who begins epochs without records, without Spark: the thread of a job, the end of its query, and a drain."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from driver_workplace import Job, job_without_spark
+from pyspark.errors import StreamingQueryException
+
+from statebackend.checkpoint import LeadershipLostError, MissingFileError
+from statebackend.spark import job as spark_job
+from statebackend.spark.job import SparkJob
+from statebackend.spark.time_epochs import TimeEpochs
+from statebackend.streaming.errors import EpochError
+
+DONE_WITHIN_S = 600
+
+
+class Place:
+    """A job whose tasks have a timer of processing time, which an epoch at that time has fired, and its query."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.timer_ms: int | None = 2000
+        self.query = mock.MagicMock(runId="run 1")
+        self.query.exception.return_value = None
+        self.stopped = threading.Event()
+        self.query.stop.side_effect = self.stopped.set
+        self.committed = threading.Event()
+        job.acknowledge = self.acknowledge
+        commit = job.sink.commit
+
+        def commit_and_tell(epoch_id: int, committable: bytes) -> None:
+            commit(epoch_id, committable)
+            if epoch_id == 1:
+                self.committed.set()
+
+        job.sink.commit = commit_and_tell  # type: ignore[method-assign]
+
+    def acknowledge(self, epoch_id: int) -> list[Any]:
+        timer_ms = self.timer_ms if epoch_id == 0 else None
+        return [self.job.acknowledgement(epoch_id, index, processing_time_timer_ms=timer_ms) for index in (0, 1)]
+
+    def begun(self, **trigger: Any) -> TimeEpochs:
+        return TimeEpochs(mock.MagicMock(), self.job.driver, self.query, trigger)
+
+    @property
+    def kinds(self) -> list[bool]:
+        return [one.has_batch for one in self.job.driver.recorder.epochs]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return Place(job_without_spark(tmp_path, monkeypatch))
+
+
+def ended(time_epochs: TimeEpochs) -> bool:
+    time_epochs.close()
+    assert time_epochs.thread is not None
+    time_epochs.thread.join(DONE_WITHIN_S)
+    return not time_epochs.thread.is_alive()
+
+
+def test_the_thread_begins_an_epoch_when_something_is_due_and_no_other(place: Place) -> None:
+    time_epochs = place.begun()
+    place.job.now_ms = 2500
+    place.job.run(0)
+    assert place.committed.wait(DONE_WITHIN_S)
+    assert ended(time_epochs)
+    assert place.kinds == [True, False]
+    place.query.stop.assert_not_called()
+
+
+def test_what_a_run_before_has_left_due_fires_without_any_batch(place: Place) -> None:
+    place.job.run(0)
+    place.job.start()
+    place.job.now_ms = 2500
+    time_epochs = place.begun()
+    assert place.committed.wait(DONE_WITHIN_S)
+    assert ended(time_epochs)
+    assert place.kinds == [False]
+
+
+def test_an_epoch_that_fails_ends_the_query(place: Place) -> None:
+    place.job.run(0)
+    place.job.sink.fails_at["stage"] = ArithmeticError("as it must")
+    place.job.now_ms = 2500
+    time_epochs = place.begun()
+    assert place.stopped.wait(DONE_WITHIN_S)
+    assert ended(time_epochs)
+    assert isinstance(place.job.driver.failure, ArithmeticError)
+    assert place.job.driver.is_closed
+
+
+@pytest.mark.parametrize("trigger", ["availableNow", "once"])
+def test_with_triggers_that_end_what_is_due_fires_behind_the_query(place: Place, trigger: str) -> None:
+    time_epochs = place.begun(**{trigger: True})
+    assert time_epochs.thread is None
+    place.job.now_ms = 2500
+    place.job.run(0)
+    assert place.kinds == [True]
+    time_epochs.query_ended()
+    assert place.kinds == [True, False]
+    time_epochs.query_ended()
+    assert place.kinds == [True, False]
+    assert place.job.driver.is_closed
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        lambda place: place.query.exception.configure_mock(return_value=RuntimeError("the source failed")),
+        lambda place: place.job.driver.request_stop(),
+    ],
+)
+def test_behind_a_query_that_failed_or_was_stopped_nothing_fires(
+    place: Place, instead: Callable[[Place], object]
+) -> None:
+    time_epochs = place.begun(availableNow=True)
+    place.job.now_ms = 2500
+    place.job.run(0)
+    instead(place)
+    time_epochs.query_ended()
+    assert place.kinds == [True]
+    assert place.job.driver.is_closed
+
+
+def test_a_source_that_failed_is_told_though_whoever_waits_comes_before_the_watch(place: Place) -> None:
+    failure, is_watched = StreamingQueryException("the source failed"), threading.Event()
+    place.query.exception.return_value = failure
+    place.query.isActive = False
+
+    def await_end(timeout_s: float | None = None) -> bool:
+        if timeout_s is None:
+            is_watched.wait(DONE_WITHIN_S)
+        raise failure
+
+    place.query.awaitTermination.side_effect = await_end
+    place.job.run(0)
+    job = SparkJob(mock.MagicMock(), mock.MagicMock(), place.job.driver, {}, place.query, place.begun(once=True))
+    with pytest.raises(EpochError, match=r"the streaming query failed: .*the source failed"):
+        job.await_termination()
+    is_watched.set()
+    job._watch.thread.join(DONE_WITHIN_S)
+    figures = job.figures()
+    assert (figures.status, figures.failure is not None and "the source failed" in figures.failure) == ("failed", True)
+
+
+def running_job(place: Place) -> SparkJob:
+    place.query.awaitTermination.side_effect = lambda timeout_s=None: place.stopped.wait(DONE_WITHIN_S)
+    place.job.run(0)
+    return SparkJob(mock.MagicMock(), mock.MagicMock(), place.job.driver, {}, place.query, place.begun(once=True))
+
+
+@pytest.mark.parametrize("is_stopped_with_it", [False, True])
+def test_a_savepoint_that_misses_what_another_leader_has_cleared_away_is_told_so(
+    place: Place, monkeypatch: pytest.MonkeyPatch, is_stopped_with_it: bool
+) -> None:
+    missing = MissingFileError("shared/a is missing")
+    monkeypatch.setattr(spark_job, "take_savepoint", mock.Mock(side_effect=missing))
+    job = running_job(place)
+    with pytest.raises(MissingFileError):
+        job.savepoint("savepoint")
+    place.job.leadership.check.side_effect = LeadershipLostError("another driver leads the job")
+    with pytest.raises(LeadershipLostError) as raised:
+        (job.stop_with_savepoint if is_stopped_with_it else job.savepoint)("savepoint")
+    assert raised.value.__cause__ is missing
+    place.query.isActive = False
+    job.stop()
+
+
+def test_a_job_that_has_given_the_lead_back_has_not_lost_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = MissingFileError("shared/a is missing")
+    monkeypatch.setattr(spark_job, "take_savepoint", mock.Mock(side_effect=missing))
+    job = running_job(place)
+    place.query.isActive = False
+    job.stop()
+    place.job.leadership.check.side_effect = LeadershipLostError("this driver has given it back")
+    with pytest.raises(MissingFileError) as raised:
+        job.savepoint("savepoint")
+    assert raised.value is missing
+
+
+def test_what_is_due_may_be_asked_for(place: Place) -> None:
+    time_epochs = place.begun(availableNow=True)
+    place.job.run(0)
+    time_epochs.run_due()
+    assert place.kinds == [True]
+    place.job.now_ms = 2000
+    time_epochs.run_due()
+    time_epochs.run_due()
+    assert place.kinds == [True, False]
+
+
+def test_a_run_that_is_drained_outlives_its_query_and_one_that_is_over_cannot_be(place: Place) -> None:
+    time_epochs = place.begun(availableNow=True)
+    place.job.run(0)
+    time_epochs.announce_drain()
+    time_epochs.query_ended()
+    assert not place.job.driver.is_closed
+    time_epochs.drain()
+    assert place.kinds == [True, False], "a drain is an epoch of its own, without event time too"
+    time_epochs.close()
+    with pytest.raises(EpochError, match="the job has ended, and cannot be drained any more"):
+        time_epochs.announce_drain()

@@ -1,0 +1,101 @@
+"""Counts words on two executors with a disk each, one of which is killed half-way.
+
+    python lose_an_executor.py WORK_DIRECTORY
+
+Reads ``WORK_DIRECTORY/source`` in the first half of the epochs, and ``WORK_DIRECTORY/later``, which it moves there, in
+the second; writes ``WORK_DIRECTORY/out``, and to ``WORK_DIRECTORY/opens`` a line per epoch: local opens, restores.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any, ClassVar
+
+from count_words import CountWords
+from pyspark.sql import SparkSession
+from two_executors import session_on_two_executors
+
+from statebackend.spark import SparkStreamEnvironment
+from statebackend.spark.parquet_sink import ParquetSink
+
+
+def pid_of_executor(_: Any) -> int:
+    """In a task: the worker's parent is Python's daemon, and that of the daemon is the executor."""
+    return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+class ExecutorsThatChange:
+    """Hears from Spark of each executor that comes or goes.
+
+    By its store of blocks, which is where subtasks are placed: Spark knows of an executor before it has one.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._came, self._went = threading.Semaphore(0), threading.Semaphore(0)
+        context: Any = spark.sparkContext
+        context._jsc.sc().addSparkListener(self)
+
+    def wait_for_a_replacement(self) -> None:
+        """Waits until one has gone and another has come."""
+        self._went.acquire()
+        self._came.acquire()
+
+    def onBlockManagerAdded(self, _: Any) -> None:  # noqa: N802  (the name is Spark's)
+        self._came.release()
+
+    def onBlockManagerRemoved(self, _: Any) -> None:  # noqa: N802
+        self._went.release()
+
+    def __getattr__(self, name: str) -> Any:
+        # Of the rest it does not care to hear.
+        if name.startswith("on"):
+            return lambda _: None
+        raise AttributeError(name)
+
+    class Java:
+        implements: ClassVar = ["org.apache.spark.scheduler.SparkListenerInterface"]
+
+
+def main(work_directory: str) -> None:
+    work = Path(work_directory)
+    spark = session_on_two_executors(
+        work,
+        # A task on a busy machine takes long, and the others are to wait for their executor all the same.
+        spark_locality_wait="600s",
+        spark_python_daemon_module="python_daemon",
+    )
+    stream = (
+        spark.readStream.schema("word string, number int").option("maxFilesPerTrigger", 1).json(str(work / "source"))
+    )
+    environment = SparkStreamEnvironment(
+        spark,
+        job_dir=work / "job",
+        parallelism=6,
+        max_parallelism=16,
+        # Spark has told each executor another directory.
+        local_state_directory="$SPARK_LOCAL_DIRS/state",
+    )
+    words = environment.from_dataframe(stream).key_by("word")
+    words.process(CountWords(), uid="words", schema="word string, number int, times bigint", order_by="number").sink_to(
+        ParquetSink(work / "out")
+    )
+    job = environment.execute("count words")
+    job.process_all_available()
+    executors = ExecutorsThatChange(spark)
+    os.kill(spark.sparkContext.parallelize(range(1)).map(pid_of_executor).collect()[0], signal.SIGKILL)
+    executors.wait_for_a_replacement()
+    for file in sorted((work / "later").iterdir()):
+        file.rename(work / "source" / file.name)
+    job.process_all_available()
+    job.stop()
+    opens = [f"{epoch.local_opens} {epoch.restores}\n" for epoch in job.epochs]
+    (work / "opens").write_text("".join(opens))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

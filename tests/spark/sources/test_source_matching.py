@@ -1,0 +1,263 @@
+"""Whose the lines of a source log are, and what a log is for other sources: as functions, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statebackend.checkpoint.metadata import (
+    ChannelWatermark,
+    InputChannel,
+    InputWatermark,
+    NodeWatermark,
+    ReadSource,
+    SourcePositions,
+    WatermarkState,
+)
+from statebackend.spark.sources.matching import check_kept, former_sources, with_uids
+from statebackend.spark.sources.offset_log import RearrangedLog, Rearrangement
+from statebackend.spark.sources.progress import SOURCE_ORDER_FILE_NAME, source_order
+from statebackend.spark.sources.source_identity import check_sources_named
+from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, SourceProgressMismatchError
+from statebackend.streaming.output_tag import is_uid_of_place
+from statebackend.streaming.time.former_sources import under_present_uids, without_sources
+
+BATCH = '{"batchTimestampMs":7,"conf":{}}'
+UIDS = st.sampled_from(["flights", "weather", "rates", "\N{OX}", "source-1"])
+
+
+def sources(*uids: str, names: Mapping[str, str] | None = None) -> tuple[ReadSource, ...]:
+    """One of each uid, in this order, as Spark numbers them."""
+    name_of = {uid: f"FileSource[/{uid}]" for uid in uids} | dict(names or {})
+    return tuple(ReadSource(name_of[uid], uid, str(place)) for place, uid in enumerate(uids))
+
+
+def unnamed(*names: str) -> tuple[ReadSource, ...]:
+    """What a checkpoint of an earlier release knows."""
+    return tuple(map(ReadSource, names))
+
+
+def at(known: Sequence[ReadSource] | None, offsets: bytes = b"") -> SourcePositions:
+    return SourcePositions(batch_id=3, offsets=offsets, sources=None if known is None else tuple(known))
+
+
+def v1(*lines: str) -> bytes:
+    return "\n".join(["v1", BATCH, *lines]).encode()
+
+
+def v2(**lines: str) -> bytes:
+    return "\n".join(["v2", BATCH, *(f"{log[1:]}:{line}" for log, line in lines.items())]).encode()
+
+
+@given(
+    former=st.lists(UIDS, unique=True, max_size=5),
+    now=st.lists(UIDS, unique=True, min_size=1, max_size=5),
+    begun_anew=st.sets(UIDS, max_size=2),
+)
+def test_whatever_comes_goes_or_moves_each_uid_keeps_its_line_and_its_log(
+    former: list[str], now: list[str], begun_anew: set[str]
+) -> None:
+    files = {"metadata": b"{}", "commits/4": b"v1\n{}"}
+    for batch in (4, 5):
+        files[f"offsets/{batch}"] = v1(*(f"{uid}@{batch}" for uid in former))
+    for place, uid in enumerate(former):
+        files[f"sources/{place}/0"] = uid.encode()
+        files[f"sources/{place}/9.compact"] = b"compact " + uid.encode()
+    log = RearrangedLog(files, Rearrangement(sources(*former), sources(*now), frozenset(begun_anew)))
+    kept = [uid if uid in former and uid not in begun_anew else None for uid in now]
+    expected = {"metadata": b"{}", "commits/4": b"v1\n{}", SOURCE_ORDER_FILE_NAME: source_order(sources(*now))}
+    for batch in (4, 5):
+        expected[f"offsets/{batch}"] = v1(*("-" if uid is None else f"{uid}@{batch}" for uid in kept))
+    for place, one in enumerate(kept):
+        if one is not None:
+            expected[f"sources/{place}/0"] = one.encode()
+            expected[f"sources/{place}/9.compact"] = b"compact " + one.encode()
+    assert dict(log) == expected
+    assert len(log) == len(expected)
+
+
+@given(st.permutations(["flights", "weather", "rates"]), st.permutations(["flights", "weather", "rates"]))
+def test_an_order_and_back_again_is_the_log_that_it_was(one: list[str], other: list[str]) -> None:
+    content = v1("1", "2", "3")
+    there = Rearrangement(sources(*one), sources(*other))
+    assert Rearrangement(sources(*other), sources(*one)).offsets(there.offsets(content)) == content
+    assert there.changes_nothing is (one == other)
+
+
+def test_offsets_in_the_order_of_the_job_are_not_looked_into() -> None:
+    there = Rearrangement(sources("a", "b"), sources("a", "b"))
+    assert there.changes_nothing
+    for content in (b"of a format that is not known", b"", v1("only one")):
+        assert there.offsets(content) == content
+
+
+def test_a_source_of_several_streams_keeps_each_of_them() -> None:
+    former = (*sources("a", "b"), ReadSource("rate", "b", "2"))
+    now = (ReadSource("FileSource[/b]", "b", "0"), ReadSource("rate", "b", "1"), ReadSource("FileSource[/a]", "a", "2"))
+    assert Rearrangement(former, now).offsets(v1("1", "2", "3")) == v1("2", "3", "1")
+    with pytest.raises(
+        JobRestoreError, match=r"source 'b' of the job reads FileSource\[/b\], and the state at /job has "
+    ):
+        check_kept(former, now[:1], "/job", ["a"])
+
+
+def test_lines_with_names_are_found_by_name() -> None:
+    content = v2(_0="x", _2="z")
+    there = Rearrangement(sources("a", "b", "c"), sources("new", "c", "b", "a"))
+    assert there.offsets(content) == v2(_1="z", _3="x")
+
+
+def test_one_frame_in_two_sources_has_one_log_and_one_position() -> None:
+    frame = ReadSource("FileSource[/in]", None, "0")
+    both = (evolve(frame, uid="large"), evolve(frame, uid="small"))
+    swapped = Rearrangement(
+        (*both, ReadSource("rate", "rate", "1")),
+        (ReadSource("rate", "rate", "0"), *(evolve(one, log="1") for one in reversed(both))),
+    )
+    assert swapped.offsets(v1("4", "4", "9")) == v1("9", "4", "4")
+    apart = Rearrangement(both, (evolve(both[0], log="0"), evolve(both[1], log="1")))
+    assert apart.offsets(v1("4", "4")) == v1("4", "4")
+    log = RearrangedLog({"metadata": b"", "sources/0/3": b"files", "offsets/1": v1("4", "4")}, apart)
+    assert {name for name in log if name.startswith("sources")} == {"sources/0/3", "sources/1/3"}
+    with pytest.raises(JobRestoreError, match=r"'large' and 'new' are made of one streaming DataFrame.*: 4 and -"):
+        Rearrangement(both[:1], (both[0], evolve(frame, uid="new"))).offsets(v1("4"))
+
+
+def test_a_log_of_another_number_of_sources_is_refused() -> None:
+    with pytest.raises(SourceProgressMismatchError, match="has 1 offsets for 2 sources"):
+        Rearrangement(sources("a", "b"), sources("b", "a")).offsets(v1("4"))
+
+
+def test_what_no_uid_was_known_of_goes_by_its_order() -> None:
+    known = unnamed("rate", "FileSource[/in]")
+    names = {"clock": "rate", "source-0": "rate", "files": "FileSource[/in]", "source-1": "FileSource[/in]"}
+    for uids in (("clock", "files"), ("source-0", "source-1")):
+        now = sources(*uids, names=names)
+        assert former_sources(at(known), None, now, "/job") == now
+    given_none = sources("source-0", "source-1", names=names)
+    now = sources("clock", "files", names=names)
+    assert former_sources(at(given_none), None, now, "/job") == now
+    check_kept(now, now, "/job")
+
+
+def test_a_source_with_a_uid_may_come_to_those_without() -> None:
+    now = sources("weather", "source-0", names={"source-0": "rate"})
+    former = former_sources(at(unnamed("rate")), None, now, "/job")
+    assert former is not None
+    check_kept(former, now, "/job")
+    assert Rearrangement(former, now).offsets(v1("7")) == v1("-", "7")
+
+
+@pytest.mark.parametrize(
+    ("known", "now"),
+    [
+        (unnamed("rate", "rate"), sources("source-0", names={"source-0": "rate"})),
+        (unnamed("rate"), sources("source-0", "source-1", names={"source-0": "rate", "source-1": "rate"})),
+        (sources("source-0", "b"), sources("source-0", "source-1", "b")),
+    ],
+)
+def test_among_sources_without_a_uid_none_comes_or_goes(
+    known: tuple[ReadSource, ...], now: tuple[ReadSource, ...]
+) -> None:
+    former = former_sources(at(known), None, now, "/job")
+    assert former is not None
+    with pytest.raises(JobRestoreError, match=r"without a uid \(.*order only.*called 'source-0'"):
+        check_kept(former, now, "/job", ["source-1"])
+
+
+def test_a_source_is_dropped_only_if_the_program_says_so() -> None:
+    with pytest.raises(JobRestoreError, match=r"the source 'b' \(.*/b\]\), which .*allow_dropped_sources=\['b'\]"):
+        check_kept(sources("a", "b"), sources("c", "a"), "/job")
+    check_kept(sources("a", "b"), sources("c", "a"), "/job", ["b", "and one that it never had"])
+
+
+def test_a_uid_for_something_else_is_refused() -> None:
+    now = sources("a", "b", names={"a": "rate"})
+    with pytest.raises(
+        JobRestoreError,
+        match=r"'a' of the job reads rate, and the state at /job has read FileSource\[/a\]: .*'a': False",
+    ):
+        check_kept(sources("a"), now, "/job")
+    with pytest.raises(JobRestoreError, match="a savepoint with restore_source_progress=False, which reads"):
+        check_kept(sources("a"), now[:1], "/job")
+
+
+def test_positions_without_names_are_not_of_more_or_fewer_sources() -> None:
+    now = sources("a", "b")
+    assert former_sources(at(None, v1("4", "4")), None, now, "/job") == now
+    for lines in (1, 3):
+        with pytest.raises(JobRestoreError, match=f"2 in number, and the state at /job has read {lines} sources"):
+            former_sources(at(None, v1(*lines * ["4"])), None, now, "/job")
+    for content in (b"", b"v1", b"something else", v2(_0="4")):
+        assert former_sources(at(None, content), None, now, "/job") is None
+    assert former_sources(None, None, now, "/job") is None
+
+
+@pytest.mark.parametrize(
+    ("progress", "dropped", "said"),
+    [
+        (True, "flights", "takes the uids of the sources to go on without, as a list"),
+        (True, ["a"], "'a', which is a source of the job"),
+        ("a", [], "takes True, False, or a dict"),
+        ({"b": False}, [], "'b': False; it takes True or False for a source of the job, which has 'a'"),
+        ({"a": None}, [], "'a': None; it takes True or False"),
+    ],
+)
+def test_sources_that_cannot_be_meant_are_refused(progress: Any, dropped: Any, said: str) -> None:
+    check_sources_named(["a"], {"a": False}, ["b"])
+    with pytest.raises(JobDefinitionError, match=said):
+        check_sources_named(["a"], progress, dropped)
+
+
+def watermarks(*names: str) -> WatermarkState:
+    """Of sources that one operator reads."""
+    return WatermarkState(
+        5,
+        tuple(ChannelWatermark(source=name, channel="c", watermark_ms=place) for place, name in enumerate(names)),
+        (
+            *(NodeWatermark(node=name, watermark_ms=place) for place, name in enumerate(names)),
+            NodeWatermark(
+                node="count",
+                watermark_ms=3,
+                inputs=(InputWatermark(3, tuple(InputChannel(name, place) for place, name in enumerate(names))),),
+            ),
+        ),
+    )
+
+
+def test_a_source_that_is_given_a_uid_keeps_the_log_that_it_had() -> None:
+    now = (ReadSource("FileSource[/in]", "flights", "1"), ReadSource("rate", "rate", "0"))
+    former = (ReadSource("FileSource[/in]", None, "0"), ReadSource("rate", None, None))
+    assert with_uids(former, now) == (
+        ReadSource("FileSource[/in]", "flights", "0"),
+        ReadSource("rate", "rate", "0"),
+    )
+
+
+def test_watermarks_follow_a_source_to_the_uid_that_it_is_given() -> None:
+    former = watermarks("source-0", "source-1")
+    assert under_present_uids(former, ["a", "b"], is_uid_of_place) == watermarks("a", "b")
+    for uids in (["a"], ["source-0", "source-1"]):
+        assert under_present_uids(former, uids, is_uid_of_place) == former
+    assert under_present_uids(watermarks("source-0", "b"), ["a", "c"], is_uid_of_place) == watermarks("source-0", "b")
+
+
+def test_a_source_that_begins_anew_begins_without_its_watermarks() -> None:
+    left = without_sources(watermarks("a", "b"), ["a"])
+    assert {one.source for one in left.channels} == {"b"}
+    assert [(one.node, one.watermark_ms) for one in left.nodes] == [("b", 1), ("count", 3)]
+    [valve] = left.nodes[-1].inputs
+    assert [one.channel for one in valve.channels] == ["a'", "b"]
+    assert without_sources(watermarks("a", "b"), []) == watermarks("a", "b")
+    [alone] = without_sources(watermarks("a"), ["a"]).nodes
+    assert [one.channel for one in alone.inputs[0].channels] == ["a'"]
+
+
+def test_what_nobody_sends_to_an_input_any_more_has_the_name_of_no_other_source() -> None:
+    [_, count] = without_sources(watermarks("a", "a'"), ["a"]).nodes
+    assert [one.channel for one in count.inputs[0].channels] == ["a''", "a'"]

@@ -1,0 +1,103 @@
+"""What a table of state is refused for: options that say nothing, columns that are not there, subtasks that differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+from tables_read import reader_of, rows_of
+
+from statebackend import ValueStateDescriptor
+from statebackend.savepoint.rewrite import Plan, SavepointWriter
+from statebackend.savepoint.rewrite.entry_schema import EntrySchema
+from statebackend.spark.state_tables.options import StateTableError, parsed_write_options
+from statebackend.spark.state_tables.source import StateTableSource
+from statebackend.spark.state_tables.tables import check_same_columns
+from typeserializers import LongSerializer, StringSerializer
+
+COUNT = ValueStateDescriptor("count", int)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A savepoint of two operators."""
+    path = tmp_path_factory.mktemp("state") / "two"
+    plan = Plan()
+    for uid in ("one", "other"):
+        plan = plan.add_operator(uid, "string").add_state(uid, COUNT, [("a", 1)])
+    SavepointWriter.new(path, max_parallelism=4).write(plan)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"state": "count"}, "the option operator is missing: there are one, other"),
+        ({"operator": "one", "state": "count", "as_text": "yes"}, "the option as_text is true or false, not 'yes'"),
+        ({"operator": "one", "state": "count", "as_text": ""}, "the option as_text is true or false, not ''"),
+        (
+            {"operator": "one", "state": "count", "checkpoint": "last"},
+            "checkpoint is the id of a checkpoint, such as 17",
+        ),
+        (
+            {"operator": "one", "state": "count", "columns": "key,vaule"},
+            "there is no column 'vaule'; there are key_group",
+        ),
+        ({"operator": "one", "state": "count", "kind": "keys"}, "there are no tables of the kind 'keys'"),
+    ],
+    ids=str,
+)
+def test_an_option_that_says_nothing_is_told(two: Path, options: dict[str, str], told: str) -> None:
+    with pytest.raises(StateTableError, match=told):
+        rows_of(two, **options)
+    assert rows_of(two, operator="one", state="count", as_text="TRUE", columns="value") == [{"value": 1}]
+
+
+@pytest.mark.parametrize("text", ["4.0", "-4", "", "four", "\N{SUPERSCRIPT TWO}"])
+def test_key_groups_of_what_is_written_are_a_whole_number(text: str) -> None:
+    options = {"path": "new", "operator": "one", "state": "count"}
+    with pytest.raises(StateTableError, match=f"the option max_parallelism is a whole number, not {text!r}"):
+        parsed_write_options({**options, "max_parallelism": text})
+    assert parsed_write_options({**options, "max_parallelism": "64"}).max_parallelism == 64
+    for name in options:
+        with pytest.raises(StateTableError, match=f"there is no {name}: "):
+            parsed_write_options({**options, name: ""})
+
+
+def test_a_schema_of_the_user_has_columns_that_are_there_as_they_are(two: Path) -> None:
+    source = StateTableSource({"path": str(two), "operator": "one", "state": "count"})
+    value = StructField("value", LongType(), True)
+    assert source.reader(StructType([value]))
+    for field, told in (
+        (StructField("values", LongType()), "there is no column 'values'; there are key_group, key, value"),
+        (
+            StructField("value", StringType()),
+            "'value' is of type bigint, which cannot be read as string: leave the sch",
+        ),
+    ):
+        with pytest.raises(StateTableError, match=told):
+            source.reader(StructType([value, field]))
+
+
+def test_subtasks_whose_columns_differ_are_no_one_table() -> None:
+    expected, found = (pa.schema([("value", one)]) for one in (pa.int64(), pa.string()))
+    check_same_columns(expected, expected, "count", {"value": "a note"})
+    with pytest.raises(StateTableError, match=r"the subtasks of state 'count' differ in its types: .*take a savepoint"):
+        check_same_columns(expected, found, "count", {})
+    with pytest.raises(StateTableError, match="state 'count' cannot be read by this worker: value: not known here"):
+        check_same_columns(expected, found, "count", {"value": "not known here"})
+
+
+def test_timers_of_different_namespaces_are_told_apart_by_the_option_state(tmp_path: Path) -> None:
+    plan: Any = Plan().add_operator("one", "string")
+    for service, namespace in (("first", LongSerializer()), ("second", StringSerializer())):
+        name = f"_timer_state/event_{service}"
+        plan = plan.add_timers("one", [], time="event", service=service, namespace=namespace)
+        assert EntrySchema.of_timers(name, StringSerializer(), namespace).is_timers
+    SavepointWriter.new(tmp_path / "timers", max_parallelism=4).write(plan)
+    told = "the timers of operator 'one' have namespaces of different types .*: choose one by the option state, of "
+    with pytest.raises(StateTableError, match=told):
+        reader_of(tmp_path / "timers", operator="one", kind="timers")

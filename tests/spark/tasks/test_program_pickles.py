@@ -1,0 +1,56 @@
+"""Pickles of a program: what becomes of its classes in a process that has them, and in one that has not."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from snapshots import SimpleTypeSerializerSnapshot, snapshot_class_for
+from statebackend.spark.tasks.program_pickles import pickled, unpickled
+
+PROGRAM = """
+class Snapshot(SimpleTypeSerializerSnapshot):
+    said = "something"
+
+class Function:
+    class Snapshot(SimpleTypeSerializerSnapshot):
+        said = "inside"
+
+    class State:
+        pass
+"""
+
+
+@pytest.fixture
+def program(own_registrations: None) -> Iterator[dict[str, Any]]:
+    """What a script without a file defines, which no process can import."""
+    module = ModuleType("a_script_without_a_file")
+    module.__dict__.update(SimpleTypeSerializerSnapshot=SimpleTypeSerializerSnapshot)
+    exec(PROGRAM, module.__dict__)
+    yield module.__dict__
+    module.__dict__.clear()
+
+
+@pytest.mark.parametrize("place", ["Snapshot", "Function.Snapshot"])
+def test_a_snapshot_class_is_found_by_its_place_whatever_is_unpickled_by_value(
+    program: dict[str, Any], place: str
+) -> None:
+    known = [program["Snapshot"], program["Function"].Snapshot][place.count(".")]
+    for _ in range(2):
+        assert unpickled(pickled(known)) is known
+        assert snapshot_class_for(f"a_script_without_a_file:{place}") is known
+        assert program["Snapshot"].said == "something"
+
+
+def test_a_class_inside_another_arrives_under_its_whole_name(program: dict[str, Any]) -> None:
+    data = pickled(program["Function"])
+    program.clear()
+    gc.collect()
+    made = unpickled(data)
+    assert (made.State.__qualname__, made.Snapshot.__qualname__) == ("Function.State", "Function.Snapshot")
+    assert snapshot_class_for("a_script_without_a_file:Function.Snapshot") is made.Snapshot
+    assert made.Snapshot.said == "inside"

@@ -1,0 +1,83 @@
+"""What tasks tell of their progress comes to the driver's listener, by an accumulator that keeps nothing."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.accumulators import Accumulator, _accumulatorRegistry
+
+from statebackend import Operation, Progress
+from statebackend.spark.tasks.channels import ProgressChannel
+
+
+def told(entries: int, *, is_done: bool) -> Progress:
+    return Progress(
+        operation=Operation.MIGRATION,
+        operator_uid="a",
+        state_name="s",
+        subtask_index=1,
+        entries=entries,
+        is_done=is_done,
+    )
+
+
+def test_only_what_is_done_travels_and_the_driver_keeps_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Progress] = []
+    made: list[Any] = []
+
+    def accumulator(value: Any, param: Any) -> Any:
+        made.append(Accumulator(-77, value, param))
+        return made[0]
+
+    context: Any = SimpleNamespace(accumulator=accumulator)
+    channel = ProgressChannel(context, heard.append)
+    travelled = pickle.dumps(channel.sender)
+    assert len(travelled) < 1000
+    # A worker has no accumulators of its own before it is sent one.
+    monkeypatch.delitem(_accumulatorRegistry, -77)
+    sender = pickle.loads(travelled)
+    sender.send(told(5, is_done=False))
+    sender.send(told(9, is_done=True))
+    [on_worker] = [sender._accumulator]
+    assert on_worker._value == [told(9, is_done=True)]
+    for _ in range(1000):
+        made[0] += pickle.loads(pickle.dumps(on_worker._value))
+    assert heard == [told(9, is_done=True)] * 1000
+    assert made[0]._value == []
+
+
+def test_a_run_that_nobody_has_any_more_is_kept_by_no_accumulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    class Run:
+        def __init__(self) -> None:
+            self.heard: list[Progress] = []
+
+        def hear(self, progress: Progress) -> None:
+            self.heard.append(progress)
+
+    def accumulator(value: Any, param: Any) -> Any:
+        made.append(Accumulator(-78, value, param))
+        return made[0]
+
+    run = Run()
+    context: Any = SimpleNamespace(accumulator=accumulator)
+    channel = ProgressChannel(context, run.hear)
+    monkeypatch.delitem(_accumulatorRegistry, -78)
+    made[0] += [told(9, is_done=True)]
+    assert run.heard == [told(9, is_done=True)]
+    gone = weakref.ref(run)
+    del channel, run
+    gc.collect()
+    assert gone() is None
+    # A task may be heard late.
+    made[0] += [told(9, is_done=True)]
+    assert made[0]._value == []

@@ -1,0 +1,76 @@
+"""Serializers of the user's own, in workers that have never imported what the program has."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statebackend.spark.tasks.program_pickles import naming_missing_modules
+from statebackend.streaming.errors import MissingModuleError
+
+pytestmark = pytest.mark.spark
+
+PROGRAMS = Path(__file__).parents[0] / "programs"
+REPOSITORY = Path(__file__).resolve().parents[3]
+PYTHON_DAEMON = REPOSITORY / "tests" / "spark_daemon"
+
+
+def run(program: str, *arguments: object) -> Any:
+    """Runs a program whose modules are beside it; what it printed as JSON."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, PYTHON_DAEMON, PROGRAMS / "modules"))),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    command = [sys.executable, str(PROGRAMS / program), *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_fresh_workers_restore_state_of_serializers_that_only_the_program_knows(tmp_path: Path) -> None:
+    found = run("keep_points.py", tmp_path, PROGRAMS / "hidden_modules")
+    for backend in ("rocksdb", "heap"):
+        # The second epoch restores in other processes than the first, and so does the second run.
+        assert found[backend] == [["a", 1], ["a", 2]]
+        assert found[f"{backend} restarted"] == [["a", 3]]
+        assert (tmp_path / f"savepoint-{backend}" / "_metadata").exists()
+    assert "the module 'hidden_shapes' is not on this worker" in found["missing"]
+    assert "addPyFile" in found["missing"]
+    assert found["hidden"] == [["a", 1], ["a", 2], ["a", 3]]
+    assert found["left in spark's directories"] == []
+    assert found["left of plans"] == []
+
+
+def test_workers_that_are_killed_between_epochs_and_within_one_lose_and_double_nothing(tmp_path: Path) -> None:
+    found = run("lose_workers.py", tmp_path)
+    for backend in ("rocksdb", "heap"):
+        assert found[backend]["rows"] == [[word, times] for word in "abcdefgh" for times in range(1, 5)]
+        assert found[backend]["killed within"]
+        assert found[backend]["killed between"] > 0
+        assert found[backend]["workers"] > found[backend]["killed between"], "others took over"
+
+
+def test_an_error_whose_causes_go_in_a_circle_is_raised_as_it_is() -> None:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    with pytest.raises(ValueError, match="first"), naming_missing_modules("operator"):
+        raise first
+
+
+def test_a_module_that_is_missing_is_told_once_with_the_ways_to_bring_it() -> None:
+    told = r"operator 'a': the module 'my.models' is not on this worker .*addPyFile"
+    unpickled = ValueError("it cannot be unpickled")
+    unpickled.__cause__ = ModuleNotFoundError("No module named 'my.models'", name="my.models")
+    with pytest.raises(MissingModuleError, match=told) as failure, naming_missing_modules("operator 'a'"):
+        raise unpickled
+    with pytest.raises(MissingModuleError) as again, naming_missing_modules("operator 'b'"):
+        raise failure.value
+    assert again.value is failure.value

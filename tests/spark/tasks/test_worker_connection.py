@@ -1,0 +1,92 @@
+"""The connection of a worker: what has come is acknowledged, and nothing else about any connection changes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from statebackend.spark.tasks.channels import acknowledge_what_has_come
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(socket, "TCP_QUICKACK") or not os.path.isdir("/proc/self/fd"), reason="this is an option of Linux"
+)
+
+
+@pytest.fixture(params=["127.0.0.1", "::1"])
+def connection(request: pytest.FixtureRequest) -> Iterator[socket.socket]:
+    """One end of a connection within this host, which puts acknowledgements off."""
+    family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
+    with socket.socket(family) as server:
+        try:
+            server.bind((request.param, 0))
+        except OSError:
+            pytest.skip(f"this host has no {request.param}")
+        server.listen()
+        with socket.create_connection(server.getsockname()[:2]) as worker, server.accept()[0]:
+            worker.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+            yield worker
+
+
+def acknowledges_at_once(connection: socket.socket) -> bool:
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
+
+
+def connections() -> dict[int, str]:
+    """Where the descriptors of this process lead that are sockets."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        # One that was closed since leads nowhere.
+        with contextlib.suppress(FileNotFoundError):
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return {number: place for number, place in found.items() if place.startswith("socket:")}
+
+
+def test_what_has_come_is_acknowledged_at_once(connection: socket.socket) -> None:
+    assert not acknowledges_at_once(connection)
+    acknowledge_what_has_come()
+    assert acknowledges_at_once(connection)
+
+
+def test_files_stay_open_and_no_other_is_left(connection: socket.socket) -> None:
+    before = connections()
+    assert connection.fileno() in before
+    acknowledge_what_has_come()
+    left = connections()
+    # Others are those of other threads, which come and go.
+    assert left[connection.fileno()] == before[connection.fileno()]
+    assert list(left.values()).count(left[connection.fileno()]) == 1
+
+
+def test_sockets_that_are_no_connection_do_no_harm(connection: socket.socket) -> None:
+    with socket.socket() as unconnected, socket.socketpair()[0] as local, socket.socket(type=socket.SOCK_DGRAM) as one:
+        acknowledge_what_has_come()
+        assert all(os.get_blocking(other.fileno()) for other in (unconnected, local, one))
+    assert acknowledges_at_once(connection)
+
+
+def test_a_default_timeout_of_the_program_makes_no_connection_one_that_does_not_block(
+    connection: socket.socket,
+) -> None:
+    socket.setdefaulttimeout(60)
+    try:
+        acknowledge_what_has_come()
+    finally:
+        socket.setdefaulttimeout(None)
+    assert os.get_blocking(connection.fileno())
+
+
+@pytest.mark.parametrize("is_missing", ["option", "list of files"])
+def test_a_system_without_it_goes_on_as_before(
+    connection: socket.socket, monkeypatch: pytest.MonkeyPatch, is_missing: str
+) -> None:
+    if is_missing == "option":
+        monkeypatch.delattr(socket, "TCP_QUICKACK")
+    else:
+        monkeypatch.setattr("statebackend.spark.tasks.channels._OPEN_FILES", "/proc/self/nothing")
+    acknowledge_what_has_come()
+    monkeypatch.undo()
+    assert not acknowledges_at_once(connection)

@@ -1,0 +1,298 @@
+"""The epochs of a `ParquetSink` on an S3-compatible store: each row once, wherever its commit breaks off."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from object_store import SECRET_KEY, Bucket, Fault, FaultyProxy
+
+from statebackend.checkpoint import CheckpointFileSystem, StorageError
+from statebackend.spark.parquet_sink import ParquetSink
+from statebackend.streaming.sink import Sink, SinkError, SinkThatTakesBack
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture
+def uri(bucket: Bucket, faulty_store: FaultyProxy) -> str:
+    """With credentials: the workers of the session have started without them."""
+    return bucket.uri("out", user=f"tests:{SECRET_KEY}@", port=faulty_store.port)
+
+
+@pytest.fixture
+def sink(uri: str) -> ParquetSink:
+    return ParquetSink(uri)
+
+
+def numbers(spark: SparkSession, *values: int) -> DataFrame:
+    return spark.createDataFrame([(value,) for value in values], "id bigint")
+
+
+def staged_by_hand(uri: str, epoch_id: int, attempt_id: str, *rows: tuple[int, ...]) -> bytes:
+    """What `stage` does, without Spark."""
+    fs = CheckpointFileSystem.from_uri(uri)
+    files = []
+    for number, ids in enumerate(rows):
+        sink = pa.BufferOutputStream()
+        pyarrow.parquet.write_table(pa.table({"id": pa.array(ids, pa.int64())}), sink)
+        name = f"part-{number}-{attempt_id}.parquet"
+        handle = fs.write_file(f"_staging/{epoch_id:012d}-{attempt_id}/{name}", sink.getvalue().to_pybytes())
+        files.append([name, handle.size_bytes, handle.checksum])
+    return json.dumps({"version": 2, "epoch": epoch_id, "attempt": attempt_id, "files": files}).encode()
+
+
+def visible(uri: str, below: str = "") -> dict[str, list[int]]:
+    """The rows that a reader finds by listing, by directory."""
+    fs = CheckpointFileSystem.from_uri(uri)
+    rows: dict[str, list[int]] = {}
+    for path in fs.list_files(below):
+        directory, _, name = path.rpartition("/")
+        if name.endswith(".parquet") and (below or not path.startswith("_")):
+            with fs.open_input(path) as source:
+                ids = pyarrow.parquet.read_table(source)["id"].to_pylist()
+            rows[directory] = sorted(rows.get(directory, []) + ids)
+    return rows
+
+
+def others(bucket: Bucket) -> list[str]:
+    """All that is there beside what a reader finds."""
+    return [
+        key for key in bucket.keys if not key.endswith((".parquet", "/")) or ("/_" in key and not key.endswith("/"))
+    ]
+
+
+@pytest.mark.spark
+def test_tasks_write_their_rows_to_the_store_and_commit_shows_them(spark, uri, sink, bucket) -> None:
+    frame = numbers(spark, *range(100)).repartition(3)
+    committable = sink.stage(frame, 7, "job.a")
+    assert visible(uri) == {}
+    assert len(json.loads(committable)["files"]) == 3
+    sink.commit(7, committable)
+    sink.commit(7, committable)
+    assert visible(uri) == {"epoch=000000000007": list(range(100))}
+    assert others(bucket) == ["out/epoch=000000000007/_committable"]
+
+
+@pytest.mark.spark
+def test_an_epoch_without_rows_is_a_file_that_keeps_the_schema(spark, uri, sink) -> None:
+    sink.commit(0, sink.stage(numbers(spark, 1).filter("id > 1"), 0, "job.a"))
+    assert visible(uri) == {"epoch=000000000000": []}
+    fs = CheckpointFileSystem.from_uri(uri)
+    (path,) = [path for path in fs.list_files() if path.endswith(".parquet")]
+    with fs.open_input(path) as source:
+        assert pyarrow.parquet.read_schema(source) == pa.schema([pa.field("id", pa.int64())])
+
+
+@pytest.mark.spark
+def test_a_frame_with_all_kinds_of_columns_is_read_back_by_spark_as_it_was(spark, uri, sink, tmp_path) -> None:
+    frame = spark.sql(
+        "select cast(id as int) i, id l, cast(id as double) d, cast(id as decimal(20,3)) c, string(id) s, "
+        "binary(string(id)) b, timestamp_micros(id * 1000001) t, timestamp_ntz '2020-01-01 00:00:00' n, "
+        "date '2020-02-29' e, array(id, null) a, map(string(id), id) m, named_struct('x', id, 'y', null) r, "
+        "if(id = 1, null, id) o from range(3)"
+    )
+    sink.commit(0, sink.stage(frame, 0, "job.a"))
+    fs = CheckpointFileSystem.from_uri(uri)
+    for number, path in enumerate(path for path in fs.list_files() if path.endswith(".parquet")):
+        (tmp_path / f"{number}.parquet").write_bytes(fs.read_file(path))
+    back = spark.read.parquet(str(tmp_path))
+    assert sorted(back.collect()) == sorted(frame.collect())
+
+
+@pytest.mark.spark
+def test_an_epoch_that_fails_names_the_error_and_leaves_nothing_visible(spark, uri, sink, faulty_store) -> None:
+    faulty_store.fail(Fault.ERROR_503, "PUT", "_staging")
+    with pytest.raises(Exception, match=r"cannot upload .*_staging/000000000001-job.a/part-\w+.parquet"):
+        sink.stage(numbers(spark, 1), 1, "job.a")
+    faulty_store.heal()
+    sink.abort(1, "job.a")
+    assert visible(uri) == {}
+
+
+def test_a_sink_on_the_store_keeps_the_contract(sink) -> None:
+    assert isinstance(sink, Sink)
+    assert isinstance(sink, SinkThatTakesBack)
+
+
+def test_its_name_says_the_place_and_no_secret(bucket, sink) -> None:
+    assert sink.identity == f"ParquetSink('s3://{bucket.name}/out')"
+
+
+@pytest.mark.parametrize("options", [{"compression": "best"}, {"maxRecordsPerFile": "1"}])
+def test_an_option_that_cannot_be_kept_is_refused(uri, options) -> None:
+    with pytest.raises(ValueError, match=r"has the one option compression.*") as caught:
+        ParquetSink(uri, options)
+    assert SECRET_KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "pattern"),
+    [
+        ("PUT", "epoch=000000000003/part-0"),
+        ("PUT", "epoch=000000000003/part-1"),
+        ("PUT", "epoch=000000000003/_committable"),
+        ("DELETE", "_staging/000000000003-job.a/part-0"),
+        ("DELETE", "_staging/000000000003-job.a/part-1"),
+    ],
+)
+@pytest.mark.parametrize("fault", [Fault.DROP, Fault.LOSE_ANSWER])
+def test_a_commit_that_breaks_off_anywhere_is_finished_by_the_next(
+    uri, bucket, faulty_store, quick, method, pattern, fault
+) -> None:
+    committable = staged_by_hand(uri, 3, "job.a", (1, 2), (3,))
+    broken = quick(uri)
+    failed = faulty_store.fail(fault, method, pattern.replace("=", "%3D"))
+    failed_too = faulty_store.fail(fault, method, pattern)
+    # A file that is not there any more when it is looked for again has been deleted.
+    with contextlib.suppress(SinkError, StorageError):
+        broken.commit(3, committable)
+    assert failed() + failed_too()
+    faulty_store.heal()
+    again = quick(uri)
+    again.recover(3, "job")
+    again.commit(3, committable)
+    assert visible(uri) == {"epoch=000000000003": [1, 2, 3]}
+    assert others(bucket) == ["out/epoch=000000000003/_committable"]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ParquetSink]:
+    """Sinks that try twice, without pauses: what is shown is what they leave."""
+    from statebackend.checkpoint.fs.retries import BoundedRetries
+    from statebackend.checkpoint.fs.s3_storage import S3Location, S3Storage
+
+    def made(uri: str) -> CheckpointFileSystem:
+        storage = S3Storage.at(S3Location.from_uri(uri), BoundedRetries(attempts=2, first_pause_s=0), 1)
+        return CheckpointFileSystem(uri, storage)
+
+    def sink(uri: str) -> ParquetSink:
+        with monkeypatch.context() as patched:
+            patched.setattr(CheckpointFileSystem, "from_uri", made)
+            return ParquetSink(uri)
+
+    return sink
+
+
+def test_a_listing_that_lags_hides_no_row_and_shows_none_twice(uri, bucket, sink, faulty_store) -> None:
+    committable = staged_by_hand(uri, 3, "job.a", (1, 2), (3,))
+    faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
+    sink.recover(3, "job")
+    sink.commit(3, committable)
+    sink.commit(3, committable)
+    with pytest.raises(SinkError, match="this job has not completed epoch 3"):
+        sink.stage(_Frame(), 3, "job.b")
+    assert sink.take_back(2, "job") == [f"s3://{bucket.name}/out/_set_aside"]
+    faulty_store.heal()
+    assert visible(uri) == {}
+    assert visible(uri, "_set_aside") == {"_set_aside/epoch=000000000003-job.a": [1, 2, 3]}
+
+
+def test_epochs_that_are_not_listed_yet_are_looked_for_behind_gaps(uri, sink, faulty_store) -> None:
+    for epoch_id in (3, 12, 21):
+        sink.commit(epoch_id, staged_by_hand(uri, epoch_id, "job.a", (epoch_id,)))
+    faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
+    sink.take_back(2, "job")
+    faulty_store.heal()
+    assert visible(uri) == {}
+
+
+class _Frame:
+    """One that is refused before it is looked at."""
+
+    columns = ("id",)
+
+
+def test_an_epoch_of_another_is_neither_kept_nor_overwritten(uri, sink) -> None:
+    theirs, ours = staged_by_hand(uri, 3, "other.a", (1,)), staged_by_hand(uri, 3, "job.a", (2,))
+    sink.commit(3, theirs)
+    with pytest.raises(SinkError, match="was not written by the attempt that completed epoch 3"):
+        sink.commit(3, ours)
+    with pytest.raises(SinkError, match="this job did not write it"):
+        sink.take_back(2, "job")
+    assert visible(uri) == {"epoch=000000000003": [1]}
+
+
+def test_files_of_a_stranger_in_the_place_of_an_epoch_are_named(uri, bucket, sink) -> None:
+    committable = staged_by_hand(uri, 3, "job.a", (1,))
+    bucket.write("out/epoch=000000000003/part-x.parquet", b"strange")
+    with pytest.raises(SinkError, match=r"part-x.parquet is none of the files of epoch 3"):
+        sink.commit(3, committable)
+    with pytest.raises(SinkError, match="this job has not completed epoch 3"):
+        sink.stage(_Frame(), 3, "job.b")
+    with pytest.raises(SinkError, match="this job did not write it"):
+        sink.take_back(2, "job")
+
+
+def test_rows_that_are_gone_are_missed(uri, bucket, sink) -> None:
+    committable = staged_by_hand(uri, 3, "job.a", (1,), (2,))
+    bucket.delete("out/_staging/000000000003-job.a/part-1-job.a.parquet")
+    with pytest.raises(SinkError, match=r"rows of epoch 3 are gone: .*part-1-job.a.parquet is not there"):
+        sink.commit(3, committable)
+
+
+def test_only_the_jobs_own_leftovers_are_removed(uri, bucket, sink) -> None:
+    for epoch_id, attempt in ((3, "job.a"), (4, "job.a"), (4, "job.b"), (5, "other.a"), (4, "jobs.a")):
+        staged_by_hand(uri, epoch_id, attempt, (1,))
+    sink.recover(3, "job")
+    left = {key.split("/")[2] for key in others(bucket)}
+    assert left == {"000000000003-job.a", "000000000005-other.a", "000000000004-jobs.a"}
+
+
+@pytest.mark.parametrize(
+    "pattern", ["_set_aside/.*part-1", "_set_aside/.*_committable", "epoch.*part-0", "epoch.*_comm"]
+)
+def test_going_back_that_breaks_off_is_finished_by_the_next(uri, bucket, faulty_store, quick, pattern) -> None:
+    for epoch_id in (2, 3, 4):
+        quick(uri).commit(epoch_id, staged_by_hand(uri, epoch_id, f"job.{epoch_id}", (epoch_id,), (10 * epoch_id,)))
+    method = "PUT" if "_set_aside" in pattern else "DELETE"
+    failed = faulty_store.fail(Fault.DROP, method, pattern)
+    with pytest.raises((SinkError, StorageError)):
+        quick(uri).take_back(2, "job")
+    assert failed()
+    faulty_store.heal()
+    quick(uri).take_back(2, "job")
+    assert visible(uri) == {"epoch=000000000002": [2, 20]}
+    assert visible(uri, "_set_aside") == {
+        "_set_aside/epoch=000000000003-job.3": [3, 30],
+        "_set_aside/epoch=000000000004-job.4": [4, 40],
+    }
+    quick(uri).commit(3, staged_by_hand(uri, 3, "job.again", (33,)))
+    assert visible(uri)["epoch=000000000003"] == [33]
+
+
+def test_a_part_of_an_epoch_that_was_never_marked_goes_when_the_job_goes_back(uri, faulty_store, quick) -> None:
+    committable = staged_by_hand(uri, 3, "job.a", (1,), (2,))
+    faulty_store.fail(Fault.DROP, "PUT", "epoch.*part-1")
+    with pytest.raises((SinkError, StorageError)):
+        quick(uri).commit(3, committable)
+    faulty_store.heal()
+    assert visible(uri) == {"epoch=000000000003": [1]}
+    quick(uri).take_back(2, "job")
+    assert visible(uri) == {}
+    assert visible(uri, "_staging") == {"_staging/000000000003-job.a": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    "committable",
+    [
+        b"",
+        b"[]",
+        b'{"version": 2, "epoch": 3, "attempt": "job.a"}',
+        b'{"version": 2, "epoch": 3, "attempt": "job.a", "files": [["../../x", 1, "xxh3:00"]]}',
+        json.dumps({"version": 2, "epoch": 3, "attempt": "job.a", "files": [["a/b", 1, "xxh3:" + 32 * "0"]]}).encode(),
+        json.dumps({"version": 2, "epoch": 3, "attempt": "../x", "files": []}).encode(),
+        json.dumps({"version": 2, "epoch": 4, "attempt": "job.a", "files": []}).encode(),
+        json.dumps({"version": 1, "epoch": 3, "attempt": "job.a"}).encode(),
+    ],
+)
+def test_a_committable_that_is_none_is_refused_and_nothing_is_touched(bucket, sink, committable) -> None:
+    with pytest.raises(SinkError, match=r"committable|directory's name"):
+        sink.commit(3, committable)
+    assert bucket.keys == []

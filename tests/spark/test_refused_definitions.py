@@ -1,0 +1,202 @@
+"""What a job on Spark is refused for before anything of it runs, in one line that names the operator or the source."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+from spark_workplace import CountWords, Workplace
+
+from statebackend import JobDefinitionError, WatermarkStrategy
+from statebackend.spark import NoopSink, SparkStreamEnvironment
+
+COUNTED = "word string, times bigint, total bigint"
+
+
+@pytest.fixture
+def workplace(spark: SparkSession, tmp_path: Path) -> Workplace:
+    return Workplace(spark, tmp_path)
+
+
+def refused(environment: SparkStreamEnvironment, told: str) -> None:
+    with pytest.raises(JobDefinitionError, match=told) as error:
+        environment.execute("refused")
+    assert "\n" not in str(error.value)
+    assert not Path(environment.job_dir).exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"parallelism": 17}, "parallelism"),
+        ({"parallelism": "2"}, "parallelism is '2'; it takes a whole number"),
+        ({"retained_checkpoints": 2.5}, "retained_checkpoints is 2.5; it takes a whole number"),
+        ({"metrics": True}, "metrics is True; it takes an instance of StateMetricsConfig"),
+        ({"high_availability": "host:2181"}, "high_availability is 'host:2181'; it takes an instance of JobServices"),
+        ({"parallelism": 0}, "parallelism"),
+        ({"epoch_timeout_s": -1.0}, "epoch_timeout_s"),
+        ({"epoch_timeout_s": float("nan")}, "epoch_timeout_s"),
+    ],
+    ids=str,
+)
+def test_settings_out_of_their_bounds(workplace: Workplace, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(JobDefinitionError, match=told):
+        workplace.environment(**options)
+    workplace.environment(parallelism=16, epoch_timeout_s=0.5)
+
+
+def test_names_that_differ_in_case_are_two_columns_where_the_session_says_so(workplace: Workplace) -> None:
+    struct = StructType([StructField("word", StringType()), StructField("Word", LongType())])
+    for schema in ("word string, Word bigint", struct):
+        environment = workplace.environment()
+        words = environment.from_dataframe(workplace.stream()).key_by("word")
+        words.process(CountWords(), uid="words", schema=schema).sink_to(NoopSink())
+        refused(environment, "operator 'words': the schema .* cannot be read: two columns are called 'word'")
+        workplace.spark.conf.set("spark.sql.caseSensitive", "true")
+        try:
+            environment.described()
+        finally:
+            workplace.spark.conf.unset("spark.sql.caseSensitive")
+
+
+def test_one_frame_is_one_source_and_has_one_uid(workplace: Workplace) -> None:
+    environment, frame = workplace.environment(), workplace.stream()
+    stream = environment.from_dataframe(frame, uid="words")
+    assert environment.from_dataframe(frame) is environment.from_dataframe(frame, uid="words") is stream
+    with pytest.raises(JobDefinitionError, match="with uid='words', and now with uid='others': it is one source"):
+        environment.from_dataframe(frame, uid="others")
+
+
+@pytest.mark.parametrize(
+    ("key", "settings", "told"),
+    [
+        (7, {}, "operator 'words': key_by takes column names or expressions, not int"),
+        ("word", {"order_by": [7]}, "operator 'words': order_by takes column names or expressions, not int"),
+        ("word", {"order_by": [None]}, "operator 'words': order_by takes column names or expressions, not NoneType"),
+        (
+            "word",
+            {"order_by": lambda: F.col("word.inner")},
+            "operator 'words': order_by does not fit the operator's input, wh",
+        ),
+        (
+            lambda: F.col("nubmer") + 1,
+            {},
+            "operator 'words': key_by does not fit the operator's input, which has the columns",
+        ),
+        ("word", {"schema": 5}, "operator 'words': schema must be DDL or a StructType, not int"),
+    ],
+)
+def test_columns_that_the_input_does_not_have(
+    workplace: Workplace, key: Any, settings: dict[str, Any], told: str
+) -> None:
+    # An expression is one of a session, of which there is none yet where tests are collected.
+    key, given = (
+        (key() if callable(key) else key),
+        {name: now() if callable(now) else now for name, now in settings.items()},
+    )
+    environment = workplace.environment()
+    words = environment.from_dataframe(workplace.stream()).key_by(key)
+    words.process(CountWords(), uid="words", **{"schema": COUNTED, **given}).sink_to(NoopSink())
+    refused(environment, told)
+
+
+@pytest.mark.parametrize("sink", [5, None, NoopSink, "a path"], ids=str)
+def test_what_is_no_sink(workplace: Workplace, sink: Any) -> None:
+    environment = workplace.environment()
+    words = environment.from_dataframe(workplace.stream()).key_by("word")
+    words.process(CountWords(), uid="words", schema=COUNTED).sink_to(sink)
+    refused(environment, "sink_to was given .*, which is no sink")
+
+
+class HoldingALock(CountWords):
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+def test_a_function_that_cannot_be_sent(workplace: Workplace) -> None:
+    environment = workplace.environment()
+    words = environment.from_dataframe(workplace.stream()).key_by("word")
+    words.process(HoldingALock(), uid="words", schema=COUNTED).sink_to(NoopSink())
+    refused(environment, r"operator 'words': the function cannot be sent to the workers .*lock.*in setup\(\)")
+
+
+def test_two_columns_of_one_name_in_one_of_several_sources(workplace: Workplace) -> None:
+    environment = workplace.environment()
+    doubled = workplace.stream().select("word", F.col("number").alias("word"), "number")
+    first = environment.from_dataframe(workplace.stream(), uid="first").key_by("word")
+    second = environment.from_dataframe(doubled, uid="second").transform(lambda frame: frame.select("number"))
+    for stream, uid in ((first, "a"), (second.key_by("number"), "b")):
+        stream.process(CountWords(), uid=uid, schema=COUNTED).sink_to(NoopSink(), uid=uid)
+    refused(environment, r"source 2 of the job has two columns of the same name \(word, word, number\); rename one")
+
+
+def test_a_column_that_is_named_as_ours_are(workplace: Workplace) -> None:
+    environment = workplace.environment()
+    frame = workplace.stream().withColumn("__statebackend_mine", F.col("number").cast("timestamp"))
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("__statebackend_mine")
+    timed = environment.from_dataframe(frame).assign_timestamps_and_watermarks(strategy)
+    timed.key_by("word").process(CountWords(), uid="words", schema=COUNTED).sink_to(NoopSink())
+    refused(environment, "the column names __statebackend_mine are reserved")
+
+
+class Beginning(StatefulProcessor):
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803
+        return None
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("initial", "told"),
+    [
+        (lambda place: place.spark.range(3), "is a batch DataFrame that is grouped"),
+        (lambda place: "a frame", "is a batch DataFrame that is grouped"),
+        (lambda place: place.stream().groupBy("word"), "is read once, and so cannot be a streaming DataFrame"),
+        (lambda place: frame_of(place).groupBy(F.upper("word")), "is grouped by an expression; add it as a column"),
+        (
+            lambda place: frame_of(place).groupBy("number"),
+            "is grouped by columns of the types int, and the stream by string: cast",
+        ),
+        (
+            lambda place: frame_of(place).groupBy("word", "number"),
+            "is grouped by columns of the types string, int, and the stream",
+        ),
+    ],
+    ids=["not grouped", "no frame", "a stream", "an expression", "another type", "more columns"],
+)
+def test_a_beginning_that_is_none_for_these_keys(
+    workplace: Workplace, initial: Callable[[Workplace], Any], told: str
+) -> None:
+    environment = workplace.environment()
+    grouped = environment.from_dataframe(workplace.stream()).group_by("word")
+    processed = grouped.transform_with_state(
+        Beginning(), "word string", "update", "none", initial_state=initial(workplace), uid="words"
+    )
+    processed.sink_to(NoopSink())
+    refused(environment, f"operator 'words': initial_state {told}")
+
+
+def frame_of(place: Workplace) -> Any:
+    return place.spark.createDataFrame([("a", 1)], "word string, number int")
+
+
+def test_a_savepoint_before_an_epoch_has_completed(workplace: Workplace) -> None:
+    from statebackend.streaming.errors import EpochError
+
+    job = workplace.start(NoopSink())
+    job.await_termination()
+    assert not job.epochs
+    with pytest.raises(EpochError, match="there is nothing to save: no epoch of this job has completed yet"):
+        job.savepoint(workplace.directory / "savepoint")
+    assert not (workplace.directory / "savepoint").exists()

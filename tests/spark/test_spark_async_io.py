@@ -1,0 +1,134 @@
+"""Async I/O in Spark's workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from spark_workplace import Workplace, memory_sink, rows_of, travelling_by_value
+
+from statebackend import EpochError
+from statebackend.streaming.async_functions import AsyncContext, AsyncFunction
+from statebackend.streaming.data_stream import AsyncDataStream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _by_value() -> Iterator[None]:
+    with travelling_by_value(sys.modules[__name__]):
+        yield
+
+
+class Asking(AsyncFunction[Any, Any]):
+    """Emits word, number and the process; what it asks with belongs to the loop that setup() ran in."""
+
+    async def setup(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.lock = asyncio.Lock()
+        self.process_id = os.getpid()
+
+    async def open(self, context: Any) -> None:
+        assert self.process_id == os.getpid()
+
+    async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
+        assert asyncio.get_running_loop() is self.loop
+        if value.word == "never":
+            await asyncio.Event().wait()
+        async with self.lock:
+            await asyncio.sleep(0)
+        return [(value.word, value.number, self.process_id)]
+
+
+class Answering(Asking):
+    async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
+        return [(value.word, value.number, self.process_id)]
+
+
+class AnsweringWhenAllowed(AsyncFunction[Any, Any]):
+    """Answers only what is asked when there is a file to allow it."""
+
+    def __init__(self, allowed: Path) -> None:
+        self.allowed = allowed
+
+    async def async_invoke(self, value: Any, context: AsyncContext) -> Any:
+        if not self.allowed.exists():
+            await asyncio.Event().wait()
+        return [value]
+
+
+def run(
+    workplace: Workplace,
+    sink: Any,
+    function: Any,
+    wait: Any,
+    timeout: Any = "10 minutes",
+    is_keyed: bool = True,
+    **options: Any,
+) -> None:
+    environment = workplace.environment()
+    records: Any = environment.from_dataframe(workplace.stream())
+    stream = records.key_by("word") if is_keyed else records
+    schema = "word string, number int, process bigint"
+    wait(stream, function, timeout, uid="ask", schema=schema, **options).sink_to(sink)
+    environment.execute("job", trigger={"availableNow": True}).await_termination()
+
+
+def test_every_record_of_a_stream_without_keys_comes_out_once_and_one_that_never_does_fails_the_epoch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    workplace = Workplace(spark, tmp_path)
+    for batch in range(3):
+        workplace.add_batch([(word, batch * 100 + number) for number in range(20) for word in "abcd"])
+    sink = memory_sink()
+    run(workplace, sink, Asking(), AsyncDataStream.unordered_wait, is_keyed=False, capacity=7)
+    expected = [(word, number) for batch in workplace.batches for word, number in batch]
+    assert sorted((row[0], row[1]) for row in rows_of(sink)) == sorted(expected)
+    assert os.getpid() not in {row[2] for row in rows_of(sink)}
+
+    workplace.add_batch([("never", 1)])
+    message = r"AsyncTimeoutError: operator 'ask', record Row\(word='never', number=1\): no results within 20"
+    with pytest.raises(EpochError, match=message):
+        run(workplace, memory_sink(), Asking(), AsyncDataStream.ordered_wait, 20, is_keyed=False)
+
+
+def test_records_in_flight_are_carried_into_the_next_epoch_and_over_a_restart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    workplace = Workplace(spark, tmp_path)
+    workplace.add_batch([("never", 1), ("never", 2)])
+    workplace.add_batch([("a", 3), ("never", 4)])
+    sink = memory_sink()
+    run(workplace, sink, Asking(), AsyncDataStream.ordered_wait, carry_in_flight=True)
+    workplace.add_batch([("never", 5)])
+    run(workplace, sink, Answering(), AsyncDataStream.ordered_wait)
+    rows = [(row[0], row[1]) for row in rows_of(sink)]
+    assert sorted(rows) == [("a", 3), ("never", 1), ("never", 2), ("never", 4), ("never", 5)]
+    assert [number for word, number in rows if word == "never"] == [1, 2, 4, 5]
+
+
+def test_a_job_that_is_drained_carries_nothing_over_though_it_has_no_event_time(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    workplace = Workplace(spark, tmp_path)
+    workplace.add_batch([("a", 1)])
+    sink, environment = memory_sink(), workplace.environment()
+    records: Any = environment.from_dataframe(workplace.stream())
+    ask, schema = AnsweringWhenAllowed(tmp_path / "allowed"), "word string, number int"
+    AsyncDataStream.ordered_wait(records, ask, "10 minutes", uid="ask", schema=schema, carry_in_flight=True).sink_to(
+        sink
+    )
+    job = environment.execute("job")
+    job.process_all_available()
+    assert rows_of(sink) == []
+    (tmp_path / "allowed").touch()
+    job.stop_with_savepoint(tmp_path / "savepoint", drain=True)
+    assert rows_of(sink) == [("a", 1)]

@@ -1,0 +1,121 @@
+"""Spark's log of a job is damaged: the start names the file and the repair, and the repair loses nothing."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from spark_workplace import Workplace, travelling_by_value
+
+from statebackend.checkpoint import CheckpointError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+NEWEST = 2
+
+
+@pytest.fixture(scope="module")
+def _by_value() -> Iterator[None]:
+    with travelling_by_value(sys.modules[__name__]):
+        yield
+
+
+@pytest.fixture
+def workplace(spark: SparkSession, tmp_path: Path, _by_value: None) -> Workplace:
+    place = Workplace(spark, tmp_path)
+    for rows in ([("a", 1), ("b", 2), ("a", 3)], [("c", 5), ("a", 7)], [("b", 11)]):
+        place.add_batch(rows)
+    return place
+
+
+def shown(workplace: Workplace) -> list[Any]:
+    rows = workplace.spark.read.parquet(str(workplace.directory / "out")).collect()
+    return sorted((row.word, row.times, row.total) for row in rows)
+
+
+def emptied(content: bytes) -> bytes:
+    return b""
+
+
+def cut_off(content: bytes) -> bytes:
+    return content[: content.index(b"\n") + 8]
+
+
+def without_its_end(content: bytes) -> bytes:
+    return content[:-2]
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "repair"),
+    [
+        (f"offsets/{NEWEST}", emptied, NEWEST - 1),
+        (f"offsets/{NEWEST}", without_its_end, NEWEST - 1),
+        (f"offsets/{NEWEST - 1}", cut_off, NEWEST - 2),
+        (f"commits/{NEWEST}", cut_off, NEWEST),
+        (f"commits/{NEWEST}", emptied, NEWEST),
+        (f"sources/0/{NEWEST}", cut_off, NEWEST - 1),
+    ],
+)
+def test_a_damaged_file_of_the_log_is_named_with_the_checkpoint_to_go_back_to(
+    workplace: Workplace, name: str, damage: Callable[[bytes], bytes], repair: int
+) -> None:
+    from statebackend.spark import ParquetSink
+
+    output = ParquetSink(workplace.directory / "out")
+    workplace.run(output)
+    expected = workplace.expected()
+    file = workplace.directory / "job" / "spark" / name
+    file.write_bytes(damage(file.read_bytes()))
+    (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+    before = {path: path.read_bytes() for path in (workplace.directory / "job").rglob("*") if path.is_file()}
+
+    named = rf"{re.escape(str(file))} is damaged: .*start with fall_back_to={repair}:"
+    with pytest.raises(CheckpointError, match=named):
+        workplace.run(output)
+    assert before == {path: path.read_bytes() for path in before}
+
+    job = workplace.run(output, execute={"fall_back_to": repair})
+    assert job.fall_back_report is not None
+    assert job.fall_back_report.given_up == tuple(range(repair + 1, NEWEST + 1))
+    assert shown(workplace) == expected
+    workplace.add_batch([("a", 20), ("d", 4)])
+    workplace.run(output)
+    assert shown(workplace) == workplace.expected()
+
+
+@pytest.mark.parametrize("name", [f"offsets/{NEWEST}", f"commits/{NEWEST}", f"sources/0/{NEWEST}"])
+def test_going_back_to_the_previous_checkpoint_repairs_the_log(workplace: Workplace, name: str) -> None:
+    from statebackend.spark import ParquetSink
+
+    output = ParquetSink(workplace.directory / "out")
+    workplace.run(output)
+    file = workplace.directory / "job" / "spark" / name
+    file.write_bytes(b"")
+    (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+    report = workplace.run(output, execute={"fall_back_to": "previous"}).fall_back_report
+    assert report is not None
+    assert report.checkpoint_id == NEWEST - 1
+    if name.startswith("offsets"):
+        assert f"offsets/{NEWEST} of Spark's log is damaged: it is empty" in report.offsets_before
+    assert shown(workplace) == workplace.expected()
+
+
+def test_a_batch_that_was_only_planned_is_given_up_without_an_epoch(workplace: Workplace) -> None:
+    from statebackend.spark import ParquetSink
+
+    output = ParquetSink(workplace.directory / "out")
+    workplace.run(output)
+    offsets = workplace.directory / "job" / "spark" / "offsets"
+    (offsets / str(NEWEST + 1)).write_bytes(b"")
+    workplace.add_batch([("a", 20)])
+    with pytest.raises(CheckpointError, match=rf"offsets/{NEWEST + 1} is damaged: .*fall_back_to={NEWEST}:"):
+        workplace.run(output)
+    workplace.run(output, execute={"fall_back_to": NEWEST})
+    assert shown(workplace) == workplace.expected()

@@ -1,0 +1,107 @@
+"""setup() and teardown() in Spark's workers, which live through many tasks, epochs and runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from spark_workplace import Workplace, memory_sink, rows_of, travelling_by_value
+
+from statebackend import EpochError, KeyedProcessFunction, RuntimeContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _by_value() -> Iterator[None]:
+    with travelling_by_value(sys.modules[__name__]):
+        yield
+
+
+class Connecting(KeyedProcessFunction[str, Any, Any]):
+    """Writes down what is called where, and emits what its connection says."""
+
+    def __init__(self, calls: Path, run: str, failing: bool = False) -> None:
+        self.calls = str(calls)
+        self.run = run
+        self.failing = failing
+
+    def setup(self) -> None:
+        self._write("setup")
+        if self.failing:
+            raise ConnectionError("nobody is there")
+        # What cannot be pickled.
+        self.connection = open(os.devnull)  # noqa: SIM115
+
+    def open(self, context: RuntimeContext) -> None:
+        if hasattr(self, "connection"):
+            self._write("open")
+            assert not hasattr(self, "opened"), "what open() has made belongs to an epoch"
+            self.opened = True
+
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        yield value.word, int(self.connection.closed), 0
+
+    def teardown(self) -> None:
+        self.connection.close()
+        self._write("teardown")
+
+    def _write(self, method: str) -> None:
+        line = json.dumps([os.getpid(), self.run, method]) + "\n"
+        descriptor = os.open(self.calls, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+        os.write(descriptor, line.encode())
+        os.close(descriptor)
+
+
+def calls_by_process(calls: Path) -> dict[int, list[tuple[str, str]]]:
+    found: dict[int, list[tuple[str, str]]] = {}
+    for line in calls.read_text().splitlines():
+        process_id, run, method = json.loads(line)
+        found.setdefault(process_id, []).append((run, method))
+    return found
+
+
+def test_a_worker_sets_up_once_per_run_and_keeps_what_it_made_over_the_epochs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    workplace = Workplace(spark, tmp_path)
+    calls = tmp_path / "calls"
+    sink = memory_sink()
+    for run in ("first", "second"):
+        for number in range(6):
+            workplace.add_batch([("a", number), ("b", number), ("c", number)])
+        workplace.run(sink, Connecting(calls, run))
+    assert len(rows_of(sink)) == 36
+    assert {row[1] for row in rows_of(sink)} == {0}
+
+    by_process = calls_by_process(calls)
+    assert os.getpid() not in by_process
+    for made in by_process.values():
+        runs = [run for run in ("first", "second") if (run, "setup") in made]
+        for run in runs:
+            assert made.count((run, "setup")) == 1
+            assert made.index((run, "setup")) < made.index((run, "open"))
+        if runs == ["first", "second"]:
+            assert made.index(("first", "teardown")) < made.index(("second", "setup"))
+    everything = [call for made in by_process.values() for call in made]
+    assert everything.count(("first", "open")) == 12
+    assert everything.count(("first", "setup")) < 12
+
+
+def test_a_setup_that_fails_fails_the_epoch_and_names_the_operator(spark: SparkSession, tmp_path: Path) -> None:
+    workplace = Workplace(spark, tmp_path)
+    workplace.add_batch([("a", 1)])
+    calls = tmp_path / "calls"
+    with pytest.raises(EpochError, match="operator 'words': setup raised ConnectionError: nobody is there"):
+        workplace.run(memory_sink(), Connecting(calls, "first", failing=True))
+    sink = memory_sink()
+    workplace.run(sink, Connecting(calls, "second"))
+    assert [row[0] for row in rows_of(sink)] == ["a"]

@@ -1,0 +1,254 @@
+"""Drivers and executors as processes of their own: SIGKILL, and executors that share nothing but the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow.parquet as pq
+import pytest
+from json_source import add_file
+
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.metadata import CheckpointMetadata
+from statebackend.checkpoint.store.checkpoint_directories import DirectoryPointers
+from statebackend.checkpoint.store.savepoint_directory import read_savepoint
+from statebackend.state.operator_state_handles import StatePart, decode_operator_state, read_slices
+
+pytestmark = pytest.mark.spark
+
+PROGRAM = Path(__file__).parent / "programs" / "count_words.py"
+REPOSITORY = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {
+    **os.environ,
+    "PYSPARK_PYTHON": sys.executable,
+    "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, PROGRAM.parent, REPOSITORY / "tests" / "spark_daemon"))),
+    "SPARK_LOCAL_IP": "127.0.0.1",
+}
+WORDS = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu"]
+FILES = 6
+ROWS_PER_FILE = 40
+GIVE_UP_S = 1800
+"""A driver that hangs must not hang the tests for ever; how busy the machine is does not matter at this length."""
+
+
+def make_source(work: Path, files: int, later: int = 0) -> list[tuple[str, int, int]]:
+    """Writes the files, and those that are to arrive later; returns what the job must emit for all of them, sorted."""
+    for directory in ("source", "later"):
+        (work / directory).mkdir()
+    times: Counter[str] = Counter()
+    expected = []
+    for number in range(files + later):
+        rows = [
+            (WORDS[(number * 13 + row * row) % len(WORDS)], number * ROWS_PER_FILE + row)
+            for row in range(ROWS_PER_FILE)
+        ]
+        directory = work / ("source" if number < files else "later")
+        add_file(directory, number, ({"word": word, "number": value} for word, value in rows))
+        for word, value in rows:
+            times[word] += 1
+            expected.append((word, value, times[word]))
+    return sorted(expected)
+
+
+class Hold:
+    """Keeps the jobs of a driver from going on behind so many epochs, until it is let go."""
+
+    def __init__(self, epochs: int) -> None:
+        self._epochs = epochs
+        self._reading, self._writing = os.pipe()
+
+    @contextlib.contextmanager
+    def handed_over(self) -> Iterator[tuple[int, str]]:
+        """Within the block a driver may be started with the descriptor, and with what `count_words` is to know."""
+        try:
+            yield self._reading, f"{self._reading} {self._epochs}"
+        finally:
+            os.close(self._reading)
+
+    def let_go(self) -> None:
+        """May be called again."""
+        writing, self._writing = self._writing, -1
+        if writing >= 0:
+            os.close(writing)
+
+
+def start(work: Path, log: IO[bytes], *options: str, **environment: str) -> subprocess.Popen[bytes]:
+    """Starts a driver; what its environment has besides begins with the number of a pipe that it inherits."""
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), str(work), *options],
+        env={**ENVIRONMENT, **environment},
+        stdout=log,
+        stderr=log,
+        pass_fds=[int(value.split()[0]) for value in environment.values()],
+    )
+
+
+def signal_at_epoch(
+    number: signal.Signals,
+    epoch: int,
+    backends: str,
+    work: Path,
+    log: IO[bytes],
+    *,
+    goes_on: bool,
+    has_noticed: Callable[[], bool] = lambda: True,
+) -> int:
+    """Starts a driver, and sends it a signal when each of its jobs has completed that many epochs; how it ended.
+
+    The jobs stand still there until the driver ``has_noticed``, or, if it ``goes_on``, behind the next epoch: it is hit
+    anywhere before, however late the signal comes.
+    """
+    hold = Hold(epoch + goes_on)
+    reading, writing = os.pipe()
+    missing = set(backends.split(","))
+    with open(reading, encoding="ascii") as events, contextlib.ExitStack() as stack:
+        stack.callback(hold.let_go)
+        with hold.handed_over() as (_, held):
+            try:
+                driver = start(work, log, backends, CHECKPOINT_EVENTS=str(writing), CHECKPOINT_HELD=held)
+            finally:
+                os.close(writing)
+        # Without any more lines the driver is at its end, and nobody holds the pipe.
+        for line in events:
+            backend, _, completed = line.partition(" ")
+            if int(completed) >= epoch:
+                missing.discard(backend)
+            if not missing:
+                break
+        with contextlib.suppress(ProcessLookupError):
+            driver.send_signal(number)
+        while not has_noticed() and driver.poll() is None:
+            os.sched_yield()
+        hold.let_go()
+        return driver.wait(timeout=GIVE_UP_S)
+
+
+def written(work: Path, *directories: str) -> list[tuple[str, int, int]]:
+    files = [file for directory in directories for file in work.glob(f"{directory}/epoch=*/*.parquet")]
+    return sorted(
+        (row["word"], row["number"], row["times"]) for file in files for row in pq.ParquetFile(file).read().to_pylist()
+    )
+
+
+def completed_epochs(job: Path) -> int:
+    """The number of epochs of which there is, or was, a checkpoint."""
+    names = [path.parent.name for path in (job / "checkpoints").glob("chk-*/_metadata")]
+    return max((int(name.removeprefix("chk-")) + 1 for name in names), default=0)
+
+
+def operator_state(metadata: CheckpointMetadata, file_system: CheckpointFileSystem) -> list[dict[str, list[Any]]]:
+    """The rows of each operator state, decoded, subtask by subtask."""
+    [operator] = metadata.operators
+    found = []
+    for subtask in operator.subtasks:
+        states = decode_operator_state(subtask.operator).states
+        rows = {state.name: [row for part in state.parts for row in decoded(part, file_system)] for state in states}
+        found.append(rows)
+    return found
+
+
+def decoded(part: StatePart, file_system: CheckpointFileSystem) -> Iterator[Any]:
+    serializers = {role: part.snapshot("state", role).restore_serializer() for role in part.envelopes}
+    for key, value in read_slices(file_system, part.slices):
+        if key is None:
+            yield serializers["element"].from_bytes(value)
+        else:
+            yield serializers["key"].from_bytes(key), serializers["value"].from_bytes(value)
+
+
+def check_operator_state(found: list[dict[str, list[Any]]], numbers: range, epochs: range) -> None:
+    """Each number was handled once, by one subtask, all counts add up, and every subtask has the same names."""
+    assert sorted(number for subtask in found for number in subtask["handled"]) == list(numbers)
+    assert [len(subtask["counts"]) for subtask in found] == [1] * len(found)
+    assert [subtask["counts"][0][0] for subtask in found] == list(range(len(found)))
+    for subtask in found:
+        assert subtask["names"] == [(epoch, f"epoch {epoch}") for epoch in epochs]
+
+
+def check_job_at_its_end(job: Path) -> int:
+    """The operator state belongs to what was read; returns the number of epochs."""
+    epochs = completed_epochs(job)
+    # Spark notes the files of a batch before the batch itself, so after a kill in between two files become one epoch.
+    assert FILES // 2 < epochs <= FILES
+    file_system = CheckpointFileSystem.from_uri(job)
+    metadata = DirectoryPointers(file_system).find().newest()
+    assert metadata is not None
+    found = operator_state(metadata, file_system)
+    check_operator_state(found, range(FILES * ROWS_PER_FILE), range(epochs))
+    assert [subtask["counts"][0][1] for subtask in found] == [len(subtask["handled"]) for subtask in found]
+    return epochs
+
+
+def says(log: Path, words: str) -> bool:
+    return words in log.read_text(errors="replace")
+
+
+def check_what_ctrl_c_says(told: str) -> None:
+    # Before the first line of ours are those with which Spark begins.
+    ours = told[re.search("stopp(ing|ed): ", told).start() :].splitlines()
+    [outcome] = [line for line in ours if line.startswith("stopped: epoch ")]
+    assert re.match(r"stopped: epoch \d is complete, and the same program goes on from there", outcome)
+    assert ours[-1] == "KeyboardInterrupt"
+    assert len(ours) < 15, told
+
+
+def check_rescaled_job(work: Path, epochs: int) -> None:
+    """The savepoint of the first job, and that of the one which has gone on from it with another parallelism."""
+    file_system, metadata = read_savepoint(work / "savepoint")
+    check_operator_state(operator_state(metadata, file_system), range(FILES * ROWS_PER_FILE), range(epochs))
+    file_system, metadata = read_savepoint(work / "rescaled-savepoint")
+    found = operator_state(metadata, file_system)
+    # Two files may become one epoch.
+    last = metadata.checkpoint_id + 1
+    assert epochs < last <= epochs + 2
+    check_operator_state(found, range((FILES + 2) * ROWS_PER_FILE), range(last))
+    # What was handled before was dealt out evenly; what was counted stayed with the subtask of the same index.
+    before = [sum(number < FILES * ROWS_PER_FILE for number in subtask["handled"]) for subtask in found]
+    assert max(before) - min(before) <= 1
+    assert sum(subtask["counts"][0][1] for subtask in found) == (FILES + 2) * ROWS_PER_FILE
+
+
+def test_killed_and_interrupted_drivers_lose_and_double_nothing_and_their_state_moves_on_by_a_savepoint(
+    tmp_path: Path,
+) -> None:
+    expected = make_source(tmp_path, FILES, later=2)
+    log_path, told_path = tmp_path / "log", tmp_path / "told"
+    with log_path.open("wb") as log, told_path.open("wb") as told:
+        # A start of Spark takes longer than the job: one driver has both jobs wherever that can be.
+        for epoch, backends in ((1, "rocksdb,heap"), (3, "rocksdb")):
+            ended = signal_at_epoch(signal.SIGKILL, epoch, backends, tmp_path, log, goes_on=True)
+            assert ended == -signal.SIGKILL
+        is_stopping = functools.partial(says, told_path, "stopping: epoch")
+        assert signal_at_epoch(signal.SIGINT, 3, "heap", tmp_path, told, goes_on=False, has_noticed=is_stopping) != 0
+        check_what_ctrl_c_says(told_path.read_text(errors="replace"))
+        driver = start(tmp_path, log, "rocksdb,heap", "savepoint", "heap")
+        assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
+    assert written(tmp_path, "out-rocksdb", "out-rescaled") == expected
+    assert written(tmp_path, "out-heap") == [row for row in expected if row[1] < FILES * ROWS_PER_FILE]
+    check_job_at_its_end(tmp_path / "job-heap")
+    check_rescaled_job(tmp_path, check_job_at_its_end(tmp_path / "job-rocksdb"))
+
+
+def test_subtasks_stay_where_their_state_is_and_find_places_again_when_an_executor_is_killed(tmp_path: Path) -> None:
+    expected = make_source(tmp_path, 4, later=4)
+    log_path = tmp_path / "log"
+    with log_path.open("wb") as log:
+        program = [sys.executable, str(PROGRAM.with_name("lose_an_executor.py")), str(tmp_path)]
+        driver = subprocess.Popen(program, env=ENVIRONMENT, stdout=log, stderr=log)
+        assert driver.wait(timeout=GIVE_UP_S) == 0, log_path.read_text(errors="replace")[-4000:]
+    assert written(tmp_path, "out") == expected
+    opens = [tuple(map(int, line.split())) for line in (tmp_path / "opens").read_text().splitlines()]
+    assert [local + restored for local, restored in opens] == [0] + [6] * 7
+    # The state begins in the first epoch; that of the killed executor is restored, and half of it then moves.
+    assert sum(local for local, _ in opens[2:4]) == 6 * 2
+    assert sum(local for local, _ in opens[6:]) == 6 * 2

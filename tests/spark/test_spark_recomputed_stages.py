@@ -1,0 +1,93 @@
+"""Stages that Spark computes a second time, because what they had shuffled is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from chain_runner import COUNTED, CountPerKey, run_chain
+
+from statebackend import EpochError, KeyedProcessFunction, ProcessContext
+from statebackend.checkpoint import DirectoryCheckpointStore
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from statebackend.streaming.data_stream import DataStream
+
+pytestmark = pytest.mark.spark
+
+WORDS = [{"word": f"w{number}"} for number in range(40)]
+
+
+class CountAndStamp(CountPerKey):
+    """Its state depends on the records alone, what it emits also on the attempt."""
+
+    def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[tuple[str, int]]:
+        for key, _ in super().process_element(value, context):
+            yield key, time.time_ns()
+
+
+class LoseShuffledRows(CountPerKey):
+    """The first of its subtasks that has rows removes all that was shuffled, so that the last one finds nothing.
+
+    The first have read by then what is theirs. No other passes while it is removed: with more subtasks than cores, the
+    last one is started when one of the others has ended.
+    """
+
+    def __init__(self, shuffled: str, marker: str) -> None:
+        self.shuffled = shuffled
+        self.marker = marker
+
+    def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[tuple[str, int]]:
+        with open(self.marker, "a+") as marker:
+            fcntl.flock(marker, fcntl.LOCK_EX)
+            marker.seek(0)
+            if not marker.read():
+                for path in glob.glob(self.shuffled, recursive=True):
+                    # Spark may just be removing what a query before has shuffled.
+                    with contextlib.suppress(FileNotFoundError):
+                        os.remove(path)
+                marker.write("lost")
+        yield from super().process_element(value, context)
+
+
+def chain_of(first: KeyedProcessFunction[Any, Any, Any], second: KeyedProcessFunction[Any, Any, Any], sink: Any) -> Any:
+    def chain(stream: DataStream) -> None:
+        rows = stream.key_by("word").process(first, uid="first", schema=COUNTED)
+        rows.key_by("key").process(second, uid="second", schema=COUNTED).sink_to(sink)
+
+    return chain
+
+
+def test_rows_that_differ_in_a_second_attempt_fail_the_epoch_with_what_to_do(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from statebackend.spark.parquet_sink import MemorySink
+
+    shuffled = os.path.join(spark.sparkContext.getConf().get("spark.local.dir") or "", "**", "shuffle_*.data")
+    marker = tmp_path / "lost"
+    options = {"parallelism": 3, "max_parallelism": 3}
+
+    sink = MemorySink()
+    losing = LoseShuffledRows(shuffled, str(marker))
+    run_chain(spark, tmp_path / "same", "word string", [WORDS], chain_of(CountPerKey(), losing, sink), **options)
+    assert marker.exists()
+    assert sorted(row.key for row in sink.rows) == sorted(row["word"] for row in WORDS)
+    store = DirectoryCheckpointStore(CheckpointFileSystem.from_uri(tmp_path / "same" / "job"))
+    store.recover()
+    # The files of the attempts that were not needed are gone when the epoch is complete.
+    assert store.delete_orphans() == ()
+
+    marker.unlink()
+    chain = chain_of(CountAndStamp(), losing, MemorySink())
+    with pytest.raises(EpochError, match=r"epoch 0 failed: rows .* computed again, and came out otherwise.* order_by"):
+        run_chain(spark, tmp_path / "other", "word string", [WORDS], chain, **options)

@@ -1,0 +1,360 @@
+"""Restarts of jobs on Spark: what a directory remembers, replays, falling back, and what has changed in between."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from spark_workplace import CountWords, DiesOnce, Workplace, memory_sink, rows_of, travelling_by_value
+
+from statebackend import EpochError, JobDefinitionError, JobRestoreError
+from statebackend.checkpoint import (
+    CheckpointFileSystem,
+    CheckpointMetadata,
+    CheckpointNotFoundError,
+    CorruptMetadataError,
+    JobDirectory,
+    ZooKeeperHighAvailability,
+)
+from statebackend.checkpoint.store.checkpoint_directories import DirectoryPointers
+from statebackend.checkpoint.store.job_directory import read_origin
+from statebackend.streaming.sink import SinkError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from zookeeper_server import ZooKeeperServer
+
+GIVE_UP_S = 600.0
+"""What does not answer must not hang the tests for ever; how busy the machine is does not matter at this length."""
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def _by_value() -> Iterator[None]:
+    with travelling_by_value(sys.modules[__name__]):
+        yield
+
+
+@pytest.fixture
+def workplace(spark: SparkSession, tmp_path: Path, _by_value: None) -> Workplace:
+    place = Workplace(spark, tmp_path)
+    place.add_batch([("a", 1), ("b", 2), ("a", 3)])
+    place.add_batch([("c", 5), ("a", 7)])
+    return place
+
+
+class Fails(CountWords):
+    """Fails at every row."""
+
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        raise ArithmeticError("as it must")
+        yield
+
+
+def newest(workplace: Workplace, job: str = "job") -> CheckpointMetadata:
+    found = DirectoryPointers(CheckpointFileSystem.from_uri(workplace.directory / job)).find().newest()
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("restore_source_progress", [True, False])
+def test_a_job_that_fails_in_its_first_epoch_keeps_the_state_of_its_savepoint(
+    workplace: Workplace, restore_source_progress: bool
+) -> None:
+    savepoint = workplace.directory / "savepoint"
+    workplace.run(memory_sink()).savepoint(savepoint)
+    workplace.add_batch([("a", 100)])
+    execute = {"from_savepoint": savepoint, "restore_source_progress": restore_source_progress}
+    with pytest.raises(EpochError, match="as it must"):
+        workplace.run(memory_sink(), Fails(), job="new", execute=execute)
+    origin = read_origin(CheckpointFileSystem.from_uri(str(workplace.directory / "new")))
+    assert origin is not None
+    assert (origin.savepoint_uri, origin.with_source_progress) == (str(savepoint), restore_source_progress)
+    epoch_id = 2 if restore_source_progress else 0
+    offsets = workplace.directory / "new" / "spark" / "offsets" / str(epoch_id)
+    planned = offsets.read_bytes()
+    sink = memory_sink()
+    workplace.run(sink, job="new")
+    # The first start is named nowhere, and goes on where it was: also with the batch that Spark had planned.
+    assert offsets.read_bytes() == planned
+    assert sorted(sink.rows_by_epoch) == ([2] if restore_source_progress else [0, 1, 2])
+    assert ("a", 4, 111) in rows_of(sink) if restore_source_progress else ("a", 7, 122) in rows_of(sink)
+    assert newest(workplace, "new").restored_from == origin.savepoint_identity
+
+
+def test_a_replayed_epoch_has_the_time_that_it_had(workplace: Workplace) -> None:
+    with pytest.raises((EpochError, KeyboardInterrupt)):
+        workplace.run(DiesOnce(memory_sink(), "stage", 1))
+    first = newest(workplace).processing_time_ms
+    offsets = (workplace.directory / "job" / "spark" / "offsets" / "1").read_text()
+    planned = json.loads(offsets.split("\n")[1])["batchTimestampMs"]
+    workplace.run(memory_sink())
+    assert first is not None
+    assert first < planned == newest(workplace).processing_time_ms
+
+
+def test_a_job_changes_its_sink_once_the_output_of_the_former_is_committed(workplace: Workplace) -> None:
+    from statebackend.spark.parquet_sink import NoopSink, ParquetSink
+
+    former, latter = ParquetSink(workplace.directory / "former"), ParquetSink(workplace.directory / "latter")
+    with pytest.raises((EpochError, KeyboardInterrupt)):
+        workplace.run(DiesOnce(former, "commit", 1))
+    for sink in (latter, NoopSink()):
+        with pytest.raises(JobRestoreError, match=r"staged by another sink: ParquetSink\(.*former'\)"):
+            workplace.run(sink)
+    workplace.run(former)
+    assert (workplace.directory / "former" / "epoch=000000000001").is_dir()
+    for epoch_id, sink in ((2, latter), (3, NoopSink()), (4, memory_sink()), (5, former)):
+        workplace.add_batch([("a", 1)])
+        assert workplace.run(sink).last_completed_epoch == epoch_id
+    epochs = sorted(path.name for path in workplace.directory.glob("*/epoch=*"))
+    assert epochs == [f"epoch={number:012d}" for number in (0, 1, 2, 5)]
+
+
+def shown(workplace: Workplace) -> list[tuple[Any, ...]]:
+    rows = workplace.spark.read.parquet(str(workplace.directory / "out")).collect()
+    return sorted((row.word, row.times, row.total) for row in rows)
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "heap"])
+def test_a_job_goes_back_to_an_older_checkpoint_and_processes_again_what_came_later(
+    workplace: Workplace, backend: str
+) -> None:
+    from statebackend.spark.parquet_sink import ParquetSink
+
+    output = ParquetSink(workplace.directory / "out")
+    workplace.add_batch([("b", 11)])
+    workplace.run(output, backend=backend)
+    expected = workplace.expected()
+    newest = workplace.directory / "job" / "checkpoints" / "chk-000000000002" / "_metadata"
+    newest.write_bytes(newest.read_bytes()[:-7])
+    with pytest.raises(CorruptMetadataError, match="start with fall_back_to=1; readable are 0, 1"):
+        workplace.run(output, backend=backend)
+    job = workplace.run(output, backend=backend, execute={"fall_back_to": "previous"})
+    report = job.fall_back_report
+    assert report is not None
+    assert (report.checkpoint_id, report.given_up, report.is_output_taken_back) == (1, (2,), True)
+    assert str(report).startswith("fell back to checkpoint 1. Epochs given up: 2; set aside: ")
+    assert 'goes on after {"logOffset":1}, it had reached {"logOffset":2}.' in str(report)
+    assert all(Path(path).is_dir() for path in report.set_aside)
+    assert [epoch.epoch_id for epoch in job.epochs] == [2]
+    assert shown(workplace) == expected
+    # A step back over two epochs that are whole, to a job that reads all of it as one epoch.
+    job = workplace.run(output, backend=backend, execute={"fall_back_to": 0})
+    assert job.fall_back_report is not None
+    assert job.fall_back_report.given_up == (1, 2)
+    assert shown(workplace) == expected
+    assert sorted(path.name for path in (workplace.directory / "out" / "_set_aside").iterdir()) == [
+        "epoch=000000000001-1",
+        "epoch=000000000002-1",
+        "epoch=000000000002-2",
+    ]
+
+
+def test_a_job_that_is_led_through_zookeeper_goes_back_to_an_older_checkpoint(
+    workplace: Workplace, zookeeper_server: ZooKeeperServer
+) -> None:
+    from statebackend.spark.parquet_sink import ParquetSink
+
+    # So long that no session ends by itself, however busy the machine is.
+    services = ZooKeeperHighAvailability(
+        zookeeper_server.hosts, f"/{workplace.directory.name}", session_timeout_s=120.0, connection_timeout_s=GIVE_UP_S
+    )
+    output = ParquetSink(workplace.directory / "out")
+    workplace.add_batch([("b", 11)])
+    workplace.run(output, high_availability=services)
+    expected = workplace.expected()
+    [newest] = (workplace.directory / "job" / "checkpoints").glob("chk-000000000002-*/_metadata")
+    newest.write_bytes(newest.read_bytes()[:-7])
+    with pytest.raises(CorruptMetadataError, match="start with fall_back_to=1; readable are 0, 1"):
+        workplace.run(output, high_availability=services)
+    job = workplace.run(output, high_availability=services, execute={"fall_back_to": "previous"})
+    report = job.fall_back_report
+    assert report is not None
+    assert (report.checkpoint_id, report.given_up, report.is_output_taken_back) == (1, (2,), True)
+    assert [place for place in report.set_aside if place.startswith("zookeeper:")]
+    assert [epoch.epoch_id for epoch in job.epochs] == [2]
+    assert shown(workplace) == expected
+
+
+def test_going_back_is_finished_after_a_crash_at_any_step(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from statebackend.spark import rollback as fall_back
+    from statebackend.spark.parquet_sink import ParquetSink
+
+    output = ParquetSink(workplace.directory / "out")
+    workplace.run(output)
+    expected = workplace.expected()
+    for step in ("_take_back", "_copy_source_log", "_cut_source_log", "end_fall_back"):
+        with monkeypatch.context() as patched:
+            patched.setattr(fall_back, step, lambda *arguments: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                workplace.start(output, execute={"fall_back_to": "previous"})
+        for execute in ({}, {"from_savepoint": None}):
+            with pytest.raises(JobRestoreError, match=r"back to checkpoint 0 was begun .*again with fall_back_to=0"):
+                workplace.start(output, execute=execute)
+    job = workplace.run(output, execute={"fall_back_to": "previous"})
+    assert job.fall_back_report is not None
+    assert (job.fall_back_report.checkpoint_id, job.fall_back_report.given_up) == (0, (1,))
+    assert shown(workplace) == expected
+    assert not (workplace.directory / "job" / "fall-back.json").exists()
+
+
+def test_going_back_is_refused_with_nothing_done_where_output_of_others_is_in_the_way(workplace: Workplace) -> None:
+    from statebackend.spark.parquet_sink import ForEachEpochSink, ParquetSink
+
+    output = ParquetSink(workplace.directory / "out")
+    workplace.run(output)
+    theirs = workplace.directory / "out" / "epoch=000000000007"
+    theirs.mkdir()
+    with pytest.raises(SinkError, match=r"epoch=000000000007 is later than epoch 0, and this job did not write it"):
+        workplace.start(output, execute={"fall_back_to": 0})
+    with pytest.raises(CheckpointNotFoundError, match="no checkpoint 7; there are: 0, 1"):
+        workplace.start(output, execute={"fall_back_to": 7})
+    theirs.rmdir()
+    workplace.add_batch([("a", 1)])
+    assert workplace.run(output).last_completed_epoch == 2
+    # A function's effect cannot be taken back by anybody else.
+    job = workplace.run(ForEachEpochSink(lambda frame, epoch_id: frame.collect()), execute={"fall_back_to": 1})
+    assert "ForEachEpochSink cannot take back what it has written" in str(job.fall_back_report)
+
+
+def test_another_source_is_refused_before_anything_is_touched(workplace: Workplace) -> None:
+    workplace.run(memory_sink()).savepoint(workplace.directory / "savepoint")
+    job = workplace.directory / "job"
+    before = {path: path.stat().st_mtime_ns for path in job.rglob("*")}
+    moved = workplace.directory / "moved"
+    workplace.source.rename(moved)
+    former, workplace.source = workplace.source, moved
+    reads = r"reads FileSource\[.*/moved\].*has read FileSource\[.*/source\].*restore_source_progress=False"
+    with pytest.raises(JobRestoreError, match=reads):
+        workplace.run(memory_sink())
+    execute = {"from_savepoint": workplace.directory / "savepoint"}
+    with pytest.raises(JobRestoreError, match="restore_source_progress=False"):
+        workplace.run(memory_sink(), job="new", execute=execute)
+    rates = workplace.spark.readStream.format("rate").load().selectExpr("'a' AS word", "cast(value AS int) AS number")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(workplace, "stream", lambda: rates)
+        with pytest.raises(JobRestoreError, match=r"the job reads .*rate.*, and the state .* has read FileSource"):
+            workplace.run(memory_sink())
+    assert not (workplace.directory / "new").exists()
+    assert {path: path.stat().st_mtime_ns for path in job.rglob("*")} == before
+    sink = memory_sink()
+    workplace.run(sink, job="new", execute={**execute, "restore_source_progress": False})
+    assert ("a", 6, 22) in rows_of(sink)
+    workplace.add_batch([("a", 1)])
+    assert workplace.run(memory_sink(), job="new").last_completed_epoch == 2
+    moved.rename(former)
+
+
+def test_a_trigger_that_spark_would_refuse_is_refused_at_once(workplace: Workplace) -> None:
+    from statebackend.spark.sources.source_identity import check_trigger
+
+    frame = workplace.stream()
+    for right in (None, {}, {"availableNow": True}, {"processingTime": "1 second"}, {"once": True}):
+        check_trigger(frame, right)
+    for wrong, match in (
+        ({"availableNw": True}, "trigger has 'availableNw', and takes one of processingTime, availableNow, once"),
+        ({"continuous": "1 second"}, "trigger has 'continuous'"),
+        ({"processingTime": "1 sekund"}, "which Spark does not take"),
+        ({"processingTime": 5}, "which Spark does not take"),
+        ({"availableNow": True, "once": True}, "which Spark does not take"),
+        ("1 second", "as a dict"),
+    ):
+        with pytest.raises(JobDefinitionError, match=match) as failure:
+            check_trigger(frame, wrong)
+        assert "\n" not in str(failure.value)
+    assert not (workplace.directory / "job").exists()
+
+
+def test_a_directory_with_blanks_is_one_directory_for_the_state_and_for_spark(workplace: Workplace) -> None:
+    directory = workplace.directory / "with 50% of blanks"
+    uri = directory.as_uri()
+    assert "%20" in uri
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(workplace, "directory", _Uri(uri, workplace.directory))
+        workplace.run(memory_sink())
+        workplace.add_batch([("a", 1)])
+        sink = memory_sink()
+        workplace.run(sink)
+    assert rows_of(sink) == [("a", 4, 12)]
+    names = sorted(path.name for path in directory.iterdir())
+    assert {"checkpoints", "driver.lock", "job.json", "shared", "spark"} <= set(names)
+    assert [path.name for path in workplace.directory.glob("with*")] == [directory.name]
+
+
+class _Uri:
+    """A directory whose job has a URI."""
+
+    def __init__(self, uri: str, directory: Path) -> None:
+        self._uri, self._directory = uri, directory
+
+    def __truediv__(self, name: str) -> Any:
+        return self._uri if name == "job" else self._directory / name
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/job", "mock:///job"])
+def test_a_job_directory_on_another_store_needs_a_disk_for_the_log_of_spark(spark: SparkSession, uri: str) -> None:
+    from statebackend.spark import SparkStreamEnvironment
+
+    with pytest.raises(JobDefinitionError, match=r"not on a local or mounted disk.*give spark_log_directory"):
+        SparkStreamEnvironment(spark, job_dir=uri)
+    with pytest.raises(JobDefinitionError, match=r"spark_log_directory is 's3://bucket/log'; it is a path on a local"):
+        SparkStreamEnvironment(spark, job_dir=uri, spark_log_directory="s3://KEY:SECRET@bucket/log")
+
+
+def test_a_refused_job_directory_is_shown_without_its_secret(spark: SparkSession) -> None:
+    from statebackend.spark import SparkStreamEnvironment
+
+    with pytest.raises(JobDefinitionError, match="job_dir is 's3://bucket/job'"):
+        SparkStreamEnvironment(spark, job_dir="s3://KEY:SECRET@bucket/job")
+
+
+def test_what_a_driver_does_between_look_and_lock_is_continued(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    savepoint = workplace.directory / "savepoint"
+    workplace.run(memory_sink()).savepoint(savepoint)
+    opened = JobDirectory.open
+
+    def after_another(uri: str, *arguments: Any, **options: Any) -> JobDirectory:
+        with monkeypatch.context() as patched:
+            patched.setattr(JobDirectory, "open", opened)
+            workplace.run(memory_sink(), job="new", execute={"from_savepoint": savepoint})
+        return opened(uri, *arguments, **options)
+
+    workplace.add_batch([("a", 1)])
+    with monkeypatch.context() as patched:
+        patched.setattr(JobDirectory, "open", after_another)
+        sink = memory_sink()
+        job = workplace.run(sink, job="new", execute={"from_savepoint": savepoint})
+    assert rows_of(sink) == []
+    workplace.add_batch([("a", 1)])
+    assert workplace.run(memory_sink(), job="new").last_completed_epoch == (job.last_completed_epoch or 0) + 1
+
+
+def test_a_crash_while_the_source_position_is_changed_leaves_the_former_one(
+    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from statebackend.spark.sources import offset_log as source_log
+
+    savepoint = workplace.directory / "savepoint"
+    workplace.run(memory_sink()).savepoint(savepoint)
+    workplace.add_batch([("a", 100)])
+    with pytest.raises(EpochError, match="as it must"):
+        workplace.run(memory_sink(), Fails(), job="new", execute={"from_savepoint": savepoint})
+    from_the_beginning = {"from_savepoint": savepoint, "restore_source_progress": False}
+    with monkeypatch.context() as patched:
+        patched.setattr(source_log, "write_origin", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            workplace.start(memory_sink(), job="new", execute=from_the_beginning)
+    sink = memory_sink()
+    workplace.run(sink, job="new")
+    assert sink.rows_by_epoch.keys() == {2}
+    assert rows_of(sink) == [("a", 4, 111)]

@@ -1,0 +1,169 @@
+"""How jobs end: waiting with a timeout, stopping a job whose function hangs, an epoch that takes too long."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from spark_workplace import CountWords, Workplace, memory_sink, rows_of, travelling_by_value
+
+from statebackend import EpochTimeoutError
+from statebackend.checkpoint import JobDirectoryLockedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from statebackend.spark import SparkJob
+
+pytestmark = pytest.mark.spark
+
+HANGS = b"hangs"
+
+
+@pytest.fixture(scope="module")
+def _by_value() -> Iterator[None]:
+    with travelling_by_value(sys.modules[__name__]):
+        yield
+
+
+@pytest.fixture
+def workplace(spark: SparkSession, tmp_path: Path, _by_value: None) -> Workplace:
+    place = Workplace(spark, tmp_path)
+    place.add_batch([("a", 1)])
+    place.add_batch([("hang", 1), ("a", 1)])
+    return place
+
+
+class Hangs(CountWords):
+    """Hangs at the word that says so until the gate of this directory is opened."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.reached, self.opened = str(gate.reached), str(gate.opened)
+
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        if value.word == "hang":
+            Path(self.reached).write_bytes(HANGS)
+            open(self.opened, "rb", buffering=0).close()
+        yield from super().process_element(value, context)
+
+
+class Gate:
+    """Two named pipes: into one a function writes that it hangs, and it hangs until the other has a writer."""
+
+    def __init__(self, directory: Path, held: contextlib.ExitStack) -> None:
+        self.reached, self.opened = directory / "reached", directory / "opened"
+        for pipe in (self.reached, self.opened):
+            os.mkfifo(pipe)
+        self._held = held
+        # With a reader there, nobody waits to write.
+        self._news = self._hold(self.reached)
+
+    def _hold(self, pipe: Path) -> int:
+        """Opens both ends of a pipe at once, which waits for nobody."""
+        descriptor = os.open(pipe, os.O_RDWR)
+        self._held.callback(os.close, descriptor)
+        return descriptor
+
+    def wait_for_somebody(self, job: SparkJob) -> None:
+        """Waits until a function of the job hangs; a job that ends before is an error."""
+        threading.Thread(target=self._tell_of_the_end, args=(job,), daemon=True).start()
+        news = os.read(self._news, len(HANGS))
+        assert news == HANGS, f"nothing hangs: {job.query.exception()}"
+
+    def _tell_of_the_end(self, job: SparkJob) -> None:
+        with contextlib.suppress(Exception):
+            job.query.awaitTermination()
+        # Without a reader nobody waits any more.
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self.reached, os.O_WRONLY | os.O_NONBLOCK)
+            os.write(descriptor, b"ended")
+            os.close(descriptor)
+
+    def open(self) -> None:
+        self._hold(self.opened)
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    with contextlib.ExitStack() as held:
+        yield Gate(tmp_path, held)
+
+
+def hanging(workplace: Workplace, gate: Gate) -> SparkJob:
+    """A job in its second epoch, which hangs."""
+    job = workplace.start(memory_sink(), Hangs(gate))
+    gate.wait_for_somebody(job)
+    return job
+
+
+def test_waiting_with_any_timeout_keeps_the_directory_locked_while_the_job_runs(
+    workplace: Workplace, gate: Gate
+) -> None:
+    job = hanging(workplace, gate)
+    for timeout_s in (0, 0.0, 0.0001, 0.01):
+        assert not job.await_termination(timeout_s)
+    for wrong in (-1, -0.5, float("nan"), True, "1"):
+        for call in (job.await_termination, job.stop):
+            with pytest.raises(ValueError, match=r"timeout_s is .*seconds from 0 on, or None"):
+                call(wrong)
+    with pytest.raises(JobDirectoryLockedError):
+        workplace.start(memory_sink())
+    gate.open()
+    assert job.await_termination()
+    assert job.await_termination(0)
+    assert job.last_completed_epoch == 1
+    workplace.run(memory_sink())
+
+
+def test_a_job_that_hangs_is_stopped_and_processes_the_epoch_again_when_it_is_started(
+    workplace: Workplace, gate: Gate
+) -> None:
+    job = hanging(workplace, gate)
+    with pytest.raises(EpochTimeoutError, match=r"epoch 1 was given up after 0 s.*processed again when the job is st"):
+        job.stop_with_savepoint(workplace.directory / "savepoint", timeout_s=0)
+    assert not job.query.isActive
+    assert not (workplace.directory / "savepoint").exists()
+    with pytest.raises(EpochTimeoutError, match="epoch 1 was given up"):
+        job.await_termination()
+    # What was complete can still be saved, and the directory is free.
+    assert job.savepoint(workplace.directory / "savepoint").epoch_id == 0
+    gate.open()
+    sink = memory_sink()
+    workplace.run(sink, Hangs(gate))
+    assert rows_of(sink) == [("a", 2, 2), ("hang", 1, 1)]
+
+
+def test_an_epoch_that_takes_too_long_is_given_up_and_processed_again(workplace: Workplace, gate: Gate) -> None:
+    with pytest.raises(EpochTimeoutError, match=r"epoch \d did not end within 0\.5 s \(epoch_timeout_s\).*given up"):
+        workplace.run(memory_sink(), Hangs(gate), epoch_timeout_s=0.5)
+    gate.open()
+    sink = memory_sink()
+    assert workplace.run(sink, Hangs(gate)).last_completed_epoch == 1
+    assert ("a", 2, 2) in rows_of(sink)
+
+
+def test_an_epoch_whose_sink_took_too_long_on_the_driver_is_given_up_when_it_returns(workplace: Workplace) -> None:
+    from statebackend.spark import epoch_driver as epoch_watchdog
+    from statebackend.spark.parquet_sink import ForEachEpochSink
+
+    expired = threading.Event()
+
+    class WaitsForTheWatchdog(epoch_watchdog.EpochWatchdog):
+        def _expire(self) -> None:
+            self.has_expired = True
+            expired.set()
+
+        def __exit__(self, *arguments: Any) -> None:
+            expired.wait()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("statebackend.spark.epoch_driver.EpochWatchdog", WaitsForTheWatchdog)
+        with pytest.raises(EpochTimeoutError, match=r"epoch 0 did not end within 0\.01 s"):
+            workplace.run(ForEachEpochSink(lambda frame, epoch_id: frame.collect()), epoch_timeout_s=0.01)
+    assert not list((workplace.directory / "job" / "shared").rglob("*.sst"))

@@ -1,0 +1,92 @@
+"""What a descriptor, a time-to-live or a key is refused for, from each side of every bound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from statebackend import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from statebackend.state.errors import StateRegistrationError, StateRestoreError
+from statebackend.state.key_columns import KEY_COLUMNS, columns_of_key, serializer_of_key
+from statebackend.state.ttl_config import LONGEST_TTL_MS, IncrementalCleanup, TtlStateVisibility, TtlUpdateType
+from statebackend.testing.backends.evolving_records import MUTABLE_SUM
+from typeserializers import ListSerializer, LongSerializer, TupleSerializer
+
+DESCRIPTORS: list[Any] = [
+    ValueStateDescriptor("state", int),
+    ListStateDescriptor("state", int),
+    MapStateDescriptor("state", str, int),
+    ReducingStateDescriptor("state", max, int),
+    AggregatingStateDescriptor("state", MUTABLE_SUM.aggregate_function, MUTABLE_SUM.accumulator_serializer),
+]
+
+
+@pytest.mark.parametrize("entries", [0, -1, True, 1.0, None, LONGEST_TTL_MS + 1])
+def test_a_clean_up_looks_at_a_whole_number_of_entries_from_one_on(entries: Any) -> None:
+    with pytest.raises(StateRegistrationError, match="entries_per_access must be a whole number from 1 to "):
+        IncrementalCleanup(entries)
+    assert [IncrementalCleanup(number).entries_per_access for number in (1, LONGEST_TTL_MS)] == [1, LONGEST_TTL_MS]
+
+
+@pytest.mark.parametrize("ttl_ms", [0, -1, True, 1.0, None, "1 day", LONGEST_TTL_MS + 1])
+def test_a_life_is_a_whole_number_of_milliseconds(ttl_ms: Any) -> None:
+    with pytest.raises(StateRegistrationError, match="ttl_ms must be a whole number of milliseconds from 1 to "):
+        StateTtlConfig(ttl_ms)
+    assert [StateTtlConfig(number).ttl_ms for number in (1, LONGEST_TTL_MS)] == [1, LONGEST_TTL_MS]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"update_type": TtlStateVisibility.NEVER_RETURN_EXPIRED}, "update_type must be of type TtlUpdateType"),
+        ({"visibility": TtlUpdateType.ON_CREATE_AND_WRITE}, "visibility must be of type TtlStateVisibility"),
+        ({"cleanup_full_snapshot": 1}, "cleanup_full_snapshot must be of type bool"),
+        ({"incremental_cleanup": 2}, "incremental_cleanup must be of type IncrementalCleanup or None"),
+        ({"incremental_cleanup": False}, "incremental_cleanup must be of type IncrementalCleanup or None"),
+    ],
+)
+def test_each_setting_of_a_time_to_live_is_of_its_type(settings: dict[str, Any], expected: str) -> None:
+    with pytest.raises(StateRegistrationError, match=expected):
+        StateTtlConfig(1000, **settings)
+    with pytest.raises(StateRegistrationError, match="for_every_record must be of type bool"):
+        IncrementalCleanup(for_every_record=settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("descriptor", DESCRIPTORS, ids=lambda descriptor: descriptor.kind.name)
+def test_a_time_to_live_is_a_configuration_and_no_number(descriptor: Any) -> None:
+    with pytest.raises(StateRegistrationError, match="state 'state': ttl must be a StateTtlConfig, not 1000"):
+        evolve(descriptor, ttl=1000)
+
+
+@pytest.mark.parametrize("columns", [(), ("bigint",), ("string", "int"), tuple(KEY_COLUMNS)], ids=str)
+def test_the_columns_of_a_key_are_told_from_its_serializer(columns: tuple[str, ...]) -> None:
+    assert columns_of_key(serializer_of_key(columns)) == columns
+
+
+@pytest.mark.parametrize(
+    "serializer",
+    [
+        ListSerializer(LongSerializer()),
+        TupleSerializer([LongSerializer(), ListSerializer(LongSerializer())]),
+        TupleSerializer([TupleSerializer([LongSerializer()])]),
+    ],
+    ids=repr,
+)
+def test_keys_that_no_job_has_are_refused_with_those_that_it_may_have(serializer: Any) -> None:
+    with pytest.raises(StateRestoreError, match=r"are not keys of a job.*keys are .*bigint.*, and tuples of them"):
+        columns_of_key(serializer)
+
+
+def test_a_default_that_the_serializer_cannot_write_is_refused_at_once() -> None:
+    with pytest.raises(StateRegistrationError, match=r"state 'count': the default 9223372036854775808 is not a value"):
+        ValueStateDescriptor("count", int, 1 << 63)
+    assert ValueStateDescriptor("count", int, (1 << 63) - 1).default == (1 << 63) - 1

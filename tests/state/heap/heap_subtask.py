@@ -1,0 +1,52 @@
+"""A heap backend and its store, which outlives it as in a worker that keeps it from epoch to epoch."""
+
+from statebackend.state.heap.heap_state_backend import HeapStateBackend
+from statebackend.state.keyed_state_backend import KeyedStateBackend
+
+HEAP = HeapStateBackend()
+
+
+class HeapSubtask:
+    """Stands for the backend of the epoch, and for its store."""
+
+    def __init__(self, backend):
+        self.backend = backend
+        self.store = backend._store
+
+    def __getattr__(self, name):
+        return getattr(self.backend, name)
+
+    def entries(self, name):
+        """The table of entries of a state."""
+        return self.store.tables[name].content.table
+
+    def all_entries(self):
+        return {name: table.content.table for name, table in self.store.tables.items()}
+
+    def release_states(self):
+        """Ends the epoch; another one begins."""
+        self.backend.release().release_states()
+        self.backend = KeyedStateBackend(self.store.parameters, self.store)
+
+    def catch_up(self, restored, parameters=None):
+        is_caught_up = self.store.catch_up(restored, parameters)
+        if is_caught_up:
+            self.backend = KeyedStateBackend(self.store.parameters, self.store)
+        return is_caught_up
+
+    def estimated_bytes(self):
+        return self.store.estimated_bytes()
+
+    @property
+    def last_checkpoint_id(self):
+        return self.store.last_checkpoint_id
+
+    def check_open(self):
+        """Raises once the backend or the store is closed."""
+        self.backend.check_open()
+        self.store.check_open()
+
+
+def open_heap(harness, *handles, **options):
+    """A backend of the harness, and its store."""
+    return HeapSubtask(harness.open(HEAP, *handles, **options))

@@ -1,0 +1,175 @@
+"""Members that are renewed beside the owner: a snapshot that is prepared at any moment meanwhile finds all its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from statebackend.state.heap.history import EntryHistory, EpochChanges, FrozenEntries
+
+MANY = 5000
+"""So many keys that are gone are too many."""
+
+
+class WatchedKey:
+    """A key of which each look into a dict is told, before it is found or not."""
+
+    def __init__(self) -> None:
+        self.told: Callable[[], None] | None = None
+
+    def __hash__(self) -> int:
+        if self.told is not None:
+            self.told()
+        return 7
+
+
+class Owner:
+    """An owner that prepares a snapshot and then removes a key, when it is told to."""
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+        self.history = EntryHistory()
+        self.history.put_restored(key, 3, "stored")
+        self.history.put_restored("other", 3, "stored")
+        self.frozen: FrozenEntries | None = None
+
+    def freeze_and_remove(self) -> None:
+        if self.frozen is None:
+            self.frozen = self.history.freeze()
+            epoch = self.history.epoch
+            assert epoch.before is not None
+            epoch.before[self.key] = "stored"
+            epoch.changes[self.key] = None
+            del self.history.live[self.key]
+
+    def end_of_a_snapshot_with_many_keys_gone(self) -> FrozenEntries:
+        frozen = self.history.freeze()
+        frozen.gone = MANY
+        frozen.release(is_written=True)
+        return frozen
+
+    def check(self) -> None:
+        self.freeze_and_remove()
+        assert self.frozen is not None
+        assert dict(self.frozen.keys(no_new_keys)) == {3: [self.key, "other"]}
+        assert self.history._gone == 0, "they were renewed"
+
+
+def no_new_keys(changes: dict[Any, Any]) -> dict[Any, int]:
+    return {}
+
+
+def no_fold(epochs: tuple[EpochChanges, ...]) -> EpochChanges:
+    raise AssertionError("nothing is unwritten")
+
+
+class InBetween:
+    """A lock before which something happens."""
+
+    def __init__(self, lock: Any, event: Callable[[], None]) -> None:
+        self._lock, self._event = lock, event
+
+    def __enter__(self) -> None:
+        self._event()
+        self._lock.acquire()
+
+    def __exit__(self, *arguments: object) -> None:
+        self._lock.release()
+
+
+def test_a_key_that_goes_between_release_and_tidy_stays_a_member_for_the_snapshot_prepared_before() -> None:
+    owner = Owner("key")
+    ended = owner.end_of_a_snapshot_with_many_keys_gone()
+    lock = owner.history._members_lock
+    owner.history._members_lock = InBetween(lock, owner.freeze_and_remove)  # type: ignore[assignment]
+    ended.tidy(no_new_keys, no_fold)
+    owner.history._members_lock = lock
+    assert owner.frozen is not None
+    owner.check()
+
+
+@pytest.mark.parametrize("at_look", range(1, 6))
+def test_a_key_that_goes_at_any_look_of_the_renewal_stays_a_member(at_look: int) -> None:
+    key = WatchedKey()
+    owner = Owner(key)
+    ended = owner.end_of_a_snapshot_with_many_keys_gone()
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == at_look:
+            key.told = None
+            owner.freeze_and_remove()
+
+    key.told = look
+    ended.tidy(no_new_keys, no_fold)
+    key.told = None
+    owner.check()
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_changes_folded_beside_a_new_snapshot_are_what_that_snapshot_says_of_them(is_written: bool) -> None:
+    owner = Owner("key")
+    history = owner.history
+    for key in ("first", "second"):
+        history.epoch.changes[key] = key
+        ended = history.freeze()
+        ended.release(is_written=False)
+
+    def fold(epochs: tuple[EpochChanges, ...]) -> EpochChanges:
+        # On the thread of the last one; the owner prepares another meanwhile, which ends at once.
+        history.freeze().release(is_written=is_written)
+        folded = EpochChanges()
+        for epoch in epochs:
+            folded.changes.update(epoch.changes)
+        return folded
+
+    ended.tidy(no_new_keys, fold)
+    assert history.has_unwritten_changes is not is_written
+    assert history.is_settled is is_written
+    assert set(history.freeze().first_changes()) == (set() if is_written else {"first", "second"})
+
+
+def test_nothing_is_renewed_while_an_older_snapshot_is_read() -> None:
+    owner = Owner("key")
+    owner.freeze_and_remove()
+    assert owner.frozen is not None
+    owner.end_of_a_snapshot_with_many_keys_gone().tidy(no_new_keys, no_fold)
+    assert dict(owner.frozen.keys(no_new_keys)) == {3: ["key", "other"]}
+    owner.frozen.release(is_written=True)
+    owner.frozen.tidy(no_new_keys, no_fold)
+    assert dict(owner.history.live_keys(no_new_keys)) == {3: ["other"]}
+
+
+def test_what_came_in_an_epoch_becomes_a_member_once_however_often_it_is_read() -> None:
+    history = EntryHistory()
+    history.live["new"] = history.epoch.changes["new"] = 1
+    frozen = history.freeze()
+    for _ in range(3):
+        frozen.take_in(lambda changes: dict.fromkeys(changes, 5))
+    assert history.members_of(5) == ["new"]
+
+
+def test_a_snapshot_that_is_complete_speaks_for_its_own_epochs_alone() -> None:
+    history = EntryHistory()
+    history.epoch.changes["first"] = 1
+    first = history.freeze()
+    history.epoch.changes["second"] = 2
+    second = history.freeze()
+    first.release(is_written=True)
+    assert history.has_unwritten_changes
+    second.release(is_written=False)
+    third = history.freeze()
+    assert set(third.first_changes()) == {"second"}
+    third.release(is_written=True)
+    assert history.is_settled
+
+
+def test_a_key_that_is_gone_for_everybody_is_no_member_any_more() -> None:
+    owner = Owner("key")
+    del owner.history.live["key"]
+    owner.end_of_a_snapshot_with_many_keys_gone().tidy(no_new_keys, no_fold)
+    assert owner.history.members_of(3) == ["other"]

@@ -1,0 +1,69 @@
+"""Backends are found by name, those of other distributions too."""
+
+import pickle
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from statebackend.state import state_backend as backend_registry
+from statebackend.state.heap.heap_state_backend import HeapStateBackend
+from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
+from statebackend.state.state_backend import UnknownStateBackendError, known_state_backends, state_backend
+
+
+class PagedStateBackend(HeapStateBackend):
+    name = "paged"
+
+
+NO_BACKEND = object
+
+
+def declare(monkeypatch, **values):
+    declared = [EntryPoint(name, value, backend_registry.ENTRY_POINT_GROUP) for name, value in values.items()]
+    monkeypatch.setattr(backend_registry, "entry_points", lambda group: declared)
+
+
+def test_the_built_in_backends_are_known_by_name():
+    assert isinstance(state_backend("heap"), HeapStateBackend)
+    assert isinstance(state_backend("rocksdb"), RocksDBStateBackend)
+    assert {"heap", "rocksdb"} <= set(known_state_backends())
+
+
+def test_an_instance_is_returned_as_it_is():
+    configured = RocksDBStateBackend(cache_entries=7)
+    assert state_backend(configured) is configured
+
+
+def test_a_backend_of_another_distribution_is_found(monkeypatch):
+    declare(monkeypatch, paged=f"{__name__}:PagedStateBackend")
+    assert state_backend("paged").name == "paged"
+    assert known_state_backends() == ("heap", "paged", "rocksdb")
+
+
+def test_a_built_in_name_cannot_be_taken(monkeypatch):
+    declare(monkeypatch, heap=f"{__name__}:PagedStateBackend")
+    assert type(state_backend("heap")) is HeapStateBackend
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(UnknownStateBackendError, match=r"'roksdb'; known are .*heap.*rocksdb"):
+        state_backend("roksdb")
+
+
+@pytest.mark.parametrize("value", ["no.such.module:Backend", f"{__name__}:Missing", f"{__name__}:NO_BACKEND"])
+def test_what_cannot_be_loaded_or_is_no_backend_is_named(monkeypatch, value):
+    declare(monkeypatch, broken=value)
+    with pytest.raises(UnknownStateBackendError, match="broken"):
+        state_backend("broken")
+
+
+@pytest.mark.parametrize("name", ["heap", "rocksdb"])
+def test_a_configuration_travels_to_the_workers(name):
+    assert pickle.loads(pickle.dumps(state_backend(name))).name == name
+
+
+def test_a_class_where_an_instance_belongs_is_named() -> None:
+    from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
+
+    with pytest.raises(UnknownStateBackendError, match="RocksDBStateBackend is a class; make an instance"):
+        state_backend(RocksDBStateBackend)  # type: ignore[arg-type]

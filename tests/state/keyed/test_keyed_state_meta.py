@@ -1,0 +1,128 @@
+"""The meta data of several subtasks as those of one: what is merged, what is told apart, what is refused."""
+
+import pytest
+
+from snapshots.compatibility import CompatibilityKind
+from snapshots.envelope import snapshot_to_bytes
+from snapshots.errors import UnresolvableSerializerError
+from statebackend import ReducingStateDescriptor, StateRestoreError, ValueStateDescriptor
+from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
+from statebackend.state.state_compatibility import judge_state
+from statebackend.state.state_meta import (
+    KeyedStateMeta,
+    decode_meta,
+    distinct_metas,
+    encode_meta,
+    merge_metas,
+    meta_of_descriptor,
+)
+from statebackend.testing.backends.evolving_records import PortV1, TownV1, places_v1
+from typeserializers import IntSerializer, LongSerializer, StringSerializer
+
+
+def meta(*descriptors, key=None, sequence=0):
+    states = tuple(meta_of_descriptor(descriptor, VOID_NAMESPACE_SERIALIZER) for descriptor in descriptors)
+    return KeyedStateMeta((key or LongSerializer()).snapshot_configuration(), sequence, states)
+
+
+A = ValueStateDescriptor("a", int)
+A_OTHERWISE = ValueStateDescriptor("a", str)
+B = ValueStateDescriptor("b", int)
+
+
+def test_states_of_different_names_are_merged():
+    merged = merge_metas([meta(A, sequence=3), meta(A, B, sequence=7), meta()])
+    assert [state.name for state in merged.states] == ["a", "b"]
+    assert merged.sequence == 7
+    assert merge_metas([]) is None
+
+
+def test_keys_of_different_serializers_are_no_one_operators():
+    with pytest.raises(StateRestoreError, match="the keys of one operator were written by different serializers"):
+        merge_metas([meta(A), meta(A, key=IntSerializer())])
+
+
+def test_a_state_under_two_schemas_is_refused_by_name():
+    with pytest.raises(StateRestoreError, match="state 'a' was written under different schemas"):
+        merge_metas([meta(A), meta(A_OTHERWISE)])
+
+
+def met(*places):
+    serializer = places_v1()
+    for place in places:
+        serializer.to_bytes(place)
+    return serializer
+
+
+def test_what_subtasks_have_learned_is_merged_in_keys_namespaces_and_values():
+    town, port = met(TownV1(1)), met(PortV1(2))
+    merged = merge_metas(
+        [
+            meta(ValueStateDescriptor("places", town), key=town),
+            meta(ValueStateDescriptor("places", places_v1()), key=places_v1()),
+            meta(ValueStateDescriptor("places", port), key=port),
+        ]
+    )
+    both = snapshot_to_bytes(met(TownV1(1), PortV1(2)).snapshot_configuration())
+    assert snapshot_to_bytes(merged.state("places").role_snapshots["value"]) == both
+    assert snapshot_to_bytes(merged.key_snapshot) == both
+
+
+def test_namespaces_that_were_learned_apart_are_merged():
+    def in_namespaces(serializer):
+        state = meta_of_descriptor(A, serializer)
+        return KeyedStateMeta(LongSerializer().snapshot_configuration(), 0, (state,))
+
+    merged = merge_metas([in_namespaces(met(TownV1(1))), in_namespaces(met(PortV1(2)))])
+    names = [part.name for part in merged.state("a").namespace_snapshot.pojo.unregistered]
+    assert names == ["statebackend.contract.Town", "statebackend.contract.Port"]
+    with pytest.raises(StateRestoreError, match="state 'a' was written under different schemas"):
+        merge_metas([in_namespaces(LongSerializer()), in_namespaces(IntSerializer())])
+
+
+def test_a_state_of_another_kind_is_never_merged():
+    with pytest.raises(StateRestoreError, match="state 'a' was written under different schemas"):
+        merge_metas([meta(ReducingStateDescriptor("a", max, int)), meta(A)])
+
+
+def test_metas_that_differ_only_in_sequence_and_order_are_one():
+    ours, same = meta(A, B, sequence=1), meta(B, A, sequence=2)
+    others = [meta(A), meta(A_OTHERWISE, B), meta(A, B, key=StringSerializer())]
+    assert distinct_metas([ours, same, *others, same]) == (ours, *others)
+
+
+def with_unknown_name(encoded, position):
+    return encoded[:position] + b"Gone" + encoded[position + 4 :]
+
+
+def test_a_state_whose_serializer_nobody_knows_is_carried_on_to_the_byte():
+    encoded = encode_meta(meta(B, A))
+    # The last name in it is that of the serializer of the last state.
+    alien = with_unknown_name(encoded, encoded.rindex(b"LongSerializerSnapshot"))
+    decoded = decode_meta(alien, 0)
+    assert encode_meta(decoded) == alien
+    known, unknown = (state.role_snapshots["value"] for state in decoded.states)
+    assert known.restore_serializer() == LongSerializer()
+    with pytest.raises(UnresolvableSerializerError, match=r"unknown serializer snapshot .*Gone.*import the module"):
+        unknown.restore_serializer()
+    verdict = judge_state(decoded.states[1], A, VOID_NAMESPACE_SERIALIZER)
+    assert verdict.kind is CompatibilityKind.INCOMPATIBLE
+    assert "import the module" in str(verdict)
+
+
+def test_keys_and_namespaces_whose_serializer_nobody_knows_are_refused():
+    encoded = encode_meta(meta(A))
+    with pytest.raises(StateRestoreError, match=r"cannot be read: unknown serializer snapshot .*import"):
+        decode_meta(with_unknown_name(encoded, encoded.index(b"LongSerializerSnapshot")), 0)
+    with pytest.raises(StateRestoreError, match=r"state 'a' cannot be read: unknown serializer snapshot .*import"):
+        decode_meta(with_unknown_name(encoded, encoded.index(b"VoidNamespace")), 0)
+
+
+@pytest.mark.parametrize("offset", [-1, 1])
+def test_bytes_that_begin_like_nothing_of_ours_or_a_newer_release_are_refused_from_both_sides(offset):
+    data = encode_meta(meta(A))
+    for start, told in ((0, "not ours"), (4, "is not known here")):
+        number = int.from_bytes(data[start : start + 4], "big") + offset
+        with pytest.raises(StateRestoreError, match=told):
+            decode_meta(data[:start] + number.to_bytes(4, "big") + data[start + 4 :], 0)
+    assert decode_meta(data, 0).state("a") is not None

@@ -1,0 +1,252 @@
+"""Operator state in the state of a subtask, byte for byte, and as written by released versions.
+
+The golden files are never regenerated: a new version gets new files next to the old ones.
+"""
+
+import json
+import pathlib
+import struct
+
+import attrs
+import pyarrow.parquet as pq
+import pytest
+
+from snapshots.envelope import snapshot_to_bytes
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.metadata_bytes import separated_handle
+from statebackend.checkpoint.state_handles import FileHandle, KeyedStateHandle, OpaqueStateHandle
+from statebackend.state.errors import StateRestoreError
+from statebackend.state.operator_state_descriptors import (
+    BroadcastStateDescriptor,
+    OperatorStateMode,
+    SplitListStateDescriptor,
+    UnionListStateDescriptor,
+)
+from statebackend.state.operator_state_handles import (
+    FileSlice,
+    OperatorStateHandle,
+    OperatorStateMeta,
+    StatePart,
+    decode_operator_state,
+    encode_operator_state,
+)
+from statebackend.testing.backends.evolving_records import LegV1, LegV2, leg_v1, leg_v2
+from typeserializers import LongSerializer
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+CHECKSUM = "xxh3:" + "0" * 32
+ENVELOPE = snapshot_to_bytes(LongSerializer().snapshot_configuration())
+FIRST_FILE, SECOND_FILE = (FileHandle(path, 1, CHECKSUM) for path in ("first", "second"))
+SLICE = FileSlice(SECOND_FILE, 2, 5)
+DIGEST = bytes(range(16))
+
+
+def state(name="offsets", mode=OperatorStateMode.UNION, slices=(SLICE,), digest=None, **envelopes):
+    return OperatorStateMeta(name, mode, (StatePart(envelopes or {"element": ENVELOPE}, tuple(slices), digest),))
+
+
+def test_operator_state_is_written_byte_for_byte_as_documented():
+    states = (
+        state("rules", OperatorStateMode.BROADCAST, [FileSlice(FIRST_FILE, 0, 7)], value=ENVELOPE, key=ENVELOPE),
+        state(slices=[FileSlice(SECOND_FILE, 2, 5), FileSlice(FIRST_FILE, 7, 8)], digest=DIGEST),
+        state("empty", OperatorStateMode.SPLIT, []),
+    )
+    part = encode_operator_state(OperatorStateHandle(states))
+    assert part.files == (FIRST_FILE, SECOND_FILE)
+    assert part.format == "operator_state"
+    element = i32(1) + utf("element") + sized(ENVELOPE)
+    assert part.meta == (
+        i32(3)
+        + i32(3)
+        + utf("rules")
+        + utf("broadcast")
+        + i32(1)
+        + i32(2)
+        + utf("key")
+        + sized(ENVELOPE)
+        + utf("value")
+        + sized(ENVELOPE)
+        + i32(1)
+        + file_slice(0, 0, 7)
+        + sized(b"")
+        + utf("offsets")
+        + utf("union")
+        + i32(1)
+        + element
+        + i32(2)
+        + file_slice(1, 2, 5)
+        + file_slice(0, 7, 8)
+        + sized(DIGEST)
+        + utf("empty")
+        + utf("split")
+        + i32(1)
+        + element
+        + i32(0)
+        + sized(b"")
+    )
+    decoded = decode_operator_state(part)
+    assert decoded == OperatorStateHandle(states)
+    assert [one.parts[0].digest for one in decoded.states] == [None, DIGEST, None]
+
+
+def test_without_state_there_is_no_part():
+    assert encode_operator_state(OperatorStateHandle()) is None
+    assert decode_operator_state(None) == OperatorStateHandle()
+
+
+@pytest.mark.parametrize(
+    ("states", "what"),
+    [
+        ((state(), state()), "'offsets' appears twice"),
+        ((attrs.evolve(state(), parts=()),), "no part"),
+        ((state(value=ENVELOPE),), "a union state with the serializers value"),
+        ((state(slices=[FileSlice(FIRST_FILE, 3, 3)]),), "rows 3 to 3"),
+        ((state(slices=[FileSlice(FIRST_FILE, -1, 3)]),), "rows -1 to 3"),
+    ],
+)
+def test_what_breaks_an_invariant_is_not_written(states, what):
+    with pytest.raises(StateRestoreError, match=what):
+        encode_operator_state(OperatorStateHandle(states))
+
+
+def part_of(*, mark=b"", version=3, states=1, mode="union", index=0, first=0, last=5, files=1, digest=DIGEST):
+    meta = (
+        mark
+        + i32(version)
+        + i32(states)
+        + utf("offsets")
+        + utf(mode)
+        + i32(1)
+        + i32(1)
+        + utf("element")
+        + sized(ENVELOPE)
+        + i32(1)
+        + file_slice(index, first, last)
+        + sized(digest)
+    )
+    return OpaqueStateHandle("operator_state", meta, (FIRST_FILE, SECOND_FILE)[:files])
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"mark": b"SBO3"}, "version 1396854579.*newer release"),
+        ({"mark": b"SBO2"}, "version 3.*newer release"),
+        ({"mark": b"SBO2", "version": 0}, "version 0.*newer release"),
+        ({"version": 4}, "version 4.*newer release"),
+        ({"version": 2}, "version 2.*newer release"),
+        ({"version": 0}, "version 0.*newer release"),
+        ({"files": 0}, "refers to file 0, which is not one of its own"),
+        ({"digest": DIGEST[:-1]}, "a digest of 15 bytes"),
+        ({"files": 2}, "files of operator state that no state refers to"),
+        ({"states": 10**6}, "does not fit the"),
+        ({"states": -1}, "does not fit the"),
+        ({"states": 0}, "bytes follow"),
+        ({"mode": "other"}, "'other' state, which is not known"),
+        ({"mode": "broadcast"}, "a broadcast state with the serializers element"),
+        ({"index": -1}, "refers to file -1"),
+        ({"index": 1}, "refers to file 1"),
+        ({"first": 5}, "rows 5 to 5"),
+        ({"first": -1}, "rows -1 to 5"),
+    ],
+)
+def test_what_breaks_an_invariant_is_not_read(changes, what):
+    assert decode_operator_state(part_of()).state("offsets") is not None
+    with pytest.raises(StateRestoreError, match=f"(?s){what}"):
+        decode_operator_state(part_of(**changes))
+
+
+def test_every_truncation_and_every_extra_byte_is_refused():
+    part = part_of()
+    for length in range(len(part.meta)):
+        with pytest.raises(StateRestoreError):
+            decode_operator_state(attrs.evolve(part, meta=part.meta[:length]))
+    with pytest.raises(StateRestoreError, match="1 bytes follow"):
+        decode_operator_state(attrs.evolve(part, meta=part.meta + b"\0"))
+
+
+def test_state_whose_serializer_nobody_knows_travels_on(operator):
+    numbers = SplitListStateDescriptor("numbers", int)
+    backends = operator.start()
+    backends[0].get_state(numbers).add_all([1, 2, 3])
+    (handle,) = operator.snapshot(backends)
+    own = decode_operator_state(handle)
+    (part,) = own.states[0].parts
+    strange = attrs.evolve(part, envelopes={"element": b"\0\x05alien\0\0\0\x01"})
+    alien = OperatorStateHandle((attrs.evolve(own.states[0], parts=(strange,)),))
+    backends = operator.start([encode_operator_state(alien)], 2)
+    with pytest.raises(StateRestoreError, match=r"'numbers'.*alien"):
+        backends[0].get_state(numbers)
+    exported, _ = operator.savepoint(operator.snapshot(operator.restart(backends, 1)))
+    (state_in_savepoint,) = decode_operator_state(exported[0]).states
+    assert state_in_savepoint.row_count == 3
+    assert state_in_savepoint.parts[0].envelopes == strange.envelopes
+
+
+def golden_handles(name):
+    handles = []
+    for fields in json.loads((GOLDEN / name / "handles.json").read_text()):
+        files = tuple(FileHandle(**file) for file in fields.pop("files"))
+        handles.append(KeyedStateHandle(**{**fields, "meta": bytes.fromhex(fields["meta"])}, files=files))
+    return handles
+
+
+def golden_parts(name):
+    """The operator parts of what released versions wrote beside keyed state in one handle."""
+    return [separated_handle(handle).operator for handle in golden_handles(name)]
+
+
+@pytest.mark.parametrize("name", ["checkpoint-1", "savepoint-1"])
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+@pytest.mark.parametrize(("version", "serializer"), [(1, leg_v1), (2, leg_v2)])
+def test_operator_state_of_version_1_is_restored(operator, name, parallelism, version, serializer):
+    source = CheckpointFileSystem.from_uri(GOLDEN / name / "store")
+    backends = operator.start(golden_parts(name), parallelism, source)
+    legs = [LegV1("EWR", 1), LegV1("JFK", 2), LegV1("LGA", 3)]
+    expected = legs if version == 1 else [LegV2(leg.airport, float(leg.minutes)) for leg in legs]
+    split = [backend.get_state(SplitListStateDescriptor("legs", serializer())).get() for backend in backends]
+    assert [leg for part in split for leg in part] == expected
+    if parallelism == 2:
+        assert list(map(len, split)) == [1, 2]
+    for backend in backends:
+        assert backend.get_state(UnionListStateDescriptor("offsets", tuple[str, int])).get() == [("p0", 10), ("p1", 20)]
+        table = backend.get_state(BroadcastStateDescriptor("by leg", str, serializer()))
+        assert list(table.items()) == [("second", expected[1]), ("none", None), ("first", expected[0])]
+        assert backend.get_state(SplitListStateDescriptor("empty", int)).get() == []
+    assert backends[0].state_names() == ("legs", "offsets", "by leg", "empty")
+
+
+def test_the_meta_data_of_version_2_says_what_that_of_version_1_did_and_is_written_without_its_mark():
+    written = [bytes.fromhex(meta) for meta in json.loads((GOLDEN / "meta-2.json").read_text())]
+    for part, meta in zip(golden_parts("checkpoint-1"), written, strict=True):
+        own = decode_operator_state(part)
+        assert decode_operator_state(attrs.evolve(part, meta=meta)) == own
+        assert meta.startswith(b"SBO2" + i32(2))
+        assert encode_operator_state(own).meta == i32(3) + meta[8:]
+
+
+def test_the_files_of_version_1_are_parquet_that_any_tool_reads():
+    directory = GOLDEN / "savepoint-1" / "store" / "operator"
+    table = pq.ParquetFile(directory / "operator=broadcast" / "by%20leg" / "part-00001.parquet").read()
+    assert table.schema.names == ["key", "value"]
+    assert table.schema.metadata == {b"statebackend.state.format": b"1"}
+    assert table.column("key").to_pylist() == [b"\x07second", b"\x05none", b"\x06first"]
+    assert [value is None for value in table.column("value").to_pylist()] == [False, True, False]
+    offsets = pq.ParquetFile(directory / "operator=union" / "offsets" / "part-00001.parquet").read()
+    assert offsets.to_pylist() == [{"key": None, "value": b"\x03p1" + struct.pack(">q", 20)}]
+
+
+def i32(number):
+    return struct.pack(">i", number)
+
+
+def utf(text):
+    return struct.pack(">H", len(text)) + text.encode()
+
+
+def sized(data):
+    return i32(len(data)) + data
+
+
+def file_slice(index, first, last):
+    return struct.pack(">iqq", index, first, last)

@@ -1,0 +1,196 @@
+"""A rescale reads each old file once on a host, however many of its subtasks take a range of it."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statebackend import ValueStateDescriptor
+from statebackend.checkpoint.errors import CorruptFileError, MissingFileError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.state_handles import FileHandle
+from statebackend.state.rocksdb.local_directory import BroughtFiles
+from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
+from statebackend.testing.backends.harness import BackendHarness
+
+TEXT = ValueStateDescriptor("text", str)
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[BackendHarness]:
+    harness = BackendHarness(str(tmp_path))
+    yield harness
+    harness.close()
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many bytes were read of each file of the store."""
+    counted: Counter[str] = Counter()
+    download = CheckpointFileSystem.download
+
+    def counting(self: CheckpointFileSystem, handle: FileHandle, *arguments: Any, **options: Any) -> None:
+        counted[handle.path] += handle.size_bytes
+        download(self, handle, *arguments, **options)
+
+    monkeypatch.setattr(CheckpointFileSystem, "download", counting)
+    return counted
+
+
+def filled(harness: BackendHarness) -> Any:
+    backend = harness.open(RocksDBStateBackend())
+    for epoch in range(3):
+        for key in range(100 * epoch, 100 * (epoch + 1)):
+            harness.at(backend, key)
+            backend.get_state(TEXT).update(f"{key}" * 50)
+        if epoch < 2:
+            harness.snapshot(backend)
+    return backend
+
+
+def check(harness: BackendHarness, subtasks: list[Any]) -> None:
+    found = {}
+    for subtask in subtasks:
+        for key in list(subtask.get_keys("text")):
+            harness.at(subtask, key)
+            found[key] = subtask.get_state(TEXT).value()
+    assert found == {key: f"{key}" * 50 for key in range(300)}
+
+
+@pytest.mark.parametrize("is_canonical", [False, True], ids=["checkpoint", "savepoint"])
+def test_four_subtasks_read_the_files_of_one_once(
+    harness: BackendHarness, read: Counter[str], tmp_path: Path, is_canonical: bool
+) -> None:
+    backend = filled(harness)
+    handle = harness.export(backend) if is_canonical else harness.snapshot(backend).handle
+    read.clear()
+    subtasks = [
+        harness.open(RocksDBStateBackend(), handle, subtask=index, parallelism=4, local=f"4-{index}")
+        for index in range(4)
+    ]
+    assert read == {file.path: file.size_bytes for file in handle.files}
+    check(harness, subtasks)
+    brought = tmp_path / "local" / "brought"
+    assert stat.S_IMODE(brought.stat().st_mode) == 0o700
+    handles = [harness.snapshot(subtask).handle for subtask in subtasks]
+    harness.close(subtasks)
+    assert brought.exists()
+    # What is opened where it is has no use for them any more.
+    again = harness.open(RocksDBStateBackend(), handles[0], subtask=0, parallelism=4, local="4-0")
+    assert again.is_local
+    assert not brought.exists()
+
+
+def test_two_subtasks_that_become_one_bring_nothing_for_others(
+    harness: BackendHarness, read: Counter[str], tmp_path: Path
+) -> None:
+    handle = harness.snapshot(filled(harness)).handle
+    subtasks = [harness.open(RocksDBStateBackend(), handle, subtask=index, parallelism=2) for index in range(2)]
+    handles = [harness.snapshot(subtask).handle for subtask in subtasks]
+    BroughtFiles(str(tmp_path / "local"), "").discard()
+    read.clear()
+    check(harness, [harness.open(RocksDBStateBackend(), *handles)])
+    assert read == {file.path: file.size_bytes for one in handles for file in one.files}
+    assert not (tmp_path / "local" / "brought").exists()
+
+
+def test_what_was_taken_away_or_is_of_another_start_of_the_machine_is_brought_anew(
+    read: Counter[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointFileSystem.from_uri(tmp_path / "store")
+    handle = store.write_file("file", b"content")
+    brought = BroughtFiles(str(tmp_path), "boot")
+    for number in range(2):
+        brought.bring(store, handle, str(tmp_path / f"target-{number}"))
+    assert read["file"] == len(b"content")
+    brought.discard()
+    brought.bring(store, handle, str(tmp_path / "target-2"))
+    assert read["file"] == 2 * len(b"content")
+    BroughtFiles(str(tmp_path), "later").bring(store, handle, str(tmp_path / "target-3"))
+    assert read["file"] == 3 * len(b"content")
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", refused)
+        brought.bring(store, handle, str(tmp_path / "target-4"))
+    for number in range(5):
+        assert (tmp_path / f"target-{number}").read_bytes() == b"content"
+
+
+def test_what_is_taken_away_while_it_is_brought_is_brought_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointFileSystem.from_uri(tmp_path / "store")
+    handle = store.write_file("file", b"content")
+    brought = BroughtFiles(str(tmp_path), "boot")
+    replace = os.replace
+
+    def late(source: str, target: str, **directories: Any) -> None:
+        # Another subtask of the operator was opened where it is, and nobody needs them any more.
+        brought.discard()
+        replace(source, target, **directories)
+
+    monkeypatch.setattr(os, "replace", late)
+    brought.bring(store, handle, str(tmp_path / "target"))
+    assert (tmp_path / "target").read_bytes() == b"content"
+    monkeypatch.undo()
+    (tmp_path / "store" / "file").unlink()
+    with pytest.raises(MissingFileError):
+        brought.bring(store, handle, str(tmp_path / "another"))
+
+
+def test_a_damaged_file_is_not_kept_for_the_others(tmp_path: Path) -> None:
+    store = CheckpointFileSystem.from_uri(tmp_path / "store")
+    handle = store.write_file("file", b"content")
+    (tmp_path / "store" / "file").write_bytes(b"CONTENT")
+    brought = BroughtFiles(str(tmp_path), "boot")
+    for _ in range(2):
+        with pytest.raises(CorruptFileError):
+            brought.bring(store, handle, str(tmp_path / "target"))
+    assert not (tmp_path / "target").exists()
+    assert not (tmp_path / "brought" / f"boot-{handle.checksum}").exists()
+
+
+def _bring(directory: str, number: int, begin: Any, counted: Any) -> None:
+    store = CheckpointFileSystem.from_uri(os.path.join(directory, "store"))
+    handle = FileHandle("file", 7, CONTENT)
+    download = CheckpointFileSystem.download
+
+    def counting(self: CheckpointFileSystem, *arguments: Any, **options: Any) -> None:
+        with counted.get_lock():
+            counted.value += 1
+        download(self, *arguments, **options)
+
+    CheckpointFileSystem.download = counting  # type: ignore[method-assign]
+    begin.wait()
+    BroughtFiles(directory, "boot").bring(store, handle, os.path.join(directory, f"target-{number}"))
+
+
+CONTENT = "xxh3:" + "0" * 32
+
+
+def test_processes_that_need_a_file_at_once_wait_for_the_one_that_brings_it(tmp_path: Path) -> None:
+    global CONTENT
+    store = CheckpointFileSystem.from_uri(tmp_path / "store")
+    CONTENT = store.write_file("file", b"content").checksum
+    forking = multiprocessing.get_context("fork")
+    begin, counted = forking.Barrier(4), forking.Value("i", 0)
+    processes = [forking.Process(target=_bring, args=(str(tmp_path), number, begin, counted)) for number in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    assert counted.value == 1
+    for number in range(4):
+        assert (tmp_path / f"target-{number}").read_bytes() == b"content"

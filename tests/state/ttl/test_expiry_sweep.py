@@ -1,0 +1,102 @@
+"""When a sweep begins a pass and when it rests, under a clock that a test sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from statebackend.state.ttl import ExpirySweep
+from statebackend.testing.backends.harness import ManualClock
+
+TTL_MS = 1000
+REST_MS = 250
+
+
+class World:
+    """A state of ten places, two of which a call looks at; notes when passes begin, and what is visited."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.context = SimpleNamespace(key="current", key_group=9, has_key=True)
+        self.begun: list[int] = []
+        self.visited: list[Any] = []
+        self.error: Exception | None = None
+        state: Any = SimpleNamespace(
+            lifetime=SimpleNamespace(clock=self.clock, ttl_ms=TTL_MS),
+            key_context=SimpleNamespace(namespace="here", enter=self.enter),
+            remove_expired=self.remove_expired,
+        )
+        self.state = state
+        self.sweep = ExpirySweep(self.context, state, self.begin_pass, 2)
+
+    def enter(self, namespace: str) -> None:
+        self.state.key_context.namespace = namespace
+
+    def begin_pass(self) -> Iterator[Any]:
+        self.begun.append(self.clock.now_ms)
+        return iter([(group, f"key-{group}", f"namespace-{group}") for group in range(10)])
+
+    def remove_expired(self) -> None:
+        self.visited.append((self.context.key_group, self.context.key, self.state.key_context.namespace))
+        if self.error is not None:
+            raise self.error
+
+    def at(self, now_ms: int, calls: int = 1) -> int:
+        """Calls the sweep at that time; how many places were visited."""
+        self.clock.now_ms = now_ms
+        before = len(self.visited)
+        for _ in range(calls):
+            self.sweep()
+        return len(self.visited) - before
+
+
+def test_a_sweep_rests_from_the_beginning_of_its_pass_until_a_quarter_of_the_life_is_over() -> None:
+    world = World()
+    assert world.at(0) == 2
+    # Whatever the pass takes, the next one is due a quarter behind where this began.
+    assert world.at(100, calls=10) == 8
+    assert (world.begun, world.sweep.due_ms) == ([0], REST_MS)
+    assert world.at(REST_MS - 1, calls=10) == 0
+    assert world.at(REST_MS) == 2
+    assert world.begun == [0, REST_MS]
+
+
+def test_a_pass_goes_on_though_the_clock_goes_back_and_then_rests_as_much_longer() -> None:
+    world = World()
+    world.at(0, calls=10)
+    assert world.at(REST_MS) == 2
+    assert world.at(REST_MS - 200) == 2
+    assert world.at(REST_MS - 200, calls=10) == 6
+    assert world.begun == [0, REST_MS]
+    assert world.at(2 * REST_MS - 1, calls=10) == 0
+    assert world.at(2 * REST_MS) == 2
+
+
+def test_without_a_current_key_nothing_is_begun() -> None:
+    world = World()
+    world.context.has_key = False
+    assert world.at(0, calls=3) == 0
+    assert world.begun == []
+
+
+def test_key_and_namespace_are_put_back_though_a_removal_fails() -> None:
+    world = World()
+    world.error = ArithmeticError("as it must")
+    try:
+        world.at(0)
+    except ArithmeticError:
+        assert world.visited == [(0, "key-0", "namespace-0")]
+    else:
+        raise AssertionError("the error was lost")
+    assert (world.context.key_group, world.context.key) == (9, "current")
+    assert world.state.key_context.namespace == "here"
+
+
+def test_a_life_shorter_than_its_passes_rests_for_a_millisecond() -> None:
+    world = World()
+    world.state.lifetime.ttl_ms = 1
+    world.sweep = ExpirySweep(world.context, world.state, world.begin_pass, 100)
+    assert world.at(5) == 10
+    assert world.at(5) == 0
+    assert world.at(6) == 10

@@ -1,0 +1,43 @@
+"""What a sink may say of itself beside its two phases."""
+
+from __future__ import annotations
+
+import pytest
+
+from statebackend.streaming.sink import SinkThatTakesBack, reads_once, sink_identity
+
+
+class ReadsOnce:
+    reads_once = True
+
+    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]:
+        return []
+
+
+class Derived(ReadsOnce):
+    """May read its frame as often as it likes."""
+
+
+class Denies:
+    reads_once = False
+
+
+def test_a_class_says_itself_that_it_reads_a_frame_once() -> None:
+    assert reads_once(ReadsOnce())
+    assert [reads_once(one) for one in (Derived(), Denies(), object(), [])] == [False] * 4
+
+
+def test_a_sink_that_takes_back_is_known_by_its_method() -> None:
+    assert isinstance(Derived(), SinkThatTakesBack)
+    assert not isinstance(Denies(), SinkThatTakesBack)
+
+
+class Identified:
+    def __init__(self, identity: object) -> None:
+        self.identity = identity
+
+
+@pytest.mark.parametrize("identity", [7, None, b"/out", ["/out"]])
+def test_an_identity_that_is_no_text_is_none_and_the_class_stands_for_it(identity: object) -> None:
+    assert sink_identity(Identified(identity)) == f"{__name__}.Identified"
+    assert sink_identity(Identified("/out")) == "/out"

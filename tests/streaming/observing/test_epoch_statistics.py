@@ -1,0 +1,66 @@
+"""What an epoch cost, from what its subtasks acknowledge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement
+from statebackend.checkpoint.state_handles import KeyedStateHandle, SubtaskState
+from statebackend.streaming.observing.job_metrics import EpochCost, EpochStatistics, epoch_statistics
+from statebackend.streaming.runtime.metrics import opening_metrics
+
+HANDLE = KeyedStateHandle("state", "heap", 0, 15, b"", ())
+ACKNOWLEDGEMENT = Acknowledgement(
+    job_id="job",
+    run_id="run",
+    checkpoint_id=3,
+    operator_uid="words",
+    subtask_index=0,
+    attempt_id="1.0.0.1",
+    digest="digest",
+    state=SubtaskState(HANDLE),
+    report={},
+    metrics={},
+)
+
+
+def statistics(*metrics: dict[str, Any]) -> EpochStatistics:
+    acknowledgements = [attrs.evolve(ACKNOWLEDGEMENT, metrics=each) for each in metrics]
+    return epoch_statistics(3, acknowledgements, EpochCost(duration_s=2.0, action_s=1.5))
+
+
+def test_seconds_are_those_of_the_slowest_subtask_and_entries_and_bytes_add_up() -> None:
+    found = statistics(
+        {"open_s": 0.5, "process_s": 0.1, "snapshot_s": 0.2, "entries_written": 3, "bytes_written": 30},
+        {"open_s": 0.1, "process_s": 0.4, "snapshot_s": 0.1, "entries_written": 4, "bytes_written": 50},
+    )
+    assert (found.epoch_id, found.duration_s, found.action_s) == (3, 2.0, 1.5)
+    assert (found.open_s, found.process_s, found.snapshot_s) == (0.5, 0.4, 0.2)
+    assert (found.entries_written, found.bytes_written) == (7, 80)
+
+
+def test_the_local_share_counts_only_subtasks_that_had_state() -> None:
+    local = opening_metrics(is_local=True, has_restore=True, kept_bytes_of_host=5)
+    restored = opening_metrics(is_local=False, has_restore=True, kept_bytes_of_host=7)
+    fresh = opening_metrics(is_local=False, has_restore=False, kept_bytes_of_host=0)
+    found = statistics(local, restored, local, local, fresh)
+    assert (found.local_opens, found.restores, found.local_share, found.kept_bytes_of_host) == (3, 1, 0.75, 7)
+    assert statistics(fresh, fresh).local_share == 1.0
+    assert statistics(restored).local_share == 0.0
+
+
+def test_what_a_subtask_does_not_say_is_zero() -> None:
+    found = statistics({}, {"open_s": None, "local_opens": None})
+    assert attrs.asdict(found) == {
+        **dict.fromkeys(attrs.asdict(found), 0),
+        "epoch_id": 3,
+        "duration_s": 2.0,
+        "action_s": 1.5,
+        "state_metrics": {},
+        "operators": {},
+        "watermark_lag_ms": None,
+        "has_batch": True,
+    }
+    assert attrs.asdict(statistics())["process_s"] == 0.0

@@ -1,0 +1,141 @@
+"""Listeners hear what happens in its order, and hurt nothing by what they raise."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from observed_job import RUN, Heard, acknowledged, migrated_job, recorder_by_hand, visits_environment
+
+from statebackend.streaming.errors import UserFunctionError
+from statebackend.streaming.observing.job_events import JobListener, JobListeners, JobStarted
+from statebackend.streaming.observing.job_metrics import EpochCost
+from statebackend.streaming.observing.progress import ProgressTo
+
+
+class Raising(JobListener):
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self.calls = 0
+
+    def note(self, event: Any) -> None:
+        self.calls += 1
+        raise self.error
+
+    started = restored = migrated = epoch_completed = checkpoint_completed = note
+    checkpoint_failed = savepoint_written = terminated = progress = note
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(1), GeneratorExit(), RecursionError()])
+def test_what_a_listener_raises_is_told_once_and_hurts_neither_the_job_nor_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    raising, heard = Raising(error), Heard()
+    with caplog.at_level(logging.WARNING):
+        job = migrated_job(tmp_path / "job", raising, heard)
+        job.savepoint(tmp_path / "savepoint")
+    assert job.epochs == 2
+    assert heard.kinds[-2:] == ["JobTerminated", "SavepointWritten"]
+    assert raising.calls == len(heard.events) + len(heard.told)
+    assert caplog.text.count("a listener of the job failed") == 1
+
+
+def test_a_user_who_interrupts_is_heard() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        recorder_by_hand(Raising(KeyboardInterrupt())).started()
+
+
+def test_a_listener_is_told_once_and_no_more_when_it_is_removed(tmp_path: Path) -> None:
+    heard = Heard()
+    environment = visits_environment(tmp_path)
+    for _ in range(2):
+        environment.add_listener(heard)
+    environment.execute("visits")
+    assert heard.kinds.count("JobStarted") == 1
+    recorder = recorder_by_hand(heard)
+    recorder.listeners.remove(heard)
+    recorder.listeners.remove(heard)
+    before = len(heard.events)
+    recorder.started()
+    assert len(heard.events) == before
+
+
+def test_what_one_job_of_an_environment_tells_its_own_listener_is_not_told_by_the_next() -> None:
+    own, common = Heard(), Heard()
+    of_environment = JobListeners((common,))
+    of_environment.of_job(own)
+    event = JobStarted(RUN, recorder_by_hand())
+    of_environment.of_job().tell(lambda listener: listener.started(event))
+    assert (own.kinds, common.kinds) == ([], ["JobStarted"])
+
+
+def test_the_end_is_told_once_whoever_says_it_and_with_the_first_reason() -> None:
+    heard = Heard()
+    recorder = recorder_by_hand(heard)
+    failure = ValueError("first")
+    recorder.terminated(failure)
+    recorder.terminated(None)
+    [event] = heard.events
+    assert event.error is failure
+    assert recorder.figures().status == "failed"
+
+
+def test_failed_checkpoints_of_a_job_that_goes_on_are_heard_and_counted() -> None:
+    heard = Heard()
+    recorder = recorder_by_hand(heard)
+    recorder.checkpoint_failed(3, "expired:\n not complete")
+    recorder.epoch_completed(4, [acknowledged(4, 0)], EpochCost())
+    assert heard.kinds == ["CheckpointFailed", "CheckpointCompleted", "EpochCompleted"]
+    assert heard.events[0].checkpoint.reason == "expired: | not complete"
+    assert recorder.figures().totals.failed_checkpoints == 1
+
+
+def test_a_job_says_in_the_log_which_states_it_migrates_before_it_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Any] = []
+    with caplog.at_level(logging.INFO):
+        migrated_job(tmp_path, ProgressTo(told.append))
+    lines = [
+        record.getMessage() for record in caplog.records if record.name == "statebackend.savepoint.progress_display"
+    ]
+    assert lines[0] == "job 'visits': state 'last visit' of operator 'count' is migrated to its new schema"
+    assert lines[1].startswith("operator 'count', state 'last visit': migrating")
+    assert told
+
+
+def test_each_job_of_an_environment_has_its_own_lines_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment = visits_environment(tmp_path / "job")
+    # What is written of one job is news of the next as well, and what it has not ended is not the next one's to end.
+    for name in ("first", "second"):
+        with caplog.at_level(logging.INFO, "statebackend.savepoint.progress_display"):
+            caplog.clear()
+            environment.execute("visits").savepoint(tmp_path / name)
+        lines = [
+            record.getMessage() for record in caplog.records if record.name == "statebackend.savepoint.progress_display"
+        ]
+        assert any("state 'last visit': saving" in line for line in lines)
+
+
+def test_a_function_that_fails_while_state_is_migrated_ends_the_job_and_not_the_listeners(tmp_path: Path) -> None:
+    heard = Heard()
+    environment = visits_environment(tmp_path, fails_at=0)
+    environment.add_listener(heard)
+    with pytest.raises(UserFunctionError):
+        environment.execute("visits")
+    assert heard.kinds == ["JobStarted", "JobTerminated"]
+
+
+def test_a_listener_that_was_removed_and_added_again_is_told_of_again(caplog: pytest.LogCaptureFixture) -> None:
+    raising = Raising(ValueError("no"))
+    recorder = recorder_by_hand(raising)
+    with caplog.at_level(logging.WARNING):
+        recorder.started()
+        recorder.listeners.remove(raising)
+        recorder.listeners.add(raising)
+        recorder.started()
+    assert caplog.text.count("a listener of the job failed") == 2

@@ -1,0 +1,32 @@
+"""docs/observing.md names every metric that Prometheus is told, and every method of a listener."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from statebackend.streaming.observing.job_events import JobListener
+from statebackend.streaming.observing.prometheus_metrics import FAMILIES
+
+PAGE = (Path(__file__).parents[3] / "docs" / "observing.md").read_text("utf-8")
+
+
+def rows_below(heading: str) -> list[list[str]]:
+    part = PAGE.partition(f"\n{heading}\n")[2].partition("\n\n")[0]
+    return [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in part.splitlines()[1:]]
+
+
+def test_the_table_of_metrics_is_that_of_the_code() -> None:
+    documented = [
+        re.split(r" *\| *", row.strip("| ")) for row in PAGE.splitlines() if row.startswith("| `statebackend_")
+    ]
+    assert documented == [
+        [f"`{one.sample_name}`", one.kind, ", ".join(f"`{label}`" for label in one.labels), one.told]
+        for one in FAMILIES
+    ]
+
+
+def test_every_method_of_a_listener_is_told_of() -> None:
+    methods = {name for name in vars(JobListener) if not name.startswith("_")}
+    told = {name for row in rows_below("| Method | Is called |") for name in re.findall(r"`(\w+)`", row[0])}
+    assert told == methods

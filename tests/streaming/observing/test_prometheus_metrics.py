@@ -1,0 +1,159 @@
+"""Prometheus is told the figures of the jobs of a process, for as long as they run, over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from observed_job import HOSTILE, RUN, acknowledged, recorder_by_hand, visits_environment
+
+pytest.importorskip("prometheus_client")
+
+import attrs
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.parser import text_string_to_metric_families
+
+from statebackend import StateMetricsConfig
+from statebackend.streaming.observing.job_events import EpochCompleted, JobListener, JobListeners
+from statebackend.streaming.observing.job_metrics import EpochCost
+from statebackend.streaming.observing.job_recorder import JobRecorder, LiveFigures
+from statebackend.streaming.observing.prometheus_metrics import FAMILIES, PrometheusMetrics
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+def samples(text: str) -> dict[tuple[str, ...], float]:
+    """By name and the values of the labels, but the id of the job."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for one in family.samples:
+            labels = [value for name, value in one.labels.items() if name != "job_id"]
+            found[(one.name, *labels)] = one.value
+    return found
+
+
+def scraped(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
+    return samples(generate_latest(registry).decode())
+
+
+def test_a_running_job_is_scraped_over_http_with_the_numbers_of_its_figures(
+    tmp_path: Path, registry: CollectorRegistry
+) -> None:
+    answers: list[tuple[Any, dict[tuple[str, ...], float]]] = []
+    server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
+
+    class Scraping(JobListener):
+        def started(self, event: Any) -> None:
+            self.job = event.job
+
+        def epoch_completed(self, event: EpochCompleted) -> None:
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics") as answer:
+                answers.append((self.job.figures(), samples(answer.read().decode())))
+
+    try:
+        environment = visits_environment(tmp_path, metrics=StateMetricsConfig())
+        environment.add_listener(PrometheusMetrics(registry))
+        environment.add_listener(Scraping())
+        environment.execute("visits")
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert len(answers) == 2
+    for figures, told in answers:
+        newest, totals = figures.newest_checkpoint, figures.totals
+        [operator] = newest.operators
+        assert told["statebackend_epochs_total", "visits"] == totals.epochs
+        assert told["statebackend_records_in_total", "visits"] == totals.records_in
+        assert told["statebackend_written_bytes_total", "visits"] == totals.bytes_written
+        assert told["statebackend_epoch_seconds_total", "visits"] == totals.duration_s
+        assert told["statebackend_checkpoint_id", "visits"] == newest.checkpoint_id
+        assert told["statebackend_checkpoint_size_bytes", "visits"] == newest.size_bytes
+        assert told["statebackend_operator_state_bytes", "visits", "count"] == operator.size_bytes
+        assert told["statebackend_operator_state_skew_ratio", "visits", "count"] == operator.skew
+        measured = totals.state_metrics["count"].states["last visit"]
+        assert told["statebackend_state_bytes", "visits", "count", "last visit"] == measured.size_bytes
+        assert told["statebackend_state_writes_total", "visits", "count", "last visit"] == measured.writes
+    assert scraped(registry) == {}
+
+
+@pytest.fixture
+def two_jobs(registry: CollectorRegistry) -> Iterator[tuple[PrometheusMetrics, list[JobRecorder]]]:
+    listener = PrometheusMetrics(registry)
+    recorders = [
+        JobRecorder(
+            attrs.evolve(RUN, job_name=name, run_id=name),
+            LiveFigures,
+            JobListeners((listener,)),
+            keeps_subtasks_open=True,
+        )
+        for name in ("one", HOSTILE)
+    ]
+    for count, recorder in enumerate(recorders, 1):
+        recorder.started()
+        for epoch_id in range(count):
+            several = [acknowledged(epoch_id, index, uid=HOSTILE) for index in range(2)]
+            recorder.epoch_completed(epoch_id, several, EpochCost(duration_s=1.0))
+    return listener, recorders
+
+
+def test_two_jobs_of_a_process_are_told_apart_and_leave_when_they_end(
+    two_jobs: tuple[PrometheusMetrics, list[JobRecorder]], registry: CollectorRegistry
+) -> None:
+    _, [one, other] = two_jobs
+    told = scraped(registry)
+    assert told["statebackend_epochs_total", "one"] == 1
+    assert told["statebackend_epochs_total", HOSTILE] == 2
+    assert told["statebackend_operator_records_skew_ratio", HOSTILE, HOSTILE] == 1.0
+    one.terminated(None)
+    told = scraped(registry)
+    assert ("statebackend_epochs_total", "one") not in told
+    assert told["statebackend_epochs_total", HOSTILE] == 2
+    other.terminated(ValueError("failed"))
+    assert scraped(registry) == {}
+    assert list(registry.collect()) == []
+
+
+def test_a_second_collector_of_the_same_names_is_refused_and_hurts_no_job(
+    two_jobs: tuple[PrometheusMetrics, list[JobRecorder]],
+    registry: CollectorRegistry,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    recorder = recorder_by_hand(PrometheusMetrics(registry))
+    with caplog.at_level(logging.WARNING):
+        recorder.started()
+        recorder.terminated(None)
+    assert "Duplicated timeseries" in caplog.text
+    assert scraped(registry)["statebackend_epochs_total", "one"] == 1
+
+
+def test_names_follow_the_conventions_and_labels_are_those_of_the_program() -> None:
+    assert len({one.name for one in FAMILIES}) == len(FAMILIES)
+    for one in FAMILIES:
+        assert re.fullmatch(r"statebackend(_[a-z]+)+", one.name)
+        assert not one.name.endswith("_total")
+        assert set(one.labels) <= {"operator", "state", "node"}
+        assert one.told.endswith(".")
+
+
+def test_a_name_that_no_answer_can_hold_is_shown_and_a_long_one_is_cut(registry: CollectorRegistry) -> None:
+    run = attrs.evolve(RUN, job_name="\ud800" + "x" * 500)
+    recorder = JobRecorder(run, LiveFigures, JobListeners((PrometheusMetrics(registry),)), keeps_subtasks_open=True)
+    recorder.started()
+    [(_, name)] = [labels for labels in scraped(registry) if labels[0] == "statebackend_epochs_total"]
+    assert name.startswith("\\ud800xxx")
+    assert len(name) < 220
+
+
+def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
+    with pytest.raises(ImportError, match=r"statebackend\[prometheus\]"):
+        PrometheusMetrics()

@@ -1,0 +1,54 @@
+"""What became of restored states: what an upgrade drops, whose entries were migrated, and when that is told."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from observed_job import RUN, Heard, acknowledged
+
+from snapshots.compatibility import CompatibilityKind, FieldVerdict, Finding
+from statebackend.state.backend_parameters import StateRestoreReport
+from statebackend.state.state_compatibility import SchemaReport, StateVerdict
+from statebackend.streaming.observing.job_events import JobListeners
+from statebackend.streaming.observing.job_metrics import EpochCost
+from statebackend.streaming.observing.job_recorder import JobRecorder, LiveFigures
+from statebackend.streaming.observing.restore_report import restore_report_of
+from statebackend.streaming.runtime.metrics import restore_report
+
+FINDINGS = tuple(
+    Finding(verdict.value, verdict, "some-rule", "a reason") for verdict in FieldVerdict if verdict.value != "refuse"
+)
+VISITS = StateVerdict("visits", CompatibilityKind.AFTER_MIGRATION, FINDINGS, {})
+KEYS = StateVerdict("(key)", CompatibilityKind.AS_IS, (), {})
+BOTH = {"count": SchemaReport("count", KEYS, (VISITS,), operator_state_verdicts=(VISITS,))}
+SUBTASK = restore_report(
+    [StateRestoreReport("visits", VISITS, 3, 0.5)], [StateRestoreReport("visits", VISITS, 40, 2.0)]
+)
+
+
+def test_only_what_the_upgrade_drops_is_lost() -> None:
+    [keyed, _] = restore_report_of(BOTH, [])
+    assert [finding.path for finding in keyed.lost] == ["lossy"]
+
+
+def test_keyed_and_operator_state_of_one_name_are_told_apart() -> None:
+    told = restore_report_of(BOTH, [("count", SUBTASK), ("other", SUBTASK)])
+    assert [(one.is_operator_state, one.entries_migrated, one.duration_s) for one in told] == [
+        (False, 3, 0.5),
+        (True, 40, 2.0),
+    ]
+
+
+@pytest.mark.parametrize("keeps_subtasks_open", [True, False])
+def test_migrations_are_told_once_and_later_ones_only_of_subtasks_that_stay_open(keeps_subtasks_open: bool) -> None:
+    heard = Heard()
+    recorder = JobRecorder(
+        RUN, lambda: LiveFigures(BOTH), JobListeners((heard,)), keeps_subtasks_open=keeps_subtasks_open
+    )
+    for epoch_id in (1, 2):
+        acknowledgements = [attrs.evolve(acknowledged(epoch_id, epoch_id), report=SUBTASK)]
+        recorder.epoch_completed(epoch_id, acknowledgements, EpochCost())
+    migrated = [event.state for event in heard.events if type(event).__name__ == "StateMigrated"]
+    assert [(one.is_operator_state, one.entries_migrated) for one in migrated] == [(False, 3), (True, 40)]
+    in_all = [one.entries_migrated for one in recorder.restore_report()]
+    assert in_all == ([6, 80] if keeps_subtasks_open else [3, 40])

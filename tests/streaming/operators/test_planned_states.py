@@ -1,0 +1,104 @@
+"""A worker that registers another state than the driver has judged is found out, by name, before any record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pytest
+
+from statebackend import (
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    ProcessContext,
+    RuntimeContext,
+    SplitListStateDescriptor,
+    StateRegistrationError,
+    ValueStateDescriptor,
+)
+from statebackend.local import LocalStreamEnvironment
+from statebackend.streaming.operators.planned_states import check_is_as_planned, planned_state
+from typeserializers import AttrsSerializer, PojoSerializer
+
+
+class Elsewhere(KeyedProcessFunction[Any, Any, Any]):
+    """Registers one state on the driver, and another where it runs."""
+
+    def __init__(self, driver: Any, worker: Any) -> None:
+        self.driver, self.worker = driver, worker
+
+    def open(self, context: RuntimeContext) -> None:
+        descriptor = self.driver if context.epoch_id < 0 else self.worker
+        if isinstance(descriptor, SplitListStateDescriptor):
+            context.operator_state.get_list_state(descriptor)
+        else:
+            context.register(descriptor)
+
+    def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[Any]:
+        raise AssertionError("no record is processed")
+
+
+def run(driver: Any, worker: Any) -> None:
+    environment = LocalStreamEnvironment()
+    elsewhere = Elsewhere(driver, worker)
+    environment.from_elements([{"key": "a"}]).key_by("key").process(elsewhere, uid="op", schema="key string").sink_to(
+        []
+    )
+    environment.execute()
+
+
+@attrs.frozen
+class Point:
+    x: int
+
+
+@attrs.frozen
+class Wider:
+    x: int
+    y: int = 0
+
+
+@pytest.mark.parametrize(
+    ("driver", "worker", "told"),
+    [
+        (ValueStateDescriptor("s", int), ValueStateDescriptor("s", str), "with another value serializer, StringSer"),
+        (
+            ValueStateDescriptor("s", AttrsSerializer(Point, name="P")),
+            ValueStateDescriptor("s", AttrsSerializer(Wider, name="P")),
+            r"with another value serializer, AttrsSerializer, than open\(\) on the driver.*y",
+        ),
+        (
+            ValueStateDescriptor("s", int),
+            ListStateDescriptor("s", int),
+            "as list state, and open.* as value state",
+        ),
+        (SplitListStateDescriptor("s", int), SplitListStateDescriptor("s", str), "with another element serializer"),
+    ],
+)
+def test_another_state_than_on_the_driver_is_refused_by_name(driver: Any, worker: Any, told: str) -> None:
+    with pytest.raises(
+        StateRegistrationError, match=rf"operator 'op': subtask 0 registers state 's' .*{told}"
+    ) as told_:
+        run(driver, worker)
+    assert "addPyFile" in str(told_.value)
+
+
+@attrs.define
+class Shape:
+    name: str = ""
+
+
+@attrs.define
+class Circle(Shape):
+    pass
+
+
+def test_a_serializer_that_has_learnt_in_this_process_is_no_other() -> None:
+    fresh, learnt = PojoSerializer(Shape), PojoSerializer(Shape)
+    planned = planned_state(ValueStateDescriptor("s", fresh))
+    learnt.to_bytes(Circle("round"))
+    descriptor = ValueStateDescriptor("s", learnt)
+    assert planned_state(descriptor) != planned
+    check_is_as_planned(planned, descriptor, "op", 0)
+    check_is_as_planned(planned_state(descriptor), ValueStateDescriptor("s", fresh), "op", 0)

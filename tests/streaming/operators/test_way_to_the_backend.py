@@ -1,0 +1,58 @@
+"""The way from `context.get_state` to the backend is short, and goes down only."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from statebackend import KeyedProcessFunction, ProcessContext, RuntimeContext, ValueStateDescriptor
+from statebackend.local import LocalStreamEnvironment
+from statebackend.streaming.operators.subtask_context import SubtaskContext
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+ROOMS = ("statebackend.streaming", "statebackend.streaming.operators", "statebackend")
+"""From the top to the bottom of this way."""
+
+passed: list[str] = []
+
+
+class Watching(KeyedProcessFunction[Any, Any, Any]):
+    """Notes through which modules the registration of its state passes in a subtask, until the backend has it."""
+
+    def open(self, context: RuntimeContext) -> None:
+        if not isinstance(context, SubtaskContext):
+            context.get_state(ValueStateDescriptor("state", int))
+            return
+        descriptor = ValueStateDescriptor("state", int)
+        sys.setprofile(self._note)
+        try:
+            context.get_state(descriptor)
+        finally:
+            sys.setprofile(None)
+
+    def _note(self, frame: FrameType, event: str, argument: object) -> None:
+        if event != "call" or not frame.f_code.co_filename.startswith(str(REPOSITORY)):
+            return
+        module = frame.f_globals["__name__"]
+        # What a context asks on the way, of the plan or of meta data, is no part of it.
+        if frame.f_code.co_name in ("get_state", "_register", "register") and module not in passed:
+            passed.append(module)
+
+    def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[Any]:
+        yield value["key"]
+
+
+def test_the_way_to_the_backend_passes_at_most_four_files_and_goes_down_only() -> None:
+    passed.clear()
+    environment = LocalStreamEnvironment()
+    stream = environment.from_elements([{"key": "a"}], schema="key string").key_by("key")
+    stream.process(Watching(), uid="watching", schema="key string").sink_to([])
+    environment.execute()
+    assert passed[:2] == ["statebackend.streaming.functions", "statebackend.streaming.operators.subtask_context"]
+    assert passed[2].startswith("statebackend.state.")
+    assert len(passed) <= 4
+    heights = [next(place for place, room in enumerate(ROOMS) if name.startswith(room)) for name in passed]
+    assert heights == sorted(heights)

@@ -1,0 +1,14 @@
+"""State for operators of windows: each test has a store of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from statebackend.testing.backends.harness import BackendHarness
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> BackendHarness:
+    return BackendHarness(str(tmp_path))

@@ -1,0 +1,150 @@
+"""Counts of windows: what comes in columns is counted as what comes as objects, late records too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from statebackend import OutputTag, TumblingEventTimeWindows
+from statebackend.spark.tasks.arrow_input import (
+    KEY_GROUP_COLUMN,
+    TIME_COLUMN,
+    InputColumns,
+    InputReader,
+    put_together,
+    time_of_emitted,
+)
+from statebackend.state.state_backend import state_backend
+from statebackend.streaming.operators.aligned_batches import can_be_counted, counts_by_start, starts_of
+from statebackend.streaming.operators.operator import BatchPlaces
+from statebackend.streaming.operators.window_operator import WindowOperator
+from statebackend.streaming.windows.window_definition import AggregatedContents, WindowDefinition
+from statebackend.streaming.windows.windowed_stream import Count, KeyAndWindow
+from statebackend.testing.backends.harness import BackendHarness
+from statebackend.testing.operators import OperatorTestHarness
+
+LATE = OutputTag[Any]("late")
+TIMES = st.integers(-50, 50) | st.sampled_from([-(1 << 40), (1 << 40) + 7])
+RECORDS = st.lists(st.tuples(st.sampled_from(["a", "b", "ü"]), TIMES), max_size=30)
+
+
+def definition(size: int = 10, offset: int = 3, lateness_ms: int = 0) -> WindowDefinition:
+    assigner = TumblingEventTimeWindows.of(size, offset)
+    return WindowDefinition(
+        assigner=assigner,
+        trigger=assigner.default_trigger(),
+        contents=AggregatedContents.of(Count(), None),
+        window_function=KeyAndWindow(),
+        allowed_lateness_ms=lateness_ms,
+        late_data_tag=LATE,
+    )
+
+
+def places(keys: list[Any], times: list[int | None], key_type: Any = None) -> BatchPlaces:
+    def unasked(mask: pa.Array) -> Any:
+        raise AssertionError("nothing is late here")
+
+    groups = pa.array([0] * len(keys), pa.int32())
+    return BatchPlaces([pa.array(keys, key_type)], groups, pa.array(times, pa.int64()), unasked)
+
+
+@given(RECORDS, st.integers(1, 20), st.integers(-19, 19))
+def test_records_are_counted_in_the_windows_that_python_finds(
+    records: list[tuple[str, int]], size: int, offset: int
+) -> None:
+    windows = TumblingEventTimeWindows.of(size, offset % size).aligned
+    assert windows is not None
+    given_places = places([key for key, _ in records], [time for _, time in records], pa.string())
+    starts = starts_of(windows, given_places.timestamps)
+    assert starts.to_pylist() == [windows.starts(time)[0] for _, time in records]
+    counted = {
+        (start, key): count
+        for start, keys, _, counts in counts_by_start(given_places, starts)
+        for key, count in zip(keys, counts, strict=True)
+    }
+    assert counted == Counter((windows.starts(time)[0], key) for key, time in records)
+
+
+@pytest.mark.parametrize(
+    ("one", "is_counted"),
+    [
+        (places([1, 2], [3, 4]), True),
+        (places(["a"], [3]), True),
+        (places([0.0, -0.0], [3, 4]), False),
+        (places([1, 2], [3, None]), False),
+        (places([1], [(1 << 63) - 1]), False),
+    ],
+    ids=["numbers", "texts", "two zeros", "no timestamp", "end of time"],
+)
+def test_only_what_arrow_and_python_group_alike_is_counted_in_columns(one: BatchPlaces, is_counted: bool) -> None:
+    assert can_be_counted(one) is is_counted
+
+
+@pytest.mark.parametrize("far", [-(1 << 63) + 1, (1 << 63) - 1])
+def test_times_near_either_end_of_their_range_are_left_to_pythons_numbers(far: int) -> None:
+    assert not can_be_counted(places(["a", "a"], [0, far], pa.string()))
+
+
+class Columns:
+    """Records as a task of Spark's is given them."""
+
+    def __init__(self, key_group: Any) -> None:
+        self._reader = InputReader(InputColumns(("key", "n"), ("key",), has_time=True), "windows")
+        self._key_group = key_group
+
+    def batches(self, records: list[tuple[str, int]]) -> Any:
+        for batch in put_together(map(self._batch, ([one] for one in records))):
+            yield from self._reader.batches(batch)
+
+    def _batch(self, records: list[tuple[str, int]]) -> pa.RecordBatch:
+        columns = {
+            "key": pa.array([key for key, _ in records], pa.string()),
+            "n": pa.array([time for _, time in records], pa.int64()),
+            KEY_GROUP_COLUMN: pa.array([self._key_group(key) for key, _ in records], pa.int32()),
+            TIME_COLUMN: time_of_emitted([time for _, time in records], len(records), False),
+        }
+        return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@given(st.lists(RECORDS, max_size=4), st.sampled_from([0, 12]))
+# The window ends where the watermark is.
+@example([[("a", 12)], [("a", 5)]], 0)
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+def test_columns_and_objects_give_the_same_rows_late_ones_too(
+    tmp_path_factory: pytest.TempPathFactory, backend: str, epochs: list[list[tuple[str, int]]], lateness_ms: int
+) -> None:
+    emitted = []
+    for in_columns in (True, False):
+        harness = BackendHarness(Path(tmp_path_factory.mktemp("counts")))
+        operator = WindowOperator(definition(lateness_ms=lateness_ms), "windows")
+        run = OperatorTestHarness(harness, state_backend(backend), operator, side_outputs=(LATE,))
+        columns = Columns(harness.key_group)
+        for records in epochs:
+            if in_columns:
+                for batch in columns.batches(records):
+                    assert batch.places is not None
+                    run.operator.process_batch(0, batch)
+            else:
+                run.records(*[(key, (key, time), time) for key, time in records])
+            run.watermark(max((time for _, time in records if abs(time) < 100), default=0))
+        run.watermark((1 << 62) - 1)
+        emitted.append([(one.tag, tuple(one.row), one.timestamp_ms, one.watermark) for one in run.emitted])
+        assert run.entries() == {}
+    assert emitted[0] == emitted[1]
+
+
+def test_batches_are_put_together_up_to_a_bound_and_keep_their_order() -> None:
+    sizes = [10_000, 0, 3, 120_000, 10_000, 200_000, 1]
+    numbers = iter(range(sum(sizes)))
+    batches = [pa.record_batch({"n": pa.array([next(numbers) for _ in range(size)], pa.int64())}) for size in sizes]
+    together = list(put_together(iter(batches)))
+    assert [batch.num_rows for batch in together] == [130_003, 10_000, 200_000, 1]
+    assert pa.concat_batches(together).column("n").to_pylist() == list(range(sum(sizes)))
+    assert list(put_together(iter([]))) == []

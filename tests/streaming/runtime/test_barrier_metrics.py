@@ -1,0 +1,50 @@
+"""How long barriers took: what subtasks acknowledge, and what a run makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement
+from statebackend.checkpoint.state_handles import SubtaskState
+from statebackend.streaming.runtime.metrics import BarrierTotals, OperatorBarriers, SubtaskBarriers
+
+
+def barriers(is_unaligned: bool, delay_ms: int, size: int) -> SubtaskBarriers:
+    return SubtaskBarriers(
+        is_unaligned=is_unaligned, start_delay_ms=delay_ms, alignment_ms=2, capture_ms=3, in_flight_bytes=size
+    )
+
+
+def acknowledgement(uid: str, index: int, metrics: Any) -> Acknowledgement:
+    return Acknowledgement("job", "run", 1, uid, index, "0", "digest", SubtaskState(), metrics=metrics)
+
+
+def test_what_a_subtask_reports_is_read() -> None:
+    assert SubtaskBarriers.from_report(barriers(True, 1, 4).report()) == barriers(True, 1, 4)
+
+
+@pytest.mark.parametrize("bad", [None, "x", -1, 1.5])
+def test_what_cannot_be_read_is_left_out(bad: Any) -> None:
+    assert SubtaskBarriers.from_report({**barriers(True, 1, 4).report(), "barrier_alignment_ms": bad}) is None
+    totals = BarrierTotals()
+    totals.note([acknowledgement("a", 0, {})])
+    assert (totals.operators, totals.newest) == ({}, {})
+
+
+def test_a_run_knows_its_newest_checkpoint_and_the_sums_of_all() -> None:
+    totals = BarrierTotals()
+    totals.note([acknowledgement("a", index, barriers(True, index, 10).report()) for index in range(2)])
+    totals.note([acknowledgement("a", 0, barriers(False, 7, 0).report())])
+    assert totals.newest == {("a", 0): barriers(False, 7, 0)}
+    assert totals.operators == {
+        "a": OperatorBarriers(
+            snapshots=3,
+            unaligned_snapshots=2,
+            longest_start_delay_ms=7,
+            longest_alignment_ms=2,
+            longest_capture_ms=3,
+            in_flight_bytes=20,
+        )
+    }

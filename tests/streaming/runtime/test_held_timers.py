@@ -1,0 +1,113 @@
+"""Which inputs hold the timers of an operator because a source has no timestamps, and that a start says so once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from statebackend import (
+    BroadcastStateDescriptor,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+)
+from statebackend.local import LocalStreamEnvironment
+
+LOGGER = "statebackend.streaming.runtime.settings"
+ROWS = [("a", 1), ("b", 2)]
+SCHEMA = "k string, t bigint"
+RULES = BroadcastStateDescriptor("rules", str, int)
+
+
+class Pass(KeyedProcessFunction[str, Any, Any]):
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        yield value
+
+
+class Timed(Pass):
+    def on_timer(self, timestamp: int, context: Any) -> None: ...
+
+
+class Both(KeyedCoProcessFunction[str, Any, Any, Any]):
+    def process_element1(self, value: Any, context: Any) -> None: ...
+
+    def process_element2(self, value: Any, context: Any) -> None: ...
+
+
+class TimedBoth(Both):
+    def on_timer(self, timestamp: int, context: Any) -> None: ...
+
+
+class TimedRules(KeyedBroadcastProcessFunction[str, Any, Any, Any]):
+    def process_element(self, value: Any, context: Any) -> None: ...
+
+    def process_broadcast_element(self, value: Any, context: Any) -> None: ...
+
+    def on_timer(self, timestamp: int, context: Any) -> None: ...
+
+
+class Job:
+    """An environment with a stream that has timestamps and one that has none."""
+
+    def __init__(self) -> None:
+        self.env = LocalStreamEnvironment()
+        strategy: Any = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("t")
+        self.timed = self.env.from_elements(ROWS, SCHEMA, uid="timed").assign_timestamps_and_watermarks(strategy)
+        self.untimed = self.env.from_elements(ROWS, SCHEMA, uid="untimed")
+
+    def warnings(self, stream: Any, caplog: pytest.LogCaptureFixture) -> list[str]:
+        """What a start of the job warns of."""
+        stream.sink_to([])
+        with caplog.at_level(logging.WARNING, LOGGER):
+            self.env.execute("the job")
+        return [one.getMessage() for one in caplog.records if one.name == LOGGER]
+
+
+def test_a_source_without_timestamps_that_holds_timers_is_told_once_with_operator_and_input(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job = Job()
+    both = job.timed.connect(job.untimed).key_by("k").process(TimedBoth(), uid="both", schema=SCHEMA)
+    [told] = job.warnings(both, caplog)
+    assert told.startswith("job 'the job': operator 'both', its second input: the records of source 'untimed' come")
+    assert "behind source 'untimed' too, with .with_idleness(...)" in told
+
+
+def test_rules_without_timestamps_and_what_comes_through_other_operators_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job = Job()
+    connected = job.timed.key_by("k").connect(job.untimed.broadcast(RULES))
+    ruled = connected.process(TimedRules(), uid="ruled", schema=SCHEMA)
+    behind = ruled.key_by("k").process(Timed(), uid="behind", schema=SCHEMA)
+    assert [told.split(":")[1] for told in job.warnings(behind, caplog)] == [
+        " operator 'ruled', its second input",
+        " operator 'behind'",
+    ]
+
+
+def test_windows_over_a_union_with_a_source_without_timestamps_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    job = Job()
+    no_records = job.untimed.transform(lambda row: [])
+    windows = job.timed.union(no_records).key_by("k").window(TumblingEventTimeWindows.of(10))
+    [told] = job.warnings(windows.count(uid="windows", schema="k string, start bigint, n bigint"), caplog)
+    assert told.startswith("job 'the job': operator 'windows': the records of source 'untimed' come without timestamps")
+
+
+@pytest.mark.parametrize("case", ["no timers", "no event time", "all have timestamps"])
+def test_what_holds_no_timers_is_not_told(case: str, caplog: pytest.LogCaptureFixture) -> None:
+    job = Job()
+    if case == "no timers":
+        stream = job.timed.connect(job.untimed).key_by("k").process(Both(), uid="both", schema=SCHEMA)
+    elif case == "no event time":
+        job.timed.sink_to([], uid="other")
+        stream = job.untimed.key_by("k").process(Timed(), uid="timers", schema=SCHEMA)
+    else:
+        job.untimed.sink_to([], uid="other")
+        stream = job.timed.key_by("k").process(Timed(), uid="timers", schema=SCHEMA)
+    assert job.warnings(stream, caplog) == []

@@ -1,0 +1,76 @@
+"""A report on state whose keys are refused says so first, for every state, and once in the error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snapshots.compatibility import CompatibilityKind, FieldVerdict
+from statebackend import (
+    KeyedProcessFunction,
+    ProcessContext,
+    RuntimeContext,
+    StateMigrationException,
+    ValueStateDescriptor,
+)
+from statebackend.local import LocalStreamEnvironment
+from statebackend.savepoint.rewrite import Plan, SavepointWriter
+
+COUNT = ValueStateDescriptor("count", int, default=0)
+TEXT = ValueStateDescriptor("text", str)
+
+
+class Counting(KeyedProcessFunction[Any, Any, Any]):
+    def open(self, context: RuntimeContext) -> None:
+        self.count, self.text = context.get_state(COUNT), context.get_state(TEXT)
+
+    def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[Any]:
+        yield context.current_key, self.count.value()
+
+
+@pytest.fixture
+def savepoint(tmp_path: Path) -> Path:
+    plan = Plan().add_operator("counting", "string").add_state("counting", COUNT, [("a", 1)])
+    SavepointWriter.new(tmp_path / "savepoint", max_parallelism=128).write(
+        plan.add_state("counting", TEXT, [("a", "b")])
+    )
+    return tmp_path / "savepoint"
+
+
+def environment(key_type: str) -> LocalStreamEnvironment:
+    env = LocalStreamEnvironment()
+    keys: list[Any] = ["a"] if key_type == "string" else [1]
+    elements = env.from_elements([(key,) for key in keys], f"k {key_type}")
+    elements.key_by("k").process(Counting(), uid="counting", schema=f"k {key_type}, n bigint").sink_to([])
+    return env
+
+
+def test_a_report_begins_with_the_refused_keys_and_no_state_in_it_looks_fit(savepoint: Path) -> None:
+    report = environment("bigint").check(from_savepoint=savepoint)["counting"]
+    assert not report.is_compatible
+    assert {verdict.kind for verdict in (report.key_verdict, *report.verdicts)} == {CompatibilityKind.INCOMPATIBLE}
+    first, told, *_ = str(report).splitlines()
+    assert first == "operator 'counting': incompatible"
+    assert told.strip() == str(report.key_verdict).splitlines()[0]
+    assert "as is" not in str(report)
+    with pytest.raises(StateMigrationException) as refused:
+        report.raise_if_incompatible()
+    # Both states would fit: what is refused is the keys, once.
+    refusals = [one.reason for one in report.key_verdict.findings if one.verdict is FieldVerdict.REFUSE]
+    assert refusals
+    assert [str(refused.value).count(reason) for reason in refusals] == [1] * len(refusals)
+    assert "state 'count'" not in str(refused.value)
+
+
+def test_a_report_of_keys_that_fit_says_nothing_of_them(savepoint: Path) -> None:
+    report = environment("string").check(from_savepoint=savepoint)["counting"]
+    assert report.is_compatible
+    assert str(report).splitlines() == [
+        "operator 'counting': compatible",
+        "  state 'count': compatible as is",
+        "  state 'text': compatible as is",
+    ]
+    report.raise_if_incompatible()

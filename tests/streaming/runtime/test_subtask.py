@@ -1,0 +1,241 @@
+"""A subtask by itself: what it acknowledges, and what it leaves when it is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from statebackend import (
+    KeyedProcessFunction,
+    OutputTag,
+    ProcessContext,
+    RuntimeContext,
+    UserFunctionError,
+    ValueStateDescriptor,
+)
+from statebackend.checkpoint import ChannelTimestamp, CheckpointFileSystem
+from statebackend.state.state_backend import state_backend
+from statebackend.streaming.errors import EpochError
+from statebackend.streaming.operators.keyed_process import KeyedProcessOperator
+from statebackend.streaming.operators.operator import Emitter, ObjectBatch, Operator
+from statebackend.streaming.operators.planned_states import planned_state
+from statebackend.streaming.runtime.restore_plan import SubtaskRestore, continued_subtask
+from statebackend.streaming.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
+from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
+from typeserializers import StringSerializer
+
+COUNT = ValueStateDescriptor("count", int, default=0)
+ODD = OutputTag[Any]("odd")
+
+
+class Count(KeyedProcessFunction[str, Any, Any]):
+    """Emits a key with its count, odd counts also aside; notes when it is closed."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+
+    def open(self, context: RuntimeContext) -> None:
+        self.count = context.get_state(COUNT)
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+        if value == "poison":
+            raise ArithmeticError("poison")
+        self.count.update(self.count.value() + 1)
+        if self.count.value() % 2:
+            context.output(ODD, context.current_key)
+        yield context.current_key, self.count.value()
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+class World:
+    """An operator with one subtask, epoch after epoch."""
+
+    def __init__(self, directory: Path, backend: str, keeps_backends: bool) -> None:
+        self.directory = directory
+        self.fs = CheckpointFileSystem.from_uri(directory / "job")
+        self.calls: list[str] = []
+        self.restore = SubtaskRestore()
+        self.epoch_id = 0
+        self.parts = OperatorParts(
+            job_id="job",
+            run_id="run",
+            operator_uid="words",
+            operator_factory=KeyedProcessOperator,
+            side_outputs=(ODD,),
+            key_serializer=StringSerializer(),
+            parallelism=1,
+            max_parallelism=4,
+            backend=state_backend(backend),
+            planned={"count": planned_state(COUNT)},
+            planned_operator_state={},
+            file_system=self.fs,
+            keeps_backends=keeps_backends,
+        )
+
+    def epoch(self) -> SubtaskEpoch:
+        return SubtaskEpoch(
+            subtask_index=0,
+            epoch_id=self.epoch_id,
+            processing_time_ms=1000,
+            attempt_id="attempt",
+            restore=self.restore,
+            local_directory=str(self.directory / "local"),
+        )
+
+    def subtask(self) -> Subtask:
+        return Subtask(self.parts, self.epoch())
+
+    def batches(self, *records: str) -> list[tuple[int, ObjectBatch]]:
+        return [(0, ObjectBatch([record], [record[0]], [1])) for record in records]
+
+    def run(self, *records: str) -> list[Any]:
+        subtask = self.subtask()
+        run = subtask.run(lambda: Count(self.calls), self.batches(*records))
+        emitted = [[(one.tag, one.rows) for one in part] for part in run]
+        self.restore = continued_subtask(subtask.acknowledgement.state, self.fs)
+        self.epoch_id += 1
+        return emitted
+
+
+@pytest.fixture(params=[("heap", True), ("heap", False), ("rocksdb", True)], ids=str)
+def world(request: Any, tmp_path: Path) -> World:
+    return World(tmp_path, *request.param)
+
+
+def test_an_epoch_goes_on_from_what_the_one_before_acknowledged(world: World) -> None:
+    assert world.run("a", "b") == [[(None, [("a", 1)]), (ODD, ("a",))], [(None, [("b", 1)]), (ODD, ("b",))], []]
+    assert world.run() == [[]]
+    assert world.run("a") == [[(None, [("a", 2)])], []]
+    assert world.calls == ["close"] * 3
+
+
+def test_an_acknowledgement_says_who_and_what_it_cost(world: World) -> None:
+    subtask = world.subtask()
+    with pytest.raises(EpochError, match="subtask 0 of 'words' has not ended"):
+        _ = subtask.acknowledgement
+    for _ in subtask.run(lambda: Count(world.calls), world.batches("a")):
+        with pytest.raises(EpochError, match="has not ended"):
+            _ = subtask.acknowledgement
+    told = subtask.acknowledgement
+    assert (told.job_id, told.run_id, told.checkpoint_id) == ("job", "run", 0)
+    assert (told.operator_uid, told.subtask_index, told.attempt_id) == ("words", 0, "attempt")
+    assert told.metrics["entries_written"] == 1
+    assert {"open_s", "process_s", "snapshot_s", "local_opens", "restores"} <= told.metrics.keys()
+
+
+def test_a_lease_ends_with_whether_the_epoch_did_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, "heap", True)
+    backend, told = type(world.parts.backend), []
+    give_back = backend.return_keyed_state_backend
+
+    def noted(self: Any, *arguments: Any, succeeded: bool) -> None:
+        told.append(succeeded)
+        give_back(self, *arguments, succeeded=succeeded)
+
+    monkeypatch.setattr(backend, "return_keyed_state_backend", noted)
+    world.run("a")
+    with pytest.raises(UserFunctionError):
+        list(world.subtask().run(lambda: Count(world.calls), world.batches("a", "poison")))
+    given_up = world.subtask().run(lambda: Count(world.calls), world.batches("a", "a"))
+    next(given_up)
+    given_up.close()
+    world.run("a")
+    assert told == [True, False, False, True]
+
+
+def test_a_subtask_that_is_given_up_or_fails_leaves_what_was_there(world: World) -> None:
+    world.run("a")
+    given_up = world.subtask()
+    run = given_up.run(lambda: Count(world.calls), world.batches("a", "a"))
+    next(run)
+    run.close()
+    failed = world.subtask()
+    with pytest.raises(UserFunctionError, match=r"operator 'words', key 'p', record 'poison'.*ArithmeticError"):
+        list(failed.run(lambda: Count(world.calls), world.batches("a", "poison")))
+    for subtask in (given_up, failed):
+        with pytest.raises(EpochError, match="has not ended"):
+            _ = subtask.acknowledgement
+    assert world.calls == ["close"] * 3
+    assert world.run("a") == [[(None, [("a", 2)])], []]
+
+
+def test_of_each_channel_the_largest_timestamp_of_all_batches_is_acknowledged(world: World) -> None:
+    subtask = world.subtask()
+    batches = [
+        (0, ObjectBatch(["a"], ["a"], [1], channel_timestamps=tuple(ChannelTimestamp(*one) for one in seen)))
+        for seen in ([("s", "x", 5), ("s", "y", 9)], [("s", "x", 7), ("t", "x", 1)], [("s", "x", 6), ("s", "y", 8)])
+    ]
+    list(subtask.run(lambda: Count(world.calls), batches))
+    seen = {(one.source, one.channel): one.timestamp_ms for one in subtask.acknowledgement.channel_timestamps}
+    assert seen == {("s", "x"): 7, ("s", "y"): 9, ("t", "x"): 1}
+
+
+class HoldsBack(Operator):
+    """Emits what it was given when it must: before its watermarks, or before a snapshot."""
+
+    holds_watermarks = True
+
+    def __init__(self, function: Any, uid: str) -> None:
+        self.held: list[Any] = []
+
+    def open(self, context: Any, emitter: Emitter) -> None:
+        self.emitter = emitter
+
+    def process_batch(self, input_index: int, batch: Any) -> None:
+        self.held += batch.records
+
+    def let_watermarks_out(self) -> None:
+        self.emitter.emit(None, self.held)
+        self.held = []
+
+    def prepare_snapshot(self) -> None:
+        self.let_watermarks_out()
+
+    def close(self) -> None:
+        """Has nothing."""
+
+
+def test_what_an_operator_held_back_before_the_watermark_of_the_epoch_is_early(tmp_path: Path) -> None:
+    world = World(tmp_path, "heap", True)
+    parts = evolve(world.parts, operator_factory=HoldsBack, planned={}, side_outputs=())
+    subtask = Subtask(parts, evolve(world.epoch(), watermark_ms=5))
+    early, later = (ObjectBatch([record], ["a"], [1], is_early=record == "early") for record in ("early", "later"))
+    emitted = [one for part in subtask.run(lambda: None, [(0, early), (0, later)]) for one in part]
+    assert [(one.rows, one.is_early) for one in emitted] == [(["early"], True), (["later"], False)]
+
+
+def timed(*keys: str, is_early: bool) -> tuple[int, ObjectBatch]:
+    return 0, ObjectBatch(list(keys), list(keys), [1] * len(keys), is_early=is_early)
+
+
+class Telling(KeyedProcessFunction[str, Any, Any]):
+    """Emits a key with the watermark at which it came."""
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[Any]:
+        yield context.current_key, context.timer_service.current_watermark()
+
+
+def told(world: World, *batches: tuple[int, ObjectBatch]) -> list[Any]:
+    """What an epoch emits whose watermark is 7."""
+    world.parts = evolve(world.parts, planned={})
+    subtask = Subtask(world.parts, evolve(world.epoch(), watermark_ms=7))
+    return [row for part in subtask.run(Telling, batches) for one in part for row in one.rows]
+
+
+def test_early_records_find_the_watermark_of_before_whether_or_not_others_follow(tmp_path: Path) -> None:
+    early, late = timed("a", is_early=True), timed("b", is_early=False)
+    at_first = [("a", MIN_TIMESTAMP)]
+    assert told(World(tmp_path / "1", "heap", False), early) == at_first
+    assert told(World(tmp_path / "2", "heap", False), early, late) == [*at_first, ("b", 7)]
+    assert told(World(tmp_path / "3", "heap", False), late) == [("b", 7)]
+
+
+def test_records_that_come_behind_the_watermark_that_they_belong_before_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(EpochError, match="'words': records came behind a watermark that they belong before"):
+        told(World(tmp_path, "heap", False), timed("b", is_early=False), timed("a", is_early=True))

@@ -1,0 +1,238 @@
+"""Windows in jobs in this process, and in subtasks that are given the time of an epoch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from statebackend import (
+    ContinuousEventTimeTrigger,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    JobDefinitionError,
+    MissingTimestampError,
+    ProcessingTimeSessionWindows,
+    ProcessJoinFunction,
+    ProcessWindowFunction,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    WatermarkStrategy,
+    WindowContext,
+)
+from statebackend.local import LocalStreamEnvironment
+from statebackend.state.states import AggregateFunction
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP
+from statebackend.testing.jobs import Emitted, HarnessJob, JobTestHarness
+from typeserializers import AttrsSerializer
+
+ROWS = [("a", 1), ("b", 10), ("a", 2), ("a", 4), ("b", 20), ("a", 8)]
+
+
+def reduced(left: Any, right: Any) -> Any:
+    return left.k, left.v + right.v
+
+
+@pytest.mark.parametrize("which", ["this", "this too"])
+def test_the_guide_shows_windows_that_do_what_it_says(which: str) -> None:
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "writing-a-job.md").read_text(encoding="utf-8")
+    [program] = re.findall(
+        rf"<!-- tests/streaming/test_windows_in_jobs.py runs {which} -->\n```python\n(.*?)```", guide, re.S
+    )
+    exec(program, {})
+
+
+def test_a_window_without_an_end_that_fires_in_intervals_fires_once_more_at_the_end_of_time() -> None:
+    rows: list[Any] = []
+
+    class Sizes(ProcessWindowFunction[Any, Any, Any, Any]):
+        def process(self, key: Any, context: WindowContext[Any], elements: list[Any]) -> Iterator[Any]:
+            assert len(rows) < 9, "it fires for ever"
+            rows.append((context.current_watermark(), len(elements)))
+            return iter(())
+
+    env = LocalStreamEnvironment(epoch_size=1)
+    times = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("v")
+    keyed = env.from_elements([("a", 1), ("a", 12)], "k string, v bigint").assign_timestamps_and_watermarks(times)
+    windows = keyed.key_by("k").window(GlobalWindows.create()).trigger(ContinuousEventTimeTrigger.of(10))
+    windows.process(Sizes(), uid="sizes", schema="k string").sink_to([])
+    env.execute(drain=True)
+    assert rows == [(11, 2), (MAX_TIMESTAMP, 2), (MAX_TIMESTAMP, 2)]
+
+
+class Times:
+    """A clock that is a step further at each look."""
+
+    def __init__(self, *times: int) -> None:
+        self._times: Iterator[int] = iter(times)
+
+    def __call__(self) -> int:
+        return next(self._times)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("epoch_size", [1, 100])
+def test_count_windows_have_that_many_records_of_a_key(backend: str, epoch_size: int) -> None:
+    rows: list[Any] = []
+    env = LocalStreamEnvironment(backend=backend, parallelism=2, epoch_size=epoch_size)
+    keyed = env.from_elements(ROWS, "k string, v bigint").key_by("k")
+    keyed.count_window(2).reduce(reduced, uid="pairs", schema="k string, v bigint").sink_to(rows)
+    env.execute()
+    assert sorted(map(tuple, rows)) == [("a", 3), ("a", 12), ("b", 30)]
+
+
+@pytest.mark.parametrize("keys", [("k",), ("k", "w")])
+def test_counts_are_rows_of_key_window_and_number(keys: tuple[str, ...]) -> None:
+    rows: list[Any] = []
+    env = LocalStreamEnvironment(parallelism=2, epoch_size=3)
+    given = [("a", True, 1), ("b", True, 2), ("a", True, 9), ("a", True, 11), ("b", True, 25)]
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("t")
+    timed = env.from_elements(given, "k string, w boolean, t bigint").assign_timestamps_and_watermarks(strategy)
+    schema = ", ".join(("k string", "w boolean")[: len(keys)])
+    counted = (
+        timed.key_by(*keys)
+        .window(TumblingEventTimeWindows.of(10))
+        .count(uid="counts", schema=f"{schema}, start bigint, end bigint, n bigint")
+    )
+    counted.sink_to(rows)
+    env.execute(drain=True)
+    expected = [("a", 0, 10, 2), ("b", 0, 10, 1), ("a", 10, 20, 1), ("b", 20, 30, 1)]
+    behind_key = (True,) * (len(keys) - 1)
+    assert sorted(map(tuple, rows)) == sorted((key, *behind_key, *rest) for key, *rest in expected)
+
+
+@pytest.mark.parametrize(("order_by", "expected"), [("v", [("a", 3), ("a", 12)]), ((), [("a", 12), ("a", 3)])])
+def test_records_go_into_windows_in_the_order_that_is_asked_for(order_by: Any, expected: Any) -> None:
+    rows: list[Any] = []
+    env = LocalStreamEnvironment()
+    keyed = env.from_elements([("a", v) for v in (8, 4, 2, 1)], "k string, v bigint").key_by("k")
+    keyed.count_window(2, order_by=order_by).reduce(reduced, uid="pairs", schema="k string, v bigint").sink_to(rows)
+    env.execute()
+    assert [tuple(row) for row in rows] == expected
+
+
+class Show(ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: WindowContext[Any], elements: list[Any]) -> Any:
+        yield key, context.window.start, [row.v for row in elements]
+
+
+@pytest.mark.parametrize(
+    ("assigner", "expected"),
+    [
+        (TumblingProcessingTimeWindows.of(10), [("a", 0, [1, 2]), ("b", 0, [10]), ("a", 10, [4]), ("b", 10, [20])]),
+        (ProcessingTimeSessionWindows.with_gap(10), [("a", 0, [1, 2, 4]), ("b", 3, [10]), ("b", 16, [20])]),
+    ],
+    ids=["tumbling", "sessions"],
+)
+def test_windows_of_processing_time_fire_in_the_epoch_in_which_they_are_due(assigner: Any, expected: Any) -> None:
+    rows: list[Any] = []
+    env = LocalStreamEnvironment(epoch_size=1, clock=Times(0, 3, 7, 13, 16, 40))
+    keyed = env.from_elements(ROWS, "k string, v bigint").key_by("k")
+    keyed.window(assigner).process(Show(), uid="w", schema="k string, at bigint, v array<bigint>").sink_to(rows)
+    env.execute()
+    assert sorted(map(tuple, rows), key=lambda row: (row[1], row[0])) == expected
+
+
+def test_what_a_job_lacks_for_windows_is_told() -> None:
+    env = LocalStreamEnvironment()
+    keyed = env.from_elements([{"k": "a", "v": 1}]).key_by("k")
+    keyed.count_window(1).process(Show(), uid="w", schema="k string").sink_to([])
+    with pytest.raises(JobDefinitionError, match=r"'w'.*element_type="):
+        env.execute()
+    env = LocalStreamEnvironment()
+    keyed = env.from_elements(ROWS, "k string, v bigint").key_by("k")
+    keyed.window(TumblingEventTimeWindows.of(1)).reduce(reduced, uid="w", schema="k string, v bigint").sink_to([])
+    with pytest.raises(JobDefinitionError, match=r"operator 'w': reduced works in event time.*assign_timestamps_and"):
+        env.execute()
+    env = LocalStreamEnvironment()
+    timed = env.from_elements([("a", None)], "k string, v bigint").assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamps("v")
+    )
+    windows = timed.key_by("k").window(TumblingEventTimeWindows.of(1))
+    windows.reduce(reduced, uid="w", schema="k string, v bigint").sink_to([])
+    with pytest.raises(MissingTimestampError, match=r"operator 'w', key 'a', record .*: the record has no timestamp"):
+        env.execute()
+
+
+def test_a_join_by_time_is_refused_where_one_side_has_no_timestamps() -> None:
+    class Pair(ProcessJoinFunction[Any, Any, Any, Any]):
+        def process_element(self, left: Any, right: Any, context: Any) -> None:
+            return None
+
+    env = LocalStreamEnvironment()
+    timed = env.from_elements(ROWS, "k string, v bigint").assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamps("v")
+    )
+    untimed = env.from_elements(ROWS, "k string, v bigint")
+    joined = timed.key_by("k").interval_join(untimed.key_by("k")).between(0, 1)
+    joined.process(Pair(), uid="join", schema="k string").sink_to([])
+    with pytest.raises(JobDefinitionError, match="operator 'join': Pair works in event time"):
+        env.execute()
+
+
+@attrs.frozen
+class Sum1:
+    total: int = 0
+
+
+@attrs.frozen
+class Sum2:
+    total: int = 0
+    records: int = 0
+
+
+def summing(accumulators: type) -> Any:
+    class Summing(AggregateFunction[Any, Any, Any]):
+        def create_accumulator(self) -> Any:
+            return accumulators()
+
+        def add(self, value: Any, accumulator: Any) -> Any:
+            more = {"records": accumulator.records + 1} if accumulators is Sum2 else {}
+            return attrs.evolve(accumulator, total=accumulator.total + value.v, **more)
+
+        def get_result(self, accumulator: Any) -> Any:
+            return attrs.astuple(accumulator)
+
+        def merge(self, left: Any, right: Any) -> Any:
+            return accumulators(*(a + b for a, b in zip(attrs.astuple(left), attrs.astuple(right), strict=True)))
+
+    return Summing()
+
+
+@pytest.mark.parametrize(("before", "after"), [("heap", "rocksdb"), ("rocksdb", "heap")])
+@pytest.mark.parametrize("assigner", [TumblingEventTimeWindows.of(10), EventTimeSessionWindows.with_gap(10)], ids=repr)
+def test_open_windows_go_on_with_another_accumulator(tmp_path: Path, before: str, after: str, assigner: Any) -> None:
+    def built_with(accumulators: type, schema: str) -> Any:
+        def build(job: HarnessJob) -> None:
+            windows = job.source("in", "k string, v bigint").key_by("k").window(assigner)
+            accumulator_type = AttrsSerializer(accumulators, name="Sum")
+            summed = windows.aggregate(
+                summing(accumulators), uid="sums", schema=schema, accumulator_type=accumulator_type
+            )
+            job.output("out", summed)
+
+        return build
+
+    def emitted(harness: JobTestHarness) -> list[Any]:
+        return [(*one.record, one.timestamp_ms) for one in harness.taken() if isinstance(one, Emitted)]
+
+    with JobTestHarness(built_with(Sum1, "total bigint"), backend=before) as harness:
+        source = harness.source("in")
+        source.send_all([("a", 1), ("b", 2)], [1, 0])
+        source.watermark(5)
+        source.send_all([("a", 4), ("a", 8)], [1, 21])
+        assert emitted(harness) == []
+        snapshot = harness.snapshot(tmp_path / "snapshot")
+    built = built_with(Sum2, "total bigint, records bigint")
+    with JobTestHarness(built, backend=after, parallelism=2, from_snapshot=snapshot) as harness:
+        source = harness.source("in")
+        source.watermark(9)
+        is_tumbling = isinstance(assigner, TumblingEventTimeWindows)
+        assert sorted(emitted(harness)) == ([(2, 0, 9), (5, 0, 9)] if is_tumbling else [(2, 0, 9)])
+        source.send(("b", 16), 20)
+        source.end()
+        assert len(emitted(harness)) == (2 if is_tumbling else 3)

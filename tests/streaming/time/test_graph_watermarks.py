@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from golden_time_traces import as_recorded, element_of, scenarios
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statebackend.checkpoint import IllegalTransitionError, NodeWatermark
+from statebackend.checkpoint.metadata import InputChannel, InputWatermark
+from statebackend.streaming.time.job_watermarks import GraphWatermarks, NodeReaction, WatermarkNode
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from statebackend.streaming.time.watermark_generators import END_OF_TIME, Watermark, WatermarkElement, WatermarkStatus
+
+IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
+TRACES = scenarios("two_inputs")
+
+
+def node(name: str, *inputs: str | tuple[str, ...], **options: bool) -> WatermarkNode:
+    """``node("join", "left", ("right", "more"))``: two inputs, the second of two channels."""
+    return WatermarkNode(id=name, inputs=tuple((one,) if isinstance(one, str) else one for one in inputs), **options)
+
+
+def told(reactions: Sequence[NodeReaction]) -> list[str]:
+    """``a=5`` for a node that advances, ``a idle`` for a status; in brackets what its readers do not learn."""
+    texts = [
+        f"{one.node}={one.element.timestamp_ms}"
+        if isinstance(one.element, Watermark)
+        else f"{one.node} {one.element.value}"
+        for one in reactions
+    ]
+    return [text if one.is_forwarded else f"({text})" for one, text in zip(reactions, texts, strict=True)]
+
+
+@pytest.mark.parametrize("scenario", TRACES, ids=[one["name"] for one in TRACES])
+def test_a_graph_of_several_sources_does_what_flinks_jobs_did(scenario: dict[str, Any]) -> None:
+    operator = scenario["operator"]
+    united = operator["type"] == "union_keyed_process"
+    sources = [str(index) for index in range(operator["inputs"] if united else 2)]
+    last = (
+        [node("union", tuple(sources), is_transparent=True), node("last", "union")]
+        if united
+        else [node("last", *sources)]
+    )
+    graph = GraphWatermarks([*map(node, sources), *last])
+    sent = []
+    for at, event in enumerate(scenario["input"]):
+        if "record" not in event:
+            # A source that ends wakes for it.
+            for element in (ACTIVE, END_OF_TIME) if "end" in event else (element_of(event),):
+                done = graph.take(str(event["input"]), element)
+                sent += as_recorded(at, [one.element for one in done if one.is_forwarded])
+    assert sent == [one for one in scenario["expected"] if "watermark" in one or "status" in one]
+
+
+def test_a_watermark_goes_through_a_diamond_once_and_in_topological_order() -> None:
+    graph = GraphWatermarks([node("s"), node("a", "s"), node("b", "s"), node("c", ("a", "b")), node("d", "c")])
+    assert told(graph.take("s", Watermark(5))) == ["a=5", "b=5", "c=5", "d=5"]
+    assert told(graph.take("s", Watermark(5))) == []
+    assert told(graph.take("s", IDLE)) == ["a idle", "b idle", "c idle", "d idle"]
+    assert told(graph.take("s", Watermark(9))) == []
+    assert told(graph.take("s", ACTIVE)) == ["a active", "b active", "c active", "d active"]
+    assert graph.watermark_of("d") == graph.watermark_of("s") == 5
+
+
+def test_a_stream_that_is_joined_with_itself_is_waited_for_once() -> None:
+    graph = GraphWatermarks([node("s"), node("join", "s", "s"), node("twice", ("s", "s"))])
+    assert told(graph.take("s", Watermark(5))) == ["join=5", "twice=5"]
+
+
+def test_unions_of_unions_are_channels_of_who_reads_them() -> None:
+    graph = GraphWatermarks(
+        [
+            *map(node, "xyz"),
+            node("inner", ("x", "y"), is_transparent=True),
+            node("step", "inner", is_transparent=True),
+            node("outer", ("step", "z"), is_transparent=True),
+            node("last", "outer"),
+        ]
+    )
+    for source, time in [("x", 10), ("y", 5), ("z", 3)]:
+        graph.take(source, Watermark(time))
+    assert graph.watermark_of("last") == 3
+    # A valve within the inner union would flush 10 here and be idle.
+    assert told([*graph.take("x", IDLE), *graph.take("y", IDLE)]) == []
+    assert told(graph.take("z", IDLE)) == ["last=10", "last idle"]
+
+
+def test_an_operator_that_holds_watermarks_says_itself_what_it_sends() -> None:
+    graph = GraphWatermarks([node("s"), node("async", "s", holds_watermarks=True), node("last", "async")])
+    assert told(graph.take("s", Watermark(5))) == ["(async=5)"]
+    assert told(graph.take("async", Watermark(3))) == ["last=3"]
+    assert (graph.watermark_of("async"), graph.watermark_of("last")) == (5, 3)
+    assert told(graph.take("s", IDLE)) == ["(async idle)"]
+    assert told(graph.take("async", IDLE)) == ["last idle"]
+    assert graph.status_of("last") is IDLE
+
+
+def test_what_does_not_belong_to_it_is_refused_and_changes_nothing() -> None:
+    graph = GraphWatermarks([node("s"), node("a", "s"), node("u", "a", is_transparent=True)])
+    graph.take("s", Watermark(1))
+    before = graph.snapshot()
+    with pytest.raises(IllegalTransitionError, match="no node 'x'"):
+        graph.take("x", Watermark(1))
+    for other in "au":
+        with pytest.raises(IllegalTransitionError, match="sends what its inputs say"):
+            graph.take(other, IDLE)
+    assert graph.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([node("a"), node("a")], "two nodes are called 'a'"),
+        ([node("a", "b"), node("b")], "'a' reads 'b', which does not come before it"),
+        ([node("a", "a")], "does not come before it"),
+        ([node("a", is_transparent=True)], "transparent and reads nothing"),
+        ([node("a", ())], "a valve has channels"),
+    ],
+)
+def test_what_is_no_graph_in_order_is_refused(nodes: list[WatermarkNode], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GraphWatermarks(nodes)
+
+
+def diamond(*, more: str = "") -> list[WatermarkNode]:
+    return [*map(node, "st" + more), node("a", ("s", "t", *more)), node("b", "s", "t"), node("c", "a", "b")]
+
+
+def test_what_a_graph_kept_of_nodes_that_are_no_more_holds_nobody_after_a_restore() -> None:
+    graph = GraphWatermarks(diamond())
+    graph.take("s", Watermark(20))
+    graph.take("t", Watermark(10))
+    smaller = GraphWatermarks([node("s"), node("a", "s"), node("b", "s"), node("c", "a", "b")])
+    assert told(smaller.restore(graph.snapshot())) == ["a=20", "b=20", "c=20"]
+
+
+def test_a_source_that_is_there_only_after_a_restore_pulls_nobody_back_and_holds_no_union() -> None:
+    graph = GraphWatermarks(diamond())
+    for source in "st":
+        graph.take(source, Watermark(20))
+    larger = GraphWatermarks(diamond(more="n"))
+    assert told(larger.restore(graph.snapshot())) == []
+    assert told(larger.take("n", Watermark(10))) == []
+    larger.take("s", Watermark(30))
+    assert told(larger.take("t", Watermark(30))) == ["a=30", "b=30", "c=30"]
+
+
+def test_a_node_that_is_there_only_after_a_restore_learns_what_its_senders_sent_before() -> None:
+    graph = GraphWatermarks(diamond())
+    graph.take("s", Watermark(20))
+    graph.take("t", IDLE)
+    more = GraphWatermarks([*diamond(), node("d", ("t", "s")), node("e", "a", "t"), node("f", "d")])
+    assert told(more.restore(graph.snapshot())) == ["d=20", "e=20", "f=20"]
+    assert told(more.take("s", IDLE)) == [f"{name} idle" for name in "abcdef"]
+
+
+def test_a_graph_whose_sources_had_ended_goes_on_with_what_comes() -> None:
+    graph = GraphWatermarks(diamond())
+    graph.take("s", Watermark(20))
+    for source in "ts":
+        graph.take(source, END_OF_TIME)
+    assert graph.watermark_of("c") == MAX_TIMESTAMP
+    again = GraphWatermarks(diamond())
+    assert told(again.restore(graph.snapshot())) == []
+    assert {again.watermark_of(name) for name in "stabc"} == {MIN_TIMESTAMP}
+    again.take("s", Watermark(5))
+    assert told(again.take("t", Watermark(7))) == ["a=5", "b=5", "c=5"]
+    assert again.watermark_of("c") == 5
+
+
+def test_of_several_sources_one_that_had_ended_holds_no_union_after_a_restore() -> None:
+    graph = GraphWatermarks([*map(node, "st"), node("a", ("s", "t"))])
+    graph.take("s", Watermark(20))
+    assert told(graph.take("t", END_OF_TIME)) == ["a=20"]
+    again = GraphWatermarks([*map(node, "st"), node("a", ("s", "t"))])
+    assert told(again.restore(graph.snapshot())) == []
+    assert told(again.take("s", Watermark(30))) == ["a=30"]
+
+
+def test_what_was_a_source_and_is_an_operator_begins_anew() -> None:
+    graph = GraphWatermarks([node("s"), node("a"), node("b", "s", "a")])
+    graph.take("a", Watermark(9))
+    graph.take("a", IDLE)
+    other = GraphWatermarks([node("s"), node("a", "s"), node("b", "s", "a")])
+    other.restore(graph.snapshot())
+    assert other.status_of("a") is ACTIVE
+    assert told(other.take("s", Watermark(5)))[:1] == ["a=5"]
+
+
+def test_a_graph_that_knows_nothing_yet_has_no_times() -> None:
+    graph = GraphWatermarks(diamond())
+    assert graph.snapshot()[0] == NodeWatermark(node="s")
+    assert graph.watermark_of("c") == MIN_TIMESTAMP
+
+
+# All but the end of time, which is not kept.
+times = st.integers(0, 12) | st.sampled_from([MIN_TIMESTAMP, MIN_TIMESTAMP + 1, MAX_TIMESTAMP - 1])
+elements = st.builds(Watermark, times) | st.sampled_from([IDLE, ACTIVE])
+events = st.lists(st.tuples(st.sampled_from("stuv"), elements), max_size=40)
+NODES = [
+    *map(node, "stuv"),
+    node("union", ("s", "t"), is_transparent=True),
+    node("a", "union"),
+    node("b", "a", ("u", "s")),
+    node("c", ("a", "b", "v")),
+    node("d", "c", "b", "union"),
+]
+
+
+@given(events, st.integers(0, 40))
+def test_nobody_goes_back_and_a_snapshot_at_any_point_changes_nothing(
+    events: Sequence[tuple[str, WatermarkElement]], point: int
+) -> None:
+    graph, restored = GraphWatermarks(NODES), GraphWatermarks(NODES)
+    before = dict.fromkeys("stuvabcd", MIN_TIMESTAMP)
+    for at, event in enumerate(events):
+        if at == point:
+            assert restored.restore(graph.snapshot()) == ()
+        done = graph.take(*event)
+        if at >= point:
+            assert restored.take(*event) == done
+        for one in done:
+            if isinstance(one.element, Watermark):
+                assert one.element.timestamp_ms > before[one.node]
+                before[one.node] = one.element.timestamp_ms
+        assert all(graph.watermark_of(name) == before[name] for name in "abcd")
+    if len(events) > point:
+        assert restored.snapshot() == graph.snapshot()
+
+
+def test_a_long_chain_is_no_matter() -> None:
+    chain = [node("0"), *(node(str(at), str(at - 1)) for at in range(1, 3000))]
+    graph = GraphWatermarks(chain)
+    assert len(graph.take("0", Watermark(1))) == 2999
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> list[WatermarkNode]:
+    """Sources, operators and unions, of which each reads some of those before it."""
+    names = draw(st.lists(st.sampled_from("stu"), min_size=1, unique=True))
+    made = [node(name) for name in names]
+    for name in draw(st.lists(st.sampled_from("abcdef"), unique=True)):
+        inputs = draw(st.lists(st.lists(st.sampled_from(names), min_size=1, max_size=3), min_size=1, max_size=2))
+        made.append(node(name, *map(tuple, inputs), is_transparent=name in "ef"))
+        names.append(name)
+    return made
+
+
+@given(graphs(), events, graphs())
+def test_whatever_becomes_of_a_graph_nobody_goes_back_and_all_that_its_sources_send_arrives(
+    nodes: list[WatermarkNode], events: Sequence[tuple[str, WatermarkElement]], nodes_then: list[WatermarkNode]
+) -> None:
+    graph, then = GraphWatermarks(nodes), GraphWatermarks(nodes_then)
+    sources = {one.id for one in nodes if not one.inputs}
+    for source, element in events:
+        if source in sources:
+            graph.take(source, element)
+    then.restore(graph.snapshot())
+    operators = {one.id for one in nodes_then if one.inputs and not one.is_transparent}
+    for name in operators & {one.id for one in nodes if not one.is_transparent}:
+        assert then.watermark_of(name) >= graph.watermark_of(name)
+    for source in (one.id for one in nodes_then if not one.inputs):
+        then.take(source, ACTIVE)
+        then.take(source, END_OF_TIME)
+    assert {then.watermark_of(name) for name in operators} <= {MAX_TIMESTAMP}
+    assert {then.status_of(name) for name in operators} <= {ACTIVE}
+
+
+def state_of(name: str, *channels: InputChannel, watermark_ms: int | None = None) -> NodeWatermark:
+    """An operator with one input, at the watermark that came through its valve."""
+    return NodeWatermark(
+        node=name,
+        watermark_ms=watermark_ms,
+        sent_watermark_ms=watermark_ms,
+        inputs=(InputWatermark(watermark_ms, channels),),
+    )
+
+
+def test_readers_learn_what_an_operator_lets_through_before_that_it_is_idle() -> None:
+    graph = GraphWatermarks([node("s"), node("t"), node("first", ("s", "t")), node("second", "first")])
+    graph.take("t", Watermark(30))
+    graph.take("t", IDLE)
+    graph.take("s", Watermark(10))
+    assert told(graph.take("s", IDLE)) == ["first=30", "first idle", "second=30", "second idle"]
+
+
+def test_an_operator_learns_after_a_restore_how_far_a_source_was_that_it_did_not_read_before() -> None:
+    former = GraphWatermarks([node("s"), node("t"), node("reads", "s"), node("other", "t")])
+    for element in (Watermark(50), IDLE):
+        former.take("t", element)
+    graph = GraphWatermarks([node("s"), node("t"), node("reads", ("s", "t")), node("other", "t")])
+    graph.restore(former.snapshot())
+    [reads] = [one for one in graph.snapshot() if one.node == "reads"]
+    assert reads.inputs[0].channels == (InputChannel("s"), InputChannel("t", 50, True))
+    assert told(graph.take("s", IDLE)) == ["reads=50", "reads idle"]
+
+
+def test_the_readers_of_a_source_learn_of_it_in_the_order_of_the_nodes() -> None:
+    graph = GraphWatermarks([node("s"), node("z"), node("x", "s"), node("y", "s"), node("last", ("x", "y", "z"))])
+    graph.restore(
+        [
+            NodeWatermark(node="s", watermark_ms=20, sent_watermark_ms=20),
+            NodeWatermark(node="z", watermark_ms=30, sent_watermark_ms=30, is_idle=True),
+            state_of("x", InputChannel("s", 10), watermark_ms=10),
+            state_of("y", InputChannel("s", 20), watermark_ms=20),
+            state_of(
+                "last", InputChannel("x", 10), InputChannel("y", 20), InputChannel("z", 30, True), watermark_ms=10
+            ),
+        ]
+    )
+    assert told(graph.take("s", IDLE)) == ["x idle", "y idle", "last=20", "last=30", "last idle"]
+
+
+def test_what_nodes_do_at_a_restore_is_told_in_topological_order_whatever_that_of_the_checkpoint() -> None:
+    nodes = [node("s"), node("gone"), node("first", ("s", "gone")), node("second", ("s", "gone"))]
+    former = GraphWatermarks(nodes)
+    former.take("s", Watermark(5))
+    graph = GraphWatermarks([node("s"), node("first", "s"), node("second", "s")])
+    assert told(graph.restore(former.snapshot()[::-1])) == ["first=5", "second=5"]

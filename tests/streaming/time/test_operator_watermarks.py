@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from golden_time_traces import as_recorded, element_of, scenarios
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statebackend.checkpoint.errors import IllegalTransitionError
+from statebackend.streaming.time.operator_watermarks import OperatorWatermarks, WatermarkOutlet
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from statebackend.streaming.time.watermark_generators import END_OF_TIME, Watermark, WatermarkElement, WatermarkStatus
+
+IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
+TRACES = scenarios("two_inputs")
+
+
+def inputs_of(scenario: dict[str, Any]) -> list[list[int]]:
+    operator = scenario["operator"]
+    return [list(range(operator["inputs"]))] if operator["type"] == "union_keyed_process" else [[0], [1]]
+
+
+@pytest.mark.parametrize("scenario", TRACES, ids=[one["name"] for one in TRACES])
+def test_operators_of_several_inputs_send_the_watermarks_that_flinks_sent(scenario: dict[str, Any]) -> None:
+    inputs = inputs_of(scenario)
+    operator = OperatorWatermarks(inputs)
+    sources = [WatermarkOutlet() for _ in range(3)]
+    outlet = WatermarkOutlet()
+    sent = []
+    for at, event in enumerate(scenario["input"]):
+        if "record" in event:
+            continue
+        channel = event["input"]
+        index = 0 if len(inputs) == 1 else channel
+        # A source that ends wakes for it.
+        for element in (ACTIVE, END_OF_TIME) if "end" in event else (element_of(event),):
+            if sources[channel].passes(element):
+                sent += as_recorded(at, [one for one in operator.take(index, channel, element) if outlet.passes(one)])
+    assert sent == [one for one in scenario["expected"] if "watermark" in one or "status" in one]
+
+
+def test_an_input_that_returns_behind_holds_the_operator_until_it_has_caught_up() -> None:
+    operator = OperatorWatermarks([["a"], ["b"]])
+    operator.take(0, "a", Watermark(5))
+    operator.take(1, "b", Watermark(20))
+    assert operator.take(0, "a", IDLE) == (Watermark(20),)
+    assert operator.take(0, "a", ACTIVE) == ()
+    assert operator.take(1, "b", Watermark(30)) == ()
+    assert operator.take(0, "a", Watermark(25)) == (Watermark(25),)
+
+
+def test_what_a_valve_lets_out_at_once_is_taken_step_by_step() -> None:
+    operator = OperatorWatermarks([["a", "b"], ["c"]])
+    for channel, index, time in [("a", 0, 10), ("b", 0, 5), ("c", 1, 20)]:
+        operator.take(index, channel, Watermark(time))
+    assert operator.take(0, "a", IDLE) == ()
+    assert operator.take(0, "b", IDLE) == (Watermark(10), Watermark(20))
+    assert operator.take(1, "c", IDLE) == (IDLE,)
+
+
+def test_inputs_that_are_all_idle_advance_the_operator_to_the_largest_of_them() -> None:
+    operator = OperatorWatermarks([["a"], ["b"]])
+    events: list[tuple[int, str, WatermarkElement]] = [
+        (0, "a", Watermark(20)),
+        (1, "b", Watermark(5)),
+        (0, "a", IDLE),
+        (1, "b", IDLE),
+        (0, "a", ACTIVE),
+    ]
+    done = [operator.take(*event) for event in events]
+    assert done == [(), (Watermark(5),), (), (Watermark(20), IDLE), (ACTIVE,)]
+
+
+def test_an_outlet_says_each_status_once() -> None:
+    outlet = WatermarkOutlet()
+    elements = [ACTIVE, IDLE, IDLE, Watermark(1), ACTIVE, ACTIVE, Watermark(1)]
+    assert [outlet.passes(one) for one in elements] == [False, True, False, False, True, False, True]
+
+
+def test_what_does_not_belong_to_it_is_refused() -> None:
+    operator = OperatorWatermarks([["a"]])
+    with pytest.raises(IllegalTransitionError, match="no input 1"):
+        operator.take(1, "a", Watermark(1))
+    with pytest.raises(IllegalTransitionError, match="no input -1"):
+        operator.take(-1, "a", IDLE)
+    with pytest.raises(IllegalTransitionError, match="no channel 'b'"):
+        operator.take(0, "b", IDLE)
+    for inputs in ([], [[]], [["a", "a"]]):
+        with pytest.raises(ValueError, match=r"has (inputs|channels)"):
+            OperatorWatermarks(inputs)
+
+
+def test_a_channel_that_is_gone_after_a_restore_is_not_waited_for() -> None:
+    operator = OperatorWatermarks([["a", "b"]])
+    operator.take(0, "a", Watermark(20))
+    operator.take(0, "b", Watermark(10))
+    fewer = OperatorWatermarks([["a"]])
+    assert fewer.restore(operator.snapshot(), operator.status) == (Watermark(20),)
+    assert fewer.watermark_ms == 20
+
+
+def test_a_channel_that_is_there_only_after_a_restore_does_not_hold_and_never_pulls_back() -> None:
+    operator = OperatorWatermarks([["a"]])
+    operator.take(0, "a", Watermark(20))
+    more = OperatorWatermarks([["a", "b"]])
+    assert more.restore(operator.snapshot(), operator.status) == ()
+    assert more.take(0, "b", Watermark(10)) == ()
+    assert more.take(0, "a", Watermark(30)) == (Watermark(30),)
+
+
+def test_other_channels_altogether_go_on_from_the_watermark_that_was() -> None:
+    operator = OperatorWatermarks([["a"]])
+    operator.take(0, "a", Watermark(20))
+    operator.take(0, "a", IDLE)
+    other = OperatorWatermarks([["b"]])
+    assert other.restore(operator.snapshot(), operator.status) == (ACTIVE,)
+    assert other.take(0, "b", Watermark(20)) == ()
+    assert other.take(0, "b", Watermark(21)) == (Watermark(21),)
+
+
+def test_an_operator_that_becomes_idle_by_a_restore_says_so_behind_the_watermark_that_this_lets_out() -> None:
+    operator = OperatorWatermarks([["a", "b"]])
+    operator.take(0, "a", Watermark(20))
+    operator.take(0, "b", Watermark(10))
+    operator.take(0, "a", IDLE)
+    # Whoever holds it is gone, and the other is idle; behind that status nobody would hear of a watermark.
+    fewer = OperatorWatermarks([["a"]])
+    assert fewer.restore(operator.snapshot(), operator.status) == (Watermark(20), IDLE)
+
+
+def test_an_input_that_is_gone_after_a_restore_is_not_waited_for_and_a_new_one_is() -> None:
+    operator = OperatorWatermarks([["a"], ["b"]])
+    operator.take(0, "a", Watermark(20))
+    operator.take(1, "b", Watermark(10))
+    state = operator.snapshot()
+    assert OperatorWatermarks([["a"]]).restore(state, ACTIVE) == (Watermark(20),)
+    three = OperatorWatermarks([["a"], ["b"], ["c"]])
+    assert three.restore(state, ACTIVE) == ()
+    assert three.take(1, "b", Watermark(30)) == ()
+    assert three.take(2, "c", Watermark(15)) == (Watermark(15),)
+
+
+times = st.integers(0, 12) | st.sampled_from([MIN_TIMESTAMP, MAX_TIMESTAMP])
+elements = st.builds(Watermark, times) | st.sampled_from([IDLE, ACTIVE])
+events = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), elements), max_size=40)
+
+
+@given(events, st.integers(0, 40))
+def test_watermarks_only_grow_and_a_snapshot_at_any_point_changes_nothing(
+    events: Sequence[tuple[int, int, WatermarkElement]], point: int
+) -> None:
+    def fresh() -> OperatorWatermarks[int]:
+        return OperatorWatermarks([range(2)] * 3)
+
+    operator, restored = fresh(), fresh()
+    done: list[WatermarkElement] = []
+    for at, event in enumerate(events):
+        if at == point:
+            assert restored.restore(operator.snapshot(), operator.status) == ()
+        now = operator.take(*event)
+        if at >= point:
+            assert restored.take(*event) == now
+        done += now
+    watermarks = [one.timestamp_ms for one in done if isinstance(one, Watermark)]
+    assert watermarks == sorted(set(watermarks))
+    statuses = [one for one in done if isinstance(one, WatermarkStatus)]
+    assert statuses == [(IDLE, ACTIVE)[at % 2] for at in range(len(statuses))]

@@ -1,0 +1,169 @@
+"""One input has ended and another is idle: time stands still until that one comes back or ends too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statebackend import KeyedCoProcessFunction, KeyedProcessFunction, TumblingEventTimeWindows
+from statebackend.testing.jobs import EmittedWatermark, JobTestHarness
+
+SCHEMA = "k string, v bigint"
+END = 2**63 - 1
+
+
+class Seen(KeyedProcessFunction[Any, Any, Any]):
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        yield value["k"], value["v"]
+
+
+class SeenOfTwo(KeyedCoProcessFunction[Any, Any, Any, Any]):
+    def process_element1(self, value: Any, context: Any) -> Iterator[Any]:
+        yield value["k"], value["v"]
+
+    process_element2 = process_element1
+
+
+def union(job: Any) -> None:
+    streams = [job.source(name, SCHEMA) for name in "ab"]
+    seen = streams[0].union(streams[1]).key_by("k").process(Seen(), uid="seen", schema=SCHEMA)
+    job.output("out", seen)
+
+
+def two_inputs(job: Any) -> None:
+    a, b = (job.source(name, SCHEMA) for name in "ab")
+    job.output("out", a.connect(b).key_by("k", "k").process(SeenOfTwo(), uid="seen", schema=SCHEMA))
+
+
+def two_inputs_of_operators(job: Any) -> None:
+    a, b = (job.source(n, SCHEMA).key_by("k").process(Seen(), uid=f"{n}1", schema=SCHEMA) for n in "ab")
+    job.output("out", a.connect(b).key_by("k", "k").process(SeenOfTwo(), uid="seen", schema=SCHEMA))
+
+
+def window_join(job: Any) -> None:
+    a, b = (job.source(name, SCHEMA) for name in "ab")
+    windows = a.join(b).where("k").equal_to("k").window(TumblingEventTimeWindows.of(10))
+    joined = windows.apply(lambda x, y: (x["k"], x["v"], y["v"]), uid="joined", schema="k string, x bigint, y bigint")
+    job.output("out", joined)
+
+
+def three_inputs(job: Any) -> None:
+    a, b, c = (job.source(name, SCHEMA) for name in "abc")
+    both = a.union(b).key_by("k").process(Seen(), uid="seen", schema=SCHEMA)
+    job.output("out", both.connect(c).key_by("k", "k").process(SeenOfTwo(), uid="last", schema=SCHEMA))
+
+
+JOBS = pytest.mark.parametrize("build", [union, two_inputs, two_inputs_of_operators])
+ORDERS = pytest.mark.parametrize(("ended", "idle"), ["ab", "ba"])
+
+
+def watermarks(harness: JobTestHarness) -> list[int]:
+    return [one.timestamp_ms for one in harness.taken() if isinstance(one, EmittedWatermark)]
+
+
+@JOBS
+@ORDERS
+@pytest.mark.parametrize("is_idle_first", [True, False])
+def test_time_does_not_end_while_an_input_is_idle(
+    build: Callable[[Any], None], ended: str, idle: str, is_idle_first: bool
+) -> None:
+    with JobTestHarness(build) as harness:
+        first, second = harness.source(ended), harness.source(idle)
+        first.watermark(20)
+        second.watermark(10)
+        assert watermarks(harness) == [10]
+        steps = [second.idle, first.end] if is_idle_first else [first.end, second.idle]
+        for step in steps:
+            step()
+        assert END not in watermarks(harness)
+        second.active()
+        second.watermark(30)
+        assert watermarks(harness) == [30]
+        second.end()
+        assert watermarks(harness) == [END]
+
+
+@JOBS
+@ORDERS
+def test_time_ends_when_the_last_input_ends_though_it_is_idle(
+    build: Callable[[Any], None], ended: str, idle: str
+) -> None:
+    with JobTestHarness(build) as harness:
+        harness.source(idle).idle()
+        harness.source(ended).end()
+        harness.source(idle).end()
+        assert watermarks(harness) == [END]
+
+
+@ORDERS
+def test_a_join_keeps_its_windows_for_the_input_that_is_idle(ended: str, idle: str) -> None:
+    with JobTestHarness(window_join) as harness:
+        harness.source(ended).send(("x", 1), timestamp_ms=5)
+        harness.source(ended).end()
+        harness.source(idle).idle()
+        harness.source(idle).active()
+        harness.source(idle).send(("x", 2), timestamp_ms=7)
+        harness.source(idle).end()
+        pair = (1, 2) if ended == "a" else (2, 1)
+        assert [tuple(row) for row in harness.taken_records("out")] == [("x", *pair)]
+
+
+def test_an_operator_that_waits_for_idle_inputs_alone_is_idle() -> None:
+    with JobTestHarness(three_inputs) as harness:
+        a, b, c = map(harness.source, "abc")
+        for source in (a, b, c):
+            source.watermark(10)
+        a.end()
+        b.idle()
+        c.watermark(50)
+        assert watermarks(harness) == [10, 50]
+        b.active()
+        b.watermark(60)
+        c.watermark(70)
+        assert watermarks(harness) == [60]
+
+
+@JOBS
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_a_restored_job_goes_on_where_one_input_had_ended_and_one_was_idle(
+    build: Callable[[Any], None], parallelism: int, tmp_path: Path
+) -> None:
+    with JobTestHarness(build, parallelism=2) as harness:
+        a, b = map(harness.source, "ab")
+        a.watermark(20)
+        b.watermark(10)
+        a.end()
+        b.idle()
+        snapshot = harness.snapshot(tmp_path / "snapshot")
+    with JobTestHarness(build, parallelism=parallelism, from_snapshot=snapshot) as harness:
+        a, b = map(harness.source, "ab")
+        a.end()
+        assert END not in watermarks(harness)
+        b.active()
+        b.watermark(30)
+        assert watermarks(harness) == [30]
+        b.end()
+        assert watermarks(harness) == [END]
+
+
+@JOBS
+def test_a_restored_job_reads_on_from_an_input_that_had_ended(build: Callable[[Any], None], tmp_path: Path) -> None:
+    with JobTestHarness(build) as harness:
+        a, b = map(harness.source, "ab")
+        a.watermark(20)
+        b.watermark(10)
+        a.end()
+        b.idle()
+        snapshot = harness.snapshot(tmp_path / "snapshot")
+    with JobTestHarness(build, from_snapshot=snapshot) as harness:
+        a, b = map(harness.source, "ab")
+        b.active()
+        b.watermark(30)
+        a.watermark(40)
+        assert watermarks(harness) == [30]
+        a.watermark(50)
+        b.watermark(60)
+        assert watermarks(harness) == [50]

@@ -1,0 +1,124 @@
+"""What must not outlive a run of chaos: processes and files go with it, and with the next one if it was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from verification.chaos.processes import ProcessorTime, children, look, start_of, started_with
+from verification.chaos.run_directory import RUN_VARIABLE, clear_away_former_runs, run_directory
+
+RUN = """
+import subprocess, sys
+from verification.chaos.run_directory import run_directory
+
+with run_directory(ValueError) as root:
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    print(root, child.pid, flush=True)
+    sys.stdin.readline()
+"""
+
+
+class Failure(Exception):
+    """What a run finds."""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def begun_run(place: Path) -> tuple[subprocess.Popen[str], Path, int]:
+    """A run in a process of its own, with a process that it has started."""
+    run = subprocess.Popen(
+        [sys.executable, "-c", RUN],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(place)},
+        text=True,
+    )
+    assert run.stdout is not None
+    root, child = run.stdout.readline().split()
+    return run, Path(root), int(child)
+
+
+def fail_in_a_run() -> None:
+    with run_directory(Failure) as root:
+        (root / "log").write_text("something is lost")
+        raise Failure
+
+
+def ended(pid: int) -> bool:
+    """Whether a process has ended that another one was told to end; who waits for it comes to its end."""
+    while start_of(pid) is not None:
+        os.sched_yield()
+    return True
+
+
+def test_a_run_that_ends_leaves_nothing_and_one_that_fails_its_files(place: Path) -> None:
+    with run_directory(Failure) as root:
+        (root / "log").write_text("all is well")
+        assert os.environ[RUN_VARIABLE] == str(root)
+        assert tempfile.gettempdir() == str(root)
+    assert list(place.iterdir()) == []
+    with pytest.raises(Failure):
+        fail_in_a_run()
+    assert clear_away_former_runs(place) == []
+    assert [one.name for one in place.glob("*/*")] == ["log"]
+    assert RUN_VARIABLE not in os.environ
+
+
+def test_a_run_that_is_told_to_end_takes_its_processes_with_it(place: Path) -> None:
+    run, root, child = begun_run(place)
+    run.send_signal(signal.SIGTERM)
+    run.communicate()
+    assert run.returncode == 128 + signal.SIGTERM
+    assert ended(child)
+    assert not root.exists()
+
+
+def test_what_a_run_has_left_that_was_killed_goes_with_the_start_of_the_next_one(place: Path) -> None:
+    run, root, child = begun_run(place)
+    assert clear_away_former_runs(place) == []
+    assert start_of(child) is not None
+    run.kill()
+    # The child holds the pipe as well.
+    run.wait()
+    with run_directory(Failure):
+        assert ended(child)
+        assert not root.exists()
+    run.communicate()
+
+
+def test_a_process_is_found_by_its_environment_as_soon_as_it_is_started() -> None:
+    for number in range(30):
+        with subprocess.Popen(["sleep", "600"], env={"CHAOS_TEST": str(number)}) as child:
+            assert started_with("CHAOS_TEST", str(number)) == [child.pid]
+            child.kill()
+    with subprocess.Popen(["sleep", "600"], env={}) as child:
+        # One without any environment holds nobody up, and neither do those of the kernel.
+        assert started_with("CHAOS_TEST", "") == []
+        child.kill()
+
+
+def test_the_processor_time_of_a_process_counts_those_that_it_has_started() -> None:
+    own = look(os.getpid())
+    assert own is not None
+    assert own.name == Path("/proc/self/comm").read_text().strip()
+    before = ProcessorTime(os.getpid())
+    used_s = before.seconds()
+    # As long as its own clock says, which counts as that of /proc does.
+    work = "import os\nwhile sum(os.times()[:2]) < 0.1: pass\nprint('done', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert child.pid in children(os.getpid())
+        assert before.seconds() > used_s
+        child.communicate(b"\n")

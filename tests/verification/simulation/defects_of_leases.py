@@ -1,0 +1,111 @@
+"""Defects of the lease by which a driver leads on an object store; see `planted_defects`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from attrs import define, evolve
+
+from statebackend.checkpoint.fs.conditional_objects import VersionedObject
+from statebackend.checkpoint.ha.object_store import COMPLETED_FILE_NAME, ObjectPointers
+from statebackend.checkpoint.store.driver_lease import LEASE_FILE_NAME, DriverLease, LeaseRecord, ObjectStoreLease
+from tests.verification.simulation.planting import Patch, method
+
+__all__ = ["DEFECTS_OF_LEASES"]
+
+
+def _fenced_too_early() -> Patch:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def write(self: ObjectPointers, record: Any) -> Any:
+            found = self._objects.read(COMPLETED_FILE_NAME)
+            self._version = None if found is None else found.version
+            return original(self, record)
+
+        return write
+
+    return method(ObjectPointers, "_write", wrap)
+
+
+def _looked_at_from_memory() -> Patch:
+    """Whether this driver leads is what it believes, and is looked up by nobody."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def check(self: DriverLease) -> None:
+            if self._loss is not None:
+                raise self._loss
+
+        return check
+
+    return method(DriverLease, "check", wrap)
+
+
+def _renewed_by_the_loser() -> Patch:
+    return method(DriverLease, "_is_own", lambda original: lambda self, content: True)
+
+
+def _expiry_by_the_wall_clock() -> Patch:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def taken(self: ObjectStoreLease, objects: Any, place: str) -> DriverLease:
+            by_wall_clock = evolve(self, monotonic_ms=lambda: time.time_ns() // 1_000_000)
+            lease: DriverLease = original(by_wall_clock, objects, place)
+            return lease
+
+        return taken
+
+    return method(ObjectStoreLease, "taken", wrap)
+
+
+@define
+class _SeenByHolder:
+    """Objects whose lease has one version for as long as one driver holds it."""
+
+    objects: Any
+    newest: str | None = None
+
+    def read(self, path: str) -> VersionedObject | None:
+        found = self.objects.read(path)
+        self.newest = None if found is None else found.version
+        return None if found is None else evolve(found, version=LeaseRecord.from_bytes(found.content, path).token)
+
+    def write(self, path: str, content: bytes, version: str | None) -> Any:
+        return self.objects.write(path, content, None if version is None else self.newest)
+
+
+def _renewals_not_seen() -> Patch:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def taken(self: ObjectStoreLease, objects: Any, place: str) -> DriverLease:
+            lease: DriverLease = original(self, _SeenByHolder(objects), place)
+            lease._objects = objects
+            return lease
+
+        return taken
+
+    return method(ObjectStoreLease, "taken", wrap)
+
+
+def _lost_answer_is_a_loss() -> Patch:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def write(self: DriverLease, record: LeaseRecord) -> bool:
+            self._record = record
+            written = self._objects.write(LEASE_FILE_NAME, record.to_bytes(), self._version)
+            if written is None:
+                self._lose()
+                return False
+            self._version = written
+            return True
+
+        return write
+
+    return method(DriverLease, "_write", wrap)
+
+
+DEFECTS_OF_LEASES: Final[tuple[tuple[str, Patch], ...]] = (
+    ("fencing is checked too early: the look at the record and the write are two steps", _fenced_too_early()),
+    ("whether a driver has the lease is what it remembers, and not looked up", _looked_at_from_memory()),
+    ("a lease is renewed by the loser", _renewed_by_the_loser()),
+    ("a lease runs out by a clock that jumps", _expiry_by_the_wall_clock()),
+    ("who waits for a lease looks at its holder, and not at its renewals", _renewals_not_seen()),
+    ("a renewal whose answer was lost is taken for another driver's", _lost_answer_is_a_loss()),
+)

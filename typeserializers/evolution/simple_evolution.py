@@ -1,0 +1,338 @@
+"""What may change about Arrow types.
+
+Fields are matched by name, in record batches as in structs at any depth. Integers, floats and decimals may widen, times
+may become finer, strings may become binary or get longer offsets; a cast that would lose a value stops the migration.
+An added field must be nullable, and is null.
+
+What a new serializer takes over although the old snapshot, which cannot know it, has refused it.
+
+* A serializer without configuration adopts those whose values it accepts. That is always a migration: it accepts on
+  write what the old one returned, but returns another Python type, so that even equal bytes must pass through both.
+* Lists of either class have one layout, and are judged as if they were of one.
+* A `ConvertingSerializer` takes over what its inner serializer may; else what a source of its converters may, through
+  the function of the first such converter.
+
+What may change about an enum.
+
+Constants may be added, inserted and reordered: old data keeps its ordinals, because the new serializer is
+reconfigured to the old order with new constants behind it. A constant that is gone makes the verdict *incompatible*,
+naming it. (Flink throws while it reads the snapshot, before there is a verdict, and inside a POJO only when the
+serializer is restored, after it has said that all is well.) A constant is renamed by leaving its old name as an alias,
+which Python's enums have:
+
+    class Colour(enum.Enum):
+        CRIMSON = 1
+        RED = CRIMSON  # the former name
+
+Two constants become one if the name of one of them becomes an alias of the other. Where values must be different, as
+the keys of a map, the state is then migrated, and rejected if two stored values become equal.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.types as pat
+
+from snapshots.compatibility import (
+    AS_IS,
+    REWRITE,
+    CompatibilityKind,
+    FieldVerdict,
+    Finding,
+    Plan,
+    TypeSerializerSchemaCompatibility,
+    another_serializer,
+    names_apart,
+    worst_kind,
+)
+from snapshots.envelope import snapshot_class_name
+from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot, resolve_compatibility
+from typeserializers.arrow import ArrowIpcSerializer, ArrowIpcSerializerSnapshot
+from typeserializers.containers.converting import ConvertingSerializer, ConvertingSerializerSnapshot
+from typeserializers.containers.lists import ListSerializer, ListSerializerSnapshot
+from typeserializers.evolution.plans import ArrowPlan, ConverterPlan, EnumPlan, InnerPlan
+from typeserializers.kernel.record_families import name_of
+from typeserializers.kernel.type_serializer import AdoptingTypeSerializerSnapshot, TypeSerializer
+from typeserializers.scalars.enums import EnumSerializer, EnumSerializerSnapshot
+
+
+@RULES.adopts(AdoptingTypeSerializerSnapshot)
+def adopt_accepted(
+    old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
+) -> TypeSerializerSchemaCompatibility[Any] | None:
+    """The verdict on a serializer that accepts the values of a few others."""
+    snapshot = new_serializer.snapshot_configuration()
+    assert isinstance(snapshot, AdoptingTypeSerializerSnapshot)
+    if snapshot_class_name(type(old_snapshot)) not in snapshot.adopted_snapshots:
+        return None
+    old_serializer = old_snapshot.restore_serializer()
+    old, new = names_apart(old_serializer.type_name, type(old_serializer).__name__, new_serializer)
+    reason = f"{old} becomes {new}; a value that does not fit it stops the migration"
+    return TypeSerializerSchemaCompatibility.compatible_after_migration(
+        [Finding("", FieldVerdict.MIGRATE, "serializer-adopted", reason)], plan=REWRITE
+    )
+
+
+@RULES.adopts(ListSerializerSnapshot)
+def adopt_list(
+    old_snapshot: TypeSerializerSnapshot[Any], new_serializer: ListSerializer[Any]
+) -> TypeSerializerSchemaCompatibility[Any] | None:
+    """The verdict on a list of another class (`ArrayListSerializer`): that on one of the same class."""
+    snapshot_class = type(new_serializer.snapshot_configuration())
+    if not isinstance(old_snapshot, ListSerializerSnapshot) or type(old_snapshot) is snapshot_class:
+        return None
+    return snapshot_class.around(*old_snapshot.nested_snapshots).resolve_schema_compatibility(new_serializer)
+
+
+@RULES.adopts(ConvertingSerializerSnapshot)
+def adopt_converted(
+    old_snapshot: TypeSerializerSnapshot[Any], new_serializer: ConvertingSerializer[Any]
+) -> TypeSerializerSchemaCompatibility[Any]:
+    """The inner serializer's own verdict if it allows anything, else the first converter that fits."""
+    verdict = resolve_compatibility(old_snapshot, new_serializer.inner)
+    if not verdict.is_incompatible:
+        reconfigured = None
+        if verdict.is_with_reconfigured_serializer:
+            reconfigured = new_serializer.around(verdict.reconfigured_serializer)
+        plan = InnerPlan(verdict.plan)
+        return TypeSerializerSchemaCompatibility(
+            verdict.kind, verdict.findings, reconfigured, unchanged=verdict.unchanged, plan=plan
+        )
+    for converter in new_serializer.converters:
+        source = resolve_compatibility(old_snapshot, converter.source)
+        if not source.is_incompatible:
+            reason = f"each {converter.source.type_name} goes through {name_of(converter.function)}"
+            return TypeSerializerSchemaCompatibility.compatible_after_migration(
+                [Finding("", FieldVerdict.MIGRATE, "value-converted", reason), *source.findings],
+                plan=ConverterPlan(converter, source.plan),
+            )
+    return verdict
+
+
+MAX_COMPARED_NAMES: Final = 100
+"""With more constants on either side no likeness is looked for: every pair of names would be compared."""
+
+
+@RULES.judges(EnumSerializerSnapshot)
+def judge_enum(old: EnumSerializerSnapshot[Any], new: TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
+    """The verdict on an enum taking over the constants of another one."""
+    if type(new) is not EnumSerializer:
+        return TypeSerializerSchemaCompatibility.incompatible(another_serializer(old.name, "EnumSerializer", new))
+    if old.name != new.name and old.name not in new.former_names:
+        return TypeSerializerSchemaCompatibility.incompatible(_renamed(old.name, new.name))
+    findings = []
+    if old.name != new.name:
+        findings.append(Finding("", FieldVerdict.AS_IS, "enum-renamed", f"was {old.name}"))
+    if old.constants == new.constants:
+        return TypeSerializerSchemaCompatibility.compatible_as_is(findings)
+    known: Mapping[str, Any] = new.enum_class.__members__
+    added = _added_constants(old.constants, new.constants, known)
+    removed = [constant for constant in old.constants if constant not in known]
+    if removed:
+        return TypeSerializerSchemaCompatibility.incompatible(_removed(old.name, removed, added))
+    if added:
+        reason = f"new: {', '.join(added)}; the old constants keep their ordinals"
+        findings.append(Finding("", FieldVerdict.RECONFIGURE, "enum-constants-added", reason))
+    renamed = {constant: known[constant].name for constant in old.constants if known[constant].name != constant}
+    for constant, name in renamed.items():
+        findings.append(Finding("", FieldVerdict.RECONFIGURE, "enum-constant-renamed", f"{constant} is now {name}"))
+    for name, merged in _merged(old.constants, known).items():
+        reason = f"{' and '.join(merged)} are one constant now: {name}"
+        findings.append(Finding("", FieldVerdict.RECONFIGURE, "enum-constants-merged", reason, merges_values=True))
+    if not findings or findings[-1].verdict is FieldVerdict.AS_IS:
+        reason = "the constants are in another order; the old ones keep their ordinals"
+        findings.append(Finding("", FieldVerdict.RECONFIGURE, "enum-constants-reordered", reason))
+    order = (*_named_anew(old.constants, known), *added)
+    return TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
+        EnumSerializer(new.enum_class, order, name=new.name, former_names=new.former_names),
+        findings,
+        plan=EnumPlan(tuple(known[constant].name for constant in old.constants)),
+    )
+
+
+def _added_constants(old: Sequence[str], new: Sequence[str], known: Mapping[str, Any]) -> list[str]:
+    """The constants that old data cannot hold, in the new order."""
+    held = {known[constant].name for constant in old if constant in known}
+    return [constant for constant in new if known[constant].name not in held]
+
+
+def _merged(old: Sequence[str], known: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The old constants that are one constant now, by its name."""
+    merged: dict[str, list[str]] = {}
+    for constant in old:
+        merged.setdefault(known[constant].name, []).append(constant)
+    return {name: constants for name, constants in merged.items() if len(constants) > 1}
+
+
+def _named_anew(old: Sequence[str], known: Mapping[str, Any]) -> list[str]:
+    """The old constants under their new names; two that became one keep both, so that no ordinal is lost."""
+    names: list[str] = []
+    canonical = {known[constant].name for constant in old if known[constant].name == constant}
+    for constant in old:
+        name = known[constant].name
+        names.append(name if name not in names and (name == constant or name not in canonical) else constant)
+    return names
+
+
+def _renamed(old: str, new: str) -> Finding:
+    return Finding(
+        "",
+        FieldVerdict.REFUSE,
+        "enum-class",
+        f"the state holds constants of {old}, the new enum is {new}",
+        f'If {new} is what {old} became, declare __former_names__ = ("{old}",) on it',
+    )
+
+
+def _removed(name: str, removed: list[str], added: list[str]) -> Finding:
+    hints = []
+    # With more constants on either side every pair of names would be compared.
+    comparable = len(removed) <= MAX_COMPARED_NAMES and len(added) <= MAX_COMPARED_NAMES
+    for constant in removed if comparable else ():
+        close = difflib.get_close_matches(constant, added, n=1, cutoff=0.5)
+        if close:
+            hints.append(f"if {constant} became {close[0]}, keep {constant} as an alias of it")
+    return Finding(
+        "",
+        FieldVerdict.REFUSE,
+        "enum-constants-removed",
+        f"{name} no longer has {', '.join(removed)}, which the state may hold",
+        "; ".join(["Keep what was removed", *hints]),
+    )
+
+
+_INTEGER_BITS: Final = {
+    pa.int8(): (8, True),
+    pa.int16(): (16, True),
+    pa.int32(): (32, True),
+    pa.int64(): (64, True),
+    pa.uint8(): (8, False),
+    pa.uint16(): (16, False),
+    pa.uint32(): (32, False),
+    pa.uint64(): (64, False),
+}
+_FLOAT_BITS: Final = {pa.float16(): 16, pa.float32(): 32, pa.float64(): 64}
+_UNITS: Final = ("s", "ms", "us", "ns")
+_LONGER: Final = {
+    (pa.string(), pa.large_string()),
+    (pa.binary(), pa.large_binary()),
+    (pa.string(), pa.binary()),
+    (pa.string(), pa.large_binary()),
+    (pa.large_string(), pa.large_binary()),
+    (pa.date32(), pa.date64()),
+}
+
+
+@RULES.judges(ArrowIpcSerializerSnapshot)
+def judge_arrow(
+    old: ArrowIpcSerializerSnapshot[Any], new: TypeSerializer[Any]
+) -> TypeSerializerSchemaCompatibility[Any]:
+    """The verdict on a schema taking over the batches, or structs, of another one."""
+    if type(new) is not old.serializer_class:
+        return TypeSerializerSchemaCompatibility.incompatible(
+            another_serializer("Arrow data", old.serializer_class.__name__, new)
+        )
+    assert isinstance(new, ArrowIpcSerializer)
+    findings = resolve_fields(list(old.schema), list(new.schema), "")
+    kind = worst_kind(finding.verdict.kind for finding in findings)
+    names = list(old.schema.names)
+    columns = tuple(names.index(name) if name in names else None for name in new.schema.names)
+    plan: Plan = AS_IS if kind is CompatibilityKind.AS_IS else ArrowPlan(columns)
+    return TypeSerializerSchemaCompatibility(kind, tuple(findings), plan=plan)
+
+
+def resolve_fields(old: list[pa.Field], new: list[pa.Field], path: str) -> list[Finding]:
+    """What happens to the fields of a record batch or struct."""
+    found: list[Finding] = []
+    old_fields = {part.name: part for part in old}
+    for part in new:
+        where = f"{path}.{part.name}"
+        before = old_fields.get(part.name)
+        if before is None:
+            found.append(_added_field(part, where))
+            continue
+        found += _resolve_field(before, part, where)
+    names = [part.name for part in new]
+    for name in old_fields:
+        if name not in names:
+            reason = "the field is gone, its values are lost"
+            found.append(Finding(f"{path}.{name}", FieldVerdict.LOSSY, "arrow-field-removed", reason))
+    if [name for name in names if name in old_fields] != [name for name in old_fields if name in names]:
+        reason = "the fields are in another order"
+        found.append(Finding(path, FieldVerdict.MIGRATE, "arrow-fields-reordered", reason))
+    return found
+
+
+def _resolve_field(old: pa.Field, new: pa.Field, path: str) -> list[Finding]:
+    found = []
+    if old.nullable and not new.nullable:
+        reason = "the state may hold null here, the new field may not"
+        found.append(Finding(path, FieldVerdict.REFUSE, "arrow-field-became-required", reason, "Keep it nullable"))
+    elif new.nullable and not old.nullable:
+        found.append(Finding(path, FieldVerdict.AS_IS, "arrow-field-became-optional", "it may be null now"))
+    return found + resolve_types(old.type, new.type, path)
+
+
+def resolve_types(old: pa.DataType, new: pa.DataType, path: str) -> list[Finding]:
+    """What happens to values of a type."""
+    if pat.is_struct(old) and pat.is_struct(new):
+        return resolve_fields(list(old), list(new), path)
+    if _is_list(old) and old.id == new.id:
+        if pat.is_fixed_size_list(old) and old.list_size != new.list_size:
+            return [_changed(old, new, path)]
+        return _resolve_field(old.value_field, new.value_field, path + "[]")
+    if pat.is_map(old) and pat.is_map(new):
+        return [
+            *resolve_types(old.key_type, new.key_type, path + "{key}"),
+            *_resolve_field(old.item_field, new.item_field, path + "{value}"),
+        ]
+    if old == new:
+        return []
+    if _is_widening(old, new):
+        return [Finding(path, FieldVerdict.MIGRATE, "arrow-type-widened", f"{old} is widened to {new}")]
+    return [_changed(old, new, path)]
+
+
+def _added_field(part: pa.Field, where: str) -> Finding:
+    if part.nullable:
+        return Finding(where, FieldVerdict.MIGRATE, "arrow-field-added", "null in what was before")
+    reason = "the field is new and not nullable"
+    return Finding(where, FieldVerdict.REFUSE, "arrow-field-added-required", reason, "Make it nullable")
+
+
+def _changed(old: pa.DataType, new: pa.DataType, path: str) -> Finding:
+    reason = f"{old} cannot become {new} without losing values"
+    fix = "Keep the type, or add a field of another name"
+    return Finding(path, FieldVerdict.REFUSE, "arrow-type-changed", reason, fix)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pat.is_list(kind) or pat.is_large_list(kind) or pat.is_fixed_size_list(kind))
+
+
+def _is_widening(old: pa.DataType, new: pa.DataType) -> bool:
+    if pat.is_null(old) or (old, new) in _LONGER:
+        return True
+    if old in _INTEGER_BITS and new in _INTEGER_BITS:
+        (old_bits, old_signed), (new_bits, new_signed) = _INTEGER_BITS[old], _INTEGER_BITS[new]
+        return new_bits > old_bits and (new_signed or not old_signed)
+    if old in _INTEGER_BITS and pat.is_floating(new):
+        return bool(new == pa.float64() or (new == pa.float32() and _INTEGER_BITS[old][0] <= 16))
+    if old in _FLOAT_BITS and new in _FLOAT_BITS:
+        return _FLOAT_BITS[new] > _FLOAT_BITS[old]
+    if pat.is_decimal(old) and pat.is_decimal(new):
+        more_digits = new.precision - new.scale >= old.precision - old.scale
+        return bool(new.scale >= old.scale and more_digits and new.bit_width >= old.bit_width)
+    return _is_finer_time(old, new)
+
+
+def _is_finer_time(old: Any, new: Any) -> bool:
+    for is_kind in (pat.is_timestamp, pat.is_duration, pat.is_time):
+        if is_kind(old) and is_kind(new):
+            same_zone = bool(getattr(old, "tz", None) == getattr(new, "tz", None))
+            return same_zone and _UNITS.index(new.unit) > _UNITS.index(old.unit)
+    return False

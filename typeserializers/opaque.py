@@ -1,0 +1,469 @@
+"""Serializers of Flink whose values only Java can read: their snapshots are read and written back, and judged.
+
+State of Kryo or of a Variant cannot be taken over: what Kryo writes depends on Java classes, and Variants have no
+counterpart here. Its snapshot is still understood, so that everything beside such a state can be restored, and the
+verdict on it says what to do about it in Flink.
+
+    Kryo    := version 2: UTF(class), and three optional maps: registrations, serializers, serializer classes
+    Variant := version 3, no content
+
+Where serializers that have moved are today: a pickle names the module that a class was in when it was written.
+
+Only pickles need this: snapshots name classes by frozen names. The table lists the modules of version 0.1 that defined
+serializers or their value classes, and those that moved since, each with the module it is now; names of anything else
+are looked up as they stand. An entry is never removed while pickles of that version may exist.
+
+Pickle, chosen explicitly: values of any class, in bytes that only this program and its like can read.
+
+    value := i32(length) pickle
+
+There is no schema, so there is no evolution: the verdict is *as is* for the same class and *incompatible* for every
+other, and the snapshot says so (``evolvable`` is 00). What changes inside the class is invisible and the business of
+its ``__setstate__``.
+
+Unpickling runs whatever the bytes say. A snapshot that was read must therefore never be enough to do it: a serializer
+restored from one unpickles only if the program has passed a `PickleSerializer` of the same class, in the serializer
+that is to take over or among the ``source_serializers`` in it.
+
+    content := UTF(class) bool(evolvable)         the class as module:qualified.name; it is never imported
+
+State whose serializer was persisted whole: read once, on explicit request, and written anew ever after.
+
+The deprecated way to describe a serializer was to pickle the serializer itself. Reading that runs whatever the bytes
+say, so it happens only where the running program allows it:
+
+    with allow_legacy_serializers():
+        ...  restore the job, register its states, take a savepoint
+
+or, for worker processes, with the environment variable ``STATEBACKEND_ALLOW_LEGACY_SERIALIZERS=1``. Without it such a
+snapshot can still be read, carried along and written back, since it is only bytes; its verdict is *incompatible*, and
+says how to allow it. Once restored, a state is written under the snapshot of the new serializer, and the pickle is
+gone with the next savepoint; then the permission is no longer needed.
+
+    content := i32(length) pickled serializer                                   PickledSerializerSnapshot
+    content := i32(length) pickled serializer i32(length) configuration         TypeSerializerConfigSnapshot
+"""
+
+from __future__ import annotations
+
+import contextvars
+import copy
+import io
+import os
+import pickle
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar
+
+from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility, another_serializer
+from snapshots.data_views import DataInputView, DataOutputView
+from snapshots.envelope import register_snapshot
+from snapshots.errors import SnapshotFormatError, UnresolvableSerializerError, misfit, shown
+from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
+from typeserializers.containers.maps import OptionalEntry, read_optional_map, write_optional_map
+from typeserializers.kernel.known_serializers import BASE, RUNTIME, known_of, nested_snapshot
+from typeserializers.kernel.stepping_over import SteppedOverSerializer
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+_ROOMS_OF_VERSION_0_1: Final = {
+    "arrow": "arrow.arrow_serializer",
+    "avro": "avro.avro_serializer",
+    "big_numbers": "scalars.big_numbers",
+    "byte_arrays": "scalars.byte_arrays",
+    "calendar_values": "times.calendar_values",
+    "characters": "scalars.characters",
+    "compiled": "kernel.compiled",
+    "converting": "containers.converting",
+    "eithers": "containers.eithers",
+    "enums": "scalars.enums",
+    "epoch_times": "times.moments",
+    "epoch_values": "times.moment_values",
+    "fixed_fields": "kernel.fixed_fields",
+    "fixed_width": "scalars.fixed_width",
+    "legacy": "opaque.legacy",
+    "lists": "containers.lists",
+    "local_times": "times.local_times",
+    "maps": "containers.maps",
+    "nullable": "containers.nullable",
+    "object_arrays": "containers.object_arrays",
+    "optional_maps": "containers.optional_maps",
+    "pickles": "opaque.pickles",
+    "pojos": "pojos.pojos",
+    "primitive_arrays": "containers.primitive_arrays",
+    "python_times": "times.python_times",
+    "record_shape": "records.record_shape",
+    "records": "records.records",
+    "references": "kernel.references",
+    "row_values": "containers.row_values",
+    "rows": "containers.rows",
+    "sets": "containers.sets",
+    "single_values": "kernel.single_values",
+    "string_encoding": "scalars.string_encoding",
+    "string_lanes": "scalars.string_lanes",
+    "strings": "scalars.strings",
+    "timers": "times.timers",
+    "ttl": "containers.ttl",
+    "tuples": "containers.tuples",
+    "type_serializer": "kernel.type_serializer",
+    "unions": "containers.unions",
+    "unsupported": "opaque.unsupported",
+    "uuids": "scalars.uuids",
+    "value_types": "scalars.value_types",
+    "void": "scalars.void",
+    "windows": "times.windows",
+}
+_MOVED_SINCE: Final = {"times.epoch_times": "times.moments", "times.epoch_values": "times.moment_values"}
+
+MOVED_MODULES: Final = {
+    f"typeserializers.{module}": f"typeserializers.{place}"
+    for module, place in (_ROOMS_OF_VERSION_0_1 | _MOVED_SINCE).items()
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        return super().find_class(MOVED_MODULES.get(module_name, module_name), global_name)
+
+
+def unpickled(data: bytes) -> Any:
+    """What a pickle holds; raises whatever unpickling raises. It runs what the bytes say: trust them first."""
+    return _Unpickler(io.BytesIO(data)).load()
+
+
+T = TypeVar("T")
+
+PICKLE_PROTOCOL = 4
+"""Fixed, so that another version of Python writes the same; every supported one has it."""
+
+
+class PickleSerializer(TypeSerializer[T], Generic[T]):
+    """Instances of ``value_class``, pickled. Choosing it is choosing to trust the state of these values."""
+
+    def __init__(self, value_class: type[T]) -> None:
+        self.class_name = f"{value_class.__module__}:{value_class.__qualname__}"
+        self.value_class: type[T] | None = value_class
+        self.is_chosen = True
+
+    @classmethod
+    def named(cls, class_name: str, *, is_chosen: bool = False) -> PickleSerializer[Any]:
+        """The serializer of a class known by name alone; it unpickles only if the program has chosen the class."""
+        serializer: PickleSerializer[Any] = cls.__new__(cls)
+        serializer.class_name = class_name
+        serializer.value_class = None
+        serializer.is_chosen = is_chosen
+        return serializer
+
+    @property
+    def minimum_length(self) -> int:
+        return 4
+
+    def configuration(self) -> Hashable:
+        return self.class_name
+
+    @property
+    def python_type(self) -> type:
+        if self.value_class is None:
+            raise UnresolvableSerializerError(f"{self.class_name} is known by name alone")
+        return self.value_class
+
+    @property
+    def type_name(self) -> str:
+        return self.class_name.rpartition(":")[2]
+
+    def create_instance(self) -> T:
+        made: T = self.python_type()
+        return made
+
+    def copy(self, value: T) -> T:
+        return copy.deepcopy(value)
+
+    def serialize(self, value: T, out: DataOutputView) -> None:
+        if not self._fits(value):
+            raise self.serialization_error(value, TypeError(f"{shown(value)} is not a {self.class_name}"))
+        try:
+            data = pickle.dumps(value, PICKLE_PROTOCOL)
+        except Exception as error:
+            raise self.serialization_error(value, error) from error
+        out.write_sized_bytes(data)
+
+    def deserialize(self, source: DataInputView) -> T:
+        if not self.is_chosen:
+            raise UnresolvableSerializerError(
+                f"the state holds pickled values of {self.class_name}; they are only unpickled where the new "
+                f"serializer says so, with a PickleSerializer({self.type_name}) in it or in source_serializers"
+            )
+        data = source.read_sized_bytes()
+        try:
+            value: T = unpickled(data)
+        except Exception as error:
+            raise self.deserialization_error(data, error) from error
+        return value
+
+    def stepping_over(self, part: Callable[[TypeSerializer[Any]], TypeSerializer[Any]]) -> TypeSerializer[Any]:
+        return SteppedOverSerializer(self, DataInputView.read_sized_bytes)
+
+    def problems(self, value: Any, path: str) -> Any:
+        if not self._fits(value):
+            yield misfit(path, value, f"is not a {self.class_name}")
+
+    def _fits(self, value: Any) -> bool:
+        return any(f"{base.__module__}:{base.__qualname__}" == self.class_name for base in type(value).__mro__)
+
+    def snapshot_configuration(self) -> PickleSerializerSnapshot[T]:
+        return PickleSerializerSnapshot(self)
+
+    def __repr__(self) -> str:
+        return f"PickleSerializer({self.class_name})"
+
+
+@register_snapshot("statebackend.PickleSerializerSnapshot")
+class PickleSerializerSnapshot(TypeSerializerSnapshot[T]):
+    """The name of the class, and that nothing about it can evolve."""
+
+    is_evolvable = False
+
+    def __init__(self, serializer: PickleSerializer[T] | None = None) -> None:
+        self.class_name = serializer.class_name if serializer is not None else ""
+
+    @property
+    def current_version(self) -> int:
+        return 1
+
+    def write_snapshot(self, out: DataOutputView) -> None:
+        out.write_utf(self.class_name)
+        out.write_boolean(self.is_evolvable)
+
+    def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
+        self.class_name = source.read_utf()
+        if source.read_boolean():
+            raise SnapshotFormatError(f"a pickle of {self.class_name} that can evolve is not known here")
+
+    def restore_serializer(self) -> PickleSerializer[T]:
+        """The serializer of the class by name; it unpickles if a known serializer does."""
+        chosen = any(known.is_chosen and known.class_name == self.class_name for known in known_of(PickleSerializer))
+        return PickleSerializer.named(self.class_name, is_chosen=chosen)
+
+    def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
+        if type(new_serializer) is not PickleSerializer:
+            return TypeSerializerSchemaCompatibility.incompatible(
+                another_serializer(self.class_name, "PickleSerializer", new_serializer)
+            )
+        if new_serializer.class_name == self.class_name:
+            return TypeSerializerSchemaCompatibility.compatible_as_is()
+        return TypeSerializerSchemaCompatibility.incompatible(
+            Finding(
+                "",
+                FieldVerdict.REFUSE,
+                "pickle-class",
+                f"the state holds pickles of {self.class_name}, which cannot become {new_serializer.class_name}",
+                "Keep the class where it is; to evolve, go over to a record by a ConvertingSerializer",
+            )
+        )
+
+
+ALLOW_VARIABLE: Final = "STATEBACKEND_ALLOW_LEGACY_SERIALIZERS"
+
+_allowed: contextvars.ContextVar[bool] = contextvars.ContextVar("allow_legacy_serializers", default=False)
+
+
+@contextmanager
+def allow_legacy_serializers() -> Iterator[None]:
+    """Inside the block, serializers that were persisted whole are unpickled; trust the state, or do not do this."""
+    token = _allowed.set(True)
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
+def is_legacy_allowed() -> bool:
+    """Whether the running program allows it, by the context or by the environment variable."""
+    return _allowed.get() or os.environ.get(ALLOW_VARIABLE) == "1"
+
+
+@register_snapshot("statebackend.PickledSerializerSnapshot")
+class PickledSerializerSnapshot(TypeSerializerSnapshot[T]):
+    """A serializer that was persisted whole, as the bytes of its pickle."""
+
+    def __init__(self, serializer: TypeSerializer[T] | None = None) -> None:
+        self.pickled = b"" if serializer is None else pickle.dumps(serializer, 4)
+        self._restored: TypeSerializer[T] | None = None
+
+    @property
+    def current_version(self) -> int:
+        return 1
+
+    def write_snapshot(self, out: DataOutputView) -> None:
+        out.write_sized_bytes(self.pickled)
+
+    def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
+        self.pickled = source.read_sized_bytes()
+
+    def restore_serializer(self) -> TypeSerializer[T]:
+        """The serializer itself; raises `UnresolvableSerializerError` unless it is allowed and is a serializer."""
+        if not is_legacy_allowed():
+            raise UnresolvableSerializerError(
+                f"the serializer was persisted whole, as a pickle of {len(self.pickled)} bytes, and is not unpickled "
+                f"unless you say so: {_HOW}"
+            )
+        if self._restored is None:
+            self._restored = _unpickled(self.pickled)
+        return self._restored
+
+    def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
+        if not is_legacy_allowed():
+            return TypeSerializerSchemaCompatibility.incompatible(
+                Finding("", FieldVerdict.REFUSE, "legacy-serializer", "the serializer was persisted whole", _HOW)
+            )
+        snapshot = self.restore_serializer().snapshot_configuration()
+        if not isinstance(snapshot, PickledSerializerSnapshot):
+            return resolve_compatibility(snapshot, new_serializer)
+        if self.restore_serializer() == new_serializer:
+            return TypeSerializerSchemaCompatibility.compatible_as_is()
+        reason = "a serializer that is persisted whole can only be followed by an equal one"
+        fix = f"Give {type(new_serializer).__name__} a snapshot of its own"
+        return TypeSerializerSchemaCompatibility.incompatible(
+            Finding("", FieldVerdict.REFUSE, "legacy-serializer", reason, fix)
+        )
+
+
+_HOW = (
+    "restore once inside 'with allow_legacy_serializers():' (or with "
+    f"{ALLOW_VARIABLE}=1) from state that you trust, and take a savepoint, which is written in the new form"
+)
+
+
+@register_snapshot("statebackend.TypeSerializerConfigSnapshot")
+class TypeSerializerConfigSnapshot(PickledSerializerSnapshot[T]):
+    """The deprecated base of snapshots: the serializer persisted whole, and a configuration of its own beside it.
+
+    A subclass reads and writes its configuration. Do not derive new ones: derive from `SimpleTypeSerializerSnapshot`
+    or `CompositeTypeSerializerSnapshot`.
+    """
+
+    configuration_version: ClassVar[int] = 1
+
+    def __init__(self, serializer: TypeSerializer[T] | None = None) -> None:
+        super().__init__(serializer)
+        self._configuration = b""
+
+    @property
+    def current_version(self) -> int:
+        return self.configuration_version
+
+    def write_configuration(self, out: DataOutputView) -> None:
+        """Writes the configuration; by default what was read."""
+        out.write(self._configuration)
+
+    def read_configuration(self, read_version: int, source: DataInputView) -> None:
+        """Reads the configuration; by default keeps its bytes."""
+        self._configuration = source.read(source.remaining)
+
+    def write_snapshot(self, out: DataOutputView) -> None:
+        super().write_snapshot(out)
+        configuration = DataOutputView()
+        self.write_configuration(configuration)
+        out.write_sized_bytes(configuration.to_bytes())
+
+    def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        super().read_snapshot(read_version, source)
+        self.read_configuration(read_version, DataInputView(source.read_sized_bytes()))
+
+
+def _unpickled(data: bytes) -> TypeSerializer[Any]:
+    try:
+        serializer = unpickled(data)
+    except Exception as error:
+        raise UnresolvableSerializerError(
+            f"the serializer that was persisted whole cannot be unpickled ({type(error).__name__}: {error}): "
+            f"make its class importable where it was"
+        ) from error
+    if not isinstance(serializer, TypeSerializer):
+        raise UnresolvableSerializerError(f"the pickle holds a {type(serializer).__name__}, which is no serializer")
+    return serializer
+
+
+_KRYO_MAPS: Final = 3
+
+
+class UnsupportedSerializerSnapshot(TypeSerializerSnapshot[Any]):
+    """A serializer that cannot be rebuilt here; every verdict on another one is *incompatible*."""
+
+    @property
+    @abstractmethod
+    def reason(self) -> str:
+        """Why the values cannot be read here."""
+
+    @property
+    @abstractmethod
+    def way_out(self) -> str:
+        """What to do in Flink, so that they can be."""
+
+    def restore_serializer(self) -> NoReturn:
+        raise UnresolvableSerializerError(f"{self.reason}. {self.way_out}")
+
+    def resolve_schema_compatibility(
+        self, new_serializer: TypeSerializer[Any]
+    ) -> TypeSerializerSchemaCompatibility[Any]:
+        return TypeSerializerSchemaCompatibility.incompatible(
+            Finding("", FieldVerdict.REFUSE, "serializer-of-java", self.reason, self.way_out)
+        )
+
+
+@register_snapshot(RUNTIME + "kryo.KryoSerializerSnapshot")
+class KryoSerializerSnapshot(UnsupportedSerializerSnapshot):
+    """The Java class of the values, and what was registered for Kryo."""
+
+    def __init__(self) -> None:
+        self.java_class = ""
+        self._maps: tuple[tuple[OptionalEntry, ...], ...] = ((),) * _KRYO_MAPS
+
+    @property
+    def current_version(self) -> int:
+        return 2
+
+    def write_snapshot(self, out: DataOutputView) -> None:
+        out.write_utf(self.java_class)
+        for entries in self._maps:
+            write_optional_map(out, entries)
+
+    def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)
+        self.java_class = source.read_utf()
+        self._maps = tuple(read_optional_map(source) for _ in range(_KRYO_MAPS))
+
+    @property
+    def reason(self) -> str:
+        return f"Flink wrote {self.java_class} with Kryo, whose bytes only the Java classes can read"
+
+    @property
+    def way_out(self) -> str:
+        return (
+            f"In Flink, give {self.java_class} a serializer with a format (make it a POJO, or use Avro), move the "
+            f"state over in a job that reads the one and writes the other, and take a savepoint of that; or register "
+            f"the state under another name"
+        )
+
+
+@register_snapshot(nested_snapshot(BASE, "VariantSerializer"))
+class VariantSerializerSnapshot(UnsupportedSerializerSnapshot):
+    """A semi-structured value of Flink 2.1 and later."""
+
+    reason = "Flink wrote a Variant, which has no counterpart here"
+    way_out = (
+        "In Flink, turn the Variant into a string or a row of its fields, and take a savepoint of that; or register "
+        "the state under another name"
+    )
+
+    @property
+    def current_version(self) -> int:
+        return 3
+
+    def write_snapshot(self, out: DataOutputView) -> None:
+        """There is nothing to write."""
+
+    def read_snapshot(self, read_version: int, source: DataInputView) -> None:
+        self.check_version(read_version)

@@ -1,0 +1,81 @@
+"""The command: so many strikes on flights jobs, and a comparison behind each job."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import define, field
+
+from examples.data.flights_dataset import PART_COUNT
+from examples.demonstration.comparison import DifferenceError
+from tests.java_options import use_short_lived_java
+from verification.chaos.report import recovery_table
+from verification.chaos.rounds import Recovery, Round
+from verification.chaos.run_directory import run_directory
+from verification.chaos.strikes import Strike, Target, World, strikes
+from verification.chaos.worlds import WorldMissingError, opened_world
+
+BACKENDS = ("rocksdb", "heap")
+
+
+def main() -> int:
+    """Returns 1 if something was lost, doubled, wrong or left over; what was written is kept then."""
+    kinds = {one.name.lower().replace("_", "-"): one for one in Target}
+    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    parser.add_argument("--kills", type=int, default=10, help="how many strikes (default: 10)")
+    parser.add_argument("--seed", type=int, default=1, help="which strikes (default: 1)")
+    parser.add_argument("--kinds", nargs="+", choices=kinds, default=list(kinds), help="which kinds (default: all)")
+    parser.add_argument(
+        "--parts", type=int, default=PART_COUNT, help=f"of the year, for each job (default: {PART_COUNT})"
+    )
+    options = parser.parse_args()
+    use_short_lived_java()
+    run = _Run(options.parts, list(strikes(options.seed, options.kills, [kinds[name] for name in options.kinds])))
+    try:
+        with run_directory(DifferenceError) as root:
+            run.rounds(root)
+    except DifferenceError as error:
+        print(f"FAILED: {error}\nSee {root}; repeat it with --seed {options.seed}.", file=sys.stderr)
+        return 1
+    except WorldMissingError as error:
+        print(f"{error}; leave the kinds out that need it, by --kinds", file=sys.stderr)
+        return 2
+    finally:
+        print("\n".join(recovery_table(run.recoveries)), flush=True)
+    return 0
+
+
+@define
+class _Run:
+    """Jobs in one world after the other, until all strikes are spent."""
+
+    parts: int
+    strikes: Sequence[Strike]
+    recoveries: list[Recovery] = field(factory=list)
+
+    def rounds(self, root: Path) -> None:
+        """Raises `DifferenceError` for a job that is not as it must be, `WorldMissingError`."""
+        remaining = {world: deque(one for one in self.strikes if one.world is world) for world in World}
+        number = 0
+        while any(remaining.values()):
+            for world in [one for one in World if remaining[one]]:
+                backend = BACKENDS[number % len(BACKENDS)]
+                _say(f"job {number}, {world.value}, {backend}: the flights of {self.parts} parts of the year")
+                place = root / f"job-{number}"
+                with opened_world(world, place / "world") as opened:
+                    played = Round(place, opened, self.parts, backend, _say, self.recoveries)
+                    played.run(remaining[world])
+                    _say(played.compare())
+                number += 1
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,89 @@
+"""The directory of a run of chaos, and what must not outlive it: processes, mounted disks, files.
+
+A run that ends, by a signal too, removes all of that itself; one that has found a failure leaves its files. A run that
+was killed cannot: the next one does it. It knows the directory by its name, that its owner is no more by the file
+`owner`, and its processes by a variable of their environment that names the directory, so that no other is ever hit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from verification.chaos.processes import start_of, started_with
+
+__all__ = ["RUN_VARIABLE", "clear_away_former_runs", "run_directory"]
+
+RUN_VARIABLE: Final = "CHAOS_RUN"
+"""Of the environment of every process that a run starts: the directory of the run."""
+
+_OWNER: Final = "owner"
+_PREFIX: Final = "chaos-"
+
+
+@contextlib.contextmanager
+def run_directory(kept_behind: type[Exception]) -> Iterator[Path]:
+    """A new directory, which goes with the context; it stays if the context ends by that error.
+
+    Within it temporary files are made there, and a request to end (SIGTERM) raises `SystemExit`, so that whatever is
+    open is closed.
+    """
+    clear_away_former_runs(Path(tempfile.gettempdir()))
+    root = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    (root / _OWNER).write_text(f"{os.getpid()} {start_of(os.getpid())}")
+    os.environ[RUN_VARIABLE] = str(root)
+    former, place = signal.signal(signal.SIGTERM, _end), tempfile.tempdir
+    tempfile.tempdir = str(root)
+    try:
+        yield root
+    except kept_behind:
+        (root / _OWNER).unlink()
+        raise
+    except BaseException:
+        _clear_away(root)
+        raise
+    else:
+        _clear_away(root)
+    finally:
+        signal.signal(signal.SIGTERM, former)
+        tempfile.tempdir = place
+        del os.environ[RUN_VARIABLE]
+
+
+def clear_away_former_runs(place: Path) -> list[Path]:
+    """Removes what runs have left below ``place`` that were killed; returns their directories."""
+    left = [one.parent for one in place.glob(f"{_PREFIX}*/{_OWNER}") if not _lives(one)]
+    for root in left:
+        _clear_away(root)
+    return left
+
+
+def _lives(owner: Path) -> bool:
+    try:
+        pid, start = owner.read_text().split()
+    except (OSError, ValueError):
+        # Somebody else's, or just being written.
+        return True
+    return str(start_of(int(pid))) == start
+
+
+def _clear_away(root: Path) -> None:
+    for pid in started_with(RUN_VARIABLE, str(root)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    for place in [line.split(" ")[1] for line in mounts if line.split(" ")[1].startswith(f"{root}/")]:
+        subprocess.run(["umount", "--lazy", place], check=False)
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

@@ -1,0 +1,159 @@
+"""How long a stand-by driver takes to go on when the leader is killed: `python -m verification.chaos.take_over --kills
+5`.
+
+A driver of the flights job leads it through ZooKeeper, and is held where it has written an epoch whose checkpoint is
+not stored yet. As soon as another driver stands by, with Spark running, the leader is killed there. What is measured
+ends when the other one has completed that epoch; then it is the leader, held in its next epoch. Of the time, the
+session timeout of the killed driver is what ZooKeeper waits for a sign of life.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import queue
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from examples.data.flights_dataset import PART_COUNT
+from examples.data.staging import stage_flights
+from examples.demonstration.comparison import DifferenceError
+from examples.demonstration.driver_process import DriverProcess
+from tests.java_options import use_short_lived_java
+from tests.zookeeper_server import running_server
+from verification.chaos.driven_job import DRIVER
+from verification.chaos.last_words import last_words
+from verification.chaos.processes import ProcessorTime
+from verification.chaos.progress import Progress
+from verification.chaos.report import distribution
+from verification.chaos.run_directory import run_directory
+from verification.chaos.struck_driver import EPOCH, SESSION_TIMEOUT_S
+
+_LOOK_S: Final = 0.2
+_STANDS_BY: Final = "standing by"
+
+
+def main() -> int:
+    """Prints the distribution of the times; returns 1 if a driver made no progress, or ended."""
+    parser = argparse.ArgumentParser(prog="python -m verification.chaos.take_over", description=__doc__)
+    parser.add_argument("--kills", type=int, default=5, help="how many leaders are killed (default: 5)")
+    options = parser.parse_args()
+    if not 0 < options.kills < PART_COUNT:
+        # Each take-over completes an epoch, and there is one for each part of the year.
+        parser.error(f"--kills is {options.kills}; it takes 1 to {PART_COUNT - 1}")
+    use_short_lived_java()
+    seconds: list[float] = []
+    try:
+        with run_directory(DifferenceError) as root, running_server(root / "zoo") as zookeeper:
+            os.environ["TMPDIR"] = str(root)
+            stage_flights(root / "incoming", 0, PART_COUNT)
+            for took_s in _take_overs(root, zookeeper.hosts, options.kills):
+                seconds.append(took_s)
+                print(f"{took_s:.1f} s", flush=True)
+    except DifferenceError as error:
+        print(f"FAILED: {error}\nSee {root}.", file=sys.stderr)
+        return 1
+    finally:
+        print(f"seconds from the kill to the next epoch, with a session timeout of {SESSION_TIMEOUT_S:g} s")
+        print("\n".join(distribution({"take-over": seconds})), flush=True)
+    return 0
+
+
+def _take_overs(root: Path, zookeeper: str, kills: int) -> Iterator[float]:
+    with contextlib.ExitStack() as drivers:
+        leader = _Driver(root, zookeeper, 0)
+        drivers.callback(leader.kill)
+        leader.wait_until_written()
+        for number in range(1, kills + 1):
+            stand_by = _Driver(root, zookeeper, number)
+            drivers.callback(stand_by.kill)
+            stand_by.wait_until_it_stands_by()
+            leader.kill()
+            killed_s = time.monotonic()
+            stand_by.wait_until_written()
+            yield stand_by.complete_epoch_s() - killed_s
+            leader = stand_by
+            leader.wait_until_written()
+
+
+class _Driver:
+    """A driver that is held in each epoch until it is told to go on; to wait for one in vain is a `DifferenceError`."""
+
+    def __init__(self, root: Path, zookeeper: str, number: int) -> None:
+        arguments = [
+            *("--input", str(root / "incoming")),
+            *("--job-dir", str(root / "job")),
+            *("--rows", str(root / "rows")),
+            *("--savepoint", str(root / f"savepoint-{number}")),
+            *("--version", "2"),
+            *("--log", str(root / f"spark-{number}.log")),
+            *("--zookeeper", zookeeper),
+        ]
+        self._log = root / f"driver-{number}.log"
+        self._epochs: queue.SimpleQueue[float | None] = queue.SimpleQueue()
+
+        def hear(line: str) -> None:
+            if line.startswith(f"{EPOCH} "):
+                self._epochs.put(time.monotonic())
+
+        self._process = DriverProcess(
+            DRIVER,
+            arguments,
+            hear,
+            job_dir=root / "job",
+            log=self._log,
+            on_end=lambda: self._epochs.put(None),
+        )
+        self._work = ProcessorTime(self._process.pid)
+
+    def wait_until_written(self) -> None:
+        """Waits until it has written an epoch, which is not complete yet."""
+        for _ in self._looks():
+            with contextlib.suppress(TimeoutError):
+                if self._process.next_written(_LOOK_S) is None:
+                    raise self._failure("it has ended")
+                return
+
+    def wait_until_it_stands_by(self) -> None:
+        """Waits until it has found another one leading."""
+        for _ in self._looks():
+            if _STANDS_BY in self._log.read_text():
+                return
+            if self._process.ends_within(_LOOK_S):
+                raise self._failure("it has ended")
+
+    def complete_epoch_s(self) -> float:
+        """Lets the epoch be completed; returns when it was, by `time.monotonic`."""
+        self._process.let_complete()
+        for _ in self._looks():
+            with contextlib.suppress(queue.Empty):
+                completed_s = self._epochs.get(timeout=_LOOK_S)
+                if completed_s is not None:
+                    return completed_s
+                raise self._failure("it has ended")
+        raise AssertionError("looks have no end")
+
+    def kill(self) -> None:
+        """Ends it at once; again is fine."""
+        self._process.kill()
+
+    def _looks(self) -> Iterator[None]:
+        progress = Progress(time.monotonic(), self._work.seconds())
+        while True:
+            yield
+            verdict = progress.verdict(time.monotonic(), self._work.seconds())
+            if verdict is not None:
+                raise self._failure(verdict)
+
+    def _failure(self, what: str) -> DifferenceError:
+        words = last_words(self._process.pid, self._log, "")
+        told = "\n".join(f"--- {who}\n{said}" for who, said in words.items())
+        return DifferenceError(f"a driver whom nobody has killed: {what}\n{told}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,86 @@
+"""A channel of the cluster: records and barriers in the order in which they were sent, but for what overtakes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from attrs import define, field, frozen
+
+from statebackend.checkpoint.barriers.elements import CheckpointBarrier
+
+__all__ = ["Cancellation", "Channel", "Origin", "Record"]
+
+Origin = tuple[int, int, int]
+"""Where a record comes from: a source, its subtask, and the place there."""
+
+
+@frozen
+class Record:
+    """The record that was sent as number ``number`` on its channel."""
+
+    number: int
+    origin: Origin
+
+
+@frozen
+class Cancellation:
+    """A checkpoint is given up."""
+
+    checkpoint_id: int
+
+
+Element = Record | CheckpointBarrier | Cancellation
+
+
+@define(eq=False)
+class Channel:
+    """``place`` is its number among the inputs of its reader."""
+
+    number: int
+    sender: str
+    reader: str
+    capacity: int
+    place: int = 0
+    stands_still: bool = False
+    elements: deque[Element] = field(factory=deque)
+    unannounced: list[CheckpointBarrier] = field(factory=list)
+    """Barriers that lie in it, and of which the reader has not heard."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the sender may go on; barriers take no room, however many there are."""
+        return sum(isinstance(one, Record) for one in self.elements) < self.capacity
+
+    @property
+    def has_records(self) -> bool:
+        """Whether any record is on its way, among what may be barriers only."""
+        return any(isinstance(one, Record) for one in self.elements)
+
+    def put(self, element: Element) -> None:
+        """Sends something; a barrier that may overtake is announced."""
+        self.elements.append(element)
+        if isinstance(element, CheckpointBarrier) and (element.is_unaligned or element.overtakes_from_ms is not None):
+            self.unannounced.append(element)
+
+    def take(self) -> Element:
+        """What comes out next."""
+        element = self.elements.popleft()
+        if element in self.unannounced:
+            assert isinstance(element, CheckpointBarrier)
+            self.unannounced.remove(element)
+        return element
+
+    def overtake(self, checkpoint_id: int) -> Sequence[Record]:
+        """Lets the barrier of a checkpoint come out next; returns the records that it overtakes."""
+        elements = list(self.elements)
+        at = next(
+            place
+            for place, one in enumerate(elements)
+            if isinstance(one, CheckpointBarrier) and one.checkpoint_id == checkpoint_id
+        )
+        self.elements = deque([elements[at], *elements[:at], *elements[at + 1 :]])
+        return [one for one in elements[:at] if isinstance(one, Record)]
+
+    def __str__(self) -> str:
+        return f"{self.sender} to {self.reader}"

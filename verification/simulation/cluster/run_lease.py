@@ -1,0 +1,120 @@
+"""The lease of one driver: the product's own, with time that passes and renewals that come when the schedule says so.
+
+A renewal is a move of its driver, once it is due. A driver that waits for the lease lets time pass, look by look; the
+driver beside it, if that lives, renews meanwhile, as its thread would. One that stands still does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from attrs import define, field
+
+from statebackend.checkpoint.errors import LeadershipLostError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.store.driver_lease import DriverLease, ObjectStoreLease
+from verification.simulation.cluster.moves import Move
+from verification.simulation.host.disk import Process
+from verification.simulation.host.faults import FaultPlace, ProcessDied
+from verification.simulation.host.machine import Machine
+
+__all__ = ["RunLease"]
+
+_MOST_LOOKS: Final = 35
+"""Behind so many, three lengths and more, who stands by for a driver that lives is ended."""
+
+
+@define(eq=False)
+class RunLease:
+    """See the module; ``beside`` is that of the driver that lives beside this one, while it waits."""
+
+    machine: Machine
+    process: Process
+    lease_ms: int
+    is_stand_by: bool
+    beside: RunLease | None = None
+    lost: LeadershipLostError | None = None
+    """Set when a renewal has found that another driver has it."""
+    held: DriverLease | None = None
+    _keep: Callable[[], bool] | None = None
+    _interval_ms: int = 0
+    _due_ms: int = 0
+    _is_renewing: bool = False
+    _looks: int = field(default=0)
+
+    def take(self, files: CheckpointFileSystem) -> DriverLease:
+        """Waits for it; raises as `ObjectStoreLease.lead`, and `ProcessDied` for who waits in vain."""
+        provider = ObjectStoreLease(
+            lease_ms=self.lease_ms,
+            is_stand_by=self.is_stand_by,
+            monotonic_ms=lambda: self.machine.clock.steady_ms,
+            sleep=self._wait,
+            keeper=self._kept,
+        )
+        self.held = provider.lead(files, "job")
+        self.held.at_loss(self._lose)
+        self.beside = None
+        return self.held
+
+    def moves(self) -> Sequence[Move]:
+        """The renewal, if it is due."""
+        return [("driver renews its lease", self.renew_if_due, 6)] if self._is_due else []
+
+    def renew_if_due(self) -> None:
+        """Renews it once, however late."""
+        if not self._is_due or self._is_renewing or self._keep is None:
+            return
+        self._is_renewing = True
+        try:
+            self._due_ms = self.machine.clock.steady_ms + self._interval_ms
+            if not self._keep():
+                self._keep = None
+        finally:
+            self._is_renewing = False
+
+    def close(self) -> None:
+        """Gives it back."""
+        if self.held is not None:
+            self.held.close()
+
+    @property
+    def _is_due(self) -> bool:
+        return self._keep is not None and self.machine.clock.steady_ms >= self._due_ms
+
+    def _kept(self, keep: Callable[[], bool], interval_s: float) -> _Kept:
+        self._keep, self._interval_ms = keep, round(interval_s * 1000)
+        self._due_ms = self.machine.clock.steady_ms + self._interval_ms
+        return _Kept(self)
+
+    def forget(self) -> None:
+        """Renews it no more."""
+        self._keep = None
+
+    def _lose(self, lost: LeadershipLostError) -> None:
+        self.lost = lost
+
+    def _wait(self, seconds: float) -> None:
+        self.process.check()
+        self._looks += 1
+        if self._looks > _MOST_LOOKS:
+            self.process.die()
+            raise ProcessDied("it has stood by for long enough")
+        self.machine.clock.pass_ms(round(seconds * 1000))
+        self.machine.clock_faults(FaultPlace.WAITING, "wait for the lease")
+        if self.beside is not None:
+            try:
+                self.beside.renew_if_due()
+            except ProcessDied:
+                # It was not this one that died; the other notices when it moves on.
+                self.beside = None
+
+
+@define
+class _Kept:
+    """A `LeaseKeeper`."""
+
+    lease: RunLease
+
+    def stop(self) -> None:
+        self.lease.forget()

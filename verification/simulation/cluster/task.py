@@ -1,0 +1,291 @@
+"""A task of the cluster: it receives, sends on, and snapshots when its barriers say so.
+
+Each record goes on to every node behind: to the subtask of its key, or to all. What the task knows is numbers: how far
+it has read, what it has sent on each channel and received on each, and where every record came from.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from attrs import define, evolve, field
+
+from statebackend.checkpoint.barriers.elements import (
+    Abort,
+    AlignmentTimedOut,
+    BarrierAction,
+    BarrierAnnounced,
+    BarrierArrived,
+    BarrierHandler,
+    Block,
+    CancellationArrived,
+    CaptureComplete,
+    CheckpointBarrier,
+    DataPassed,
+    Overtake,
+    Resume,
+    StartCapture,
+    StartTimer,
+    StopCapture,
+    StopTimer,
+    Trigger,
+)
+from statebackend.checkpoint.coordinator.acknowledgement import TaskId
+from statebackend.checkpoint.state_handles import FileHandle
+from verification.simulation.cluster.channel import Cancellation, Channel, Origin, Record
+from verification.simulation.violation import require_that
+
+__all__ = ["Snapshot", "Task", "TaskState", "shown_task"]
+
+
+@define
+class TaskState:
+    """What a task knows; ``received`` and ``sent`` are by channel, ``seen`` the origins in their order."""
+
+    position: int = 0
+    received: dict[int, int] = field(factory=dict)
+    sent: dict[int, int] = field(factory=dict)
+    seen: list[Origin] = field(factory=list)
+    on_the_way: dict[int, list[Record]] = field(factory=dict)
+
+    def encode(self, seen_from: int) -> bytes:
+        """The state, without what was seen before that place."""
+        content: dict[str, Any] = {
+            "position": self.position,
+            "received": sorted(self.received.items()),
+            "sent": sorted(self.sent.items()),
+            "seen": self.seen[seen_from:],
+            "on_the_way": [
+                [channel, [[one.number, one.origin] for one in records]]
+                for channel, records in sorted(self.on_the_way.items())
+            ],
+        }
+        return json.dumps(content).encode()
+
+    @classmethod
+    def decode(cls, pieces: Sequence[bytes]) -> TaskState:
+        """The state of its pieces, the oldest first."""
+        contents = [json.loads(one) for one in pieces]
+        last = contents[-1]
+        return cls(
+            last["position"],
+            dict(last["received"]),
+            dict(last["sent"]),
+            [tuple(one) for content in contents for one in content["seen"]],
+            {
+                channel: [Record(number, tuple(origin)) for number, origin in records]
+                for channel, records in last["on_the_way"]
+            },
+        )
+
+
+@define
+class Snapshot:
+    """A snapshot on its way to the storage; ``is_whole`` when nothing is captured any more."""
+
+    checkpoint_id: int
+    state: TaskState
+    is_savepoint: bool
+    is_whole: bool = False
+    given_up: bool = False
+
+
+@define(eq=False)
+class Task:
+    """See the module; a source has no ``handler``. ``send`` tells the coordinator something."""
+
+    id: TaskId
+    handler: BarrierHandler | None
+    inputs: list[Channel]
+    outputs: list[list[Channel]]
+    are_broadcast: list[bool]
+    records: int
+    is_exactly_once: bool
+    now_ms: Callable[[], int]
+    decline: Callable[[int], None]
+    state: TaskState = field(factory=TaskState)
+    files: tuple[tuple[FileHandle, int], ...] = ()
+    """What a completed checkpoint has stored already, each file with the place up to which it has what was seen."""
+    snapshots: dict[int, Snapshot] = field(factory=dict)
+    newest_id: int = -1
+    captured: set[int] = field(factory=set)
+    timer: tuple[int, int] | None = None
+    _overtaken: dict[int, dict[int, list[Record]]] = field(factory=dict)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may send."""
+        return all(channel.has_room for several in self.outputs for channel in several)
+
+    def read(self, source: int) -> None:
+        """Reads the next record of a source."""
+        origin = (source, self.id.subtask_index, self.state.position)
+        self.state.position += 1
+        self._take_in(origin)
+
+    def begin(self, barrier: CheckpointBarrier) -> None:
+        """Begins a checkpoint, as a source; one that is older than one before is no news."""
+        if barrier.checkpoint_id <= self.newest_id:
+            return
+        self.newest_id = barrier.checkpoint_id
+        self._snapshot(barrier)
+        self.snapshots[barrier.checkpoint_id].is_whole = True
+
+    def take(self, channel: Channel) -> None:
+        """Takes what comes out of a channel next."""
+        element = channel.take()
+        if isinstance(element, Record):
+            self._hear(DataPassed(channel.place, 1))
+            self._receive(channel, element)
+        elif isinstance(element, Cancellation):
+            self._hear(CancellationArrived(channel.place, element.checkpoint_id, self.now_ms()))
+        else:
+            channel.stands_still = True
+            self._hear(BarrierArrived(channel.place, element, self.now_ms()))
+
+    def announced(self, channel: Channel) -> None:
+        """Hears of a barrier that lies in a channel."""
+        self._hear(BarrierAnnounced(channel.place, channel.unannounced.pop(0), self.now_ms()))
+
+    def time_to_align_is_over(self) -> None:
+        """The time has come that the handler has asked for."""
+        assert self.timer is not None
+        checkpoint_id, self.timer = self.timer[0], None
+        self._hear(AlignmentTimedOut(checkpoint_id, self.now_ms()))
+
+    def give_up(self, checkpoint_id: int) -> None:
+        """Forgets a snapshot that is not stored."""
+        snapshot = self.snapshots.pop(checkpoint_id, None)
+        if snapshot is not None:
+            snapshot.given_up = True
+
+    def cancel(self, checkpoint_id: int) -> None:
+        """Is told that a checkpoint is given up; a source sends that on if its barrier was not sent."""
+        self.give_up(checkpoint_id)
+        if self.handler is None and checkpoint_id > self.newest_id:
+            self.newest_id = checkpoint_id
+            self._send_on(Cancellation(checkpoint_id))
+
+    def _receive(self, channel: Channel, record: Record) -> None:
+        expected = self.state.received.get(channel.number, 0)
+        known = record.number == expected or (not self.is_exactly_once and record.number < expected)
+        require_that(
+            known,
+            f"in-flight data in order: {channel} delivers record {record.number}, and {expected} is the next one",
+        )
+        for one in self.captured:
+            if (snapshot := self.snapshots.get(one)) is not None and channel.place in self._capturing(one):
+                snapshot.state.on_the_way.setdefault(channel.number, []).append(record)
+        self.state.received[channel.number] = max(expected, record.number + 1)
+        self._take_in(record.origin)
+
+    def _take_in(self, origin: Origin) -> None:
+        self.state.seen.append(origin)
+        for channels, is_broadcast in zip(self.outputs, self.are_broadcast, strict=True):
+            key = zlib.crc32(repr(origin).encode()) % len(channels)
+            for channel in channels if is_broadcast else (channels[key],):
+                number = self.state.sent.get(channel.number, 0)
+                self.state.sent[channel.number] = number + 1
+                channel.put(Record(number, origin))
+
+    def _capturing(self, checkpoint_id: int) -> set[int]:
+        assert self.handler is not None
+        return set(self.handler.captured_channels)
+
+    def _snapshot(self, barrier: CheckpointBarrier) -> None:
+        state = evolve(
+            self.state,
+            received=dict(self.state.received),
+            sent=dict(self.state.sent),
+            seen=list(self.state.seen),
+            on_the_way={},
+        )
+        for number, records in self._overtaken.pop(barrier.checkpoint_id, {}).items():
+            state.on_the_way.setdefault(number, []).extend(records)
+        self.snapshots[barrier.checkpoint_id] = Snapshot(barrier.checkpoint_id, state, barrier.is_savepoint)
+        self._send_on(barrier)
+
+    def _send_on(self, element: CheckpointBarrier | Cancellation) -> None:
+        for channels in self.outputs:
+            for channel in channels:
+                channel.put(element)
+
+    def _hear(self, event: Any) -> None:
+        assert self.handler is not None
+        for action in self.handler.handle(event):
+            _CARRY_OUT[type(action)](self, action)
+
+    def _trigger(self, action: Trigger) -> None:
+        assert self.handler is not None
+        self._snapshot(action.barrier)
+        # The handler has captured nothing so far if it says no more: it is whole then.
+        self.snapshots[action.barrier.checkpoint_id].is_whole = True
+
+    def _start_capture(self, action: StartCapture) -> None:
+        self.captured.add(action.checkpoint_id)
+        self.snapshots[action.checkpoint_id].is_whole = False
+
+    def _stop_capture(self, action: StopCapture) -> None:
+        assert self.handler is not None
+        if not self.handler.captured_channels:
+            self.captured.discard(action.checkpoint_id)
+
+    def _capture_complete(self, action: CaptureComplete) -> None:
+        self.captured.discard(action.checkpoint_id)
+        if action.checkpoint_id in self.snapshots:
+            self.snapshots[action.checkpoint_id].is_whole = True
+
+    def _abort(self, action: Abort) -> None:
+        self._overtaken.pop(action.checkpoint_id, None)
+        self.captured.discard(action.checkpoint_id)
+        self.give_up(action.checkpoint_id)
+        self._send_on(Cancellation(action.checkpoint_id))
+        self.decline(action.checkpoint_id)
+
+    def _block(self, action: Block) -> None:
+        self.inputs[action.channel].stands_still = True
+
+    def _resume(self, action: Resume) -> None:
+        for place in action.channels:
+            self.inputs[place].stands_still = False
+
+    def _overtake(self, action: Overtake) -> None:
+        assert self.handler is not None
+        channel = self.inputs[action.channel]
+        [checkpoint_id] = self.handler.pending_checkpoint_ids
+        records = channel.overtake(checkpoint_id)
+        snapshot = self.snapshots.get(checkpoint_id)
+        if snapshot is not None:
+            snapshot.state.on_the_way.setdefault(channel.number, []).extend(records)
+        else:
+            self._overtaken.setdefault(checkpoint_id, {})[channel.number] = list(records)
+
+    def _start_timer(self, action: StartTimer) -> None:
+        self.timer = (action.checkpoint_id, action.at_ms)
+
+    def _stop_timer(self, action: StopTimer) -> None:
+        self.timer = None
+
+
+_CARRY_OUT: Final[Mapping[type, Callable[[Task, Any], None]]] = {
+    Trigger: Task._trigger,
+    Abort: Task._abort,
+    Block: Task._block,
+    Resume: Task._resume,
+    Overtake: Task._overtake,
+    StartCapture: Task._start_capture,
+    StopCapture: Task._stop_capture,
+    CaptureComplete: Task._capture_complete,
+    StartTimer: Task._start_timer,
+    StopTimer: Task._stop_timer,
+}
+
+BarrierActions = Sequence[BarrierAction]
+
+
+def shown_task(task: TaskId) -> str:
+    """Its name in a trace."""
+    return f"{task.operator_uid}[{task.subtask_index}]"

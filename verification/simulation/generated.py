@@ -1,0 +1,142 @@
+"""Random graphs and chains of upgrades by their seeds: run by the thousand, or one of them shortened and printed."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from attrs import frozen
+
+from verification.simulation.graphs.plan import GraphPlan
+from verification.simulation.graphs.run import run_graph
+from verification.simulation.upgrades.plan import UpgradePlan
+from verification.simulation.upgrades.run import run_upgrades
+
+__all__ = ["GENERATORS", "Generator", "failures_of", "replay_generated", "report_generated", "shortened_plan"]
+
+_MAX_ATTEMPTS: Final = 200
+_PRINTED_FAILURES: Final = 5
+
+
+class GeneratedPlan(Protocol):
+    """A plan as data."""
+
+    def told(self) -> str:
+        """The plan as text."""
+
+    def shorter(self) -> Iterator[Any]:
+        """Plans that are a little shorter or simpler."""
+
+
+@frozen
+class Generator:
+    """How plans are made by seeds, and run; ``group`` of them share one job."""
+
+    of_seed: Callable[[int], GeneratedPlan]
+    run: Callable[[Sequence[Any]], None]
+    group: int
+
+
+def _run_graphs(plans: Sequence[GraphPlan]) -> None:
+    for plan in plans:
+        run_graph(plan)
+
+
+GENERATORS: Final[Mapping[str, Generator]] = {
+    "graphs": Generator(GraphPlan.of_seed, _run_graphs, 1),
+    "upgrades": Generator(UpgradePlan.of_seed, run_upgrades, 20),
+}
+
+
+def failures_of(name: str, seeds: Sequence[int]) -> dict[int, str]:
+    """Runs the plans of these seeds together; what failed, by seed, found by halving the group."""
+    generator = GENERATORS[name]
+    failure = _failure(generator, [generator.of_seed(seed) for seed in seeds])
+    if failure is None:
+        return {}
+    if len(seeds) == 1:
+        return {seeds[0]: failure}
+    middle = len(seeds) // 2
+    parts = failures_of(name, seeds[:middle]) | failures_of(name, seeds[middle:])
+    return parts or {seeds[0]: f"seeds {seeds[0]} to {seeds[-1]} fail only together: {failure}"}
+
+
+def shortened_plan(name: str, seed: int, max_attempts: int = _MAX_ATTEMPTS) -> tuple[GeneratedPlan, str | None]:
+    """The shortest plan found that fails in the same way as that of a seed, and its failure; None if it passes."""
+    generator = GENERATORS[name]
+    plan: Any = generator.of_seed(seed)
+    failure = _failure(generator, [plan])
+    attempts = 0
+    is_shorter = failure is not None
+    while is_shorter and attempts < max_attempts:
+        is_shorter = False
+        for candidate in plan.shorter():
+            attempts += 1
+            found = _failure(generator, [candidate])
+            if found is not None and _kind_of(found) == _kind_of(failure):
+                plan, failure, is_shorter = candidate, found, True
+                break
+            if attempts >= max_attempts:
+                break
+    return plan, failure
+
+
+def report_generated(name: str, count: int, seed: int, processes: int) -> int:
+    """Prints how many plans passed, and what failed, shortened; returns 1 if anything did."""
+    started_s = time.monotonic()
+    group = GENERATORS[name].group
+    groups = [(name, range(first, min(first + group, seed + count))) for first in range(seed, seed + count, group)]
+    failures: dict[int, str] = {}
+    if processes <= 1:
+        for one in groups:
+            failures |= _run_group(one)
+    else:
+        with multiprocessing.get_context("fork").Pool(processes) as pool:
+            for found in pool.imap_unordered(_run_group, groups):
+                failures |= found
+    took_s = time.monotonic() - started_s
+    print(f"{count} {name} from seed {seed}: {len(failures)} failed; {took_s:.1f} s on {processes} processes")
+    for failed in sorted(failures)[:_PRINTED_FAILURES]:
+        print(f"\n{name} {failed}: {failures[failed]}")
+    if failures:
+        print(f"\nfailed seeds: {', '.join(map(str, sorted(failures)[:50]))}")
+        print(f"python -m simulation --of {name} --replay {min(failures)} shortens the first")
+    return 1 if failures else 0
+
+
+def replay_generated(name: str, seed: int, *, is_whole: bool) -> int:
+    """Prints the plan of a seed, of one that fails shortened, and its failure; returns 1 if it fails."""
+    generator = GENERATORS[name]
+    if is_whole:
+        plan = generator.of_seed(seed)
+        failure = _failure(generator, [plan])
+    else:
+        plan, failure = shortened_plan(name, seed)
+    print(plan.told())
+    print(f"{name} {seed}: {failure or 'equal to the model'}")
+    return 0 if failure is None else 1
+
+
+def _run_group(group: tuple[str, Sequence[int]]) -> dict[int, str]:
+    name, seeds = group
+    return failures_of(name, seeds)
+
+
+def _failure(generator: Generator, plans: Sequence[Any]) -> str | None:
+    # Start warnings say what the plans mean to do, such as timers that an input without watermarks holds.
+    logging.disable(logging.WARNING)
+    try:
+        generator.run(plans)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        logging.disable(logging.NOTSET)
+    return None
+
+
+def _kind_of(failure: str | None) -> str:
+    """What two failures of one cause have in common: the error, and the promise that was broken."""
+    return ":".join((failure or "").split(":")[:2])

@@ -1,0 +1,223 @@
+"""Runs a plan on the local runtime, and compares every output with the model."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from statebackend import DataStream, StateBackend, WatermarkStrategy
+from statebackend.local import LocalStreamEnvironment
+from statebackend.state.heap.heap_state_backend import HeapStateBackend
+from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
+from statebackend.testing.jobs import Emitted, HarnessJob, JobTestHarness
+from verification.simulation.graphs.functions import SCHEMA
+from verification.simulation.graphs.model import END, GraphModel, Output
+from verification.simulation.graphs.plan import Event, GraphPlan, Stream
+from verification.simulation.graphs.program import outputs, write_program
+from verification.simulation.violation import require_that
+
+__all__ = [
+    "BOUND_MS",
+    "batches_of",
+    "compare",
+    "expected_batches",
+    "plain_row",
+    "read_elements",
+    "run_graph",
+    "sent_record",
+]
+
+BOUND_MS: Final = 4
+BACKENDS: Final[Mapping[str, Callable[[], StateBackend]]] = {"heap": HeapStateBackend, "rocksdb": RocksDBStateBackend}
+
+
+def run_graph(plan: GraphPlan) -> None:
+    """Raises `Violation` if an output differs from the model."""
+    with tempfile.TemporaryDirectory() as directory:
+        if plan.is_batched:
+            _run_batches(plan, Path(directory))
+        else:
+            _run_events(plan, Path(directory))
+
+
+def batches_of(plan: GraphPlan) -> list[tuple[Event | None, list[Event]]]:
+    """The batches of a plan, each with the cut before it."""
+    batches: list[tuple[Event | None, list[Event]]] = [(None, [])]
+    for event in plan.events:
+        if event.kind == "cut":
+            batches.append((event, []))
+        else:
+            batches[-1][1].append(event)
+    return batches
+
+
+def expected_batches(plan: GraphPlan, *, drains: bool = True) -> list[list[Output]]:
+    """What each batch must emit; the end of the last one is the end of time."""
+    model, largest = GraphModel(plan), dict[int, int]()
+    sources = [index for index, node in enumerate(plan.nodes) if node.kind == "source"]
+    # Records that are broadcast are read first.
+    rules = {node.inputs[1][0] for node in plan.nodes if node.kind == "broadcast"}
+    expected = []
+    for _, events in batches_of(plan):
+        emitted: list[Output] = []
+        for event in sorted(events, key=lambda one: one.source not in rules):
+            emitted += model.record(event.source, _row(event), event.record[2])
+            largest[event.source] = max(largest.get(event.source, event.record[2]), event.record[2])
+        for source in sources:
+            if source in largest:
+                emitted += model.watermark(source, largest[source] - BOUND_MS - 1)
+        expected.append(emitted)
+    if drains:
+        for source in sources:
+            expected[-1] += model.watermark(source, END)
+    return expected
+
+
+def compare(
+    plan: GraphPlan, expected: Sequence[Output], seen: Counter[Any], what: str, *, has_times: bool = True
+) -> None:
+    """Raises `Violation` if the outputs are not those of the model."""
+    shown = set(outputs(plan))
+    wanted = Counter(
+        (stream, row, time) if has_times else (stream, row) for stream, row, time in expected if stream in shown
+    )
+    missing, surplus = wanted - seen, seen - wanted
+    require_that(
+        not missing and not surplus,
+        f"every output is that of the model: {what}: missing {_listed(missing)}, surplus {_listed(surplus)}",
+    )
+
+
+def _listed(counter: Counter[Any]) -> list[Any]:
+    return sorted(counter.elements(), key=repr)[:6]
+
+
+def _row(event: Event) -> tuple[int, int, int, tuple[int, ...]]:
+    return (*event.record, (event.record[1],))
+
+
+def sent_record(event: Event) -> tuple[Any, ...]:
+    """The record of an event as a source sends it."""
+    return (*event.record, [event.record[1]])
+
+
+def plain_row(row: Any) -> tuple[Any, ...]:
+    """A row that came out, as the model has it."""
+    k, v, t, l = row  # noqa: E741
+    return k, v, t, tuple(l)
+
+
+def _name(stream: Stream) -> str:
+    return f"{stream[0]}-{stream[1]}"
+
+
+def _run_events(plan: GraphPlan, directory: Path) -> None:
+    model, streams = GraphModel(plan), {_name(stream): stream for stream in outputs(plan)}
+    sources = [index for index, node in enumerate(plan.nodes) if node.kind == "source"]
+
+    def build(job: HarnessJob) -> None:
+        write_program(
+            plan, lambda index: job.source(f"{index}", SCHEMA), lambda stream, read: job.output(_name(stream), read)
+        )
+
+    harness = JobTestHarness(build, parallelism=plan.parallelism, backend=BACKENDS[plan.backend]())
+    expected: list[Output]
+    try:
+        clock = 0
+        known = {f"{index}" for index in _read_sources(plan)}
+        for place, event in enumerate([*plan.events, *(Event("end", source) for source in sources)]):
+            if event.kind == "cut":
+                path = harness.snapshot(directory / f"{place}")
+                # A timer of processing time that was due when it was registered fires when the next epoch begins: in
+                # the job that goes on, and in the one that is restored.
+                expected = model.clock(clock)
+                compare(plan, expected, _taken(harness, streams), f"before cut {place}")
+                harness.close()
+                harness = JobTestHarness(
+                    build,
+                    parallelism=event.parallelism,
+                    backend=BACKENDS[event.backend](),
+                    seed=event.seed,
+                    from_snapshot=path,
+                    processing_time_ms=clock,
+                )
+                compare(plan, expected, _taken(harness, streams), f"after cut {place}")
+                continue
+            expected = []
+            is_read = f"{event.source}" in known
+            if event.kind == "record":
+                if is_read:
+                    harness.source(f"{event.source}").send(sent_record(event), event.record[2])
+                expected = model.record(event.source, _row(event), event.record[2])
+            elif event.kind == "clock":
+                clock = event.time
+                harness.advance_processing_time(clock)
+                expected = model.clock(clock)
+            elif event.kind == "watermark":
+                if is_read:
+                    harness.source(f"{event.source}").watermark(event.time)
+                expected = model.watermark(event.source, event.time)
+            else:
+                if is_read:
+                    harness.source(f"{event.source}").end()
+                expected = model.watermark(event.source, END)
+            compare(plan, expected, _taken(harness, streams), f"event {place}, {event.kind}")
+    finally:
+        harness.close()
+
+
+def _read_sources(plan: GraphPlan) -> set[int]:
+    """The sources that an output depends on; the harness has no others."""
+    read: set[int] = set()
+    waiting = [number for number, _ in outputs(plan)]
+    while waiting:
+        number = waiting.pop()
+        if number not in read:
+            read.add(number)
+            waiting += [before for before, _ in plan.nodes[number].inputs]
+    return {number for number in read if plan.nodes[number].kind == "source"}
+
+
+def _taken(harness: JobTestHarness, streams: dict[str, Stream]) -> Counter[Any]:
+    taken = [one for one in harness.taken() if isinstance(one, Emitted)]
+    return Counter((streams[one.output], plain_row(one.record), one.timestamp_ms) for one in taken)
+
+
+def _run_batches(plan: GraphPlan, directory: Path) -> None:
+    parallelism, backend, savepoint = plan.parallelism, plan.backend, None
+    job_dir = directory / "job-0"
+    batches = batches_of(plan)
+    for number, ((cut, events), expected) in enumerate(zip(batches, expected_batches(plan), strict=True)):
+        if cut is not None:
+            parallelism = cut.parallelism
+            # The same backend goes on from the checkpoint of its directory, another one from a savepoint.
+            if cut.backend != backend:
+                backend, job_dir = cut.backend, directory / f"job-{number}"
+                savepoint = str(directory / f"savepoint-{number}")
+        seen: dict[Stream, list[Any]] = {}
+        environment = LocalStreamEnvironment(job_dir=job_dir, backend=BACKENDS[backend](), parallelism=parallelism)
+        write_program(plan, partial(read_elements, environment, events), partial(_sink, seen))
+        job = environment.execute("graph", from_savepoint=savepoint, drain=number == len(batches) - 1)
+        if number + 1 < len(batches):
+            following = batches[number + 1][0]
+            if following is not None and following.backend != backend:
+                job.savepoint(directory / f"savepoint-{number + 1}")
+        environment.close()
+        counted = Counter((stream, plain_row(row)) for stream, rows in seen.items() for row in rows)
+        compare(plan, expected, counted, f"batch {number}", has_times=False)
+
+
+def read_elements(environment: LocalStreamEnvironment, events: Sequence[Event], index: int) -> DataStream:
+    """The records of a source in a batch, as a stream with timestamps."""
+    rows = [sent_record(event) for event in events if event.source == index]
+    strategy: WatermarkStrategy[Any] = WatermarkStrategy.for_bounded_out_of_orderness(BOUND_MS)
+    stream = environment.from_elements(rows, SCHEMA, uid=f"source-{index}")
+    return stream.assign_timestamps_and_watermarks(strategy.with_timestamps("t"))
+
+
+def _sink(seen: dict[Stream, list[Any]], stream: Stream, read: DataStream) -> None:
+    read.sink_to(seen.setdefault(stream, []), uid=_name(stream))

@@ -1,0 +1,297 @@
+"""A disk in memory that keeps what was synced, and a `Storage` on it for each process that uses it.
+
+A file is written as `statebackend.checkpoint.fs.local_storage` does it, step by step: a temporary name, its bytes,
+their sync, the rename over the target, the sync of the directory. Between any two of these steps the process may die,
+the machine may lose its power, or the operation may fail. (Leveldb's fault injection environment, with torn writes.)
+
+What a death leaves, invariants of the disk:
+
+* a process that dies leaves everything it has done, and what it was writing under a temporary name, in part;
+* a machine that loses its power leaves what was synced; each change that was not is lost, kept or, if it was bytes,
+  torn, as chance says;
+* whoever is dead changes nothing any more, and no handler of its errors does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable, Iterable
+
+import pyarrow
+from attrs import define, field
+
+from statebackend.checkpoint.fs.conditional_objects import ConditionalObjects
+from statebackend.checkpoint.fs.local_storage import TEMPORARY_PREFIX
+from statebackend.checkpoint.invariants import checksum_of_bytes
+from statebackend.checkpoint.store.driver_lease import LEASE_FILE_NAME
+from verification.simulation.host.faults import Fault, FaultKind, FaultPlace, Faults, ProcessDied
+from verification.simulation.host.trace import Trace
+
+__all__ = ["SimulatedDisk", "SimulatedStorage"]
+
+
+@define
+class SimulatedDisk:
+    """See the module. ``files`` is what processes see, ``synced`` what a loss of power leaves for certain."""
+
+    chance: random.Random
+    faults: Faults
+    trace: Trace
+    files: dict[str, bytes] = field(factory=dict)
+    synced: dict[str, bytes] = field(factory=dict)
+    solid: set[str] = field(factory=set)
+    """Files whose bytes are synced, whatever becomes of their names."""
+    on_other_driver: Callable[[FaultKind, Process], None] | None = None
+    """What another driver does, when it is time for one, beside the process that it comes to."""
+    on_written: Callable[[str, bytes], None] = lambda path, content: None
+    """Is told of every object that is written under a condition, when it is."""
+    changed: dict[str, int] = field(factory=dict)
+    """Of an object store, the step at which an object was put or deleted last."""
+    lists_late: bool = True
+    points: set[tuple[str, str]] = field(factory=set)
+    """Faults that struck, and at which step of which kind of file."""
+
+    def lose_power(self) -> None:
+        """What was not synced is lost, kept or torn."""
+        changed = sorted(path for path in self.files.keys() | self.synced.keys() if not self._is_synced(path))
+        for path in changed:
+            now, before = self.files.get(path), self.synced.get(path)
+            left = [now, before]
+            if now is not None and path not in self.solid:
+                # The name is on the disk before the bytes are: what is in between is nothing, or zeros.
+                cut = self.chance.randrange(len(now) + 1)
+                left += [now[:cut], now[:cut] + bytes(len(now) - cut)]
+            kept = self.chance.choice(left)
+            self.trace.add(f"disk: {path} {_told(now, before, kept)}")
+            if kept is None:
+                self.files.pop(path, None)
+            else:
+                self.files[path] = kept
+        self.synced = dict(self.files)
+        self.solid = set(self.files)
+
+    def strike(self, process: Process, what: str, among: FaultPlace | None = None) -> Fault | None:
+        """Counts a step of a process, and lets the fault strike that is due at it; returns one that strikes behind it.
+
+        ``among`` says of which narrower kind of steps it is one as well.
+
+        Raises `ProcessDied`, and `OSError` for a step that fails.
+        """
+        process.check()
+        fault = self.faults.at(FaultPlace.STORAGE, what)
+        if among is not None:
+            fault = self.faults.at(among, what) or fault
+        if fault is None:
+            return None
+        self.points.add((fault.kind.name, what))
+        self.trace.add(f"{process.name}: FAULT, {fault.kind.told}, at: {what}")
+        if fault.kind in (FaultKind.SECOND_DRIVER, FaultKind.RIVAL_DRIVER):
+            if self.on_other_driver is not None:
+                self.on_other_driver(fault.kind, process)
+            process.check()
+            return None
+        if fault.kind is FaultKind.STORAGE_ERROR:
+            raise OSError(errno.EIO, "the storage fails", what)
+        if fault.kind in (FaultKind.STORAGE_ERROR_BEHIND, FaultKind.NO_QUORUM):
+            return fault
+        process.die(lost_power=fault.kind is FaultKind.POWER_LOSS)
+        raise ProcessDied(what)
+
+    def _is_synced(self, path: str) -> bool:
+        return self.files.get(path) == self.synced.get(path)
+
+
+@define
+class SimulatedStorage:
+    """A `Storage` below a root of the disk, for one process; ``lock_directory`` is a real one, for its lock."""
+
+    disk: SimulatedDisk
+    root: str
+    lock_directory: str
+    process: Process
+
+    def local_path(self, path: str) -> str | None:
+        return os.path.join(self.lock_directory, path.replace("/", "-")) if path else self.lock_directory
+
+    @property
+    def has_conditional_writes(self) -> bool:
+        return False
+
+    def conditional(self) -> ConditionalObjects | None:
+        """A disk has no writes with a condition."""
+        return None
+
+    def make_root(self) -> None:
+        self.process.check()
+
+    def put(self, path: str, data: bytes, durable: bool) -> None:
+        full = self._full(path)
+        temporary = self._temporary(full)
+        disk = self.disk
+        try:
+            self._step("create", path)
+            disk.files[temporary] = data[: disk.chance.randrange(len(data) + 1)]
+            self._step("write", path)
+            disk.files[temporary] = data
+            if durable:
+                self._step("sync", path)
+                disk.solid.add(temporary)
+            behind = self._step("rename", path)
+            if disk.files.pop(temporary, None) is None:
+                # Another driver has removed it: to that one it is what an unfinished checkpoint has left.
+                raise FileNotFoundError(errno.ENOENT, "no such file", temporary)
+            disk.files[full] = data
+            disk.solid.discard(full)
+            if durable:
+                disk.solid.discard(temporary)
+                disk.solid.add(full)
+            self._fail_behind(behind, path)
+            if durable:
+                behind = self._step("sync directory", path)
+                disk.synced[full] = data
+                self._fail_behind(behind, path)
+        except OSError:
+            disk.files.pop(temporary, None)
+            raise
+
+    def create(self, path: str, data: bytes) -> bool:
+        if self.size_bytes(path) is not None:
+            return False
+        self.put(path, data, durable=True)
+        return True
+
+    def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]:
+        with open(source_path, "rb") as source:
+            data = source.read()
+        self.put(path, data, durable=True)
+        return len(data), checksum_of_bytes(data)
+
+    def get_file(self, path: str, target_path: str, may_link: bool, accept: Callable[[int, str], None]) -> None:
+        data = self.read(path)
+        accept(len(data), checksum_of_bytes(data))
+        os.makedirs(os.path.dirname(target_path), exist_ok=True)
+        with open(target_path, "wb") as target:
+            target.write(data)
+
+    def read(self, path: str) -> bytes:
+        self._step("read", path)
+        try:
+            return self.disk.files[self._full(path)]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path) from None
+
+    def open_input(self, path: str) -> pyarrow.NativeFile:
+        return pyarrow.BufferReader(self.read(path))
+
+    def size_bytes(self, path: str) -> int | None:
+        self._step("look up", path)
+        data = self.disk.files.get(self._full(path))
+        return None if data is None else len(data)
+
+    def sizes_bytes(self, paths: Iterable[str]) -> list[int | None]:
+        return [self.size_bytes(path) for path in paths]
+
+    def list_files(self, prefix: str) -> list[str]:
+        self._step("list", prefix)
+        return [path[len(self.root) + 1 :] for path in self._below(prefix)]
+
+    def list_directories(self, prefix: str) -> list[str]:
+        self._step("list", prefix)
+        start = len(self._full(prefix)) + 1
+        behind = (path[start:].partition("/") for path in self._below(prefix))
+        return sorted({name for name, slash, _ in behind if slash})
+
+    def copy(self, path: str, target: str) -> None:
+        self.put(target, self.read(path), durable=True)
+
+    def delete(self, path: str, durable: bool) -> None:
+        full = self._full(path)
+        behind = self._step("delete", path)
+        if self.disk.files.pop(full, None) is not None and durable:
+            self._step("sync directory", path)
+            self.disk.synced.pop(full, None)
+        self._fail_behind(behind, path)
+
+    def delete_directory(self, path: str) -> None:
+        for full in self._below(path):
+            self._step("delete", full[len(self.root) + 1 :])
+            self.disk.files.pop(full, None)
+
+    def move_directory(self, path: str, target: str) -> None:
+        moved = self._below(path)
+        if not moved:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+        behind = self._step("rename", path)
+        for full in moved:
+            new = self._full(target) + full[len(self._full(path)) :]
+            self.disk.files[new] = self.disk.files.pop(full)
+            if full in self.disk.solid:
+                self.disk.solid.add(new)
+        self._step("sync directory", path)
+        for full in moved:
+            new = self._full(target) + full[len(self._full(path)) :]
+            if full in self.disk.synced:
+                self.disk.synced[new] = self.disk.synced.pop(full)
+        self._fail_behind(behind, path)
+
+    def _full(self, path: str) -> str:
+        return f"{self.root}/{path}" if path else self.root
+
+    def _below(self, prefix: str) -> list[str]:
+        start = self._full(prefix) + "/"
+        return sorted(path for path in self.disk.files if path.startswith(start))
+
+    def _temporary(self, full: str) -> str:
+        directory, _, _ = full.rpartition("/")
+        return f"{directory}/{TEMPORARY_PREFIX}{self.disk.chance.getrandbits(64):016x}"
+
+    def _step(self, deed: str, path: str) -> Fault | None:
+        """One step, about to be done; returns the fault that strikes behind it."""
+        self.process.check()
+        if deed not in ("look up", "read", "list", "answer"):
+            self.disk.trace.add(f"{self.process.name}: {deed} {path}")
+        return self.disk.strike(self.process, f"{deed} {_kind_of(path)}", _narrower_place(path))
+
+    def _fail_behind(self, fault: Fault | None, path: str) -> None:
+        if fault is not None:
+            raise OSError(errno.EIO, "the disk fails behind the deed", path)
+
+
+@define
+class Process:
+    """A process, until it dies; a loss of power takes all that run."""
+
+    name: str
+    is_dead: bool = False
+    lost_power: bool = False
+
+    def check(self) -> None:
+        """Raises `ProcessDied` if it is dead."""
+        if self.is_dead:
+            raise ProcessDied(self.name)
+
+    def die(self, *, lost_power: bool = False) -> None:
+        """Ends it."""
+        self.is_dead = True
+        self.lost_power = self.lost_power or lost_power
+
+
+def _kind_of(path: str) -> str:
+    """What kind of file it is: its path without what differs from one to the next."""
+    first, _, rest = path.partition("/")
+    name = rest.rpartition("/")[2]
+    return f"{first}/.../{name}" if name.startswith("_") else first
+
+
+def _narrower_place(path: str) -> FaultPlace | None:
+    if path.startswith(("checkpoints/", "completed-checkpoints")):
+        return FaultPlace.COMPLETION
+    return FaultPlace.LEASE if path == LEASE_FILE_NAME else None
+
+
+def _told(now: bytes | None, before: bytes | None, kept: bytes | None) -> str:
+    if kept == before:
+        return "loses its last change"
+    return "is on the disk by chance" if kept == now else "is torn"
