@@ -269,7 +269,7 @@ class ListConversion(CompositeConversion):
 
 
 class MapConversion(CompositeConversion):
-    """Entry by entry; a null value stays null. Keys that become equal are refused, since one would be lost."""
+    """Entry by entry; a null value stays null. Keys that become equal are rejected, since one would be lost."""
 
     old: MapSerializer[Any, Any]
     new: MapSerializer[Any, Any]
@@ -416,7 +416,7 @@ class UnionConversion(Conversion):
         members = []
         for member, successor in zip(self.old.member_serializers, self.plan.successors, strict=True):
             reading = member
-            if self.old.refuses_none(member):
+            if self.old.rejects_none(member):
                 reading = RequiredPartSerializer(member, f"{{member {member.type_name}}}")
             new = self.new.member_serializers[successor.index]
             members.append((successor.index, self.scope.conversion(successor.plan, reading, new)))
@@ -458,7 +458,7 @@ class BecameUnionConversion(Conversion):
     def _value(self) -> Conversion:
         member = self.new.member_serializers[self.plan.successor.index]
         reading = self.old
-        if reading.accepts_none and self.new.refuses_none(member):
+        if reading.accepts_none and self.new.rejects_none(member):
             reading = RequiredPartSerializer(reading, reading.type_name)
         return self.scope.conversion(self.plan.successor.plan, reading, member)
 

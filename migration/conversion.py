@@ -98,7 +98,7 @@ class ConversionTable:
     by_composite: Mapping[type[TypeSerializer[Any]], type[Conversion]] = field(factory=dict)
     """For a `PartsPlan`, by the class of the old serializer."""
     parts_as_is: Mapping[type[TypeSerializer[Any]], Callable[[Any], Plan]] = field(factory=dict)
-    """From a serializer to the plan that takes it apart and changes no part, for finding what a value fails on."""
+    """From a serializer to the plan that takes it apart and changes no part, for issue what a value fails on."""
 
     def rule_for(self, plan: Plan, old: TypeSerializer[Any]) -> type[Conversion]:
         """The conversion for a plan; raises `KeyError` for a plan that the table does not know."""
@@ -219,7 +219,7 @@ class AsIsConversion(Conversion):
         return True
 
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
-        # What has not changed may still hold what its class has begun to refuse.
+        # What has not changed may still hold what its class has begun to reject.
         parts_as_is = self.scope.table.parts_as_is.get(type(self.new))
         if parts_as_is is None:
             return iter(())
@@ -242,7 +242,9 @@ class RewritingConversion(Conversion):
 
 
 class RequiredConversion(Conversion):
-    """A part that was not optional, of a pair that takes the old value apart: it is first read whole, and then anew."""
+    """A part that was not optional, of a pair that takes the old value apart: it is first read whole, and then
+    again.
+    """
 
     old: RequiredPartSerializer
 

@@ -15,7 +15,7 @@ out of the last converter is completed by the rules:
   have been without converters (widened, nested records evolved);
 * a value that a converter made must fit the new field as it is;
 * an absent field gets its default;
-* a name that the record has not, and that was no field of the old record either, is a mistake and refused.
+* a name that the record has not, and that was no field of the old record either, is a mistake and rejected.
 
 The conversion into a `ConvertingSerializer`: to its inner serializer, by the rules or through a converter.
 
@@ -27,7 +27,7 @@ which its own generated code refers.
 The conversion of records: field by field, or through the converters of the class.
 
 Each old field is converted to the new one that the plan says goes on from it; removed fields are stepped over; added
-ones get their default, from the factory for each record anew. Where the class has converters between the two schema
+ones get their default, from the factory for each record again. Where the class has converters between the two schema
 versions, the whole record goes through `migration.record_conversions` instead.
 """
 
@@ -367,9 +367,9 @@ class RecordConversion(Conversion):
                     write(writer)
                 elif part.default_factory is not None:
                     made = writer.once(f"{writer.function.bind('factory', part.default_factory)}()")
-                    if part.refuses_none:
-                        refuse = writer.function.bind("refuse_made", _refuse_made)
-                        writer.line(f"if {made} is None: {refuse}({part.name!r})")
+                    if part.rejects_none:
+                        reject = writer.function.bind("reject_made", _reject_made)
+                        writer.line(f"if {made} is None: {reject}({part.name!r})")
                     part.serializer.emit_write(writer, made)
                 else:
                     writer.append(repr(part.serializer.to_bytes(part.make_default())))
@@ -430,14 +430,14 @@ class ConvertedFieldConversion(Conversion):
 
 
 def field_conversion(scope: ConversionScope, plan: Plan, old: RecordField, new: RecordField) -> Conversion:
-    """The conversion of a field; a null that it did not mean is refused, though its serializer reads one."""
+    """The conversion of a field; a null that it did not mean is rejected, though its serializer reads one."""
     reading: TypeSerializer[Any] = old.serializer
-    if old.refuses_none:
+    if old.rejects_none:
         reading = RequiredPartSerializer(old.serializer, old.name)
     return scope.conversion(plan, reading, new.serializer)
 
 
-def _refuse_made(name: str) -> None:
+def _reject_made(name: str) -> None:
     raise MalformedDataError(f".{name}: its factory made None, but the field is not optional")
 
 
@@ -517,7 +517,7 @@ class PojoConversion(Conversion):
     def _null(self, reader: ReadEmitter, new: PojoField) -> str:
         if new.is_optional:
             return "None"
-        return f"{reader.function.bind('refuse', _refuse_null)}({new.name!r})"
+        return f"{reader.function.bind('reject', _reject_null)}({new.name!r})"
 
 
 class OtherPojos:
@@ -559,7 +559,7 @@ class OtherPojos:
 
 
 def fresh_default(part: PojoField) -> Any:
-    """A function that makes the value of an added field, for each object anew."""
+    """A function that makes the value of an added field, for each object again."""
 
     def make() -> Any:
         value = part.make_default()
@@ -568,5 +568,5 @@ def fresh_default(part: PojoField) -> Any:
     return make
 
 
-def _refuse_null(name: str) -> None:
+def _reject_null(name: str) -> None:
     raise MalformedDataError(f".{name} is null in the state, but is not optional")

@@ -1,9 +1,9 @@
 """A migration: two generated functions from old bytes to a new value and to new bytes.
 
-It is made from the old snapshot, the new serializer and the plan of their verdict, and is then run over every entry of
-a state. New bytes are read once by the new serializer before they count, where that could find anything
-(`migration.schema_migration`): a converter may have made what a record refuses, and a class may have a validator that
-refuses what it accepted before. What fails is found, with its path, by
+It is made from the old snapshot, the new serializer and the plan of their compatibility result, and is then run over
+every entry of a state. New bytes are read once by the new serializer before they count, where that could find anything
+(`migration.schema_migration`): a converter may have made what a record rejects, and a class may have a validator that
+rejects what it accepted before. What fails is found, with its path, by
 `SchemaMigration.failure`; the caller adds which entry of which state it was.
 
 Whether new bytes must be read before they count: only where reading them could find something.
@@ -13,9 +13,10 @@ more would double the cost of a migration for nothing. What may be found is what
 validator, a hook, a constructor of one's own), what a converter returned, and whatever a serializer or a rule does
 that is not of this library.
 
-By which rules stored state may become state of another schema: who judges, and how a verdict's plan is carried out.
+By which rules stored state may become state of another schema: who judges, and how a compatibility result's plan is
+carried out.
 
-A rule of a program's own is an object that it passes: `VerdictRules` on top of those of this library, and a
+A rule of a program's own is an object that it passes: `CompatibilityRules` on top of those of this library, and a
 `ConversionTable` for plans that the library does not know. What is not passed is not asked, in this process or another:
 the rules travel with what uses them.
 """
@@ -33,7 +34,7 @@ from migration.conversion_table import CONVERSIONS
 from snapshots.compatibility import CustomPlan, Plan, TypeSerializerSchemaCompatibility, all_plans
 from snapshots.data_views import DataInputView
 from snapshots.errors import StateFormatError, shown
-from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot, VerdictRules
+from snapshots.type_serializer_snapshot import RULES, CompatibilityRules, TypeSerializerSnapshot
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.references import all_inside
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -48,7 +49,7 @@ def must_be_read_back(conversion: Conversion) -> bool:
     """Whether something about the new serializer, or how its bytes are made, is not known to be harmless."""
     rules = conversion.scope.table.rules()
     return (
-        any(serializer.may_refuse_what_it_wrote for serializer in all_inside(conversion.new))
+        any(serializer.may_reject_what_it_wrote for serializer in all_inside(conversion.new))
         or any(isinstance(plan, CustomPlan) for plan in all_plans(conversion.plan))
         or any(rule.__module__.partition(".")[0] != _OWN_PACKAGE for rule in rules)
     )
@@ -56,9 +57,11 @@ def must_be_read_back(conversion: Conversion) -> bool:
 
 @frozen(eq=False)
 class EvolutionRules:
-    """``verdicts`` judge what is restored, ``conversions`` carry out what they plan; without, those of this library."""
+    """``compatibility results`` judge what is restored, ``conversions`` carry out what they plan; without, those of
+    this library.
+    """
 
-    verdicts: VerdictRules = RULES
+    compatibilities: CompatibilityRules = RULES
     conversions: ConversionTable = CONVERSIONS
 
 
@@ -70,14 +73,14 @@ T = TypeVar("T")
 
 
 class MigrationError(StateFormatError):
-    """An old value could not be read, or could not be written anew."""
+    """An old value could not be read, or could not be written again."""
 
 
 class SchemaMigration(Generic[T]):
     """Turns what ``old`` wrote into values and bytes of ``new``, by a plan; both compiled on first use.
 
-    ``old`` is what the old snapshot restores with the classes of ``new``, ``plan`` that of the verdict on the two, and
-    ``table`` says which code carries plans out.
+    ``old`` is what the old snapshot restores with the classes of ``new``, ``plan`` that of the compatibility result on
+    the two, and ``table`` says which code carries plans out.
     """
 
     def __init__(
@@ -91,14 +94,14 @@ class SchemaMigration(Generic[T]):
         self._transcode: Callable[[bytes, int], tuple[bytes, int]] | None = None
 
     @classmethod
-    def of_verdict(
+    def of_compatibility(
         cls,
         old_snapshot: TypeSerializerSnapshot[Any],
         new_serializer: TypeSerializer[T],
-        verdict: TypeSerializerSchemaCompatibility[T],
+        compatibility: TypeSerializerSchemaCompatibility[T],
     ) -> SchemaMigration[T]:
-        """The migration that a verdict of ``old_snapshot`` on ``new_serializer`` asks for."""
-        return cls(restored_with(old_snapshot, new_serializer), new_serializer, verdict.plan)
+        """The migration that a compatibility result of ``old_snapshot`` on ``new_serializer`` asks for."""
+        return cls(restored_with(old_snapshot, new_serializer), new_serializer, compatibility.plan)
 
     @property
     def conversion(self) -> Conversion:
@@ -208,7 +211,7 @@ def _old_value(conversion: Conversion, data: bytes, position: int) -> str:
         return _shown_part(conversion, data, position)
     except Exception as error:
         problem = error
-    # The class may be the new one, and refuse it.
+    # The class may be the new one, and reject it.
     with contextlib.suppress(Exception):
         parts = [
             f"{segment.removeprefix('.')}={_shown_part(part, data, start)}"

@@ -6,17 +6,17 @@ The lowest layer. It reads no value and knows serializers by name only. The rule
 
 from snapshots.compatibility import (
     AsIsPlan,
+    CompatibilityIssue,
     CompatibilityKind,
     CustomPlan,
-    FieldVerdict,
-    Finding,
+    FieldCompatibility,
     PartsPlan,
     Plan,
     RewritePlan,
     TypeSerializerSchemaCompatibility,
     worst_kind,
 )
-from snapshots.compatibility_report import VerdictNode, format_tree, verdict_tree
+from snapshots.compatibility_report import CompatibilityNode, compatibility_tree, format_tree
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import (
@@ -48,14 +48,15 @@ from snapshots.type_serializer_snapshot import (
 
 __all__ = [
     "AsIsPlan",
+    "CompatibilityIssue",
     "CompatibilityKind",
+    "CompatibilityNode",
     "CompositeTypeSerializerSnapshot",
     "CustomPlan",
     "DataInputView",
     "DataOutputView",
     "EndOfDataError",
-    "FieldVerdict",
-    "Finding",
+    "FieldCompatibility",
     "MalformedDataError",
     "PartsPlan",
     "Plan",
@@ -69,9 +70,9 @@ __all__ = [
     "TypeSerializerSnapshot",
     "UnknownSnapshotError",
     "UnresolvableSerializerError",
-    "VerdictNode",
     "allow_snapshot_modules",
     "allowed_snapshot_modules",
+    "compatibility_tree",
     "format_tree",
     "read_versioned_snapshot",
     "register_snapshot",
@@ -81,7 +82,6 @@ __all__ = [
     "snapshot_class_name",
     "snapshot_from_bytes",
     "snapshot_to_bytes",
-    "verdict_tree",
     "worst_kind",
     "write_versioned_snapshot",
 ]

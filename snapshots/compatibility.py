@@ -1,32 +1,33 @@
-"""The verdict of an old serializer snapshot on a new serializer.
+"""The compatibility result of an old serializer snapshot on a new serializer.
 
-There are four kinds, as in Flink: *as is*, *after migration*, *with reconfigured serializer*, *incompatible*. A verdict
-carries its findings: one per field path, each with a rule id, the reason and what to do. The kind of a verdict over
-several parts is the worst of its parts in the order *incompatible* > *after migration* > *reconfigured* > *as is*
-(`worst_kind`); a lossy finding is a migration that drops something, and says so.
+There are four kinds, as in Flink: *as is*, *after migration*, *with reconfigured serializer*, *incompatible*. A
+compatibility result carries its issues: one per field path, each with a rule id, the reason and what to do. The kind
+of a compatibility result over several parts is the worst of its parts in the order *incompatible* > *after migration*
+> *reconfigured* > *as is* (`worst_kind`); a lossy issue is a migration that drops something, and says so.
 
-A verdict that is not *incompatible* also carries its plan (`snapshots.compatibility`): what becomes of the bytes, part
-by part.
+A compatibility result that is not *incompatible* also carries its plan (`snapshots.compatibility`): what becomes of
+the bytes, part by part.
 
 Paths: a record field is ``.name``, a list element ``[]``, a map's key and value ``{key}`` and ``{value}``, a tuple
 field ``[2]``; the root is the empty path.
 
-What a verdict says is to be done with the bytes: its plan, a small tree of data.
+What a compatibility result says is to be done with the bytes: its plan, a small tree of data.
 
 Whoever judges finds out which old part a new one goes on from, and by what rule; the plan keeps it, so that whoever
-carries the verdict out (`migration`) need not find it out again, and cannot find something else. A plan is relative to
-the pair that was judged: the serializer that the old snapshot restores, and the new serializer; it names their parts by
-index or name and holds neither of them.
+carries the compatibility result out (`migration`) need not find it out again, and cannot find something else. A plan
+is relative to the pair that was judged: the serializer that the old snapshot restores, and the new serializer; it
+names their parts by index or name and holds neither of them.
 
 Three forms are known here, because any snapshot may need them; those of the rules are in
 `typeserializers.evolution.plans`, and one whose code is somebody else's is a `CustomPlan`:
 
     as is         the new serializer reads the old bytes and writes them alike
-    rewriting     the restored serializer reads a value, which the new one writes, and reads as its own. What a verdict
+    rewriting     the restored serializer reads a value, which the new one writes, and reads as its own. What a
+    compatibility result
                   without a plan means, if it is not *as is*
     parts         two composites of one class: part by part, then whatever the outer configuration asks for
 
-The refusal that every family has to give: the state was written by a serializer of another class.
+The rejection that every family has to give: the state was written by a serializer of another class.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ T = TypeVar("T")
 
 
 class CompatibilityKind(enum.IntEnum):
-    """The four verdicts, ordered by severity so that the worst of several is their maximum."""
+    """The four compatibility results, ordered by severity so that the worst of several is their maximum."""
 
     AS_IS = 0
     WITH_RECONFIGURED_SERIALIZER = 1
@@ -104,7 +105,7 @@ class CompatibilityKind(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """The verdict in words, for reports."""
+        """The compatibility result in words, for reports."""
         return _KIND_LABELS[self]
 
 
@@ -116,80 +117,82 @@ _KIND_LABELS = {
 }
 
 
-class FieldVerdict(enum.Enum):
+class FieldCompatibility(enum.Enum):
     """What happens to the data at one path."""
 
     AS_IS = "as is"
     RECONFIGURE = "reconfigure"
     MIGRATE = "migrate"
     LOSSY = "lossy"
-    REFUSE = "refuse"
+    REJECT = "reject"
 
     @property
     def kind(self) -> CompatibilityKind:
-        """The verdict on the whole that this finding alone would lead to."""
+        """The compatibility result on the whole that this issue alone would lead to."""
         return _KIND_OF_FIELD_VERDICT[self]
 
 
 _KIND_OF_FIELD_VERDICT = {
-    FieldVerdict.AS_IS: CompatibilityKind.AS_IS,
-    FieldVerdict.RECONFIGURE: CompatibilityKind.WITH_RECONFIGURED_SERIALIZER,
-    FieldVerdict.MIGRATE: CompatibilityKind.AFTER_MIGRATION,
-    FieldVerdict.LOSSY: CompatibilityKind.AFTER_MIGRATION,
-    FieldVerdict.REFUSE: CompatibilityKind.INCOMPATIBLE,
+    FieldCompatibility.AS_IS: CompatibilityKind.AS_IS,
+    FieldCompatibility.RECONFIGURE: CompatibilityKind.WITH_RECONFIGURED_SERIALIZER,
+    FieldCompatibility.MIGRATE: CompatibilityKind.AFTER_MIGRATION,
+    FieldCompatibility.LOSSY: CompatibilityKind.AFTER_MIGRATION,
+    FieldCompatibility.REJECT: CompatibilityKind.INCOMPATIBLE,
 }
 
 
 @frozen
-class Finding:
-    """What was found at one path: the verdict there, the id of the rule that gave it, why, and what to do."""
+class CompatibilityIssue:
+    """What was found at one path: the compatibility result there, the id of the rule that gave it, why, and what to
+    do.
+    """
 
     path: str
-    verdict: FieldVerdict
+    compatibility: FieldCompatibility
     rule: str
     reason: str
     fix: str = ""
     merges_values: bool = False
     """Whether different old values become equal new ones, so that keys of a map could collide."""
 
-    def below(self, prefix: str) -> Finding:
-        """The same finding seen from a parent, whose path to here is ``prefix``."""
+    def below(self, prefix: str) -> CompatibilityIssue:
+        """The same issue seen from a parent, whose path to here is ``prefix``."""
         return evolve(self, path=prefix + self.path)
 
     def to_dict(self) -> dict[str, str]:
-        """The finding as plain data, for tools; `from_dict` is the way back."""
+        """The issue as plain data, for tools; `from_dict` is the way back."""
         return {
             "path": self.path,
-            "verdict": self.verdict.name,
+            "verdict": self.compatibility.name,
             "rule": self.rule,
             "reason": self.reason,
             "fix": self.fix,
         }
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, str]) -> Finding:
-        """The finding that `to_dict` gave."""
-        return cls(plain["path"], FieldVerdict[plain["verdict"]], plain["rule"], plain["reason"], plain["fix"])
+    def from_dict(cls, plain: Mapping[str, str]) -> CompatibilityIssue:
+        """The issue that `to_dict` gave."""
+        return cls(plain["path"], FieldCompatibility[plain["verdict"]], plain["rule"], plain["reason"], plain["fix"])
 
     def __str__(self) -> str:
-        text = f"{self.path or '(whole value)'}: {self.verdict.value} [{self.rule}] {self.reason}"
+        text = f"{self.path or '(whole value)'}: {self.compatibility.value} [{self.rule}] {self.reason}"
         return f"{text}. {self.fix}" if self.fix else text
 
 
 def worst_kind(kinds: Iterable[CompatibilityKind]) -> CompatibilityKind:
-    """The verdict over several parts: *incompatible* > *after migration* > *reconfigured* > *as is*."""
+    """The compatibility result over several parts: *incompatible* > *after migration* > *reconfigured* > *as is*."""
     return max(kinds, default=CompatibilityKind.AS_IS)
 
 
 @frozen
 class TypeSerializerSchemaCompatibility(Generic[T]):
-    """A verdict with its findings; only *with reconfigured serializer* carries a serializer.
+    """A compatibility result with its issues; only *with reconfigured serializer* carries a serializer.
 
     The reconfigured serializer reads the old bytes *and* is to be used instead of the one that was judged.
     """
 
     kind: CompatibilityKind
-    findings: tuple[Finding, ...] = ()
+    issues: tuple[CompatibilityIssue, ...] = ()
     _reconfigured_serializer: TypeSerializer[T] | None = None
     unchanged: tuple[str, ...] = field(default=(), kw_only=True)
     """The paths of record fields about which there is nothing to say: the same name, place and type."""
@@ -199,39 +202,41 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
     def __attrs_post_init__(self) -> None:
         carries = self._reconfigured_serializer is not None
         if carries != (self.kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER):
-            raise ValueError(f"a verdict '{self.kind.label}' and a reconfigured serializer do not go together")
+            raise ValueError(
+                f"a compatibility result '{self.kind.label}' and a reconfigured serializer do not go together"
+            )
 
     @classmethod
     def compatible_as_is(
-        cls, findings: Iterable[Finding] = (), *, plan: Plan | None = None
+        cls, issues: Iterable[CompatibilityIssue] = (), *, plan: Plan | None = None
     ) -> TypeSerializerSchemaCompatibility[T]:
         """The new serializer reads the old bytes and writes them alike."""
-        return cls(CompatibilityKind.AS_IS, tuple(findings), plan=plan)
+        return cls(CompatibilityKind.AS_IS, tuple(issues), plan=plan)
 
     @classmethod
     def compatible_after_migration(
-        cls, findings: Iterable[Finding] = (), *, plan: Plan | None = None
+        cls, issues: Iterable[CompatibilityIssue] = (), *, plan: Plan | None = None
     ) -> TypeSerializerSchemaCompatibility[T]:
         """The old bytes must be made those of the new serializer before use.
 
         Without a plan they are read by the old serializer, and what it returns is written by the new one.
         """
-        return cls(CompatibilityKind.AFTER_MIGRATION, tuple(findings), plan=plan)
+        return cls(CompatibilityKind.AFTER_MIGRATION, tuple(issues), plan=plan)
 
     @classmethod
     def compatible_with_reconfigured_serializer(
-        cls, serializer: TypeSerializer[T], findings: Iterable[Finding] = (), *, plan: Plan | None = None
+        cls, serializer: TypeSerializer[T], issues: Iterable[CompatibilityIssue] = (), *, plan: Plan | None = None
     ) -> TypeSerializerSchemaCompatibility[T]:
         """``serializer``, a reconfigured form of the new one, reads the old bytes and is to be used.
 
         The plan leads to the new serializer as it was judged: it is followed where something around asks for migration.
         """
-        return cls(CompatibilityKind.WITH_RECONFIGURED_SERIALIZER, tuple(findings), serializer, plan=plan)
+        return cls(CompatibilityKind.WITH_RECONFIGURED_SERIALIZER, tuple(issues), serializer, plan=plan)
 
     @classmethod
-    def incompatible(cls, *findings: Finding) -> TypeSerializerSchemaCompatibility[T]:
-        """The new serializer cannot take over; each finding says where, why and what to do."""
-        return cls(CompatibilityKind.INCOMPATIBLE, tuple(findings))
+    def incompatible(cls, *issues: CompatibilityIssue) -> TypeSerializerSchemaCompatibility[T]:
+        """The new serializer cannot take over; each issue says where, why and what to do."""
+        return cls(CompatibilityKind.INCOMPATIBLE, tuple(issues))
 
     @property
     def is_as_is(self) -> bool:
@@ -251,69 +256,71 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
 
     @property
     def reconfigured_serializer(self) -> TypeSerializer[T]:
-        """The serializer to use instead of the judged one; an error for every other kind of verdict."""
+        """The serializer to use instead of the judged one; an error for every other kind of compatibility result."""
         if self._reconfigured_serializer is None:
-            raise ValueError(f"a verdict '{self.kind.label}' carries no reconfigured serializer")
+            raise ValueError(f"a compatibility result '{self.kind.label}' carries no reconfigured serializer")
         return self._reconfigured_serializer
 
     @property
     def plan(self) -> Plan:
-        """What becomes of the bytes; an error if nothing does, because the verdict is *incompatible*."""
+        """What becomes of the bytes; an error if nothing does, because the compatibility result is *incompatible*."""
         if self.is_incompatible:
-            raise ValueError(f"a verdict '{self.kind.label}' has no plan")
+            raise ValueError(f"a compatibility result '{self.kind.label}' has no plan")
         return self._plan or (AS_IS if self.is_as_is else REWRITE)
 
     @property
     def merges_values(self) -> bool:
         """Whether different old values may become equal new ones."""
-        return any(finding.merges_values for finding in self.findings)
+        return any(issue.merges_values for issue in self.issues)
 
     @property
     def only_merges_values(self) -> bool:
         """Whether the old values can be used, and the only change is that some of them become equal."""
-        allowed = (FieldVerdict.AS_IS, FieldVerdict.RECONFIGURE)
+        allowed = (FieldCompatibility.AS_IS, FieldCompatibility.RECONFIGURE)
         return (
             self.merges_values
             and not self.is_incompatible
-            and all(finding.merges_values or finding.verdict in allowed for finding in self.findings)
+            and all(issue.merges_values or issue.compatibility in allowed for issue in self.issues)
         )
 
-    def with_verdict(self, verdict: FieldVerdict) -> tuple[Finding, ...]:
-        """The findings with that verdict, in path order of discovery."""
-        return tuple(finding for finding in self.findings if finding.verdict is verdict)
+    def with_compatibility(self, compatibility: FieldCompatibility) -> tuple[CompatibilityIssue, ...]:
+        """The issues with that compatibility result, in path order of discovery."""
+        return tuple(issue for issue in self.issues if issue.compatibility is compatibility)
 
     def with_unchanged(self, paths: Iterable[str]) -> TypeSerializerSchemaCompatibility[T]:
-        """The same verdict, which also names the paths that did not change."""
+        """The same compatibility result, which also names the paths that did not change."""
         return evolve(self, unchanged=(*self.unchanged, *paths))
 
     def to_dict(self) -> dict[str, Any]:
-        """The verdict as plain data, for tools; `snapshots.compatibility_report` gives the same as a tree."""
+        """The compatibility result as plain data, for tools; `snapshots.compatibility_report` gives the same as a
+        tree.
+        """
         return {
             "kind": self.kind.name,
             "unchanged": list(self.unchanged),
-            "findings": [finding.to_dict() for finding in self.findings],
+            "findings": [issue.to_dict() for issue in self.issues],
         }
 
     def __str__(self) -> str:
         lines = [self.kind.label]
-        lines += [f"  {finding}" for finding in self.findings]
+        lines += [f"  {issue}" for issue in self.issues]
         return "\n".join(lines)
 
 
 def names_apart(old_type: str, old_class: str, new_serializer: TypeSerializer[Any]) -> tuple[str, str]:
-    """What to call the old and the new type in a finding: as people write them; if alike, with the serializers."""
+    """What to call the old and the new type in a issue: as people write them; if alike, with the serializers."""
     new_type = new_serializer.type_name
     if old_type != new_type:
         return old_type, new_type
     return f"{old_type} ({old_class})", f"{new_type} ({type(new_serializer).__name__})"
 
 
-def another_serializer(old_type: str, old_class: str, new_serializer: TypeSerializer[Any]) -> Finding:
-    """The finding that ``new_serializer`` stands where one of another class, ``old_class``, wrote the state."""
+def another_serializer(old_type: str, old_class: str, new_serializer: TypeSerializer[Any]) -> CompatibilityIssue:
+    """The issue that ``new_serializer`` stands where one of another class, ``old_class``, wrote the state."""
     old_name, new_name = names_apart(old_type, old_class, new_serializer)
-    return Finding(
+    return CompatibilityIssue(
         path="",
-        verdict=FieldVerdict.REFUSE,
+        compatibility=FieldCompatibility.REJECT,
         rule="serializer-class",
         reason=f"the state holds {old_name}, and {new_name} cannot take it over",
         fix=(

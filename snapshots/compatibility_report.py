@@ -1,7 +1,7 @@
-"""A verdict as a tree of field paths, for people and for tools.
+"""A compatibility result as a tree of field paths, for people and for tools.
 
-The findings of a verdict are a flat list of paths. Here they become a tree: a node for each segment of a path, which
-holds the findings at that place and knows the worst that happens at or below it. Example:
+The issues of a compatibility result are a flat list of paths. Here they become a tree: a node for each segment of a
+path, which holds the issues at that place and knows the worst that happens at or below it. Example:
 
     compatible after migration
     ├─ .flights: as is
@@ -20,33 +20,35 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
+from snapshots.compatibility import CompatibilityIssue, FieldCompatibility, TypeSerializerSchemaCompatibility
 
 _SEGMENT: Final = re.compile(r"\.[^.\[{<]*|\[[^\]]*\]|\{[^}]*\}|<[^>]*>")
 
 SEVERITY: Final = (
-    FieldVerdict.AS_IS,
-    FieldVerdict.RECONFIGURE,
-    FieldVerdict.MIGRATE,
-    FieldVerdict.LOSSY,
-    FieldVerdict.REFUSE,
+    FieldCompatibility.AS_IS,
+    FieldCompatibility.RECONFIGURE,
+    FieldCompatibility.MIGRATE,
+    FieldCompatibility.LOSSY,
+    FieldCompatibility.REJECT,
 )
 
 
 @define
-class VerdictNode:
-    """One place in a value: its findings, and the places inside it in order of discovery."""
+class CompatibilityNode:
+    """One place in a value: its issues, and the places inside it in order of discovery."""
 
     path: str
     segment: str
-    findings: list[Finding] = field(factory=list)
-    children: dict[str, VerdictNode] = field(factory=dict)
+    issues: list[CompatibilityIssue] = field(factory=list)
+    children: dict[str, CompatibilityNode] = field(factory=dict)
 
     @property
-    def worst(self) -> FieldVerdict:
-        """The worst that happens here or below: *refuse* > *lossy* > *migrate* > *reconfigure* > *as is*."""
-        verdicts = [finding.verdict for finding in self.findings] + [child.worst for child in self.children.values()]
-        return max(verdicts, key=SEVERITY.index, default=FieldVerdict.AS_IS)
+    def worst(self) -> FieldCompatibility:
+        """The worst that happens here or below: *reject* > *lossy* > *migrate* > *reconfigure* > *as is*."""
+        compatibilities = [issue.compatibility for issue in self.issues] + [
+            child.worst for child in self.children.values()
+        ]
+        return max(compatibilities, key=SEVERITY.index, default=FieldCompatibility.AS_IS)
 
     def to_dict(self) -> dict[str, Any]:
         """The node and everything below it as plain data."""
@@ -55,23 +57,23 @@ class VerdictNode:
             "verdict": self.worst.name,
             "findings": [
                 {
-                    "verdict": finding.verdict.name,
-                    "rule": finding.rule,
-                    "reason": finding.reason,
-                    "fix": finding.fix,
+                    "verdict": issue.compatibility.name,
+                    "rule": issue.rule,
+                    "reason": issue.reason,
+                    "fix": issue.fix,
                 }
-                for finding in self.findings
+                for issue in self.issues
             ],
             "children": [child.to_dict() for child in self.children.values()],
         }
 
-    def descend(self, path: str) -> VerdictNode:
+    def descend(self, path: str) -> CompatibilityNode:
         """The node of a path below this one, made if there is none."""
         node = self
         for segment in split_path(path):
             known = node.children.get(segment)
             if known is None:
-                known = node.children[segment] = VerdictNode(node.path + segment, segment)
+                known = node.children[segment] = CompatibilityNode(node.path + segment, segment)
             node = known
         return node
 
@@ -88,35 +90,35 @@ def split_path(path: str) -> list[str]:
     return segments
 
 
-def verdict_tree(verdict: TypeSerializerSchemaCompatibility[Any]) -> VerdictNode:
-    """The root of the tree; fields that did not change are nodes without findings."""
-    root = VerdictNode("", "")
-    for path in verdict.unchanged:
+def compatibility_tree(compatibility: TypeSerializerSchemaCompatibility[Any]) -> CompatibilityNode:
+    """The root of the tree; fields that did not change are nodes without issues."""
+    root = CompatibilityNode("", "")
+    for path in compatibility.unchanged:
         root.descend(path)
-    for finding in verdict.findings:
-        root.descend(finding.path).findings.append(finding)
+    for issue in compatibility.issues:
+        root.descend(issue.path).issues.append(issue)
     return root
 
 
-def format_tree(verdict: TypeSerializerSchemaCompatibility[Any]) -> str:
+def format_tree(compatibility: TypeSerializerSchemaCompatibility[Any]) -> str:
     """The tree as text: one line per place, with rule ids, reasons and fixes."""
-    root = verdict_tree(verdict)
-    lines = [verdict.kind.label, *(f"  {line}" for finding in root.findings for line in _told(finding))]
+    root = compatibility_tree(compatibility)
+    lines = [compatibility.kind.label, *(f"  {line}" for issue in root.issues for line in _told(issue))]
     lines += _format_children(root, "")
     return "\n".join(lines)
 
 
-def _format_children(node: VerdictNode, indent: str) -> Iterator[str]:
+def _format_children(node: CompatibilityNode, indent: str) -> Iterator[str]:
     children = list(node.children.values())
     for index, child in enumerate(children):
         is_last = index == len(children) - 1
         name = child.segment
         # A place with nothing to say and one place inside is written in one line with it.
-        while not child.findings and len(child.children) == 1:
+        while not child.issues and len(child.children) == 1:
             child = next(iter(child.children.values()))
             name += child.segment
-        told = [line for finding in child.findings for line in _told(finding)]
-        head = told[0] if told else ("" if child.children else FieldVerdict.AS_IS.value)
+        told = [line for issue in child.issues for line in _told(issue)]
+        head = told[0] if told else ("" if child.children else FieldCompatibility.AS_IS.value)
         yield f"{indent}{'└─' if is_last else '├─'} {name}{': ' + head if head else ''}"
         below = indent + ("   " if is_last else "│  ")
         for line in told[1:]:
@@ -124,7 +126,7 @@ def _format_children(node: VerdictNode, indent: str) -> Iterator[str]:
         yield from _format_children(child, below)
 
 
-def _told(finding: Finding) -> Iterator[str]:
-    yield f"{finding.verdict.value} [{finding.rule}] {finding.reason}"
-    if finding.fix:
-        yield f"fix: {finding.fix}"
+def _told(issue: CompatibilityIssue) -> Iterator[str]:
+    yield f"{issue.compatibility.value} [{issue.rule}] {issue.reason}"
+    if issue.fix:
+        yield f"fix: {issue.fix}"

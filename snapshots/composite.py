@@ -5,11 +5,12 @@ format has two independent versions, its own and that of the subclass (Flink's l
 
     content := i32(911108) i32(outer version) outer i32(1333245) i32(1) i32(count) count * envelope
 
-The verdict: exactly the same outer serializer class, else *incompatible*; the same number of nested serializers, else
-*incompatible*; then the worst of the outer check and the nested verdicts. *With reconfigured serializer* is only ever
-caused by a nested one: the outer serializer is then rebuilt around the reconfigured and the untouched nested ones. If
-anything needs migration, the answer is migration and a reconfigured instance is not carried. The plan is one plan for
-each part, unless nothing at all changes.
+The compatibility result: exactly the same outer serializer class, else *incompatible*; the same number of nested
+serializers, else
+*incompatible*; then the worst of the outer check and the nested compatibility results. *With reconfigured serializer*
+is only ever caused by a nested one: the outer serializer is then rebuilt around the reconfigured and the untouched
+nested ones. If anything needs migration, the answer is migration and a reconfigured instance is not carried. The plan
+is one plan for each part, unless nothing at all changes.
 
 Flink 2 lets a composite of another class pass when the nested serializers agree (a list for a set) and then misreads
 the bytes. The class check here is always made.
@@ -31,9 +32,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 from snapshots.compatibility import (
     AS_IS,
     AsIsPlan,
+    CompatibilityIssue,
     CompatibilityKind,
-    FieldVerdict,
-    Finding,
+    FieldCompatibility,
     PartsPlan,
     Plan,
     TypeSerializerSchemaCompatibility,
@@ -119,7 +120,7 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
         """The outer serializer around the nested ones, using what `read_outer_snapshot` read."""
 
     def nested_path(self, index: int) -> str:
-        """The path segment of a nested serializer in findings, such as ``[]`` for a list's elements."""
+        """The path segment of a nested serializer in issues, such as ``[]`` for a list's elements."""
         return f"[{index}]"
 
     def take_outer_snapshot(self, serializer: S) -> None:
@@ -135,8 +136,8 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
         """Whether the values of a nested serializer are different from each other, as the keys of a map are."""
         return False
 
-    def resolve_outer_schema_compatibility(self, new_serializer: S) -> Sequence[Finding]:
-        """Findings about the outer configuration: as is (none), migrate or refuse, never reconfigure."""
+    def resolve_outer_schema_compatibility(self, new_serializer: S) -> Sequence[CompatibilityIssue]:
+        """Findings about the outer configuration: as is (none), migrate or reject, never reconfigure."""
         return ()
 
     @property
@@ -161,7 +162,7 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
         if read_version != self.VERSION:
             raise SnapshotFormatError(
-                f"version {read_version} of a composite snapshot has no frame and is not read; write it anew "
+                f"version {read_version} of a composite snapshot has no frame and is not read; write it again "
                 f"with a release that knows version {self.VERSION}"
             )
         _expect(source, OUTER_MAGIC, "the outer snapshot")
@@ -214,7 +215,9 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
             [TypeSerializerSnapshot[Any], TypeSerializer[Any]], TypeSerializerSchemaCompatibility[Any]
         ],
     ) -> TypeSerializerSchemaCompatibility[T]:
-        """The verdict when ``resolve_nested`` judges the parts: inside a record, more is allowed than at the top."""
+        """The compatibility result when ``resolve_nested`` judges the parts: inside a record, more is allowed than at
+        the top.
+        """
         expected = self.outer_serializer_class
         if type(new_serializer) is not expected:
             return TypeSerializerSchemaCompatibility.incompatible(
@@ -224,43 +227,45 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
         nested = self.nested_serializers(outer)
         if len(nested) != len(self._nested):
             return TypeSerializerSchemaCompatibility.incompatible(
-                Finding(
+                CompatibilityIssue(
                     "",
-                    FieldVerdict.REFUSE,
+                    FieldCompatibility.REJECT,
                     "nested-count",
                     f"the state has {len(self._nested)} nested parts, the new serializer {len(nested)}",
                     "Keep the number of parts, or use a record, whose fields may be added and removed",
                 )
             )
-        findings = list(self.resolve_outer_schema_compatibility(outer))
-        verdicts = [resolve_nested(old, new) for old, new in zip(self._nested, nested, strict=True)]
+        issues = list(self.resolve_outer_schema_compatibility(outer))
+        compatibilities = [resolve_nested(old, new) for old, new in zip(self._nested, nested, strict=True)]
         unchanged: list[str] = []
-        for index, nested_verdict in enumerate(verdicts):
+        for index, nested_compatibility in enumerate(compatibilities):
             path = self.nested_path(index)
-            findings += [finding.below(path) for finding in nested_verdict.findings]
-            unchanged += [path + unchanged_path for unchanged_path in nested_verdict.unchanged]
-            if nested_verdict.merges_values and self.holds_distinct_values(index):
+            issues += [issue.below(path) for issue in nested_compatibility.issues]
+            unchanged += [path + unchanged_path for unchanged_path in nested_compatibility.unchanged]
+            if nested_compatibility.merges_values and self.holds_distinct_values(index):
                 reason = "values that become equal would be lost; a state that has both of them is not restored"
-                findings.append(Finding(path, FieldVerdict.MIGRATE, "equal-keys", reason, merges_values=True))
-        kind = worst_kind([finding.verdict.kind for finding in findings] + [part.kind for part in verdicts])
+                issues.append(
+                    CompatibilityIssue(path, FieldCompatibility.MIGRATE, "equal-keys", reason, merges_values=True)
+                )
+        kind = worst_kind([issue.compatibility.kind for issue in issues] + [part.kind for part in compatibilities])
         plan: Plan | None = None
         if kind is not CompatibilityKind.INCOMPATIBLE:
-            parts = tuple(part.plan for part in verdicts)
+            parts = tuple(part.plan for part in compatibilities)
             stays = kind is CompatibilityKind.AS_IS and all(isinstance(part, AsIsPlan) for part in parts)
             plan = AS_IS if stays else PartsPlan(parts)
         if kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
             mixed = [
                 part.reconfigured_serializer if part.is_with_reconfigured_serializer else new
-                for part, new in zip(verdicts, nested, strict=True)
+                for part, new in zip(compatibilities, nested, strict=True)
             ]
             self_like = type(self)(outer)
-            verdict: TypeSerializerSchemaCompatibility[T] = (
+            compatibility: TypeSerializerSchemaCompatibility[T] = (
                 TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
-                    self_like.create_outer_serializer(mixed), findings, plan=plan
+                    self_like.create_outer_serializer(mixed), issues, plan=plan
                 )
             )
-            return verdict.with_unchanged(unchanged)
-        return TypeSerializerSchemaCompatibility(kind, tuple(findings), unchanged=tuple(unchanged), plan=plan)
+            return compatibility.with_unchanged(unchanged)
+        return TypeSerializerSchemaCompatibility(kind, tuple(issues), unchanged=tuple(unchanged), plan=plan)
 
     def type_name_of_state(self) -> str:
         """The type of the values as people write it, or the serializer's class where nothing can be rebuilt."""

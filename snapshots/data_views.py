@@ -214,7 +214,7 @@ class DataInputView:
         return self.read(self.read_int())
 
     def read_count(self, minimum_item_bytes: int = 1) -> int:
-        """Reads a signed 32-bit count and refuses one that the remaining bytes cannot hold.
+        """Reads a signed 32-bit count and rejects one that the remaining bytes cannot hold.
 
         ``minimum_item_bytes`` is what one counted item takes at least, so that a hostile count costs nothing.
         """

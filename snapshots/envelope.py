@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
+from snapshots.compatibility import CompatibilityIssue, FieldCompatibility, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import SnapshotFormatError, StateFormatError, UnknownSnapshotError, UnresolvableSerializerError
 from snapshots.permitted_modules import import_class_of
@@ -56,14 +56,14 @@ class UnopenedSnapshot(TypeSerializerSnapshot[Any]):
     def resolve_schema_compatibility(
         self, new_serializer: TypeSerializer[Any]
     ) -> TypeSerializerSchemaCompatibility[Any]:
-        refusal = Finding(
+        rejection = CompatibilityIssue(
             "",
-            FieldVerdict.REFUSE,
+            FieldCompatibility.REJECT,
             "unknown-snapshot",
             f"the serializer that wrote it is not known here: {self.reason}",
             "Make its snapshot class importable again, or register the state under another name",
         )
-        return TypeSerializerSchemaCompatibility.incompatible(refusal)
+        return TypeSerializerSchemaCompatibility.incompatible(rejection)
 
 
 SnapshotClass = TypeVar("SnapshotClass", bound=type[TypeSerializerSnapshot[Any]])
@@ -72,7 +72,7 @@ _class_by_name: dict[str, type[TypeSerializerSnapshot[Any]]] = {}
 _name_by_class: dict[type[TypeSerializerSnapshot[Any]], str] = {}
 
 MAX_NESTING = 64
-"""How deep snapshots may be nested in one another; deeper bytes are refused as hostile."""
+"""How deep snapshots may be nested in one another; deeper bytes are rejected as hostile."""
 
 
 def register_snapshot(name: str, *, aliases: tuple[str, ...] = ()) -> Callable[[SnapshotClass], SnapshotClass]:
@@ -105,7 +105,7 @@ def registered_names() -> dict[str, type[TypeSerializerSnapshot[Any]]]:
 def known_snapshot_classes() -> dict[type[TypeSerializerSnapshot[Any]], tuple[str, ...]]:
     """All snapshot classes of this process that can be found, each with its name and then its aliases.
 
-    Of a class that was defined anew, as by a cell of a notebook that was run again, that is the last one.
+    Of a class that was defined again, as by a cell of a notebook that was run again, that is the last one.
     """
     registered = [one for one, name in _name_by_class.items() if _class_by_name[name] is one]
     known: dict[type[TypeSerializerSnapshot[Any]], tuple[str, ...]] = {
@@ -119,7 +119,7 @@ def known_snapshot_classes() -> dict[type[TypeSerializerSnapshot[Any]], tuple[st
 
 
 def snapshot_class_name(snapshot_class: type[TypeSerializerSnapshot[Any]]) -> str:
-    """The name to write for a snapshot class; refuses a class that could not be found again."""
+    """The name to write for a snapshot class; rejects a class that could not be found again."""
     name = _name_by_class.get(snapshot_class)
     if name is not None:
         return name
@@ -215,7 +215,7 @@ def snapshot_to_bytes(snapshot: TypeSerializerSnapshot[Any], *, nesting: int = 0
 
 
 def snapshot_from_bytes(data: bytes) -> TypeSerializerSnapshot[Any]:
-    """The snapshot in an envelope; refuses trailing bytes."""
+    """The snapshot in an envelope; rejects trailing bytes."""
     source = DataInputView(data)
     snapshot = read_versioned_snapshot(source)
     if source.remaining:

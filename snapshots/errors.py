@@ -80,11 +80,11 @@ class SerializationError(StateFormatError, ValueError):
         super().__init__(f"{serializer_name} cannot write this value: {shown}")
 
     def within(self, place: str) -> SerializationError:
-        """The same refusal, with the place that the value was given to in front."""
+        """The same rejection, with the place that the value was given to in front."""
         return SerializationError(f"{place}: {self.serializer_name}", self.problems)
 
     def at(self, step: str) -> SerializationError:
-        """The same refusal, of a value that is a part of a larger one: ``step`` leads from that to the value."""
+        """The same rejection, of a value that is a part of a larger one: ``step`` leads from that to the value."""
         paths = (problem.removeprefix("value: ") for problem in self.problems)
         problems = [f"{step}{path}" if path.startswith((".", "[", "{")) else f"{step}: {path}" for path in paths]
         return SerializationError(self.serializer_name, tuple(problems))

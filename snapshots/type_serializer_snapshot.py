@@ -14,8 +14,8 @@ in a room above those of the snapshots (`typeserializers.evolution`), and is loo
 `RuledTypeSerializerSnapshot` asks `RULES`. That table has the rules of this library; it is filled while their modules
 are imported, and by nothing else. Rules of one's own stand in a table on top of it, which is passed:
 
-    rules = VerdictRules(RULES)
-    verdict = resolve_compatibility(old_snapshot, new_serializer, rules)
+    rules = CompatibilityRules(RULES)
+    compatibility result = resolve_compatibility(old_snapshot, new_serializer, rules)
 
 It travels to the parts of a type by the context of the call, so that who judges parts need not know of it.
 """
@@ -110,10 +110,12 @@ class TypeSerializerSnapshot(ABC, Generic[T]):
 
     @abstractmethod
     def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
-        """The verdict on ``new_serializer`` taking over the state that this snapshot describes."""
+        """The compatibility result on ``new_serializer`` taking over the state that this snapshot describes."""
 
     def adopt_schema(self, old_snapshot: TypeSerializerSnapshot[Any]) -> TypeSerializerSchemaCompatibility[T] | None:
-        """Asked of the *new* serializer's snapshot when the old one refuses: the verdict, or None for no opinion."""
+        """Asked of the *new* serializer's snapshot when the old one rejects: the compatibility result, or None for no
+        opinion.
+        """
         return None
 
     def merged_with(self, other: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[T] | None:
@@ -127,21 +129,21 @@ class TypeSerializerSnapshot(ABC, Generic[T]):
 
 
 Judge = Callable[[Any, Any], "TypeSerializerSchemaCompatibility[Any]"]
-"""``judge(old_snapshot, new_serializer)``: the verdict."""
+"""``judge(old_snapshot, new_serializer)``: the compatibility result."""
 
 Adopt = Callable[[Any, Any], "TypeSerializerSchemaCompatibility[Any] | None"]
-"""``adopt(old_snapshot, new_serializer)``: the verdict of the new side, or None for no opinion."""
+"""``adopt(old_snapshot, new_serializer)``: the compatibility result of the new side, or None for no opinion."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class VerdictRules:
+class CompatibilityRules:
     """Which function judges for the old snapshots of a class, and which adopts for the new ones of a class.
 
     A class has the rules of its base classes if it has none of its own; those of ``base`` stand behind these.
     """
 
-    def __init__(self, base: VerdictRules | None = None) -> None:
+    def __init__(self, base: CompatibilityRules | None = None) -> None:
         self.base = base
         self._judges: dict[type[Any], Judge] = {}
         self._adopts: dict[type[Any], Adopt] = {}
@@ -156,7 +158,7 @@ class VerdictRules:
         return register
 
     def adopts(self, *snapshot_classes: type[TypeSerializerSnapshot[Any]]) -> Callable[[Function], Function]:
-        """Decorator: the rule by which serializers with snapshots of these classes adopt what refused them."""
+        """Decorator: the rule by which serializers with snapshots of these classes adopt what rejected them."""
 
         def register(rule: Function) -> Function:
             self._adopts.update(dict.fromkeys(snapshot_classes, rule))
@@ -167,7 +169,7 @@ class VerdictRules:
     def judge(
         self, old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
     ) -> TypeSerializerSchemaCompatibility[Any]:
-        """The verdict by the rule of the old snapshot's class; raises `TypeError` if it has none."""
+        """The compatibility result by the rule of the old snapshot's class; raises `TypeError` if it has none."""
         for snapshot_class in type(old_snapshot).__mro__:
             rule = self.judge_of(snapshot_class)
             if rule is not None:
@@ -198,17 +200,17 @@ class VerdictRules:
         return rule if rule is not None or self.base is None else self.base.adopt_of(snapshot_class)
 
 
-class _LibraryRules(VerdictRules):
+class _LibraryRules(CompatibilityRules):
     """The one object of its kind: in another process it is the one of that process."""
 
     def __reduce__(self) -> str:
         return "RULES"
 
 
-RULES: Final[VerdictRules] = _LibraryRules()
+RULES: Final[CompatibilityRules] = _LibraryRules()
 """The rules of this library, complete once `typeserializers` is imported."""
 
-_rules: ContextVar[VerdictRules] = ContextVar("verdict_rules", default=RULES)
+_rules: ContextVar[CompatibilityRules] = ContextVar("verdict_rules", default=RULES)
 
 
 class RuledTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
@@ -267,8 +269,8 @@ class SimpleTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
         )
 
 
-def rules_in_use() -> VerdictRules:
-    """The rules by which the verdict is taken that is being taken just now."""
+def rules_in_use() -> CompatibilityRules:
+    """The rules by which the compatibility result is taken that is being taken just now."""
     return _rules.get()
 
 
@@ -281,7 +283,7 @@ _results: ContextVar[dict[Any, Any] | None] = ContextVar("compatibility_results"
 def resolved_once(resolve: _Resolve) -> _Resolve:
     """Decorator: resolves each pair of an old snapshot and a new serializer once in an outermost call.
 
-    Several rules may ask about the same part. If each of them did so anew, the work would double at every level of a
+    Several rules may ask about the same part. If each of them did so again, the work would double at every level of a
     nested type.
     """
 
@@ -305,11 +307,14 @@ def resolved_once(resolve: _Resolve) -> _Resolve:
 
 
 def resolve_compatibility(
-    old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[T], rules: VerdictRules | None = None
+    old_snapshot: TypeSerializerSnapshot[Any],
+    new_serializer: TypeSerializer[T],
+    rules: CompatibilityRules | None = None,
 ) -> TypeSerializerSchemaCompatibility[T]:
-    """The verdict on ``new_serializer`` over ``old_snapshot``: the old one judges, then the new one may adopt.
+    """The compatibility result on ``new_serializer`` over ``old_snapshot``: the old one judges, then the new one may
+    adopt.
 
-    Without ``rules``, by those of the verdict around it, and else by `RULES`.
+    Without ``rules``, by those of the compatibility result around it, and else by `RULES`.
     """
     if rules is not None:
         token = _rules.set(rules)
@@ -324,7 +329,7 @@ def resolve_compatibility(
 def _resolve_compatibility(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[T]
 ) -> TypeSerializerSchemaCompatibility[T]:
-    verdict = old_snapshot.resolve_schema_compatibility(new_serializer)
-    if not verdict.is_incompatible:
-        return verdict
-    return rules_in_use().adopt(old_snapshot, new_serializer) or verdict
+    compatibility = old_snapshot.resolve_schema_compatibility(new_serializer)
+    if not compatibility.is_incompatible:
+        return compatibility
+    return rules_in_use().adopt(old_snapshot, new_serializer) or compatibility

@@ -83,7 +83,7 @@ if TYPE_CHECKING:
         known_state_backends,
         state_backend,
     )
-    from statebackend.state.state_compatibility import SchemaReport, StateVerdict
+    from statebackend.state.state_compatibility import SchemaReport, StateCompatibility
     from statebackend.state.state_kind import StateDescriptor, StateKind
     from statebackend.state.state_store import StateStore, StateTable
     from statebackend.state.states import (
@@ -309,6 +309,7 @@ __all__ = [
     "StateBackend",
     "StateBackendClosedError",
     "StateBackendError",
+    "StateCompatibility",
     "StateDescriptor",
     "StateEntries",
     "StateEntry",
@@ -322,7 +323,6 @@ __all__ = [
     "StateStore",
     "StateTable",
     "StateTtlConfig",
-    "StateVerdict",
     "StorageError",
     "StreamJobError",
     "TimeDomain",
@@ -459,7 +459,7 @@ __getattr__, __dir__ = lazy_exports(
         ),
         "statebackend.state.state_compatibility": (
             "SchemaReport",
-            "StateVerdict",
+            "StateCompatibility",
         ),
         "statebackend.state.state_kind": (
             "StateDescriptor",

@@ -108,7 +108,7 @@ LONG_FILES_S = {
     "test_serializer_contract": 35.0,
     "test_rewritten_savepoints": 35.0,
     "test_spark_graphs": 34.0,
-    "test_spark_killed_time_epoch": 32.0,
+    "test_spark_killed_no_data_epoch": 32.0,
     "test_zookeeper_failures": 30.0,
     "test_golden_durable": 28.0,
     "test_same_chain_in_both_environments": 25.0,

@@ -1,4 +1,4 @@
-"""Reads a page as a browser does, and refuses what is not well-formed or would load or run anything."""
+"""Reads a page as a browser does, and rejects what is not well-formed or would load or run anything."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ def written(serializer: ts.TypeSerializer[Any]) -> Any:
 
 
 def judged(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
-    """The verdict on ``new`` over the stored snapshot of ``old``."""
+    """The compatibility result on ``new`` over the stored snapshot of ``old``."""
     return resolve_compatibility(written(old), new)
 
 
-def rules(verdict: TypeSerializerSchemaCompatibility[Any]) -> dict[str, str]:
+def rules(compatibility: TypeSerializerSchemaCompatibility[Any]) -> dict[str, str]:
     """The rule found at each path; a path with several has the last."""
-    return {finding.path: finding.rule for finding in verdict.findings}
+    return {issue.path: issue.rule for issue in compatibility.issues}
 
 
 def migrated(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any], value: Any) -> Any:

@@ -3,7 +3,7 @@
     value := i32(length) encapsulated record batch message          a struct value is a batch of one row
 
 The schema is in the snapshot, not in the value. Evolution is by field name
-(`typeserializers.evolution.simple_evolution`). What is read is untrusted: compressed bodies are refused (their claimed
+(`typeserializers.evolution.simple_evolution`). What is read is untrusted: compressed bodies are rejected (their claimed
 size is not bounded by anything), and every batch is validated in full before it is handed out. The snapshot (ours):
 
     content := i32(length) encapsulated schema message
@@ -64,7 +64,7 @@ class ArrowIpcSerializer(TypeSerializer[T], Generic[T]):
         return 4
 
     @property
-    def may_refuse_what_it_wrote(self) -> bool:
+    def may_reject_what_it_wrote(self) -> bool:
         # Casts and nulls are made by another library, and only reading validates a batch in full.
         return True
 
@@ -91,7 +91,7 @@ class ArrowIpcSerializer(TypeSerializer[T], Generic[T]):
         """The batch at ``position``, validated in full, and the position behind it."""
         source = DataInputView(data, position)
         message = source.read_sized_bytes()
-        _refuse_compression(message)
+        _reject_compression(message)
         batch = ipc.read_record_batch(pa.py_buffer(message), self.schema)
         batch.validate(full=True)
         _check_claims(batch, len(message))
@@ -144,7 +144,7 @@ class ArrowStructSerializer(ArrowIpcSerializer[dict[str, Any]]):
     """Values of an Arrow struct type as dicts; every field must be there, and no other.
 
     Values are those that Arrow gives back: a map is a list of pairs, an instant of a column with a zone has a zone.
-    What would come back as another value is refused (`typeserializers.kernel.fixed_fields`).
+    What would come back as another value is rejected (`typeserializers.kernel.fixed_fields`).
     """
 
     def __init__(self, struct_type: pa.StructType | pa.Schema) -> None:
@@ -321,7 +321,7 @@ def _struct_problems(value: Any, kind: pa.DataType, path: str) -> Iterator[str]:
         yield f"{path}: {error}"
 
 
-def _refuse_compression(message: bytes) -> None:
+def _reject_compression(message: bytes) -> None:
     """Reads as much of the message's flatbuffer as says whether its body is compressed."""
     try:
         metadata = 8 if message[:4] == b"\xff\xff\xff\xff" else 4

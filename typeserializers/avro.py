@@ -3,8 +3,9 @@
     value := the binary encoding of Avro for the schema
 
 Values are what fastavro reads: dicts for records, Python's own types for logical types. Evolution follows Avro's
-schema resolution, decided on the two schemas alone (`typeserializers.evolution.avro_evolution`), so that a verdict is
-known before the first value is read. The snapshot (ours; Flink's own names a Java class, which has no meaning here):
+schema resolution, decided on the two schemas alone (`typeserializers.evolution.avro_evolution`), so that a
+compatibility result is known before the first value is read. The snapshot (ours; Flink's own names a Java class, which
+has no meaning here):
 
     content := i32(length) JSON of the schema, in UTF-8
 

@@ -3,7 +3,7 @@
 Python's own types mean what Python users expect and come back as themselves: ``datetime.date`` is read as a
 ``datetime.date``. The value classes with Java's ranges (`LocalDate`, `Instant` and so on) mean Flink's serializers.
 
-Refusing sets and maps whose elements or keys Python cannot hash: nothing could ever be read into them.
+Rejecting sets and maps whose elements or keys Python cannot hash: nothing could ever be read into them.
 
 The rules that map Python's types to the built-in serializers.
 
@@ -56,7 +56,7 @@ from typeserializers.records.record_serializer import (
     check_defaults,
     check_shape,
     check_values_are_kept,
-    refuse_undecorated,
+    reject_undecorated,
 )
 from typeserializers.records.record_shape import shape_of
 from typeserializers.scalars.big_numbers import BigDecSerializer
@@ -101,7 +101,7 @@ _INSTEAD: Final[dict[Any, str]] = {
 }
 
 
-def refuse_unhashable(serializer: TypeSerializer[Any], path: str, what: str) -> None:
+def reject_unhashable(serializer: TypeSerializer[Any], path: str, what: str) -> None:
     """Raises `UnknownTypeError` if values are of a type without a hash, or hold some that are compared with them."""
     for part in _hashed_with(serializer):
         try:
@@ -171,7 +171,7 @@ def infer_map(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
     if isinstance(value_serializer, NullableSerializer):
         value_serializer = value_serializer.inner
     key_serializer = inference.below("{key}").serializer_for(key)
-    refuse_unhashable(key_serializer, inference.path, "the key of a map")
+    reject_unhashable(key_serializer, inference.path, "the key of a map")
     return MapSerializer(key_serializer, value_serializer)
 
 
@@ -189,7 +189,7 @@ def infer_tuple(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
 @register_inference
 def infer_record(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
     """Classes of a family of records; one that contains itself refers to itself there."""
-    refuse_undecorated(hint, inference.rules, inference.path or "the type")
+    reject_undecorated(hint, inference.rules, inference.path or "the type")
     if inference.rules.family_of(hint) is None:
         return None
     if hint in inference.enclosing:
@@ -344,7 +344,7 @@ def infer_value(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
 
 @register_inference
 def infer_enum(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
-    """A subclass of ``enum.Enum``; flags are refused, because a combination of them is not a constant."""
+    """A subclass of ``enum.Enum``; flags are rejected, because a combination of them is not a constant."""
     if not isinstance(hint, type) or not issubclass(hint, enum.Enum):
         return None
     if issubclass(hint, enum.Flag):
@@ -368,7 +368,7 @@ def infer_set(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
     element = inference.below("{element}").serializer_for(typing.get_args(hint)[0])
     if isinstance(element, NullableSerializer):
         element = element.inner
-    refuse_unhashable(element, inference.path, "an element of a set")
+    reject_unhashable(element, inference.path, "an element of a set")
     return SetSerializer(element) if origin is set else FrozenSetSerializer(element)
 
 

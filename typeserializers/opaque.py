@@ -2,7 +2,7 @@
 
 State of Kryo or of a Variant cannot be taken over: what Kryo writes depends on Java classes, and Variants have no
 counterpart here. Its snapshot is still understood, so that everything beside such a state can be restored, and the
-verdict on it says what to do about it in Flink.
+compatibility result on it says what to do about it in Flink.
 
     Kryo    := version 2: UTF(class), and three optional maps: registrations, serializers, serializer classes
     Variant := version 3, no content
@@ -17,9 +17,9 @@ Pickle, chosen explicitly: values of any class, in bytes that only this program 
 
     value := i32(length) pickle
 
-There is no schema, so there is no evolution: the verdict is *as is* for the same class and *incompatible* for every
-other, and the snapshot says so (``evolvable`` is 00). What changes inside the class is invisible and the business of
-its ``__setstate__``.
+There is no schema, so there is no evolution: the compatibility result is *as is* for the same class and *incompatible*
+for every other, and the snapshot says so (``evolvable`` is 00). What changes inside the class is invisible and the
+business of its ``__setstate__``.
 
 Unpickling runs whatever the bytes say. A snapshot that was read must therefore never be enough to do it: a serializer
 restored from one unpickles only if the program has passed a `PickleSerializer` of the same class, in the serializer
@@ -27,7 +27,7 @@ that is to take over or among the ``source_serializers`` in it.
 
     content := UTF(class) bool(evolvable)         the class as module:qualified.name; it is never imported
 
-State whose serializer was persisted whole: read once, on explicit request, and written anew ever after.
+State whose serializer was persisted whole: read once, on explicit request, and written again ever after.
 
 The deprecated way to describe a serializer was to pickle the serializer itself. Reading that runs whatever the bytes
 say, so it happens only where the running program allows it:
@@ -36,9 +36,9 @@ say, so it happens only where the running program allows it:
         ...  restore the job, register its states, take a savepoint
 
 or, for worker processes, with the environment variable ``STATEBACKEND_ALLOW_LEGACY_SERIALIZERS=1``. Without it such a
-snapshot can still be read, carried along and written back, since it is only bytes; its verdict is *incompatible*, and
-says how to allow it. Once restored, a state is written under the snapshot of the new serializer, and the pickle is
-gone with the next savepoint; then the permission is no longer needed.
+snapshot can still be read, carried along and written back, since it is only bytes; its compatibility result is
+*incompatible*, and says how to allow it. Once restored, a state is written under the snapshot of the new serializer,
+and the pickle is gone with the next savepoint; then the permission is no longer needed.
 
     content := i32(length) pickled serializer                                   PickledSerializerSnapshot
     content := i32(length) pickled serializer i32(length) configuration         TypeSerializerConfigSnapshot
@@ -56,7 +56,12 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final, Generic, NoReturn, TypeVar
 
-from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility, another_serializer
+from snapshots.compatibility import (
+    CompatibilityIssue,
+    FieldCompatibility,
+    TypeSerializerSchemaCompatibility,
+    another_serializer,
+)
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
 from snapshots.errors import SnapshotFormatError, UnresolvableSerializerError, misfit, shown
@@ -253,9 +258,9 @@ class PickleSerializerSnapshot(TypeSerializerSnapshot[T]):
         if new_serializer.class_name == self.class_name:
             return TypeSerializerSchemaCompatibility.compatible_as_is()
         return TypeSerializerSchemaCompatibility.incompatible(
-            Finding(
+            CompatibilityIssue(
                 "",
-                FieldVerdict.REFUSE,
+                FieldCompatibility.REJECT,
                 "pickle-class",
                 f"the state holds pickles of {self.class_name}, which cannot become {new_serializer.class_name}",
                 "Keep the class where it is; to evolve, go over to a record by a ConvertingSerializer",
@@ -316,7 +321,9 @@ class PickledSerializerSnapshot(TypeSerializerSnapshot[T]):
     def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
         if not is_legacy_allowed():
             return TypeSerializerSchemaCompatibility.incompatible(
-                Finding("", FieldVerdict.REFUSE, "legacy-serializer", "the serializer was persisted whole", _HOW)
+                CompatibilityIssue(
+                    "", FieldCompatibility.REJECT, "legacy-serializer", "the serializer was persisted whole", _HOW
+                )
             )
         snapshot = self.restore_serializer().snapshot_configuration()
         if not isinstance(snapshot, PickledSerializerSnapshot):
@@ -326,7 +333,7 @@ class PickledSerializerSnapshot(TypeSerializerSnapshot[T]):
         reason = "a serializer that is persisted whole can only be followed by an equal one"
         fix = f"Give {type(new_serializer).__name__} a snapshot of its own"
         return TypeSerializerSchemaCompatibility.incompatible(
-            Finding("", FieldVerdict.REFUSE, "legacy-serializer", reason, fix)
+            CompatibilityIssue("", FieldCompatibility.REJECT, "legacy-serializer", reason, fix)
         )
 
 
@@ -390,7 +397,7 @@ _KRYO_MAPS: Final = 3
 
 
 class UnsupportedSerializerSnapshot(TypeSerializerSnapshot[Any]):
-    """A serializer that cannot be rebuilt here; every verdict on another one is *incompatible*."""
+    """A serializer that cannot be rebuilt here; every compatibility result on another one is *incompatible*."""
 
     @property
     @abstractmethod
@@ -409,7 +416,7 @@ class UnsupportedSerializerSnapshot(TypeSerializerSnapshot[Any]):
         self, new_serializer: TypeSerializer[Any]
     ) -> TypeSerializerSchemaCompatibility[Any]:
         return TypeSerializerSchemaCompatibility.incompatible(
-            Finding("", FieldVerdict.REFUSE, "serializer-of-java", self.reason, self.way_out)
+            CompatibilityIssue("", FieldCompatibility.REJECT, "serializer-of-java", self.reason, self.way_out)
         )
 
 

@@ -18,7 +18,7 @@ from benchmarks.result import Result
 
 STEPS = {
     "checkpoint": "filling it, and the first checkpoint",
-    "increment": "restore of that, and a second checkpoint with a tenth of the values anew",
+    "increment": "restore of that, and a second checkpoint with a tenth of the values again",
     "restore": "restore of the second, every value read",
     "savepoint": "restore, and a canonical savepoint",
     "restore_savepoint": "restore of the savepoint, every value read",

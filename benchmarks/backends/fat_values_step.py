@@ -57,7 +57,7 @@ def checkpoint(subtask: Subtask, name: str, entries: int) -> None:
 
 
 def increment(subtask: Subtask, name: str, entries: int) -> None:
-    """Restores the checkpoint, writes a tenth of the values anew, and leaves the next."""
+    """Restores the checkpoint, writes a tenth of the values again, and leaves the next."""
     backend = subtask.open(name, _handle(subtask))
     _write(backend, range(entries // 10), 1)
     _leave(subtask, subtask.snapshot(backend))

@@ -29,7 +29,7 @@ _BARE = "bare dict"
 
 
 def heap_bytes(setting: Setting) -> Iterator[Result]:
-    """After a snapshot, while everything changes anew, and after a restore."""
+    """After a snapshot, while everything changes again, and after a restore."""
     totals: dict[str, int] = {}
     entries = 0
     for size in _SIZES:

@@ -1,6 +1,6 @@
 """What an epoch of few records costs a subtask, from opening its state to closing it, beside bare rocksdict.
 
-Both find 100,000 keys on the disk, read some of them, write them anew, keep that, and close. Ours keeps it as a
+Both find 100,000 keys on the disk, read some of them, write them again, keep that, and close. Ours keeps it as a
 snapshot in a store; bare rocksdict has its log, which is not synced. Few changes are kept beside the local database,
 more open it for writing.
 """

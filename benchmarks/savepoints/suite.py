@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.alternating import measure_alternating
 from benchmarks.result import Result
 
-DESCRIPTION = "Looking into a savepoint and writing it anew, beside bare pyarrow on the same Parquet files."
+DESCRIPTION = "Looking into a savepoint and writing it again, beside bare pyarrow on the same Parquet files."
 
 REQUIRED_RATIO = 0.5
 """What counting, tables and exports must reach of bare pyarrow, which leaves keys and values as the bytes they are."""

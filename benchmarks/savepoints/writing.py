@@ -1,4 +1,4 @@
-"""What is measured of writing a savepoint anew: ours, and what bare pyarrow does with the same rows, as bytes.
+"""What is measured of writing a savepoint again: ours, and what bare pyarrow does with the same rows, as bytes.
 
 Both sort by key group and key and write Parquet, and both call the function that makes new keys of the old. Ours hashes
 keys, looks for those that are there twice, and leaves a savepoint.

@@ -307,10 +307,10 @@ def migration_contenders() -> tuple[Contender, Contender]:
     """Records a second, ours from bytes to bytes, and by reading an object and writing another."""
     old, new = AttrsSerializer(Flight), evolved_serializer()
     snapshot = snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration()))
-    verdict = resolve_compatibility(snapshot, new)
-    if not verdict.is_after_migration:
-        raise AssertionError(f"the upgrade is meant to need a migration: {verdict}")
-    migration = SchemaMigration.of_verdict(snapshot, new, verdict)
+    compatibility = resolve_compatibility(snapshot, new)
+    if not compatibility.is_after_migration:
+        raise AssertionError(f"the upgrade is meant to need a migration: {compatibility}")
+    migration = SchemaMigration.of_compatibility(snapshot, new, compatibility)
     transcode, encoded = migration.transcode, [old.to_bytes(value) for value in flights()]
     read, write = old.codec.read, new.codec.write
 

@@ -57,7 +57,7 @@ class PandasCounter(StatefulProcessor):
 def transform_with_state(spark: SparkSession, checkpoint_dir: Path, batches: int) -> float:
     """The count through `transformWithState`, the arbitrary state of Spark 4 with rows.
 
-    PySpark refuses to plan it without pandas, although with rows no pandas is used: the check is made for
+    PySpark rejects to plan it without pandas, although with rows no pandas is used: the check is made for
     every vectorized function alike.  It is left out here, so that the peer can be measured without.  What it
     does need is protobuf, and without that it dies with nothing but "driver worker exited unexpectedly".
     """

@@ -88,23 +88,21 @@ class Narrator:
 
 
 def restore_table(narrator: Narrator, report: Iterable[RestoredStateReport]) -> None:
-    """Each restored state, its verdict, what becomes of its fields, and what the migration did.
+    """Each restored state, its compatibility result, what becomes of its fields, and what the migration did.
 
     States of timers, which no upgrade changes, are summed up in a line.
     """
     rows = []
     untouched = 0
     for state in report:
-        changes = [
-            f"{what:8}{finding.path}: {finding.reason}" for what, rule in _CHANGES for finding in state.findings(rule)
-        ]
+        changes = [f"{what:8}{issue.path}: {issue.reason}" for what, rule in _CHANGES for issue in state.issues(rule)]
         if not changes and state.state_name.startswith("_"):
             untouched += 1
             continue
         rows.append(
             (
                 state.state_name,
-                state.verdict.kind.label.removeprefix("compatible "),
+                state.compatibility.kind.label.removeprefix("compatible "),
                 "\n".join(changes) or "nothing",
                 f"{state.entries_migrated:,}",
                 f"{state.duration_s:.2f} s",

@@ -96,19 +96,19 @@ def upgrade(stage: Stage, spark: SparkSession) -> None:
             job.stop()
 
 
-def refuse(stage: Stage, spark: SparkSession) -> None:
+def reject(stage: Stage, spark: SparkSession) -> None:
     """Step 5: version 3 cannot take over the state, and nothing is touched."""
-    stage.narrator.step("5. Version 3, which is incompatible, is refused")
+    stage.narrator.step("5. Version 3, which is incompatible, is rejected")
     before = _files_below(stage.root)
     env = _environment(stage, spark, 3, "version-3", "rocksdb", 2)
     try:
         env.execute(JOB_NAME, trigger=PROCESS_WHAT_ARRIVES, from_savepoint=stage.savepoint(UPGRADE)).stop()
-    except StateMigrationException as refusal:
-        stage.say(str(refusal))
+    except StateMigrationException as rejection:
+        stage.say(str(rejection))
     else:
         raise DifferenceError("version 3 was started, though its state is incompatible")
     if stage.job_dir("version-3").exists() or _files_below(stage.root) != before:
-        raise DifferenceError("version 3 was refused, but something was written before")
+        raise DifferenceError("version 3 was rejected, but something was written before")
     stage.say(
         f"nothing was touched: the directory {stage.job_dir('version-3').name} was not made, "
         f"and all {len(before):,} files are as they were"
@@ -173,7 +173,7 @@ def tell(stage: Stage) -> None:
     spark = start_spark(stage.log("version-2"))
     try:
         upgrade(stage, spark)
-        refuse(stage, spark)
+        reject(stage, spark)
         second_half(stage, spark)
         compare(stage, spark)
     finally:

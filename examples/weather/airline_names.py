@@ -17,7 +17,7 @@ from typing import Any
 from statebackend import AsyncContext, AsyncFunction, AsyncRetryStrategy
 
 BUSY_EVERY = 10
-"""Of so many requests one is refused."""
+"""Of so many requests one is rejected."""
 
 
 class ServerBusyError(Exception):
@@ -40,7 +40,7 @@ class NameAirline(AsyncFunction[Any, tuple[Any, ...]]):
 
 
 async def asked(url: str) -> str:
-    """What an HTTP server answers, as text. Raises `ServerBusyError`, or `ConnectionError` for any other refusal."""
+    """What an HTTP server answers, as text. Raises `ServerBusyError`, or `ConnectionError` for any other rejection."""
     parts = urllib.parse.urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     try:
@@ -68,7 +68,7 @@ class AirlineServer:
     def __init__(self, names: Mapping[str, str]) -> None:
         self.requests = 0
         """How many there were."""
-        self.refused = 0
+        self.rejected = 0
         """How many of them were told to come again."""
         self._names = names
         self._counting = threading.Lock()
@@ -91,7 +91,7 @@ class AirlineServer:
         with self._counting:
             self.requests += 1
             is_busy = self.requests % BUSY_EVERY == 0
-            self.refused += is_busy
+            self.rejected += is_busy
         if is_busy:
             return HTTPStatus.SERVICE_UNAVAILABLE, "busy"
         name = self._names.get(urllib.parse.unquote(path.removeprefix("/airlines/")))

@@ -102,7 +102,8 @@ def compare(stage: Stage, spark: SparkSession, server: AirlineServer) -> None:
         results.append((what, f"{len(actual):,}"))
     stage.narrator.table(("output", "rows, all equal"), results, right=(1,))
     stage.say(
-        f"the server of airlines was asked {server.requests:,} times, and said {server.refused:,} times that it is busy"
+        f"the server of airlines was asked {server.requests:,} times, "
+        f"and said {server.rejected:,} times that it is busy"
     )
 
 

@@ -65,17 +65,17 @@ DELAYS = f"""
         SELECT *, if(is_update, epoch, first_told_in) AS hour_told_in
         FROM so_far JOIN first_told USING (last_moment)
         WHERE is_update OR is_next_an_update
-    ), weather_given_up AS (
-        SELECT last_moment, min(epochs.epoch) - 1 AS given_up_in
+    ), weather_abandoned AS (
+        SELECT last_moment, min(epochs.epoch) - 1 AS abandoned_in
         FROM first_told JOIN epochs ON both_watermark >= last_moment + {MOMENT} + INTERVAL '{LATENESS}'
         GROUP BY last_moment
     )
     SELECT airport, hour, flights, cancelled, minutes_late, longest_delay, temp, wind_speed, precip, visib,
-           if(observed.epoch IS NULL, given_up_in, greatest(hour_told_in, observed.epoch)) AS told_in
+           if(observed.epoch IS NULL, abandoned_in, greatest(hour_told_in, observed.epoch)) AS told_in
     FROM told
     LEFT JOIN observed ON airport = observed.origin AND hour = time_hour
-    LEFT JOIN weather_given_up USING (last_moment)
-    WHERE observed.epoch IS NOT NULL OR given_up_in IS NOT NULL
+    LEFT JOIN weather_abandoned USING (last_moment)
+    WHERE observed.epoch IS NOT NULL OR abandoned_in IS NOT NULL
 """
 
 LATE = """

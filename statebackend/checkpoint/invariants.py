@@ -121,7 +121,7 @@ def checked_relative_path(path: str) -> str:
     reason = _objection(path)
     if reason is not None:
         raise UnsafePathError(
-            f"path {shown(path)} is refused: {reason}. Paths are relative, with '/' between plain segments, "
+            f"path {shown(path)} is rejected: {reason}. Paths are relative, with '/' between plain segments, "
             "for example 'shared/op-1/000042.sst'."
         )
     return path

@@ -560,7 +560,7 @@ def _check_version(text: bytes, location: str) -> int:
 
 
 def _check_schema(text: bytes, version: int, location: str) -> None:
-    """Refuse any schema but ours: a foreign one could make a small file expand without bound."""
+    """Reject any schema but ours: a foreign one could make a small file expand without bound."""
     try:
         canonical = fastavro.schema.to_parsing_canonical_form(json.loads(text))
     except Exception as error:

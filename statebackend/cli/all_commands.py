@@ -7,13 +7,18 @@ from typing import Final
 
 from statebackend.cli import main as lower
 from statebackend.cli.job_commands import JOB_COMMANDS
-from statebackend.cli.maintenance_commands import UPKEEP_COMMANDS
+from statebackend.cli.maintenance_commands import MAINTENANCE_COMMANDS
 from statebackend.cli.migrate_command import MIGRATE_COMMANDS
 from statebackend.streaming.errors import StreamJobError
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS: Final[Sequence[Callable[..., None]]] = (*lower.COMMANDS, *JOB_COMMANDS, *UPKEEP_COMMANDS, *MIGRATE_COMMANDS)
+COMMANDS: Final[Sequence[Callable[..., None]]] = (
+    *lower.COMMANDS,
+    *JOB_COMMANDS,
+    *MAINTENANCE_COMMANDS,
+    *MIGRATE_COMMANDS,
+)
 
 _APP: Final = lower.app_of(COMMANDS)
 

@@ -1,9 +1,9 @@
-"""A job put to what is stored, and how that ends: it restores, it loses something, or it is refused.
+"""A job put to what is stored, and how that ends: it restores, it loses something, or it is rejected.
 
 *Loses* is what every start does without being asked: a field, or another part of a value, that the new types have no
-place for, is gone. *Refused unless allowed* is what a start does with ``allow_non_restored_state=True`` only: it leaves
-behind a state that no function registers, whose entries nobody reads, or an operator that the job has not. *Refused* is
-what no start would do: a finding that refuses, other key groups, schemas that do not merge.
+place for, is gone. *Rejected unless allowed* is what a start does with ``allow_non_restored_state=True`` only: it
+leaves behind a state that no function registers, whose entries nobody reads, or an operator that the job has not.
+*Rejected* is what no start would do: a issue that rejects, other key groups, schemas that do not merge.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ class Outcome(enum.Enum):
 
     RESTORES = "restores"
     LOSES = "restores, and loses what is marked lossy"
-    REFUSED_UNLESS_ALLOWED = (
+    REJECTED_UNLESS_ALLOWED = (
         "does not restore, unless the start is given allow_non_restored_state=True, which leaves behind what is listed"
     )
-    REFUSED = "does not restore"
+    REJECTED = "does not restore"
 
     def is_accepted(self, allow_loss: bool) -> bool:
         """Whether it is as good as a restore, to somebody who accepts losses or does not."""
-        return self is Outcome.RESTORES or (allow_loss and self is not Outcome.REFUSED)
+        return self is Outcome.RESTORES or (allow_loss and self is not Outcome.REJECTED)
 
 
 @frozen
 class Comparison:
-    """What was found of a job and something stored; where there is a ``refusal`` it is refused as a whole.
+    """What was found of a job and something stored; where there is a ``rejection`` it is rejected as a whole.
 
     There may be a ``takeover`` even so, which says what else there is to mend.
     """
 
     stored: str
     takeover: Takeover | None
-    refusal: str | None = None
+    rejection: str | None = None
 
     @property
     def outcome(self) -> Outcome:
         """How it ends."""
         if self.takeover is None or not self.takeover.is_possible:
-            return Outcome.REFUSED
+            return Outcome.REJECTED
         if self.takeover.leaves_state_behind:
-            return Outcome.REFUSED_UNLESS_ALLOWED
+            return Outcome.REJECTED_UNLESS_ALLOWED
         return Outcome.LOSES if self.takeover.lossy else Outcome.RESTORES
 
 
@@ -99,4 +99,4 @@ def _compared(where: str, judge: Callable[[], Takeover]) -> Comparison:
         takeover = judge()
     except (JobRestoreError, StateBackendError, StateFormatError, CheckpointError) as error:
         return Comparison(where, None, str(error))
-    return Comparison(where, takeover, takeover.refusal)
+    return Comparison(where, takeover, takeover.rejection)

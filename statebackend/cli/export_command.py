@@ -9,7 +9,7 @@ A state as one file that other programs read: Parquet, Arrow, CSV or JSON.
 | `csv` | a line for each entry, in UTF-8; texts as they are, nothing for null, everything else as JSON; see below |
 | `json` | a JSON object on a line for each entry, as `plain_values` tells values |
 
-The file appears when it is whole (`whole_files`). Memory holds a batch.
+The file appears when it is whole (`atomic_files`). Memory holds a batch.
 
 A spreadsheet runs a cell of a CSV file as a formula if it begins with one of ``= + - @``, a tab or a line end. With
 ``escape_formulas`` such a text begins with an apostrophe, which a spreadsheet takes for text; a program that reads the
@@ -37,7 +37,7 @@ from statebackend.cli.inspect_commands import entries_of
 from statebackend.cli.opening import opened_with_progress
 from statebackend.cli.printing import Printer
 from statebackend.cli.terminal import AsJson, CheckpointId, OperatorUid, Overwrite, Place, StateName, ZooKeeper, tell
-from statebackend.savepoint.atomic_files import check_place, whole_file
+from statebackend.savepoint.atomic_files import atomic_file, check_place
 from statebackend.savepoint.sizes import counted, shown_bytes
 from statebackend.savepoint.tables.column_forms import ColumnForms
 
@@ -84,12 +84,12 @@ def export_state(
 ) -> ExportedState:
     """Writes the entries to a local file in one of `EXPORT_FORMATS`; ``escape_formulas`` is for CSV alone.
 
-    Raises what `whole_file` and reading raise; nothing is written then, and what was there is as it was.
+    Raises what `atomic_file` and reading raise; nothing is written then, and what was there is as it was.
     """
     csv = _CsvWriter(escape_formulas)
     write = csv.write if file_format == "csv" else _WRITERS[file_format]
     target = check_place(path, overwrite=overwrite)
-    with whole_file(path, overwrite=overwrite, has_state=True) as file:
+    with atomic_file(path, overwrite=overwrite, has_state=True) as file:
         count = write(entries, file)
         file.flush()
         size_bytes = file.tell()

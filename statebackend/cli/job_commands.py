@@ -1,6 +1,6 @@
 """The commands that need the program of a job: what it would restore, and the lock file of its state.
 
-What `check` and `lock` found, as plain data, and told to people: refusals first to the eye, with what to do.
+What `check` and `lock` found, as plain data, and told to people: rejections first to the eye, with what to do.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Annotated, Any, Final, Protocol, TypeAlias
 
 import typer
 
-from snapshots.compatibility import CompatibilityKind, FieldVerdict, Finding
+from snapshots.compatibility import CompatibilityIssue, CompatibilityKind, FieldCompatibility
 from statebackend.cli.comparisons import Comparison, Outcome, compared_with, compared_with_history, compared_with_lock
 from statebackend.cli.job_loading import load_job
 from statebackend.cli.printing import Printer
-from statebackend.cli.terminal import DIFFERENT, LOSES, REFUSED, AsJson, CheckpointId, ZooKeeper, services_of, tell
+from statebackend.cli.terminal import DIFFERENT, LOSES, REJECTED, AsJson, CheckpointId, ZooKeeper, services_of, tell
 from statebackend.savepoint.errors import StateLockError
 from statebackend.savepoint.lockfile import is_lock_file, read_lock, would_change, write_locks
-from statebackend.state.state_compatibility import SchemaReport, StateVerdict
+from statebackend.state.state_compatibility import SchemaReport, StateCompatibility
 from statebackend.streaming.runtime.described_job import DescribedJob, lock_of
 
 __all__ = [
@@ -45,10 +45,10 @@ class LinePrinter(Protocol):
 _OUTCOMES: Final[Mapping[str, str]] = {
     Outcome.RESTORES.name.lower(): "green",
     Outcome.LOSES.name.lower(): "yellow",
-    Outcome.REFUSED_UNLESS_ALLOWED.name.lower(): "red",
-    Outcome.REFUSED.name.lower(): "bold red",
+    Outcome.REJECTED_UNLESS_ALLOWED.name.lower(): "red",
+    Outcome.REJECTED.name.lower(): "bold red",
 }
-_VERDICTS: Final[Mapping[str, str]] = {FieldVerdict.REFUSE.name: "red", FieldVerdict.LOSSY.name: "yellow"}
+_VERDICTS: Final[Mapping[str, str]] = {FieldCompatibility.REJECT.name: "red", FieldCompatibility.LOSSY.name: "yellow"}
 
 
 def comparison_answer(comparison: Comparison) -> Answer:
@@ -57,7 +57,7 @@ def comparison_answer(comparison: Comparison) -> Answer:
     return {
         "stored": comparison.stored,
         "outcome": comparison.outcome.name.lower(),
-        "refusal": comparison.refusal,
+        "rejection": comparison.rejection,
         "operators": {} if takeover is None else {uid: _report(one) for uid, one in takeover.reports.items()},
         "dropped_operators": [] if takeover is None else list(takeover.dropped_operators),
     }
@@ -86,10 +86,10 @@ def tell_comparisons(printer: LinePrinter, answers: Sequence[Answer]) -> None:
 def tell_comparison(printer: LinePrinter, answer: Answer) -> None:
     """Everything that was found, in the words of `env.check`."""
     _tell_outcome(printer, answer)
-    if answer["refusal"] is not None:
-        printer.line(f"  {answer['refusal']}", "red")
+    if answer["rejection"] is not None:
+        printer.line(f"  {answer['rejection']}", "red")
     for uid, operator in answer["operators"].items():
-        printer.line(f"operator {uid!r}: {operator['verdict']}", "" if operator["is_compatible"] else "red")
+        printer.line(f"operator {uid!r}: {operator['compatibility']}", "" if operator["is_compatible"] else "red")
         if operator["key"]["kind"] != CompatibilityKind.AS_IS.name:
             _tell_state(printer, "state", "(key)", operator["key"])
         for name, state in operator["states"].items():
@@ -105,7 +105,7 @@ def tell_comparison(printer: LinePrinter, answer: Answer) -> None:
 
 
 _UNREGISTERED: Final = (
-    "nobody registers it. Register it under its old name, or give it its new one in a savepoint that is written anew "
+    "nobody registers it. Register it under its old name, or give it its new one in a savepoint that is written again "
     "(Plan().rename_state, docs/changing-state.md); or start with allow_non_restored_state=True, which keeps it as it "
     "is, unread"
 )
@@ -124,23 +124,23 @@ def _tell_outcome(printer: LinePrinter, answer: Answer) -> None:
 def _tell_state(printer: LinePrinter, what: str, name: str, state: Answer) -> None:
     printer.line(f"  {what} {name!r}: {CompatibilityKind[state['kind']].label}")
     for one in state["findings"]:
-        printer.line(f"    {Finding.from_dict(one)}", _VERDICTS.get(one["verdict"], ""))
+        printer.line(f"    {CompatibilityIssue.from_dict(one)}", _VERDICTS.get(one["verdict"], ""))
 
 
 def _report(report: SchemaReport) -> Answer:
     return {
         "verdict": "compatible" if report.is_compatible else "incompatible",
         "is_compatible": report.is_compatible,
-        "key": _state(report.key_verdict),
-        "states": {one.state_name: _state(one) for one in report.verdicts},
-        "operator_states": {one.state_name: _state(one) for one in report.operator_state_verdicts},
+        "key": _state(report.key_compatibility),
+        "states": {one.state_name: _state(one) for one in report.compatibilities},
+        "operator_states": {one.state_name: _state(one) for one in report.operator_state_compatibilities},
         "unregistered": list(report.unregistered),
         "unregistered_operator_states": list(report.unregistered_operator_state),
     }
 
 
-def _state(verdict: StateVerdict) -> Answer:
-    return {"kind": verdict.kind.name, "findings": [one.to_dict() for one in verdict.findings]}
+def _state(compatibility: StateCompatibility) -> Answer:
+    return {"kind": compatibility.kind.name, "findings": [one.to_dict() for one in compatibility.issues]}
 
 
 Job: TypeAlias = Annotated[
@@ -150,8 +150,8 @@ Job: TypeAlias = Annotated[
 STATUSES: Final = {
     Outcome.RESTORES: 0,
     Outcome.LOSES: LOSES,
-    Outcome.REFUSED_UNLESS_ALLOWED: REFUSED,
-    Outcome.REFUSED: REFUSED,
+    Outcome.REJECTED_UNLESS_ALLOWED: REJECTED,
+    Outcome.REJECTED: REJECTED,
 }
 """How a command ends that found this, where it is not accepted."""
 
@@ -178,7 +178,7 @@ def check(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Whether a job restores what is stored: the verdicts of a start, which touch nothing."""
+    """Whether a job restores what is stored: the compatibility results of a start, which touch nothing."""
     if path is None and lock is None and history is None:
         raise typer.BadParameter("name what to compare the job with: PATH, --lock FILE or --history DIR")
     if (path is None or is_lock_file(path)) and any(

@@ -19,7 +19,7 @@ from typing import Any
 
 from snapshots.errors import StateFormatError
 from statebackend.state.errors import StateBackendError
-from statebackend.streaming.errors import StreamJobError, cited, one_line, told
+from statebackend.streaming.errors import StreamJobError, format_value, one_line, told
 from statebackend.streaming.runtime.described_job import DescribedJob, DescribesJob
 
 __all__ = ["JobLoadingError", "described_job", "load_job"]
@@ -57,10 +57,10 @@ def described_job(given: Any, name: str) -> DescribedJob:
     made = given
     if not _describes(given):
         if not callable(given):
-            raise JobLoadingError(f"{name}: {cited(given, 80)} is no factory: {_CONTRACT}")
+            raise JobLoadingError(f"{name}: {format_value(given, 80)} is no factory: {_CONTRACT}")
         made = _asked(given, name)
         if not _describes(made):
-            raise JobLoadingError(f"{name} returned {cited(made, 80)}, which is no environment: {_CONTRACT}")
+            raise JobLoadingError(f"{name} returned {format_value(made, 80)}, which is no environment: {_CONTRACT}")
     described: DescribedJob = _asked(made.described, name)
     return described
 

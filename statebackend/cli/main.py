@@ -46,7 +46,7 @@ FAILURES: Final[Failures] = (CheckpointError, StateBackendError, StateFormatErro
 def app_of(commands: Sequence[Callable[..., None]]) -> typer.Typer:
     """The command with these subcommands."""
     made = typer.Typer(
-        help="Look into the checkpoints and savepoints of jobs with state, and write them anew.",
+        help="Look into the checkpoints and savepoints of jobs with state, and write them again.",
         no_args_is_help=True,
         add_completion=False,
     )

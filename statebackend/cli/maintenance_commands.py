@@ -10,7 +10,7 @@ that no completed checkpoint refers to and none that was given up, then restore 
 be read cannot be told from those, so no file of state goes as long as there is one.
 
 *Going back* needs the program where sinks have shown what is given up, or may have: only they can take it back. What
-this does then is the first step of `execute(fall_back_to=...)`: the intent is written down, no other start is possible
+this does then is the first step of `execute(roll_back_to=...)`: the intent is written down, no other start is possible
 from then on, and the start that says the same takes all steps. Where no sink has anything to take back, and the job is
 one of this process, which has no log of its sources, all is done at once.
 
@@ -40,14 +40,23 @@ from statebackend.checkpoint.store.checkpoint_directories import (
 )
 from statebackend.checkpoint.store.completed_checkpoint_store import DefaultCompletedCheckpointStore
 from statebackend.checkpoint.store.job_directory import JOB_FILE_NAME, JobDirectory
-from statebackend.checkpoint.store.job_files import check_kept_in, read_kept_in, write_fall_back
+from statebackend.checkpoint.store.job_files import check_kept_in, read_kept_in, write_roll_back
 from statebackend.cli.printing import Printer
 from statebackend.cli.terminal import AsJson, ZooKeeper, services_of, tell
 from statebackend.savepoint.sizes import counted, shown_bytes
 from statebackend.streaming.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY, delete_restore_plans
-from statebackend.streaming.runtime.starting_point import check_no_fall_back
+from statebackend.streaming.runtime.starting_point import check_no_roll_back
 
-__all__ = ["UPKEEP_COMMANDS", "LedJob", "Needless", "clear_up", "go_back_at_once", "led_job", "needless", "went_back"]
+__all__ = [
+    "MAINTENANCE_COMMANDS",
+    "LedJob",
+    "Needless",
+    "clear_up",
+    "go_back_at_once",
+    "led_job",
+    "needless",
+    "went_back",
+]
 
 
 @frozen
@@ -149,7 +158,7 @@ def go_back_at_once(job: LedJob, found: FoundCheckpoints, checkpoint_id: int) ->
     Only for a job of this process, none of whose sinks has shown anything.
     """
     before = frozenset(job.store.set_aside_places())
-    job.store.recover(fall_back_to=checkpoint_id)
+    job.store.recover(roll_back_to=checkpoint_id)
     return [place for place in job.store.set_aside_places() if place not in before]
 
 
@@ -177,36 +186,36 @@ def _services_of(
     return chosen
 
 
-def went_back(job: LedJob, fall_back_to: int | str, *, dry_run: bool) -> dict[str, Any]:
+def went_back(job: LedJob, roll_back_to: int | str, *, dry_run: bool) -> dict[str, Any]:
     """Goes back, or begins to, and says what is given up and processed again.
 
     Raises `CheckpointNotFoundError`, `CorruptMetadataError`, and `SavepointError` for a job in one process whose sinks
     have to take output back, of which only its program can make one.
     """
     found = job.records.pointers.find()
-    target = found.fall_back_target(fall_back_to)
+    target = found.roll_back_target(roll_back_to)
     is_spark = job.records.driver_files.exists("spark/metadata") or target.source_positions is not None
-    return (_on_spark if is_spark else _in_process)(job, found, target, fall_back_to, dry_run)
+    return (_on_spark if is_spark else _in_process)(job, found, target, roll_back_to, dry_run)
 
 
 def _in_process(
-    job: LedJob, found: FoundCheckpoints, target: CheckpointMetadata, fall_back_to: int | str, dry_run: bool
+    job: LedJob, found: FoundCheckpoints, target: CheckpointMetadata, roll_back_to: int | str, dry_run: bool
 ) -> dict[str, Any]:
-    check_no_fall_back(job.records.driver_files)
-    given_up = [one for one in sorted(found.ids) if one > target.checkpoint_id]
+    check_no_roll_back(job.records.driver_files)
+    abandoned = [one for one in sorted(found.ids) if one > target.checkpoint_id]
     # What cannot be read does not say which sinks have written it: those of the job, as far as others know them.
-    known = given_up if found.retained.keys() >= set(given_up) else list(found.retained)
+    known = abandoned if found.retained.keys() >= set(abandoned) else list(found.retained)
     sinks = {name for one in known for name in found.retained[one].metadata.sink_committables}
     if sinks:
         raise SavepointError(
             f"the sinks {', '.join(sorted(sinks))} have written what is given up, and only the program of the job can "
-            f"let them take it back: start it with execute(fall_back_to={target.checkpoint_id}). Nothing was changed"
+            f"let them take it back: start it with execute(roll_back_to={target.checkpoint_id}). Nothing was changed"
         )
     places = () if dry_run else go_back_at_once(job, found, target.checkpoint_id)
     return {
         "status": "planned" if dry_run else "done",
         "checkpoint_id": target.checkpoint_id,
-        "given_up": given_up,
+        "abandoned": abandoned,
         "processed_again": "what these epochs had read, where the source can give it again",
         "set_aside": list(places),
         "next": "start the job as always",
@@ -214,10 +223,10 @@ def _in_process(
 
 
 def _on_spark(
-    job: LedJob, found: FoundCheckpoints, target: CheckpointMetadata, fall_back_to: int | str, dry_run: bool
+    job: LedJob, found: FoundCheckpoints, target: CheckpointMetadata, roll_back_to: int | str, dry_run: bool
 ) -> dict[str, Any]:
     # Spark is imported for the jobs that run on it, and not for every command.
-    from statebackend.spark.rollback import planned_fall_back, shown_offsets
+    from statebackend.spark.rollback import planned_roll_back, shown_offsets
     from statebackend.spark.sources.offset_log import source_log_directory
     from statebackend.spark.sources.progress import newest_planned_batch
     from statebackend.streaming.runtime.checkpoint_writing import batch_of
@@ -228,18 +237,18 @@ def _on_spark(
         raise SavepointError(
             f"the driver files of the job are in {driver_files.uri}, which is on no disk: give --driver-directory"
         )
-    planned, target = planned_fall_back(found, driver_files, source_log, fall_back_to)
+    planned, target = planned_roll_back(found, driver_files, source_log, roll_back_to)
     after = shown_offsets(source_log, batch_of(target))
     before = shown_offsets(source_log, newest_planned_batch(source_log))
     if not dry_run:
-        write_fall_back(driver_files, planned)
+        write_roll_back(driver_files, planned)
     return {
         "status": "planned" if dry_run else "begun",
         "checkpoint_id": target.checkpoint_id,
-        "given_up": list(range(planned.checkpoint_id + 1, planned.newest_id + 1)),
+        "abandoned": list(range(planned.checkpoint_id + 1, planned.newest_id + 1)),
         "processed_again": f"what lies after {after}, up to {before}",
         "set_aside": [],
-        "next": f"start the job with execute(fall_back_to={target.checkpoint_id}), which lets its sinks take back what "
+        "next": f"start the job with execute(roll_back_to={target.checkpoint_id}), which lets its sinks take back what "
         f"they have shown, and sets the later epochs aside",
     }
 
@@ -258,7 +267,7 @@ def gc(
     driver_directory: DriverDirectory = None,
     as_json: AsJson = False,
 ) -> None:
-    """Removes what no checkpoint needs, as a start of the job does; refuses while a driver runs."""
+    """Removes what no checkpoint needs, as a start of the job does; rejects while a driver runs."""
     with led_job(job_dir, services_of(zookeeper, stands_by=False), driver_directory) as job:
         found = needless(job) if dry_run else clear_up(job)
     answer = {
@@ -271,7 +280,7 @@ def gc(
     tell(as_json, answer, _tell_cleared)
 
 
-def fall_back(
+def roll_back(
     job_dir: JobDir,
     to: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Its id, or `previous`.")],
     dry_run: DryRun = False,
@@ -315,7 +324,7 @@ def _tell_gone_back(printer: Printer, answer: dict[str, Any]) -> None:
     printer.line(begun[answer["status"]])
     printer.pairs(
         {
-            "given up": ", ".join(map(str, answer["given_up"])) or "nothing",
+            "given up": ", ".join(map(str, answer["abandoned"])) or "nothing",
             "processed again": answer["processed_again"],
             "set aside": ", ".join(answer["set_aside"]),
             "next": answer["next"],
@@ -323,4 +332,4 @@ def _tell_gone_back(printer: Printer, answer: dict[str, Any]) -> None:
     )
 
 
-UPKEEP_COMMANDS: Final[Sequence[Callable[..., None]]] = (gc, fall_back)
+MAINTENANCE_COMMANDS: Final[Sequence[Callable[..., None]]] = (gc, roll_back)

@@ -7,7 +7,7 @@ How a command ends, as a number for whoever called it; the head of the room says
 The standard streams of the command, so that nobody who reads them decides how a command ends.
 
 A status says what was found, and scripts act on it: that a reader has enough (`| head`), that there is no output at all
-(`>&-`) or that the locale has not all characters is no finding. That the answer could not be written, to a disk that is
+(`>&-`) or that the locale has not all characters is no issue. That the answer could not be written, to a disk that is
 full, is one: whoever reads it later would take what is there for all.
 
 Answers of any number on their way from what finds them to what prints them: in a file, once they are many.
@@ -40,7 +40,7 @@ __all__ = [
     "LOSES",
     "MISUSED",
     "NOT_READABLE",
-    "REFUSED",
+    "REJECTED",
     "AsJson",
     "CheckpointId",
     "OperatorUid",
@@ -83,7 +83,7 @@ ZooKeeper: TypeAlias = Annotated[
 def services_of(zookeeper: str | None, *, stands_by: bool = True) -> JobServices | None:
     """How a job is led, by the option; None is as a job is that was told nothing.
 
-    One that does not stand by is refused at once where another leads.
+    One that does not stand by is rejected at once where another leads.
     """
     if zookeeper is None:
         return None
@@ -91,7 +91,7 @@ def services_of(zookeeper: str | None, *, stands_by: bool = True) -> JobServices
 
 
 DIFFERENT: Final = 1
-REFUSED: Final = 1
+REJECTED: Final = 1
 LOSES: Final = 2
 NOT_READABLE: Final = 3
 MISUSED: Final = 64

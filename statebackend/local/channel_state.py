@@ -47,7 +47,7 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import OpaqueStateHandle, OperatorState, SubtaskState
 from statebackend.local.network.channel import InFlight, RecordBatch, SubtaskId
 from statebackend.local.network.channel_barriers import SubtaskCapture, SubtaskTime
-from statebackend.streaming.errors import EpochError, JobDefinitionError, JobRestoreError, cited
+from statebackend.streaming.errors import EpochError, JobDefinitionError, JobRestoreError, format_value
 from statebackend.streaming.operators.operator import place_of_input
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.rows.record_serializer import stored_records
@@ -94,7 +94,9 @@ class RecordForm:
     def to_bytes(self, record: Any) -> bytes:
         """Raises `StateFormatError` for what is no row of the schema."""
         if not isinstance(record, tuple) or len(record) != self.column_count:
-            raise MalformedDataError(f"{cited(record, 200)} is no row of the {self.column_count} columns declared")
+            raise MalformedDataError(
+                f"{format_value(record, 200)} is no row of the {self.column_count} columns declared"
+            )
         return self._serializer.to_bytes(self._to_stored(record))
 
     def from_bytes(self, data: bytes) -> Any:
@@ -108,7 +110,9 @@ class RecordForm:
         except StateFormatError:
             raise
         except Exception as error:
-            raise MalformedDataError(f"the columns of a record are none of the schema: {cited(error, 200)}") from error
+            raise MalformedDataError(
+                f"the columns of a record are none of the schema: {format_value(error, 200)}"
+            ) from error
 
 
 RecordForms = Mapping[InputName, RecordForm]
@@ -514,20 +518,20 @@ def _read(
         return None, {}
     where = f"subtask {own.index} of operator {own.node!r} at {file_system.location('')}"
     if part.format != FORMAT:
-        raise _refused(where, f"they are in the format {part.format!r}, which this release does not read")
+        raise _rejected(where, f"they are in the format {part.format!r}, which this release does not read")
     try:
         meta = decode_meta(part.meta)
         if [file.size_bytes for file in part.files] != [meta.size_bytes] * bool(meta.channels):
-            raise _refused(where, f"they take {meta.size_bytes} bytes, and the files named have others")
+            raise _rejected(where, f"they take {meta.size_bytes} bytes, and the files named have others")
         if meta.size_bytes > MAX_CHANNEL_STATE_BYTES or not part.files:
             return meta.time, {}
         data = file_system.read_file(part.files[0])
         return meta.time, decode_elements(meta, data, lambda end: own.node if is_input else end.node, forms)
     except StateFormatError as error:
-        raise _refused(where, str(error)) from error
+        raise _rejected(where, str(error)) from error
 
 
-def _refused(where: str, reason: str) -> JobRestoreError:
+def _rejected(where: str, reason: str) -> JobRestoreError:
     return JobRestoreError(
         f"the records that were on their way in {where} cannot be read: {reason}. Nothing was changed; run the program "
         f"that wrote them, take a savepoint, and continue from that"

@@ -49,10 +49,10 @@ from statebackend.checkpoint.store.completed_checkpoint_store import (
 from statebackend.checkpoint.store.job_directory import JobDirectory, write_origin
 from statebackend.checkpoint.store.job_files import (
     NO_SOURCE_LOG,
-    FallBack,
-    end_fall_back,
-    read_fall_back,
-    write_fall_back,
+    Rollback,
+    end_roll_back,
+    read_roll_back,
+    write_roll_back,
 )
 from statebackend.local.job import LocalJob
 from statebackend.local.local_run import LocalJobParts, LocalRun
@@ -94,9 +94,9 @@ from statebackend.streaming.runtime.settings import (
     is_instance_of,
     unfit_column,
     unfit_type,
-    warn_of_held_timers,
+    warn_of_blocked_timers,
 )
-from statebackend.streaming.runtime.starting_point import StartingPoint, check_no_fall_back, starting_point
+from statebackend.streaming.runtime.starting_point import StartingPoint, check_no_roll_back, starting_point
 from statebackend.streaming.sink import SinkError
 from statebackend.streaming.stream_graph import JobGraph, ReplayableSource, SourceNode, StreamGraph
 
@@ -178,22 +178,22 @@ def settings_of(choices: CheckpointChoices) -> CheckpointSettings:
 
 
 def checkpoint_to_continue(
-    found: FoundCheckpoints, records: JobRecords, fall_back_to: int | str | None
+    found: FoundCheckpoints, records: JobRecords, roll_back_to: int | str | None
 ) -> CheckpointMetadata | None:
     """The checkpoint that a start goes on from, None if there is none; touches nothing.
 
     Raises `JobRestoreError` if going back was begun before and this start does not go back as far; what finding the
     checkpoint raises.
     """
-    begun = read_fall_back(records.driver_files)
+    begun = read_roll_back(records.driver_files)
     if begun is None:
-        return found.newest() if fall_back_to is None else found.fall_back_target(fall_back_to)
-    if fall_back_to is None or begun.source_log != NO_SOURCE_LOG:
-        check_no_fall_back(records.driver_files)
-    target = found.fall_back_target(begun.checkpoint_id if fall_back_to in (None, PREVIOUS) else fall_back_to)
+        return found.newest() if roll_back_to is None else found.roll_back_target(roll_back_to)
+    if roll_back_to is None or begun.source_log != NO_SOURCE_LOG:
+        check_no_roll_back(records.driver_files)
+    target = found.roll_back_target(begun.checkpoint_id if roll_back_to in (None, PREVIOUS) else roll_back_to)
     if target.checkpoint_id > begun.checkpoint_id:
         # Of the epochs in between something may have been given up already.
-        check_no_fall_back(records.driver_files)
+        check_no_roll_back(records.driver_files)
     return target
 
 
@@ -205,22 +205,22 @@ def go_back(
     The job is led by the caller. Raises `SinkError` if a sink cannot; if another has hidden something by then, the
     fall-back has begun, and the same one is to be started again.
     """
-    driver_files, begun = records.driver_files, read_fall_back(records.driver_files)
+    driver_files, begun = records.driver_files, read_roll_back(records.driver_files)
     for number, sink in enumerate(sinks.taking_back):
         if number == 0:
             newest_id = max(checkpoint_id, *records.pointers.find().ids, 0 if begun is None else begun.newest_id)
-            planned = FallBack(checkpoint_id=checkpoint_id, newest_id=newest_id, source_log=NO_SOURCE_LOG)
-            write_fall_back(driver_files, planned)
+            planned = Rollback(checkpoint_id=checkpoint_id, newest_id=newest_id, source_log=NO_SOURCE_LOG)
+            write_roll_back(driver_files, planned)
         try:
-            sink.take_back(checkpoint_id, job_id)
+            sink.roll_back(checkpoint_id, job_id)
         except SinkError:
             if number == 0 and begun is None:
                 # It has hidden nothing, so nothing has been done.
-                end_fall_back(driver_files)
+                end_roll_back(driver_files)
             raise
-    store.recover(fall_back_to=checkpoint_id)
-    if read_fall_back(driver_files) is not None:
-        end_fall_back(driver_files)
+    store.recover(roll_back_to=checkpoint_id)
+    if read_roll_back(driver_files) is not None:
+        end_roll_back(driver_files)
 
 
 @frozen
@@ -363,7 +363,7 @@ class LocalStreamEnvironment:
     def check(
         self, *, from_savepoint: str | os.PathLike[str] | None = None, allow_non_restored_state: bool = False
     ) -> Mapping[str, SchemaReport]:
-        """What a start would find, without starting or touching anything: the verdicts by operator uid.
+        """What a start would find, without starting or touching anything: the compatibility results by operator uid.
 
         As `SparkStreamEnvironment.check`: what is judged is the newest checkpoint of ``job_dir``, or the savepoint
         where there is none, and incompatible state is in the reports and not an error.
@@ -372,9 +372,9 @@ class LocalStreamEnvironment:
         point = looked_up(
             self._job_dir,
             self._services,
-            lambda records: self._starting_point(records, from_savepoint, fall_back_to=None),
+            lambda records: self._starting_point(records, from_savepoint, roll_back_to=None),
         )
-        return self._verdicts(point, checked, allow_non_restored_state)
+        return self._compatibilities(point, checked, allow_non_restored_state)
 
     def execute(
         self,
@@ -382,13 +382,13 @@ class LocalStreamEnvironment:
         *,
         from_savepoint: str | os.PathLike[str] | None = None,
         allow_non_restored_state: bool = False,
-        fall_back_to: int | Literal["previous"] | None = None,
+        roll_back_to: int | Literal["previous"] | None = None,
         drain: bool = False,
     ) -> LocalJob:
         """Runs the job over all elements and returns when they are processed.
 
         Restores from ``from_savepoint``, or from the newest checkpoint of ``job_dir``. Raises what `execute` of the
-        Spark environment raises. ``fall_back_to`` goes back to an older checkpoint, as it does there; the elements of
+        Spark environment raises. ``roll_back_to`` goes back to an older checkpoint, as it does there; the elements of
         the epochs that are given up have to be given again.
 
         The records of an epoch move event time at its end, and what they make due fires in it; a generator of the
@@ -399,13 +399,13 @@ class LocalStreamEnvironment:
         and only once: what a sink raises ends the job behind that epoch, when the other sinks have their records, and
         what it has not taken of that epoch it is not given again.
         """
-        # In this order: what the program says is refused before its records are looked at, and both before anything is
+        # In this order: what the program says is rejected before its records are looked at, and both before anything is
         # touched.
         checked = self._checked(sources_tell_time=False)
         records = {node: _records_of(node.source) for node in checked.graph.sources}
-        warn_of_held_timers(checked.event_time, name)
+        warn_of_blocked_timers(checked.event_time, name)
         driving = _Driving(DownstreamFirst(), checkpoints=self._checkpoints)
-        with self._opened(checked, name, from_savepoint, allow_non_restored_state, fall_back_to, driving) as run:
+        with self._opened(checked, name, from_savepoint, allow_non_restored_state, roll_back_to, driving) as run:
             read_all(
                 run,
                 records,
@@ -426,7 +426,7 @@ class LocalStreamEnvironment:
         *,
         from_savepoint: str | os.PathLike[str] | None = None,
         allow_non_restored_state: bool = False,
-        fall_back_to: int | str | None = None,
+        roll_back_to: int | str | None = None,
         sources_tell_time: bool = False,
         scheduler: Scheduler | None = None,
         capacity: int = DEFAULT_CAPACITY,
@@ -441,7 +441,7 @@ class LocalStreamEnvironment:
         """
         checked = self._checked(sources_tell_time)
         driving = _Driving(scheduler or DownstreamFirst(), capacity, listener, checkpoints or self._checkpoints)
-        with self._opened(checked, name, from_savepoint, allow_non_restored_state, fall_back_to, driving) as run:
+        with self._opened(checked, name, from_savepoint, allow_non_restored_state, roll_back_to, driving) as run:
             yield run
 
     @contextlib.contextmanager
@@ -480,7 +480,7 @@ class LocalStreamEnvironment:
         prepared = prepare_graph(graph, self.parallelism, self.max_parallelism)
         check_timestamp_columns(event_time)
         check_sinks(graph)
-        # Two that write to the same place are refused by its construction.
+        # Two that write to the same place are rejected by its construction.
         StagedSinks(graph)
         return _CheckedJob(graph, event_time, prepared)
 
@@ -491,7 +491,7 @@ class LocalStreamEnvironment:
         name: str,
         from_savepoint: str | os.PathLike[str] | None,
         allow_non_restored_state: bool,
-        fall_back_to: int | str | None,
+        roll_back_to: int | str | None,
         driving: _Driving,
     ) -> Iterator[LocalRun]:
         start = locked_start(
@@ -499,15 +499,15 @@ class LocalStreamEnvironment:
             name,
             self.max_parallelism,
             self._services,
-            lambda records: self._starting_point(records, from_savepoint, fall_back_to),
+            lambda records: self._starting_point(records, from_savepoint, roll_back_to),
             lambda records, found: self._judged(found, checked, allow_non_restored_state),
         )
-        directory, point, reports = start.directory, start.point, start.verdict
+        directory, point, reports = start.directory, start.point, start.compatibility
         with directory, telling_of_loss(directory.leadership):
             store = DefaultCompletedCheckpointStore(
                 directory.file_system, start.records.pointers, leadership=directory.leadership
             )
-            target = point.own_checkpoint if fall_back_to is not None else None
+            target = point.own_checkpoint if roll_back_to is not None else None
             if target is None:
                 store.recover()
             else:
@@ -549,11 +549,11 @@ class LocalStreamEnvironment:
         )
 
     def _starting_point(
-        self, records: JobRecords, from_savepoint: str | os.PathLike[str] | None, fall_back_to: int | str | None
+        self, records: JobRecords, from_savepoint: str | os.PathLike[str] | None, roll_back_to: int | str | None
     ) -> StartingPoint:
         # Its log alone tells a directory of Spark, whatever state its checkpoints are in.
         check_written_by(None, Engine.IN_PROCESS, records.driver_files)
-        newest = checkpoint_to_continue(records.pointers.find(), records, fall_back_to)
+        newest = checkpoint_to_continue(records.pointers.find(), records, roll_back_to)
         check_written_by(newest, Engine.IN_PROCESS, records.driver_files)
         # Elements are no source with a position: a savepoint's source progress is of no use here.
         return starting_point(records.file_system, newest, from_savepoint, False)
@@ -563,11 +563,11 @@ class LocalStreamEnvironment:
     ) -> Mapping[str, SchemaReport]:
         if point.own_checkpoint is not None:
             StagedSinks(checked.graph).check_commits(point.own_checkpoint)
-        reports = self._verdicts(point, checked, allow_non_restored_state)
+        reports = self._compatibilities(point, checked, allow_non_restored_state)
         require_compatible(reports)
         return reports
 
-    def _verdicts(
+    def _compatibilities(
         self, point: StartingPoint, checked: _CheckedJob, allow_non_restored_state: bool
     ) -> Mapping[str, SchemaReport]:
         return judged(
@@ -577,7 +577,7 @@ class LocalStreamEnvironment:
             parallelism=self.parallelism,
             max_parallelism=self.max_parallelism,
             allow_non_restored_state=allow_non_restored_state,
-            rules=self.rules.verdicts,
+            rules=self.rules.compatibilities,
             takes_channel_state=True,
             sources=_replayed(checked.graph),
         )
@@ -586,7 +586,7 @@ class LocalStreamEnvironment:
         """The job as its state knows it, which needs no record where the sources have schemas; raises as `execute`."""
         checked = self._checked(sources_tell_time=False)
         operators = checked.prepared.operators
-        return DescribedJob(operators, self.max_parallelism, self.rules.verdicts, _replayed(checked.graph))
+        return DescribedJob(operators, self.max_parallelism, self.rules.compatibilities, _replayed(checked.graph))
 
     def request_stop(self) -> None:
         """Lets `execute` come to its end: no more is read, and what was read is in the last checkpoint.

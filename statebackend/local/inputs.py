@@ -2,7 +2,7 @@
 
 The types of keys come from the declared schema of an input. Where there is none (plain elements, or what a transform
 makes of records) the first record decides. All keyed inputs of an operator have keys of the same types: what a schema
-tells holds for the inputs that have none, and two that differ are refused.
+tells holds for the inputs that have none, and two that differ are rejected.
 
 Records on their way through the stateless steps between two subtasks, with their timestamps.
 
@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 from attrs import frozen
 
 from statebackend.state.key_groups import KeyHashError, key_groups_hasher, subtask_of_key_group
-from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.key_types import canonical_key, check_keys_agree
 from statebackend.streaming.operators.operator import ObjectBatch, check_keys, place_of_input
 from statebackend.streaming.rows.declared_schema import DeclaredSchema, unknown_column
@@ -102,7 +102,7 @@ def field_getter(key: Any, place: str, given_to: str) -> Callable[[Any], Any]:
             return _field(record, key) if _has_field(record, key) else functools.reduce(_field, path, record)
         except (KeyError, AttributeError) as error:
             raise JobDefinitionError(
-                f"{place}: {given_to}({key!r}), but a record has no field of that name: {cited(record, 200)}"
+                f"{place}: {given_to}({key!r}), but a record has no field of that name: {format_value(record, 200)}"
             ) from error
 
     return get
@@ -138,7 +138,7 @@ def column_types(
         name = _TYPE_NAMES.get(type(value))
         if name is None:
             raise JobDefinitionError(
-                f"operator {operator_uid!r}: the key {key!r} is {cited(value, 80)}, a {type(value).__name__}, "
+                f"operator {operator_uid!r}: the key {key!r} is {format_value(value, 80)}, a {type(value).__name__}, "
                 f"which cannot be a key; keys are {', '.join(kind.__name__ for kind in _TYPE_NAMES)}"
             )
         types.append(name)
@@ -315,12 +315,12 @@ class _KeyedLocalInput:
         for index, canonical in enumerate(map(canonical_key, columns.types)):
             if canonical is not None:
                 values[index] = list(map(canonical, values[index]))
-        self._refuse_truth_values(values, columns.types)
+        self._reject_truth_values(values, columns.types)
         keys: list[Any] = list(zip(*values, strict=True)) if columns.is_composite else values[0]
         check_keys(self._place, keys, columns.is_composite)
         return keys
 
-    def _refuse_truth_values(self, values: Sequence[Sequence[Any]], types: Sequence[str]) -> None:
+    def _reject_truth_values(self, values: Sequence[Sequence[Any]], types: Sequence[str]) -> None:
         """To Python True is 1, and would have the state of the key 1."""
         for index, (type_name, column) in enumerate(zip(types, values, strict=True)):
             if type_name in _WHOLE_NUMBERS and bool in set(map(type, column)):

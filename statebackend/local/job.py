@@ -27,7 +27,7 @@ class LocalJob:
     def __init__(self, run: LocalRun, temporary: tempfile.TemporaryDirectory[str]) -> None:
         parts = run.parts
         self.schema_reports: Mapping[str, SchemaReport] = run.schema_reports
-        """The verdicts on restored state, by operator uid."""
+        """The compatibility results on restored state, by operator uid."""
         self.restore_reports: Sequence[StateRestoreReport] = run.restore_reports
         """What each subtask did to each restored keyed state."""
         self.operator_state_restore_reports: Sequence[StateRestoreReport] = run.operator_state_restore_reports

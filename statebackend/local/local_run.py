@@ -8,7 +8,7 @@ A run is driven from outside, in one of two ways, which may be mixed:
 
     begin_epoch, process, end_epoch    something is fed, processed to its end, and a checkpoint taken: what comes out
                                        does not depend on when anything is written
-    step                               one move: an element, an errand, a timer that is due. Between any two the run may
+    step                               one move: an element, an mail, a timer that is due. Between any two the run may
                                        be abandoned (`close` it, or lose its file system first, as a process that dies
                                        does) and another begun in its job directory
 
@@ -94,12 +94,12 @@ class RunOperatorsParts:
 
 
 class RunOperators:
-    """See the module; ``reports`` are the verdicts of the start."""
+    """See the module; ``reports`` are the compatibility results of the start."""
 
     def __init__(self, parts: RunOperatorsParts, reports: Mapping[str, SchemaReport]) -> None:
         self._parts = parts
         self.schema_reports: dict[str, SchemaReport] = dict(reports)
-        """The verdicts on restored state, by operator uid."""
+        """The compatibility results on restored state, by operator uid."""
         file_system = parts.directory.file_system
         restored = parts.restored
         self._restores = {
@@ -154,7 +154,7 @@ class RunOperators:
         if restored is not None and operator.key_serializer is not None and restored.keyed_metas_of(operator.uid):
             allowed = parts.allow_non_restored_state
             report = report_of(
-                restored, operator.uid, operator.key_serializer, operator.states, allowed, parts.rules.verdicts
+                restored, operator.uid, operator.key_serializer, operator.states, allowed, parts.rules.compatibilities
             )
             report.raise_if_incompatible(_JUDGED_LATE)
             self.schema_reports[operator.uid] = report
@@ -194,7 +194,7 @@ _JUDGED_LATE: Final = (
     "only a record told the types of its keys, when the job had begun: this epoch is given up, what it goes on from is "
     "as it was"
 )
-"""What is told of a verdict that no start can give."""
+"""What is told of a compatibility result that no start can give."""
 
 
 @frozen(kw_only=True)
@@ -292,7 +292,7 @@ class LocalRun:
 
     @property
     def schema_reports(self) -> Mapping[str, SchemaReport]:
-        """The verdicts on restored state, by operator uid."""
+        """The compatibility results on restored state, by operator uid."""
         return self._operators.schema_reports
 
     @property
@@ -397,7 +397,7 @@ class LocalRun:
     def stop(self, *, drains: bool = False) -> None:
         """Takes the checkpoint that the run stops with: sources read nothing behind its barrier.
 
-        With ``drains`` event time is at its end in front of it, and everything that waits for it fires. Raises as
+        With ``drains`` event time is at its end before it, and everything that waits for it fires. Raises as
         `take_checkpoint`.
         """
         for one in self.job_network.subtasks:
@@ -418,7 +418,7 @@ class LocalRun:
                 if self._step(waits=True) is None and not is_waiting:
                     raise StreamJobError("a checkpoint that nobody goes on with: an error of this runtime")
             # What follows from its end: the messages of its completion.
-            while self.network.errands:
+            while self.network.mails:
                 self._step()
             if answer.failure is not None:
                 raise answer.error or CheckpointFailedError(answer.detail)
@@ -457,7 +457,7 @@ class LocalRun:
         move = self.network.step()
         if waits and move is None and not has_fired:
             self._wait()
-        if self.checkpoints.failure is not None and not self.network.errands:
+        if self.checkpoints.failure is not None and not self.network.mails:
             raise self.checkpoints.failure
         return move
 
@@ -500,7 +500,7 @@ class LocalRun:
             subtask.close()
         for positions in self.positions.values():
             positions.close()
-        self._snapshots.discard_given_up()
+        self._snapshots.discard_abandoned()
 
     def _resume(self) -> None:
         if self._is_resumed:

@@ -119,7 +119,7 @@ def _of_operator(name: str, subtasks: Sequence[SubtaskTime]) -> NodeWatermark:
     return NodeWatermark(
         node=name,
         watermark_ms=watermark_ms,
-        # Nothing comes in front of a watermark that the operator has been told.
+        # Nothing comes before a watermark that the operator has been told.
         epoch_watermark_ms=watermark_ms,
         sent_watermark_ms=known_time(min(one.sent_watermark_ms for one in subtasks)),
         is_idle=all(one.sent_status.is_idle for one in subtasks),

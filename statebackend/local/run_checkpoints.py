@@ -2,7 +2,7 @@
 
 Which checkpoint begins, who must acknowledge it and what becomes of it is decided by the coordinator alone; here are
 its timers, its ids, and its messages. A message to or from a task, the writing of a snapshot and the storing of a
-checkpoint are *errands* of the network: each is one move, which the scheduler of the run orders among all others. So
+checkpoint are *mails* of the network: each is one move, which the scheduler of the run orders among all others. So
 they can be late, and overtake each other. A `Post` may besides lose or double them.
 
 Times are milliseconds of a clock that is passed in, and never goes back where it is that of the system. Timers fire
@@ -53,13 +53,13 @@ from statebackend.checkpoint.coordinator.messages import (
 from statebackend.checkpoint.coordinator.pending_checkpoint import CheckpointTask, CompletedCheckpoint
 from statebackend.checkpoint.coordinator.requests import CheckpointFailureReason, CheckpointRequestKind
 from statebackend.checkpoint.state_handles import SubtaskState
-from statebackend.local.network.subtasks import Errand
+from statebackend.local.network.subtasks import Mail
 from statebackend.streaming.errors import StreamJobError
 
 __all__ = ["CheckpointAnswer", "CheckpointFailedError", "CheckpointedRun", "Post", "RunCheckpoints"]
 
-Post = Callable[[Errand], Iterable[Errand]]
-"""What becomes of an errand that is sent: as a rule it alone; nothing if it is lost, several if it is doubled."""
+Post = Callable[[Mail], Iterable[Mail]]
+"""What becomes of an mail that is sent: as a rule it alone; nothing if it is lost, several if it is doubled."""
 
 
 class CheckpointFailedError(StreamJobError):
@@ -112,7 +112,7 @@ class CheckpointedRun(Protocol):
 
 
 class RunCheckpoints:
-    """See the module. ``send`` puts an errand among the moves of the run."""
+    """See the module. ``send`` puts an mail among the moves of the run."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class RunCheckpoints:
         *,
         identity: tuple[str, str],
         now_ms: Callable[[], int],
-        send: Callable[[Errand], None],
+        send: Callable[[Mail], None],
     ) -> None:
         self.coordinator = coordinator
         self.failure: BaseException | None = None
@@ -185,7 +185,7 @@ class RunCheckpoints:
     def acknowledge(self, acknowledgement: Acknowledgement) -> None:
         """Sends what a task has to say of a checkpoint."""
         self._send(
-            Errand(
+            Mail(
                 "acknowledge",
                 acknowledgement.checkpoint_id,
                 acknowledgement.task,
@@ -210,7 +210,7 @@ class RunCheckpoints:
             declined = Declined(self._job_id, self._run_id, checkpoint_id, task, reason, detail, self._now_ms())
             self._handle(declined)
 
-        self._send(Errand("decline", checkpoint_id, task, deliver))
+        self._send(Mail("decline", checkpoint_id, task, deliver))
 
     def fire_due(self) -> bool:
         """Fires the timers whose time has come; returns whether there were any."""
@@ -299,7 +299,7 @@ class RunCheckpoints:
                 self._run.checkpoint_completed(checkpoint_id)
 
         # Nobody but the coordinator itself stores: it is not sent anywhere, but others may move before.
-        self._send(Errand("store", checkpoint_id, None, store))
+        self._send(Mail("store", checkpoint_id, None, store))
 
     def _notify_complete(self, action: NotifyComplete) -> None:
         self._run.checkpoint_completed(action.checkpoint_id)
@@ -342,7 +342,7 @@ class RunCheckpoints:
         self.failure = self._last_error or CheckpointFailedError(action.detail)
 
     def _send_to(self, name: str, checkpoint_id: int, task: TaskId, deliver: Callable[[TaskId], None]) -> None:
-        self._send(Errand(name, checkpoint_id, task, lambda: deliver(task)))
+        self._send(Mail(name, checkpoint_id, task, lambda: deliver(task)))
 
 
 _CARRY_OUT: Final[Mapping[type, Callable[[RunCheckpoints, Any], None]]] = {

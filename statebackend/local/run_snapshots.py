@@ -21,7 +21,7 @@ Complete checkpoints that snapshots may still be built upon: they are kept, howe
 A subtask builds a snapshot upon files of a checkpoint that it knows to be complete, or of one that is under way. While
 that snapshot is on its way, newer checkpoints may complete that do not have those files, and drop the one that has:
 
-    0 is complete, and told        1 was frozen before that: it has written its files anew
+    0 is complete, and told        1 was frozen before that: it has written its files again
     2 is frozen                    it refers to files of 0
     1 is complete                  0 is one too many; 2 cannot be completed without its files
 
@@ -34,7 +34,7 @@ What is measured of the checkpoints of a run, and so of its epochs, each of whic
 
 Who writes the snapshots of a run: the run itself, as one move among others, or a few threads beside it.
 
-Both only write. What follows, the acknowledgement, is an errand of the run, so that subtasks and the coordinator belong
+Both only write. What follows, the acknowledgement, is an mail of the run, so that subtasks and the coordinator belong
 to one thread. A snapshot that nobody waits for any more is given up.
 """
 
@@ -63,7 +63,7 @@ from statebackend.checkpoint.coordinator.requests import (
     CheckpointRequestKind,
     FailurePolicy,
 )
-from statebackend.checkpoint.fs.retries import steady_ms
+from statebackend.checkpoint.fs.retries import monotonic_ms
 from statebackend.checkpoint.invariants import MAX_ID, path_segment
 from statebackend.checkpoint.metadata import CheckpointMetadata, SavepointIdentity
 from statebackend.checkpoint.state_handles import SubtaskState
@@ -73,7 +73,7 @@ from statebackend.local.channel_state import ChannelStateParts, RecordForms, for
 from statebackend.local.job_network import JobNetwork
 from statebackend.local.network.channel import SubtaskId
 from statebackend.local.network.channel_barriers import SubtaskCapture
-from statebackend.local.network.subtasks import Errand, LastBarrier, OperatorSubtask, OutputSubtask
+from statebackend.local.network.subtasks import LastBarrier, Mail, OperatorSubtask, OutputSubtask
 from statebackend.local.network_watermarks import BarrierTimes
 from statebackend.local.operator import LocalOperator
 from statebackend.local.run_checkpoints import CheckpointAnswer, RunCheckpoints
@@ -99,10 +99,10 @@ from statebackend.streaming.runtime.worker_functions import check_broadcast_copi
 from statebackend.streaming.time.job_watermarks import watermark_state
 
 __all__ = [
+    "AbandonedFiles",
     "CheckpointMeasures",
     "CheckpointSettings",
     "Finished",
-    "GivenUpFiles",
     "InlineWriter",
     "KeptCheckpoints",
     "RunSnapshots",
@@ -113,7 +113,7 @@ __all__ = [
 ]
 
 
-class GivenUpFiles:
+class AbandonedFiles:
     """The states that wait until nobody can refer to their files."""
 
     def __init__(self) -> None:
@@ -284,7 +284,7 @@ class SnapshotWriter(Protocol):
         """Has a snapshot written."""
 
     def collect(self, wait_s: float | None = 0.0) -> bool:
-        """Makes errands of what was written meanwhile, after a wait if nothing was; returns whether anything was.
+        """Makes mails of what was written meanwhile, after a wait if nothing was; returns whether anything was.
 
         If ``wait_s`` is None it waits until something is.
         """
@@ -301,14 +301,14 @@ class InlineWriter:
 
     is_writing = False
 
-    def __init__(self, send: Callable[[Errand], None], finished: Finished) -> None:
+    def __init__(self, send: Callable[[Mail], None], finished: Finished) -> None:
         self._send = send
         self._finished = finished
         self._under_way: list[Work] = []
 
     def submit(self, work: Work) -> None:
         self._under_way.append(work)
-        self._send(Errand("write", work.checkpoint_id, work.task, lambda: self._write(work)))
+        self._send(Mail("write", work.checkpoint_id, work.task, lambda: self._write(work)))
 
     def collect(self, wait_s: float | None = 0.0) -> bool:
         return False
@@ -337,7 +337,7 @@ class InlineWriter:
 class ThreadedWriter:
     """Writes on threads of its own; what was written waits to be collected."""
 
-    def __init__(self, send: Callable[[Errand], None], finished: Finished, threads: int = 2) -> None:
+    def __init__(self, send: Callable[[Mail], None], finished: Finished, threads: int = 2) -> None:
         self._send = send
         self._finished = finished
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="statebackend-snapshot")
@@ -360,7 +360,7 @@ class ThreadedWriter:
         except queue.Empty:
             return False
         self._under_way.remove(work)
-        self._send(Errand("write", work.checkpoint_id, work.task, lambda: self._finished(work, error)))
+        self._send(Mail("write", work.checkpoint_id, work.task, lambda: self._finished(work, error)))
         return True
 
     def cancel(self, checkpoint_id: int) -> None:
@@ -383,9 +383,9 @@ class ThreadedWriter:
         self._written.put((work, error))
 
 
-def only_it(errand: Errand) -> Iterable[Errand]:
-    """What becomes of an errand where nothing is lost or doubled."""
-    return (errand,)
+def only_it(mail: Mail) -> Iterable[Mail]:
+    """What becomes of an mail where nothing is lost or doubled."""
+    return (mail,)
 
 
 @frozen(kw_only=True)
@@ -404,10 +404,10 @@ class CheckpointSettings:
     timeout_ms: int | None = None
     limits: CheckpointLimits = field(factory=CheckpointLimits)
     tolerable_failures: int = 0
-    now_ms: Callable[[], int] = steady_ms
+    now_ms: Callable[[], int] = monotonic_ms
     wait: Callable[[float], object] = time.sleep
     has_threads: bool = False
-    post: Callable[[Errand], Iterable[Errand]] = only_it
+    post: Callable[[Mail], Iterable[Mail]] = only_it
 
 
 @frozen(kw_only=True)
@@ -449,7 +449,7 @@ class RunSnapshots:
         self._without_state: dict[int, set[str]] = {}
         self._times: dict[int, BarrierTimes] = {}
         self._triggered: dict[TaskId, set[int]] = {}
-        self._given_up = GivenUpFiles()
+        self._abandoned = AbandonedFiles()
         writer = ThreadedWriter if parts.settings.has_threads else InlineWriter
         self._writer: SnapshotWriter = writer(self._send, self._written)
 
@@ -505,7 +505,7 @@ class RunSnapshots:
         return self._writer.is_writing
 
     def collect(self, wait_s: float | None = 0.0) -> None:
-        """Makes errands of what threads have written; waits for so long if nothing was, and for any if that is None."""
+        """Makes mails of what threads have written; waits for so long if nothing was, and for any if that is None."""
         self._writer.collect(wait_s)
 
     def close(self) -> None:
@@ -517,11 +517,11 @@ class RunSnapshots:
         with contextlib.suppress(Exception):
             self._kept.close()
 
-    def discard_given_up(self) -> None:
+    def discard_abandoned(self) -> None:
         """Deletes what was acknowledged and is part of no checkpoint; to be called when no subtask is open."""
         # What goes wrong here is put right by the next start.
         with contextlib.suppress(Exception):
-            self._parts.store.discard(self._given_up.all_taken())
+            self._parts.store.discard(self._abandoned.all_taken())
 
     def barrier_at_operator(self, subtask: LocalSubtask, capture: SubtaskCapture, frozen: FrozenSubtask | None) -> None:
         """Barriers have come to a subtask, whose snapshot is to be written; it has none without state."""
@@ -628,7 +628,7 @@ class RunSnapshots:
         acknowledgements = self._acknowledgements.get(checkpoint_id, ())
         self._forget(checkpoint_id)
         self._release()
-        states = self._given_up.taken(checkpoint_id, self.last_id, is_quiet=self._is_quiet)
+        states = self._abandoned.taken(checkpoint_id, self.last_id, is_quiet=self._is_quiet)
         if states:
             self._parts.store.discard(states, frozenset())
         self._parts.directory.leadership.check()
@@ -664,22 +664,22 @@ class RunSnapshots:
 
     def discard_states(self, states: Sequence[SubtaskState]) -> None:
         """Keeps them in mind: what subtasks write next may build upon them."""
-        self._given_up.add(states)
+        self._abandoned.add(states)
 
     @property
     def _is_quiet(self) -> bool:
-        return not self._writer.is_writing and not any(one.name == "write" for one in self._network.errands)
+        return not self._writer.is_writing and not any(one.name == "write" for one in self._network.mails)
 
-    def _send(self, errand: Errand) -> None:
+    def _send(self, mail: Mail) -> None:
         # Storing is no message, and what is written is known to be.
-        for one in (errand,) if errand.task is None or errand.name == "write" else self._parts.settings.post(errand):
+        for one in (mail,) if mail.task is None or mail.name == "write" else self._parts.settings.post(mail):
             self._network.send(one)
 
     def _channel_writer(self, subtask: LocalSubtask, capture: SubtaskCapture) -> Callable[[], ChannelStateParts]:
         if not self._parts.settings.mode.may_be_unaligned:
             return ChannelStateParts
         directory, name = self._parts.directory, SubtaskId(subtask.operator.uid, subtask.index)
-        # The run is in the name: an id is given anew where a run before gave it to a checkpoint that failed.
+        # The run is in the name: an id is given again where a run before gave it to a checkpoint that failed.
         prefix = f"shared/{path_segment(name.node)}/{name.index:05d}-{directory.run_id}"
         return partial(write_channel_state, capture, name, self.forms, directory.file_system, prefix)
 
@@ -704,7 +704,7 @@ class RunSnapshots:
 
     def _written(self, work: Work, error: BaseException | None) -> None:
         if error is not None:
-            self._given_up.add(work.left_behind)
+            self._abandoned.add(work.left_behind)
             reason = CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED
             self._checkpoints.decline(work.checkpoint_id, work.task, reason, str(error), error)
             return

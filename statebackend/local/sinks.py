@@ -13,7 +13,7 @@ The sinks of a job in this process: functions that are called with each record, 
 
 Such a sink has no two phases: it is told of an epoch once, behind the checkpoint, and keeps what it is given or loses
 it. What one of them raises keeps the records from none of the others. Sinks with two phases are in `staged_sinks`; what
-is neither is refused before the first epoch.
+is neither is rejected before the first epoch.
 """
 
 from __future__ import annotations

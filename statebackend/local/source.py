@@ -21,7 +21,7 @@ from statebackend.checkpoint.metadata import ChannelWatermark
 from statebackend.local.inputs import LocalStream, field_getter
 from statebackend.local.network.channel import SubtaskOutput
 from statebackend.local.operator import Recast
-from statebackend.streaming.errors import StreamJobError, UserFunctionError, cited, told
+from statebackend.streaming.errors import StreamJobError, UserFunctionError, format_value, told
 from statebackend.streaming.stream_graph import (
     JobGraph,
     Node,
@@ -296,7 +296,7 @@ class LocalSource:
             try:
                 return function(record)
             except Exception as error:
-                what = f"source {self._name!r}, record {cited(record, 200)}: the function of {given_to} raised"
+                what = f"source {self._name!r}, record {format_value(record, 200)}: the function of {given_to} raised"
                 raise UserFunctionError(f"{what} {told(error)}") from error
 
         return get
@@ -305,13 +305,16 @@ class LocalSource:
         try:
             time_ms = timestamp_of(given.timestamp_of_record(record))
         except (TypeError, ValueError) as error:
-            raise StreamJobError(f"source {self._name!r}, record {cited(record, 200)}: {error}") from error
+            raise StreamJobError(f"source {self._name!r}, record {format_value(record, 200)}: {error}") from error
         try:
             made = given.time.on_record(record, time_ms, self._clock())
         except StreamJobError:
             raise
         except Exception as error:
-            what = f"source {self._name!r}, record {cited(record, 200)}: its watermark generator raised {told(error)}"
+            what = (
+                f"source {self._name!r}, record {format_value(record, 200)}: "
+                f"its watermark generator raised {told(error)}"
+            )
             raise UserFunctionError(what) from error
         if time_ms is not None and not made.is_beyond_limit:
             channel = "" if given.channel_of_record is None else given.channel_of_record(record)

@@ -9,7 +9,7 @@ it is. What it has not read when the epoch ends, because it waits for others, it
 Sources that are read on and on, while checkpoints are taken by the clock.
 
 A source is given its next batch when it has read the last one, so that what waits is bounded and a barrier has little
-in front of it. Behind each batch its strategy is asked for watermarks. The clock of the job is looked at between
+before it. Behind each batch its strategy is asked for watermarks. The clock of the job is looked at between
 batches, at most once in `TICK_MS`: what is due by it fires, and sources look at it. When all sources are at their ends
 one more checkpoint is taken, which has everything. A run that is to stop before takes the checkpoint that it stops
 with.

@@ -32,7 +32,7 @@ from statebackend.state.operator_state_backend import (
 from statebackend.state.operator_state_descriptors import SplitListStateDescriptor
 from statebackend.state.operator_state_handles import encode_operator_state
 from statebackend.state.operator_state_redistribution import restored_operator_state
-from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, StreamJobError, cited
+from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, StreamJobError, format_value
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.rows.record_copies import copied_records
 from statebackend.streaming.stream_graph import ReplayableSource, SplitRead
@@ -103,7 +103,7 @@ class SplitPositions:
             raise JobRestoreError(
                 f"source {uid!r} has no split {gone[0]!r} any more, which was read up to position {known[gone[0]]}: "
                 f"what follows there would be lost. Bring it back, or give the source another uid and pass "
-                f"allow_non_restored_state=True to read all splits anew"
+                f"allow_non_restored_state=True to read all splits again"
             )
         self.now: dict[str, int] = {**there, **known}
         """The position of each split behind what was sent on."""
@@ -162,10 +162,10 @@ class SplitFeed:
         """The position that reading a split has come to; raises `StreamJobError` for what cannot be."""
         where = f"source {self._uid!r}, split {split!r}: reading {most} records from position {before} gave"
         if not isinstance(got, SplitRead) or not isinstance(got.records, Collection):
-            raise StreamJobError(f"{where} {cited(got, 80)}, which is no SplitRead of records")
+            raise StreamJobError(f"{where} {format_value(got, 80)}, which is no SplitRead of records")
         position = _position(got.position)
         if position is None:
-            raise StreamJobError(f"{where} the position {cited(got.position, 80)}; {_A_POSITION}")
+            raise StreamJobError(f"{where} the position {format_value(got.position, 80)}; {_A_POSITION}")
         if position < before or len(got.records) > most:
             raise StreamJobError(f"{where} {len(got.records)} and position {position}; a position never goes back")
         if len(got.records) and position == before:
@@ -201,7 +201,8 @@ def _checked_splits(uid: str, given: object) -> dict[str, int]:
         position = _position(begin)
         if not isinstance(name, str) or position is None:
             raise JobDefinitionError(
-                f"source {uid!r}: splits() gave {cited(given, 200)}; it gives the position at which each split begins "
+                f"source {uid!r}: splits() gave {format_value(given, 200)}; it "
+                f"gives the position at which each split begins "
                 f"by the name of the split, such as {{'file-1': 0}}, and {_A_POSITION}"
             )
         found[name] = position

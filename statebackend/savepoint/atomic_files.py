@@ -20,7 +20,7 @@ from statebackend.checkpoint.fs.file_modes import create_file
 from statebackend.checkpoint.fs.store_uri import is_uri, without_secrets
 from statebackend.savepoint.errors import ExportExistsError
 
-__all__ = ["check_place", "whole_file"]
+__all__ = ["atomic_file", "check_place"]
 
 _SHOWN_CHARACTERS: Final = 40
 
@@ -54,7 +54,7 @@ def check_place(path: str | os.PathLike[str], *, overwrite: bool) -> str:
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike[str], *, overwrite: bool, has_state: bool = False) -> Iterator[IO[bytes]]:
+def atomic_file(path: str | os.PathLike[str], *, overwrite: bool, has_state: bool = False) -> Iterator[IO[bytes]]:
     """The file to write, which has its name when the context ends without an error.
 
     ``has_state`` says that it holds keys and values: a new file then has the permissions of state (`file_modes`), and

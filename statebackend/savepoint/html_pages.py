@@ -37,7 +37,7 @@ from typing import Final, NewType
 from attrs import field, frozen
 
 from snapshots.errors import cut
-from statebackend.savepoint.atomic_files import whole_file
+from statebackend.savepoint.atomic_files import atomic_file
 from statebackend.savepoint.sizes import short_bytes, shown_bytes
 from statebackend.savepoint.statistics import CheckpointFigures, OperatorFigures
 
@@ -289,8 +289,8 @@ _LEFT_IN_DOCUMENT: Final = {"style": "text-align:left;padding:2px 12px 2px 8px"}
 
 
 def write_page(path: str | os.PathLike[str], page: str, *, overwrite: bool = True) -> None:
-    """Writes a page in one step: whoever opens the file finds all of it, or what was there. Raises as `whole_file`."""
-    with whole_file(path, overwrite=overwrite) as file:
+    """Writes a page in one step: whoever opens the file finds all of it, or what was there. Raises as `atomic_file`."""
+    with atomic_file(path, overwrite=overwrite) as file:
         file.write(page.encode())
 
 

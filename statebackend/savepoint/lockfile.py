@@ -17,7 +17,7 @@ A line says all about one thing, so that the difference of two locks is a list o
 the snapshots alone, and are no way back to them: what is judged are the bytes beneath. Names are JSON texts. What
 cannot be printed is escaped, so that no line of a lock looks like another or like none.
 
-The lock file as text, and back: every line is checked, and what is not as it was written is refused.
+The lock file as text, and back: every line is checked, and what is not as it was written is rejected.
 
     lock     := title notes "max_parallelism " number NL operator* NL bytes* "end" NL
     title    := "statebackend state lock, format 1" NL
@@ -28,7 +28,7 @@ The lock file as text, and back: every line is checked, and what is not as it wa
 The bytes of an operator are those of a checkpoint's handles without entries: `keyed` is the meta data of keyed state
 (`statebackend.state.state_meta`), `operator` that of operator state, if there is any
 (`statebackend.state.operator_state_handles`); a line has 72 bytes of them. They hold the serializer snapshots,
-and a verdict needs nothing else.
+and a compatibility result needs nothing else.
 
 The seal is the SHA-256 of the operator's lines, its bytes and ``max_parallelism``. So lines that a person has edited,
 or that git has merged, are told from those that the command has written; and since each operator has its own, a merge
@@ -55,7 +55,7 @@ from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.checkpoint.errors import CheckpointError
 from statebackend.checkpoint.fs.store_uri import is_uri, without_secrets
 from statebackend.checkpoint.state_handles import MAX_MAX_PARALLELISM, OpaqueStateHandle
-from statebackend.savepoint.atomic_files import whole_file
+from statebackend.savepoint.atomic_files import atomic_file
 from statebackend.savepoint.errors import StateLockError
 from statebackend.savepoint.type_descriptions import FieldDescription, RecordDescription, TypeDescription, describe_type
 from statebackend.state import operator_state_handles
@@ -198,7 +198,7 @@ FORMAT_VERSION: Final = 1
 MAX_LOCK_BYTES: Final = 16 << 20
 """A lock of more bytes is neither written nor read: the states of one operator take a few thousand."""
 
-WRITE_ANEW: Final = "write it anew: statebackend lock --job MODULE:FACTORY --output"
+WRITE_ANEW: Final = "write it again: statebackend lock --job MODULE:FACTORY --output"
 """What to do about a lock that is not as it was written, to be followed by its path."""
 
 TITLE: Final = "statebackend state lock, format "
@@ -417,7 +417,7 @@ def write_lock(path: str | os.PathLike[str], lock: StateLock) -> bool:
     """Writes the file, complete or not at all; returns whether its bytes are others than before.
 
     A lock that is there is replaced, and one that somebody has edited. Raises `StateLockError` for a file that never
-    was one and for a lock that could not be read again, and `OSError`, as `whole_file`, where it cannot be written.
+    was one and for a lock that could not be read again, and `OSError`, as `atomic_file`, where it cannot be written.
     """
     if not would_change(path, lock):
         return False
@@ -425,7 +425,7 @@ def write_lock(path: str | os.PathLike[str], lock: StateLock) -> bool:
     lock_from_bytes(data, os.fspath(path))
     if is_lock_file(path):
         _check_was_a_lock(path)
-    with whole_file(path, overwrite=True) as file:
+    with atomic_file(path, overwrite=True) as file:
         file.write(data)
     return True
 

@@ -1,7 +1,7 @@
 """The entries of one keyed state: one by one as objects, or as tables of Arrow.
 
     entries = Savepoint.open(path).read("aircraft", "legs")
-    for entry in entries: ...            objects, see `reading.stored_entries`; every iteration reads anew
+    for entry in entries: ...            objects, see `reading.stored_entries`; every iteration reads again
     entries.to_arrow()                   pyarrow.Table of all of them, columns as `tabular.state_tables` says
     entries.to_arrow_batches()           the same in batches of bounded size, for state larger than memory
     entries.to_pandas()                  a DataFrame, where pandas is installed

@@ -6,7 +6,7 @@
 
 Which checkpoints of a job are complete is asked where that is noted (`JobServices.looking`): the directory itself, an
 object in it, or ZooKeeper. A directory whose checkpoints are noted elsewhere also has metadata files of checkpoints
-that never became complete, so it is refused unless the services of its job are given.
+that never became complete, so it is rejected unless the services of its job are given.
 
 Looking needs no lock and changes nothing. A job that runs meanwhile may drop a checkpoint that is being read; the error
 then says which file is gone. A savepoint is nobody's but the user's, and stays.
@@ -89,7 +89,7 @@ def completed_checkpoints(job_dir: str, services: JobServices | None = None) -> 
 
 def _chosen(found: FoundCheckpoints, checkpoint_id: int | None) -> CheckpointMetadata:
     if checkpoint_id is not None:
-        return found.fall_back_target(checkpoint_id)
+        return found.roll_back_target(checkpoint_id)
     newest = found.newest()
     if newest is None:
         raise CheckpointNotFoundError(

@@ -2,7 +2,8 @@
 
 A type is told by its name as a person writes it (``dict[str, Leg]``), with the width of numbers where Python has one
 word for several (``int64``), and each record in it once, with its fields. Two descriptions are equal exactly if a
-person reading them would see no difference; whether state of one can be restored as the other is for verdicts to say.
+person reading them would see no difference; whether state of one can be restored as the other is for compatibility
+results to say.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def sequence_of(context: Any, columns: Iterable[Any]) -> Any:
 class KeptColumns:
     """Columns that the frames of all epochs are asked for.
 
-    PySpark tells the JVM of each column anew for every frame, and looks up by name there how to; here the JVM is told
+    PySpark tells the JVM of each column again for every frame, and looks up by name there how to; here the JVM is told
     once, and a frame takes one call.
     """
 

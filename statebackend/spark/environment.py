@@ -1,8 +1,8 @@
 """The environment of a job on Spark: where a program begins, and where it is checked and started.
 
 Everything that can be wrong is found before anything is touched: the graph, the types, what the operators register, the
-verdict of every stored snapshot on it, and whether directory, state and parallelism belong together. Only then is the
-job directory locked and Spark started.
+compatibility result of every stored snapshot on it, and whether directory, state and parallelism belong together. Only
+then is the job directory locked and Spark started.
 
     <job_dir>/job.json, driver.lock     identity and lock (statebackend.checkpoint.store.job_directory)
     <job_dir>/checkpoints/, shared/     completed checkpoints and their files
@@ -32,15 +32,16 @@ from statebackend.checkpoint.ha.services import JobRecords, JobServices
 from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.checkpoint.store.completed_checkpoint_store import DefaultCompletedCheckpointStore
 from statebackend.checkpoint.store.job_directory import JobDirectory
-from statebackend.checkpoint.store.job_files import end_time_epoch
+from statebackend.checkpoint.store.job_files import end_no_data_epoch
 from statebackend.spark.epoch_driver import EpochDriver, is_output_pending
 from statebackend.spark.job import SparkJob
 from statebackend.spark.job_parts import JobParts
+from statebackend.spark.no_data_epochs import EmptyBatch, NoDataEpochs
 from statebackend.spark.plans.pipeline import Pipeline
 from statebackend.spark.plans.pipeline_preparation import prepare_pipeline
 from statebackend.spark.plans.placement import locality_advice
 from statebackend.spark.query import check_timeout, start_query
-from statebackend.spark.rollback import check_log, fall_back, planned_fall_back
+from statebackend.spark.rollback import check_log, planned_roll_back, roll_back
 from statebackend.spark.session import (
     check_classic_session,
     check_spark_version,
@@ -63,7 +64,6 @@ from statebackend.spark.sources.source_identity import (
     read_sources,
     watermark_of_frame,
 )
-from statebackend.spark.time_epochs import EmptyBatch, TimeEpochs
 from statebackend.state.key_groups import DEFAULT_MAX_PARALLELISM
 from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.private_directory import default_local_root
@@ -86,11 +86,11 @@ from statebackend.streaming.runtime.job_start import (
 )
 from statebackend.streaming.runtime.local_state_root import LocalStateRoot, given_local_root
 from statebackend.streaming.runtime.restore_plan_file import delete_restore_plans
-from statebackend.streaming.runtime.settings import check_given, check_whole_numbers, warn_of_held_timers
+from statebackend.streaming.runtime.settings import check_given, check_whole_numbers, warn_of_blocked_timers
 from statebackend.streaming.runtime.starting_point import (
     StartingPoint,
     check_has_every_epoch,
-    check_no_fall_back,
+    check_no_roll_back,
     starting_point,
 )
 from statebackend.streaming.stream_graph import SourceNode, StreamGraph
@@ -110,7 +110,7 @@ class SparkStreamEnvironment:
     carry out what restored state becomes, here and in the workers; None: those of this library. An epoch that takes
     longer than ``epoch_timeout_s`` seconds is given up and the job fails; None is no limit. ``high_availability`` says
     how drivers of the job agree on who leads it, such as `checkpointing.ZooKeeperHighAvailability`; by default it is
-    the lock file of the job directory, or on an object store a lease there, and a second driver is refused.
+    the lock file of the job directory, or on an object store a lease there, and a second driver is rejected.
     ``spark_log_directory`` is where Spark keeps its own log of the job, which must be a disk that every driver of the
     job finds again; by default it is in the job directory, which an object store cannot do for.
 
@@ -188,7 +188,7 @@ class SparkStreamEnvironment:
     def check(
         self, *, from_savepoint: str | os.PathLike[str] | None = None, allow_non_restored_state: bool = False
     ) -> Mapping[str, SchemaReport]:
-        """What a start would find, without starting or touching anything: the verdicts by operator uid.
+        """What a start would find, without starting or touching anything: the compatibility results by operator uid.
 
         What is judged is what `execute` would continue from: the newest checkpoint of the job directory, or the
         savepoint where there is none. Raises as `execute` would, except that incompatible state is in the reports and
@@ -222,7 +222,7 @@ class SparkStreamEnvironment:
         allow_non_restored_state: bool = False,
         restore_source_progress: bool | Mapping[str, bool] = True,
         allow_dropped_sources: Collection[str] = (),
-        fall_back_to: int | Literal["previous"] | None = None,
+        roll_back_to: int | Literal["previous"] | None = None,
     ) -> SparkJob:
         """Starts the job, or continues it from the newest checkpoint of its directory.
 
@@ -235,9 +235,9 @@ class SparkStreamEnvironment:
         was, by its uid, and one that is new begins as Spark begins. Of one that the job no longer has the rest would be
         lost, so its uid must be in ``allow_dropped_sources``.
 
-        ``fall_back_to`` goes back to an older checkpoint of the directory: its id, or "previous" for the newest that
+        ``roll_back_to`` goes back to an older checkpoint of the directory: its id, or "previous" for the newest that
         can be read before the newest of all. Later epochs are given up and set aside, with what a sink that can take it
-        back has shown of them, and what they had read is processed again; `SparkJob.fall_back_report` says what.
+        back has shown of them, and what they had read is processed again; `SparkJob.roll_back_report` says what.
 
         Raises, before anything is touched, `JobDefinitionError`, `JobRestoreError`, `StateMigrationException` (stored
         state cannot be taken over), `JobDirectoryError` (another job's, or another driver is running),
@@ -262,21 +262,21 @@ class SparkStreamEnvironment:
             name,
             self.max_parallelism,
             self._services,
-            lambda records: self._starting_point(records, from_savepoint, restore_source_progress, fall_back_to),
+            lambda records: self._starting_point(records, from_savepoint, restore_source_progress, roll_back_to),
             judge,
         )
         try:
             with telling_of_loss(start.directory.leadership):
                 driver_files = start.records.driver_files
                 source_log = planned_source_log(driver_files, start.point, sources, allow_dropped_sources, schemas)
-                return self._start(name, start, pipeline, source_log, dict(trigger or {}), fall_back_to)
+                return self._start(name, start, pipeline, source_log, dict(trigger or {}), roll_back_to)
         except BaseException:
             start.directory.close()
             raise
 
     def described(self) -> DescribedJob:
         """The job as its state knows it; raises as `execute` for what could not run."""
-        return DescribedJob(self._prepare().operators, self.max_parallelism, self.rules.verdicts)
+        return DescribedJob(self._prepare().operators, self.max_parallelism, self.rules.compatibilities)
 
     def _prepare(self) -> Pipeline:
         check_time_zone(self.spark)
@@ -287,16 +287,16 @@ class SparkStreamEnvironment:
         records: JobRecords,
         from_savepoint: str | os.PathLike[str] | None,
         restore_source_progress: bool | Mapping[str, bool],
-        fall_back_to: int | str | None = None,
+        roll_back_to: int | str | None = None,
     ) -> StartingPoint:
         file_system, driver_files = records.file_system, records.driver_files
         # Where a crash may have left it.
         source_log = _local_path(driver_files, source_log_directory(driver_files))
-        if fall_back_to is not None:
-            _, target = planned_fall_back(records.pointers.find(), driver_files, source_log, fall_back_to)
+        if roll_back_to is not None:
+            _, target = planned_roll_back(records.pointers.find(), driver_files, source_log, roll_back_to)
             check_written_by(target, Engine.SPARK, driver_files)
             return starting_point(file_system, target, from_savepoint, restore_source_progress)
-        check_no_fall_back(driver_files)
+        check_no_roll_back(driver_files)
         # In this order: a driver that is still running completes an epoch before Spark commits its batch.
         committed = newest_committed_batch(source_log)
         found = records.pointers.find()
@@ -332,7 +332,7 @@ class SparkStreamEnvironment:
             parallelism=self.parallelism,
             max_parallelism=self.max_parallelism,
             allow_non_restored_state=allow_non_restored_state,
-            rules=self.rules.verdicts,
+            rules=self.rules.compatibilities,
         )
 
     def _start(
@@ -342,7 +342,7 @@ class SparkStreamEnvironment:
         pipeline: Pipeline,
         source_log: SourceLogPlan,
         trigger: dict[str, Any],
-        fall_back_to: int | str | None,
+        roll_back_to: int | str | None,
     ) -> SparkJob:
         directory, point, driver_files = start.directory, start.point, start.records.driver_files
         file_system, leadership, pointers = directory.file_system, directory.leadership, start.records.pointers
@@ -351,24 +351,24 @@ class SparkStreamEnvironment:
         spark_directory = _local_path(driver_files, SOURCE_LOG_DIRECTORY)
         store = DefaultCompletedCheckpointStore(file_system, pointers, self.retained_checkpoints, leadership=leadership)
         end_interrupted_rearrangement(driver_files)
-        fallen_back = None
-        if fall_back_to is not None:
-            planned, _ = planned_fall_back(pointers.find(), driver_files, spark_directory, fall_back_to)
+        rolled_back = None
+        if roll_back_to is not None:
+            planned, _ = planned_roll_back(pointers.find(), driver_files, spark_directory, roll_back_to)
             job_id = directory.identity.job_id
-            fallen_back = fall_back(driver_files, spark_directory, store, pipeline.sinks, job_id, planned)
+            rolled_back = roll_back(driver_files, spark_directory, store, pipeline.sinks, job_id, planned)
         latest = store.recover()
         store.delete_orphans()
         delete_restore_plans(file_system, leadership)
         source_log.carry_out(driver_files, point, file_system)
         local_root = self._local_root(directory)
         if is_on_one_host(self.spark):
-            # The tasks would clear up and refuse as well, but later.
+            # The tasks would clear up and reject as well, but later.
             with local_root.open(self.parallelism):
                 pass
         advice = locality_advice(self.spark)
         if advice is not None:
             _log.warning("job %r: %s", name, advice)
-        warn_of_held_timers(pipeline.time.event_time, name)
+        warn_of_blocked_timers(pipeline.time.event_time, name)
         parts = JobParts(
             identity=directory.identity,
             run_id=directory.run_id,
@@ -387,7 +387,7 @@ class SparkStreamEnvironment:
             metrics=self.metrics,
             rules=self.rules,
             epoch_timeout_s=self.epoch_timeout_s,
-            schema_reports=start.verdict,
+            schema_reports=start.compatibility,
             listeners=self._listeners.of_job(LoggedProgress()),
         )
         empty_batch = EmptyBatch(self.spark, pipeline.source.schema)
@@ -403,10 +403,10 @@ class SparkStreamEnvironment:
             if latest is not None and self._may_be_uncommitted(latest, driver_files):
                 pipeline.sinks.commit_again(latest)
                 if is_output_pending(driver_files, latest):
-                    end_time_epoch(driver_files)
+                    end_no_data_epoch(driver_files)
             query = start_query(pipeline.source, name, spark_directory, driver.run, trigger)
-            time_epochs = TimeEpochs(self.spark, driver, query, trigger)
-            return SparkJob(self.spark, directory, driver, start.verdict, query, time_epochs, fallen_back)
+            no_data_epochs = NoDataEpochs(self.spark, driver, query, trigger)
+            return SparkJob(self.spark, directory, driver, start.compatibility, query, no_data_epochs, rolled_back)
         except BaseException as error:
             driver.recorder.terminated(error)
             # What went out to the workers would otherwise stay for as long as the session.

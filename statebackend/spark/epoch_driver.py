@@ -1,7 +1,7 @@
 """Runs the epochs of one run on the driver: called by Spark's stream thread, asked and stopped from others.
 
 Spark calls with a micro-batch through ``foreachBatch``; when the call returns, Spark commits the batch. Epochs without
-records are begun from other threads (`time_epochs`). One epoch runs at a time. Whatever makes an epoch fail is
+records are begun from other threads (`no_data_epochs`). One epoch runs at a time. Whatever makes an epoch fail is
 remembered, for Spark passes it on as text, and no other begins.
 
 An epoch without records that was interrupted is processed again first, with the time that it had.
@@ -42,7 +42,7 @@ which Spark writes into its log of offsets before the batch runs and reads back 
 Spark renames the file into place but does not sync it; this is made good before the first task runs.
 
 Of an epoch without records Spark knows nothing: its time is what the clock says, and is in a file of our own before its
-tasks run (`statebackend.checkpoint.store.job_files`). `time_epoch_left_open` is what a start finds of it.
+tasks run (`statebackend.checkpoint.store.job_files`). `no_data_epoch_left_open` is what a start finds of it.
 
 What Spark does for an epoch: the tasks of a micro-batch, the actions of the sinks, the checkpoint, the commit.
 
@@ -78,13 +78,18 @@ from statebackend.checkpoint.coordinator.pending_checkpoint import CompletedChec
 from statebackend.checkpoint.errors import CheckpointError, LeadershipLostError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.local_storage import sync_directory
-from statebackend.checkpoint.fs.retries import steady_ms
+from statebackend.checkpoint.fs.retries import monotonic_ms
 from statebackend.checkpoint.ha.leadership import loss_behind, told_failure
 from statebackend.checkpoint.handle_records import KnownFiles
 from statebackend.checkpoint.metadata import ChannelTimestamp, CheckpointMetadata, TimersDue, WatermarkState
 from statebackend.checkpoint.state_handles import SubtaskState, files_by_path
 from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
-from statebackend.checkpoint.store.job_files import OpenTimeEpoch, end_time_epoch, read_time_epoch, write_time_epoch
+from statebackend.checkpoint.store.job_files import (
+    OpenNoDataEpoch,
+    end_no_data_epoch,
+    read_no_data_epoch,
+    write_no_data_epoch,
+)
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.spark.epochs import Epochs, EpochState, too_late
 from statebackend.spark.job_parts import JobParts, operator_tasks
@@ -95,7 +100,7 @@ from statebackend.spark.sources.progress import read_offsets
 from statebackend.spark.tasks.channels import AcknowledgementChannel, ProgressChannel, ProgressSender
 from statebackend.spark.tasks.epoch_task import EpochTask, RunBroadcast
 from statebackend.state.clock import Clock, wall_clock
-from statebackend.streaming.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError, cited, told
+from statebackend.streaming.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError, format_value, told
 from statebackend.streaming.observing.job_metrics import EpochCost, ObservedRun, seconds_of
 from statebackend.streaming.observing.job_recorder import JobRecorder, LiveFigures
 from statebackend.streaming.runtime.checkpoint_writing import durable_epoch_of, store_checkpoint
@@ -112,7 +117,7 @@ from statebackend.streaming.runtime.epoch_events import (
     Epoch,
     Failed,
     Open,
-    Refuse,
+    Reject,
     RunAction,
     Store,
     Stored,
@@ -143,8 +148,8 @@ __all__ = [
     "is_output_pending",
     "make_offsets_durable",
     "newest_digest",
+    "no_data_epoch_left_open",
     "processing_time_of_epoch_ms",
-    "time_epoch_left_open",
 ]
 
 
@@ -305,7 +310,7 @@ class EpochRunner:
 
         Returns it if it has become durable, None for a batch that was done before.
 
-        Raises what made it fail, `EpochError` or `SourceProgressMismatchError` for a batch that is refused.
+        Raises what made it fail, `EpochError` or `SourceProgressMismatchError` for a batch that is rejected.
         """
         before = self._epochs.last
         try:
@@ -358,7 +363,7 @@ class EpochRunner:
         with contextlib.suppress(Exception):
             self._rim.abort(action.epoch)
 
-    def _refuse(self, action: Refuse) -> None:
+    def _reject(self, action: Reject) -> None:
         raise action.error
 
     _PERFORMERS: Final[Mapping[type, Callable[[EpochRunner, Any], None]]] = {
@@ -369,7 +374,7 @@ class EpochRunner:
         CommitAgain: _commit_again,
         Discard: _discard,
         AbortSink: _abort_sink,
-        Refuse: _refuse,
+        Reject: _reject,
     }
 
 
@@ -451,7 +456,8 @@ def processing_time_of_epoch_ms(offsets: bytes, previous_ms: int | None) -> int:
         batch_ms = None
     if not isinstance(batch_ms, int) or isinstance(batch_ms, bool):
         raise SourceProgressMismatchError(
-            f"Spark's offsets of this epoch tell no time of the batch: {cited(offsets, 200)}. Bring the file back from "
+            f"Spark's offsets of this epoch tell no time of the batch: "
+            f"{format_value(offsets, 200)}. Bring the file back from "
             f"a backup, or start from a savepoint in a new job directory"
         )
     return not_before(batch_ms, previous_ms)
@@ -474,15 +480,17 @@ def newest_digest(store: CompletedCheckpointStore) -> str | None:
     return None if newest is None else store.digest(newest.checkpoint_id)
 
 
-def time_epoch_left_open(file_system: CheckpointFileSystem, store: CompletedCheckpointStore) -> OpenTimeEpoch | None:
+def no_data_epoch_left_open(
+    file_system: CheckpointFileSystem, store: CompletedCheckpointStore
+) -> OpenNoDataEpoch | None:
     """The epoch without records that is to be processed again before any other; None if none was interrupted."""
-    opened = read_time_epoch(file_system)
+    opened = read_no_data_epoch(file_system)
     return opened if opened is not None and opened.follows(newest_digest(store)) else None
 
 
 def is_output_pending(file_system: CheckpointFileSystem, newest: CheckpointMetadata) -> bool:
     """Whether the newest checkpoint is of an epoch without records whose output may not be committed."""
-    opened = read_time_epoch(file_system)
+    opened = read_no_data_epoch(file_system)
     return opened is not None and opened.is_epoch_of(newest)
 
 
@@ -508,7 +516,7 @@ class SparkRun:
         """That of the epoch before, which the next one is not earlier than; None if there was none."""
         return None if self.restored is None else self.restored.metadata.processing_time_ms
 
-    def next_time_epoch_ms(self) -> int | None:
+    def next_no_data_epoch_ms(self) -> int | None:
         """The processing time from which an epoch without records has something to do; None if none ever has."""
         timers = () if self.restored is None else self.restored.metadata.timers_due
         # Another program may have left timers of operators that are no more.
@@ -517,7 +525,7 @@ class SparkRun:
         )
 
     def forget_source_progress(self) -> None:
-        """Lets event time begin anew, with sources that begin anew."""
+        """Lets event time begin again, with sources that begin again."""
         self.watermarks = self._begun_watermarks(None)
 
     def _begun_watermarks(self, known: WatermarkState | None) -> EpochWatermarks:
@@ -578,7 +586,7 @@ class SparkEpoch:
             make_offsets_durable(self._parts.spark_checkpoint_directory, epoch.batch_id)
             self._processing_time_ms = processing_time_of_epoch_ms(epoch.offsets, self._run.processing_time_ms)
         else:
-            self._begin_time_epoch(epoch.checkpoint_id, epoch.time_passed)
+            self._begin_no_data_epoch(epoch.checkpoint_id, epoch.time_passed)
         self._tasks = self._planned_tasks(epoch)
         return [TaskId(uid, index) for uid in self._tasks for index in range(self._parts.parallelism)]
 
@@ -622,7 +630,7 @@ class SparkEpoch:
         self._parts.leadership.check()
         self._parts.sinks.commit(epoch.checkpoint_id, self._committables)
         if epoch.time_passed is not None:
-            end_time_epoch(self._parts.driver_files)
+            end_no_data_epoch(self._parts.driver_files)
 
     def commit_again(self, checkpoint_id: int) -> None:
         """Commits the newest checkpoint's output, which is that of the replayed batch."""
@@ -638,17 +646,17 @@ class SparkEpoch:
         """Deletes what nobody else needs."""
         self._parts.store.discard(states, in_use)
 
-    def _begin_time_epoch(self, checkpoint_id: int, time_passed: TimePassed) -> None:
+    def _begin_no_data_epoch(self, checkpoint_id: int, time_passed: TimePassed) -> None:
         self._processing_time_ms = time_passed.processing_time_ms
         if time_passed.is_drain:
             self._watermarks = self._watermarks.at_the_end()
-        opened = OpenTimeEpoch(
+        opened = OpenNoDataEpoch(
             checkpoint_id=checkpoint_id,
             parent_digest=newest_digest(self._parts.store),
             processing_time_ms=time_passed.processing_time_ms,
             is_drain=time_passed.is_drain,
         )
-        write_time_epoch(self._parts.driver_files, opened)
+        write_no_data_epoch(self._parts.driver_files, opened)
 
     def _decoded(self, epoch: Epoch, encoded: Sequence[bytes], known_files: KnownFiles) -> Iterator[Acknowledgement]:
         # One by one: what was given out before an error is known to the coordinator, which gives up its files.
@@ -757,11 +765,11 @@ class EpochDriver:
         self._run = SparkRun(parts, restored, spark_context)
         self._spark_context = spark_context
         self._is_speculative = is_speculative(spark_context)
-        self._open_epoch = time_epoch_left_open(parts.driver_files, parts.store)
+        self._open_epoch = no_data_epoch_left_open(parts.driver_files, parts.store)
         self._running = threading.RLock()
         self.committing = self._run.committing
         """Held from the storing of a checkpoint until the output of its epoch is committed."""
-        self.given_up: str | None = None
+        self.abandoned: str | None = None
         """Set by whoever does not wait for the running epoch: what to say of it when it fails."""
         self._is_running = False
         self.failure: BaseException | None = None
@@ -770,7 +778,7 @@ class EpochDriver:
         self.has_batch_waiting = False
         """Whether Spark has brought a batch that waits for the epoch that is running."""
         self.last_batch: tuple[int, int] | None = None
-        """When the last epoch with a batch began and ended, by `steady_ms`, until somebody takes it."""
+        """When the last epoch with a batch began and ended, by `monotonic_ms`, until somebody takes it."""
         self.at_news: Callable[[], object] = lambda: None
         """Called when an epoch with a batch has ended, however, and when the run is over."""
         self._late_records: Counter[str] = Counter()
@@ -864,21 +872,21 @@ class EpochDriver:
         with self._running:
             yield
 
-    def next_time_epoch_ms(self) -> int | None:
+    def next_no_data_epoch_ms(self) -> int | None:
         """The processing time from which an epoch without records has something to do; None if none has.
 
         To be asked exclusively. Before the first batch there is nothing that time could do.
         """
         if self._epochs.is_stopping or self._epochs.is_over or self.is_closed or self.last_epoch_id is None:
             return None
-        return self._run.next_time_epoch_ms() if self._open_epoch is None else MIN_TIMESTAMP
+        return self._run.next_no_data_epoch_ms() if self._open_epoch is None else MIN_TIMESTAMP
 
     def run(self, frame: DataFrame, batch_id: int) -> None:
         """Runs the epoch of a batch, or recognises it as done; raises, and remembers, whatever makes it fail."""
         self.has_batch_waiting = True
         with self._running:
             self.has_batch_waiting = False
-            began_ms = steady_ms()
+            began_ms = monotonic_ms()
             try:
                 with self._remembering_failures(batch_id):
                     if not self._epochs.is_stopping:
@@ -892,10 +900,10 @@ class EpochDriver:
                     raise type(error)(*error.args) from None
                 raise
             finally:
-                self.last_batch = began_ms, steady_ms()
+                self.last_batch = began_ms, monotonic_ms()
                 self.at_news()
 
-    def run_time_epoch(self) -> None:
+    def run_no_data_epoch(self) -> None:
         """Runs an epoch without records, at the time of the clock; raises, and remembers, whatever makes it fail."""
         self._run_without_records(is_drain=False)
 
@@ -932,12 +940,12 @@ class EpochDriver:
             if self._epochs.state is EpochState.STOPPED:
                 # A job that was stopped has not failed.
                 raise
-            given_up = None if self.given_up is None else EpochTimeoutError(self.given_up)
+            abandoned = None if self.abandoned is None else EpochTimeoutError(self.abandoned)
             if self._lost is not None:
                 is_told = isinstance(error, LeadershipLostError)
                 self.failure = error if is_told else loss_behind(error, self._lost)
             else:
-                self.failure = given_up or told_failure(self.parts.leadership, error)
+                self.failure = abandoned or told_failure(self.parts.leadership, error)
             self._tell_of_failed_checkpoint(self.failure)
             self.close()
             if self.failure is error:
@@ -953,12 +961,12 @@ class EpochDriver:
             self._is_running = False
 
     def _tell_of_failed_checkpoint(self, failure: BaseException) -> None:
-        # A batch that is refused has no checkpoint, and one whose output could not be committed has its own.
+        # A batch that is rejected has no checkpoint, and one whose output could not be committed has its own.
         failed_id = self._epochs.unstored_epoch_id
         if failed_id is not None:
             self.recorder.checkpoint_failed(failed_id, told(failure))
 
-    def wait_until_idle(self, timeout_s: float | None, is_given_up: Callable[[], bool]) -> bool:
+    def wait_until_idle(self, timeout_s: float | None, is_abandoned: Callable[[], bool]) -> bool:
         """Waits until no epoch is running, for so long or until it is given up; returns whether none is."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -966,13 +974,13 @@ class EpochDriver:
             if self._running.acquire(timeout=max(left, 0.0)):
                 self._running.release()
                 return True
-            if is_given_up() or (deadline is not None and time.monotonic() >= deadline):
+            if is_abandoned() or (deadline is not None and time.monotonic() >= deadline):
                 return False
 
     def _run_one(self, frame: DataFrame, cause: BatchArrived | TimePassed) -> None:
         started = time.monotonic()
         rim = SparkEpoch(self._run, frame, self.progress.sender)
-        runner = EpochRunner(self._epochs, rim, steady_ms)
+        runner = EpochRunner(self._epochs, rim, monotonic_ms)
         epoch = runner.run(cause)
         if epoch is None:
             return

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, Final
 
-from statebackend.streaming.errors import cited
+from statebackend.streaming.errors import format_value
 from statebackend.streaming.sink import SinkError
 
 __all__ = [
@@ -45,7 +45,7 @@ def check_attempt(attempt_id: str) -> None:
 
 
 def visible_already(place: str, epoch_id: int) -> SinkError:
-    """The refusal of an epoch that somebody has made visible before its checkpoint."""
+    """The rejection of an epoch that somebody has made visible before its checkpoint."""
     return SinkError(
         f"{place} exists, but this job has not completed epoch {epoch_id}: another job wrote it, or this one before it "
         f"went back to an older state. Write to another path, or remove the epochs from {epoch_id} on"
@@ -64,7 +64,11 @@ def committable_fields(committable: bytes, epoch_id: int, expected_version: int)
         value = json.loads(committable)
         version, epoch, attempt = value["version"], value["epoch"], value["attempt"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SinkError(f"epoch {epoch_id}: {cited(committable, 100)} is not a committable of a ParquetSink") from error
+        raise SinkError(
+            f"epoch {epoch_id}: {format_value(committable, 100)} is not a committable of a ParquetSink"
+        ) from error
     if version != expected_version or epoch != epoch_id or not isinstance(attempt, str):
-        raise SinkError(f"epoch {epoch_id}: {cited(committable, 100)} is a committable of another epoch or version")
+        raise SinkError(
+            f"epoch {epoch_id}: {format_value(committable, 100)} is a committable of another epoch or version"
+        )
     return dict(value)

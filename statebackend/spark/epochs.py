@@ -4,7 +4,7 @@
       it is the next one       -> open the epoch, trigger its checkpoint, run the action: tasks process and acknowledge
                                   all acknowledged -> store the checkpoint -> commit the sink
       it is the last one again -> replayed after a crash: commit the sink again, process nothing
-      anything else            -> refused: the state log and the source log do not belong together
+      anything else            -> rejected: the state log and the source log do not belong together
 
 The moment that counts is the storing of the checkpoint. Before it, a crash leaves files that nobody refers to, and the
 replay starts from the checkpoint before. After it, the replay finds the epoch done. The sink follows the same moment:
@@ -58,7 +58,7 @@ from statebackend.streaming.runtime.epoch_events import (
     Epoch,
     Failed,
     Open,
-    Refuse,
+    Reject,
     RunAction,
     Store,
     Stored,
@@ -90,7 +90,7 @@ class EpochState(enum.Enum):
     COMMITTING_STATELESS = "there is no state and no checkpoint, the sink commits"
     RECOMMITTING = "the sink commits an epoch of before once more"
     FAILED = "the run has failed"
-    STOPPED = "the run has refused a batch, since it is stopping"
+    STOPPED = "the run has rejected a batch, since it is stopping"
 
 
 class EpochEvent(enum.Enum):
@@ -107,7 +107,7 @@ class EpochEvent(enum.Enum):
     NO_TASKS = "no task takes part"
     ACKNOWLEDGED = "a task acknowledged"
     REPEATED = "a task acknowledged the same once more"
-    REFUSED = "an acknowledgement does not belong here, or contradicts another"
+    REJECTED = "an acknowledgement does not belong here, or contradicts another"
     ACTION_RETURNED = "the action returned"
     ALL_ACKNOWLEDGED = "no acknowledgement comes any more, and none is missing"
     NOT_ALL_ACKNOWLEDGED = "no acknowledgement comes any more, and some are missing"
@@ -127,7 +127,7 @@ class EpochAction(enum.Enum):
     COMMIT = "commit the sink"
     COMMIT_AGAIN = "commit the last epoch's sink again"
     ABORT_SINK = "let the sink forget what it staged"
-    REFUSE = "raise, with the reason"
+    REJECT = "raise, with the reason"
 
 
 _S, _E, _A = EpochState, EpochEvent, EpochAction
@@ -139,9 +139,9 @@ EPOCH_TRANSITIONS: Final[Mapping[tuple[EpochState, EpochEvent], tuple[EpochState
             (_S.IDLE, _E.NEXT_BATCH): (_S.OPENED, (_A.OPEN,)),
             (_S.IDLE, _E.REPLAYED_BATCH): (_S.RECOMMITTING, (_A.COMMIT_AGAIN,)),
             (_S.IDLE, _E.RESTORED_BATCH): (_S.IDLE, ()),
-            (_S.IDLE, _E.OTHER_OFFSETS): (_S.FAILED, (_A.REFUSE,)),
-            (_S.IDLE, _E.FOREIGN_BATCH): (_S.FAILED, (_A.REFUSE,)),
-            (_S.IDLE, _E.BATCH_WHEN_STOPPING): (_S.STOPPED, (_A.REFUSE,)),
+            (_S.IDLE, _E.OTHER_OFFSETS): (_S.FAILED, (_A.REJECT,)),
+            (_S.IDLE, _E.FOREIGN_BATCH): (_S.FAILED, (_A.REJECT,)),
+            (_S.IDLE, _E.BATCH_WHEN_STOPPING): (_S.STOPPED, (_A.REJECT,)),
             (_S.IDLE, _E.TIME_PASSED): (_S.OPENED, (_A.OPEN,)),
             (_S.IDLE, _E.FAILED): (_S.FAILED, ()),
             (_S.OPENED, _E.TRIGGERED): (_S.TRIGGERED, (_A.RUN_ACTION,)),
@@ -149,15 +149,15 @@ EPOCH_TRANSITIONS: Final[Mapping[tuple[EpochState, EpochEvent], tuple[EpochState
             (_S.OPENED, _E.FAILED): (_S.FAILED, (_A.ABORT_SINK,)),
             (_S.TRIGGERED, _E.ACKNOWLEDGED): (_S.TRIGGERED, ()),
             (_S.TRIGGERED, _E.REPEATED): (_S.TRIGGERED, (_A.DISCARD,)),
-            (_S.TRIGGERED, _E.REFUSED): (_S.FAILED, (*_CLEAR, _A.REFUSE)),
+            (_S.TRIGGERED, _E.REJECTED): (_S.FAILED, (*_CLEAR, _A.REJECT)),
             (_S.TRIGGERED, _E.ACTION_RETURNED): (_S.RETURNED, ()),
             (_S.TRIGGERED, _E.FAILED): (_S.FAILED, _CLEAR),
             (_S.RETURNED, _E.ACKNOWLEDGED): (_S.RETURNED, ()),
             (_S.RETURNED, _E.REPEATED): (_S.RETURNED, (_A.DISCARD,)),
-            (_S.RETURNED, _E.REFUSED): (_S.FAILED, (*_CLEAR, _A.REFUSE)),
+            (_S.RETURNED, _E.REJECTED): (_S.FAILED, (*_CLEAR, _A.REJECT)),
             (_S.RETURNED, _E.ALL_ACKNOWLEDGED): (_S.STORING, (_A.STORE,)),
-            (_S.RETURNED, _E.NOT_ALL_ACKNOWLEDGED): (_S.FAILED, (*_CLEAR, _A.REFUSE)),
-            (_S.RETURNED, _E.TIMED_OUT): (_S.FAILED, (*_CLEAR, _A.REFUSE)),
+            (_S.RETURNED, _E.NOT_ALL_ACKNOWLEDGED): (_S.FAILED, (*_CLEAR, _A.REJECT)),
+            (_S.RETURNED, _E.TIMED_OUT): (_S.FAILED, (*_CLEAR, _A.REJECT)),
             (_S.RETURNED, _E.FAILED): (_S.FAILED, _CLEAR),
             (_S.STORING, _E.STORED): (_S.COMMITTING, (_A.COMMIT,)),
             # Whether the checkpoint is there after all is not known: what is staged is for the next start to clear up.
@@ -170,7 +170,7 @@ EPOCH_TRANSITIONS: Final[Mapping[tuple[EpochState, EpochEvent], tuple[EpochState
             (_S.COMMITTING_STATELESS, _E.FAILED): (_S.FAILED, (_A.ABORT_SINK,)),
             (_S.RECOMMITTING, _E.COMMITTED): (_S.IDLE, ()),
             (_S.RECOMMITTING, _E.FAILED): (_S.FAILED, ()),
-            (_S.STOPPED, _E.BATCH_WHEN_STOPPING): (_S.STOPPED, (_A.REFUSE,)),
+            (_S.STOPPED, _E.BATCH_WHEN_STOPPING): (_S.STOPPED, (_A.REJECT,)),
             # A drain, which may come behind a batch that came too late for it.
             (_S.STOPPED, _E.TIME_PASSED): (_S.OPENED, (_A.OPEN,)),
         }
@@ -274,7 +274,7 @@ class Epochs:
             return self._advance(judged, {EpochAction.COMMIT_AGAIN: CommitAgain(self.last.checkpoint_id)})
         if judged is EpochEvent.RESTORED_BATCH:
             return self._advance(judged, {})
-        return self._advance(judged, {EpochAction.REFUSE: Refuse(self._objection(judged, event))})
+        return self._advance(judged, {EpochAction.REJECT: Reject(self._objection(judged, event))})
 
     def _time_passed(self, event: TimePassed) -> tuple[Any, ...]:
         self._check(EpochEvent.TIME_PASSED, "time has passed a timer")
@@ -328,7 +328,7 @@ class Epochs:
             f"epoch {event.acknowledgement.checkpoint_id}: {result.outcome.name.lower()} acknowledgement of "
             f"{event.acknowledgement.task}: {_ADVICE.get(result.outcome, '')}{result.detail}"
         )
-        return self._given_up(EpochEvent.REFUSED, epoch, error, result.states_to_discard)
+        return self._abandoned(EpochEvent.REJECTED, epoch, error, result.states_to_discard)
 
     def _action_returned(self, event: ActionReturned) -> tuple[Any, ...]:
         self._open_epoch(EpochEvent.ACTION_RETURNED)
@@ -338,11 +338,11 @@ class Epochs:
         epoch = self._open_epoch(EpochEvent.ALL_ACKNOWLEDGED)
         for expired in self._coordinator.expire(event.now_ms):
             error = EpochTimeoutError(too_late(epoch.checkpoint_id, self._limit))
-            return self._given_up(EpochEvent.TIMED_OUT, epoch, error, expired.states_to_discard)
+            return self._abandoned(EpochEvent.TIMED_OUT, epoch, error, expired.states_to_discard)
         try:
             completed = self._coordinator.complete(epoch.checkpoint_id)
         except IncompleteCheckpointError as error:
-            return self._given_up(EpochEvent.NOT_ALL_ACKNOWLEDGED, epoch, error, ())
+            return self._abandoned(EpochEvent.NOT_ALL_ACKNOWLEDGED, epoch, error, ())
         return self._advance(EpochEvent.ALL_ACKNOWLEDGED, {EpochAction.STORE: Store(epoch, completed)})
 
     def _stored(self, event: Stored) -> tuple[Any, ...]:
@@ -373,7 +373,7 @@ class Epochs:
             {EpochAction.DISCARD: self._discard(states), EpochAction.ABORT_SINK: AbortSink(epoch)},
         )
 
-    def _given_up(
+    def _abandoned(
         self, event: EpochEvent, epoch: Epoch, error: Exception, surplus: tuple[SubtaskState, ...]
     ) -> tuple[Any, ...]:
         states = surplus
@@ -384,7 +384,7 @@ class Epochs:
             {
                 EpochAction.DISCARD: self._discard(states),
                 EpochAction.ABORT_SINK: AbortSink(epoch),
-                EpochAction.REFUSE: Refuse(error),
+                EpochAction.REJECT: Reject(error),
             },
         )
 

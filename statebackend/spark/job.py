@@ -25,11 +25,11 @@ from statebackend.checkpoint.ha.leadership import telling_of_loss
 from statebackend.checkpoint.store.job_directory import JobDirectory
 from statebackend.savepoint.export import SavepointReport
 from statebackend.spark.epoch_driver import EpochDriver
+from statebackend.spark.no_data_epochs import NoDataEpochs
 from statebackend.spark.query import DEFAULT_STOP_TIMEOUT_S, Interrupts, QueryEnd, check_timeout
-from statebackend.spark.rollback import FallBackReport
+from statebackend.spark.rollback import RollbackReport
 from statebackend.spark.savepoints import take_savepoint
 from statebackend.spark.session import streaming_errors_unlogged
-from statebackend.spark.time_epochs import TimeEpochs
 from statebackend.state.metrics import KeyedStateMetrics
 from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.errors import EpochError
@@ -73,23 +73,24 @@ class SparkJob:
         driver: EpochDriver,
         schema_reports: Mapping[str, SchemaReport],
         query: StreamingQuery,
-        time_epochs: TimeEpochs,
-        fall_back_report: FallBackReport | None = None,
+        no_data_epochs: NoDataEpochs,
+        roll_back_report: RollbackReport | None = None,
     ) -> None:
         self.query = query
         """Spark's own handle of the streaming query, for progress and metrics."""
         self.schema_reports = schema_reports
-        """The verdicts on the state that the job continues from, by operator uid; empty for a fresh start."""
-        self.fall_back_report = fall_back_report
+        """The compatibility results on the state that the job continues from, by operator uid; empty for a fresh
+        start."""
+        self.roll_back_report = roll_back_report
         """What going back to an older checkpoint gave up, if the job was started so."""
         self._recorder = driver.recorder
         self._spark = spark
         self._directory = directory
         self._driver = driver
-        self._time_epochs = time_epochs
+        self._no_data_epochs = no_data_epochs
         self._end = QueryEnd(spark, driver, query)
         # The directory stays locked: whoever has the job must first be told why it ended.
-        self._watch = RunWatch(query.awaitTermination, time_epochs.query_ended)
+        self._watch = RunWatch(query.awaitTermination, no_data_epochs.query_ended)
         self._is_given_back = False
         directory.leadership.at_loss(self._leadership_lost)
 
@@ -146,7 +147,7 @@ class SparkJob:
     def restore_report(self) -> RestoreReport:
         """What became of each restored state; complete once the first epoch is (migration runs in its tasks).
 
-        Its ``str`` is for people: operator, state, verdict, findings, and what the migration did.
+        Its ``str`` is for people: operator, state, compatibility result, issues, and what the migration did.
         """
         return self._recorder.restore_report()
 
@@ -170,13 +171,13 @@ class SparkJob:
                 # While the directory is ours, and before the run is ended as one without a failure: who watches the
                 # query may come later.
                 failure = self._driver.query_failed(error)
-                self._time_epochs.query_ended()
+                self._no_data_epochs.query_ended()
                 self._close()
                 if self._driver.is_stopping and self._driver.failure is None:
                     return True
                 raise failure from error
             if has_ended:
-                self._time_epochs.query_ended()
+                self._no_data_epochs.query_ended()
                 self._close()
                 if self._driver.failure is not None:
                     # Spark takes an epoch that was interrupted while it was being stopped for one that has ended.
@@ -199,7 +200,7 @@ class SparkJob:
             self.query.processAllAvailable()
         except PySparkException as error:
             raise self._driver.query_failed(error) from error
-        self._time_epochs.run_due()
+        self._no_data_epochs.run_due()
         if self._driver.failure is not None:
             raise self._driver.failure
 
@@ -277,8 +278,8 @@ class SparkJob:
         check_timeout("timeout_s", timeout_s)
         try:
             if drain:
-                self._time_epochs.announce_drain()
-                self._end.stop(timeout_s, before_end=self._time_epochs.drain)
+                self._no_data_epochs.announce_drain()
+                self._end.stop(timeout_s, before_end=self._no_data_epochs.drain)
             else:
                 self._end.stop(timeout_s)
             if self._driver.failure is not None:
@@ -301,6 +302,6 @@ class SparkJob:
             self._close()
 
     def _close(self) -> None:
-        self._time_epochs.close()
+        self._no_data_epochs.close()
         self._is_given_back = True
         self._directory.close()

@@ -26,7 +26,9 @@ from statebackend.streaming.runtime.subtask import OperatorParts
 
 @frozen(kw_only=True)
 class JobParts:
-    """What a running job is made of; ``schema_reports`` are the verdicts on what it restores, by operator uid."""
+    """What a running job is made of; ``schema_reports`` are the compatibility results on what it restores, by operator
+    uid.
+    """
 
     identity: JobIdentity
     run_id: str

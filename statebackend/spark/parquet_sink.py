@@ -4,7 +4,7 @@ A `ParquetSink` on a disk is `statebackend.spark.parquet_sink`, one on an object
 `statebackend.spark.parquet_sink`; they say where the files of an epoch lie, and how it becomes visible.
 
 Invariants: an epoch that is visible is never touched again. An epoch that is visible although this job has not
-completed it was written by another job, or by this one before it went back to an older savepoint: it is refused,
+completed it was written by another job, or by this one before it went back to an older savepoint: it is rejected,
 neither kept in place of the new rows nor overwritten.
 
 The epochs of a `ParquetSink` on a disk: a rename makes one visible.
@@ -95,7 +95,7 @@ class LocalEpochFiles:
         return str(self._root)
 
     def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
-        """Writes the epoch to the attempt's own directory. Refuses an epoch that is visible already: `SinkError`."""
+        """Writes the epoch to the attempt's own directory. Rejects an epoch that is visible already: `SinkError`."""
         target = self._committed(epoch_id)
         if target.exists():
             raise visible_already(str(target), epoch_id)
@@ -144,7 +144,7 @@ class LocalEpochFiles:
             if is_later or self._committed(epoch_id).exists():
                 self._remove(self._root / STAGING / name)
 
-    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]:
+    def roll_back(self, last_epoch_id: int, job_id: str) -> list[str]:
         """Sets aside the visible epochs after that one. `SinkError` if one of them is not the job's."""
         prefix = f"{EPOCH_COLUMN}="
         found = {
@@ -285,7 +285,7 @@ class ObjectEpochFiles:
             if is_later or self._fs.exists(f"{epoch_name(epoch_id)}/{COMMITTABLE}"):
                 self._fs.delete_directory(f"{STAGING}/{name}")
 
-    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]:
+    def roll_back(self, last_epoch_id: int, job_id: str) -> list[str]:
         """Sets the visible epochs after that one aside: first copies, then the files, and the mark last."""
         with _as_sink_error(f"the epochs after {last_epoch_id}"):
             later = sorted(self._visible_after(last_epoch_id), reverse=True)
@@ -460,7 +460,7 @@ class _EpochFiles(Protocol):
     def commit(self, epoch_id: int, committable: bytes) -> None: ...
     def abort(self, epoch_id: int, attempt_id: str) -> None: ...
     def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None: ...
-    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]: ...
+    def roll_back(self, last_epoch_id: int, job_id: str) -> list[str]: ...
 
 
 class ParquetSink:
@@ -469,7 +469,7 @@ class ParquetSink:
     `spark.read.parquet(path)` reads all committed epochs and adds the partition column `epoch`. The path, which may
     begin with ``~``, is on a disk that the driver and all workers share, where an epoch becomes visible at once, or in
     an S3-compatible store (``s3://bucket/path``), where its files appear one by one and `_committable` last: who reads
-    while a job writes leaves out epochs without it. Other stores are refused (`ValueError`); write to them, or to a
+    while a job writes leaves out epochs without it. Other stores are rejected (`ValueError`); write to them, or to a
     table format, with `ForEachEpochSink`.
     """
 
@@ -491,7 +491,7 @@ class ParquetSink:
         return repr(self)
 
     def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
-        """Writes the epoch to the attempt's own directory. Refuses an epoch that is visible already: `SinkError`."""
+        """Writes the epoch to the attempt's own directory. Rejects an epoch that is visible already: `SinkError`."""
         if EPOCH_COLUMN in map(str.lower, frame.columns):
             raise SinkError(f"{self} adds a column {EPOCH_COLUMN!r}, which the rows have already; rename theirs")
         return self._files.stage(frame, epoch_id, attempt_id)
@@ -508,9 +508,9 @@ class ParquetSink:
         """Removes what the job has staged for later epochs, and what is left of its attempts at visible ones."""
         self._files.recover(last_completed_epoch_id, job_id)
 
-    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]:
+    def roll_back(self, last_epoch_id: int, job_id: str) -> list[str]:
         """Sets aside the visible epochs after that one. `SinkError` if one of them is not the job's."""
-        return self._files.take_back(last_epoch_id, job_id)
+        return self._files.roll_back(last_epoch_id, job_id)
 
 
 def _epoch_files(path: str, options: Mapping[str, str]) -> _EpochFiles:
@@ -541,7 +541,7 @@ class NoopSink:
     def commit(self, epoch_id: int, committable: bytes) -> None:
         """Nothing."""
 
-    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]:
+    def roll_back(self, last_epoch_id: int, job_id: str) -> list[str]:
         """Nothing."""
         return []
 
@@ -619,7 +619,7 @@ class MemorySink:
             if last_completed_epoch_id is None or epoch_id > last_completed_epoch_id:
                 del self._staged[epoch_id, attempt_id]
 
-    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]:
+    def roll_back(self, last_epoch_id: int, job_id: str) -> list[str]:
         """Forgets later epochs."""
         for epoch_id in [epoch_id for epoch_id in self._committed if epoch_id > last_epoch_id]:
             del self._committed[epoch_id]

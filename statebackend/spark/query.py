@@ -15,7 +15,7 @@ otherwise it writes there through Hadoop's ``FileContext``, which without Hadoop
 own (``readlink``) about each file of a local disk that it touches: 14 of them for a batch. Hadoop's ``FileSystem`` asks
 none. Both write the same files in the same steps: a temporary file and its checksum, which are renamed into place.
 
-What ``FileContext`` has beyond that: it refuses to replace a file in the step in which it would, where ``FileSystem``
+What ``FileContext`` has beyond that: it rejects to replace a file in the step in which it would, where ``FileSystem``
 looks before. Nobody comes in between, since one driver leads a job, and what it writes in place is its own
 (``docs/decisions/0039``).
 
@@ -166,17 +166,17 @@ class QueryEnd:
     def stop(
         self,
         timeout_s: float | None,
-        is_given_up: Callable[[], bool] = lambda: False,
+        is_abandoned: Callable[[], bool] = lambda: False,
         before_end: Callable[[], None] = lambda: None,
     ) -> None:
         """Ends the query after the epoch that is running, and after what is to be done ``before_end``.
 
-        An epoch that takes longer than ``timeout_s``, or as soon as ``is_given_up``, is given up, which raises
+        An epoch that takes longer than ``timeout_s``, or as soon as ``is_abandoned``, is given up, which raises
         `EpochTimeoutError`; the query has ended then too, unless `isActive` says that it has not.
         """
         self._driver.request_stop()
-        # Spark may just be beginning the next batch, which is then refused: no reason for a stack trace in its log.
-        if self._driver.wait_until_idle(timeout_s, is_given_up):
+        # Spark may just be beginning the next batch, which is then rejected: no reason for a stack trace in its log.
+        if self._driver.wait_until_idle(timeout_s, is_abandoned):
             try:
                 before_end()
             finally:
@@ -184,12 +184,12 @@ class QueryEnd:
                     self._query.stop()
             return
         epoch_id = self._driver.running_epoch_id
-        waited = "at a second interrupt" if is_given_up() else f"after {timeout_s:g} s"
+        waited = "at a second interrupt" if is_abandoned() else f"after {timeout_s:g} s"
         reason = (
             f"epoch {epoch_id} was given up {waited}, while the job was being stopped. Nothing is lost: it is "
             f"processed again when the job is started again"
         )
-        self._driver.given_up = reason
+        self._driver.abandoned = reason
         if not self._give_up():
             raise EpochTimeoutError(
                 f"epoch {epoch_id} cannot be ended: the function of the sink, or the sink, is still busy on the driver "

@@ -24,7 +24,7 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.checkpoint.store.checkpoint_directories import PREVIOUS, SET_ASIDE_DIRECTORY, FoundCheckpoints
 from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
-from statebackend.checkpoint.store.job_files import FallBack, end_fall_back, read_fall_back, write_fall_back
+from statebackend.checkpoint.store.job_files import Rollback, end_roll_back, read_roll_back, write_roll_back
 from statebackend.spark.sources.offset_log import SOURCE_LOG_DIRECTORY, free_set_aside_name
 from statebackend.spark.sources.progress import (
     SOURCE_ORDER_FILE_NAME,
@@ -37,10 +37,10 @@ from statebackend.spark.sources.progress import (
 )
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
 from statebackend.streaming.runtime.job_sinks import JobSinks
-from statebackend.streaming.runtime.starting_point import check_no_fall_back
+from statebackend.streaming.runtime.starting_point import check_no_roll_back
 from statebackend.streaming.sink import SinkError, SinkThatTakesBack, sink_identity
 
-__all__ = ["FallBackReport", "check_log", "fall_back", "planned_fall_back", "shown_offsets"]
+__all__ = ["RollbackReport", "check_log", "planned_roll_back", "roll_back", "shown_offsets"]
 
 _COPY = f"{SET_ASIDE_DIRECTORY}/.copying-{SOURCE_LOG_DIRECTORY}"
 
@@ -48,7 +48,7 @@ _logger = logger_of(__name__)
 
 
 @frozen(kw_only=True)
-class FallBackReport:
+class RollbackReport:
     """What a fall-back did: which epochs it gave up, where they are, and what is processed again.
 
     ``offsets_after`` are Spark's offsets of the checkpoint that the job goes on from, ``offsets_before`` those it had
@@ -56,7 +56,7 @@ class FallBackReport:
     """
 
     checkpoint_id: int
-    given_up: tuple[int, ...]
+    abandoned: tuple[int, ...]
     set_aside: tuple[str, ...]
     offsets_after: str
     offsets_before: str
@@ -64,15 +64,15 @@ class FallBackReport:
     keeping: tuple[str, ...]
 
     @property
-    def is_output_taken_back(self) -> bool:
+    def is_output_rolled_back(self) -> bool:
         """Whether all sinks have taken back what they had shown of the epochs given up."""
         return not self.keeping
 
     def __str__(self) -> str:
-        epochs = ", ".join(map(str, self.given_up)) or "none"
+        epochs = ", ".join(map(str, self.abandoned)) or "none"
         output = (
             ""
-            if self.is_output_taken_back or not self.given_up
+            if self.is_output_rolled_back or not self.abandoned
             else f" The sink {', '.join(self.keeping)} cannot take back what it has written for them: see to it that "
             f"what is written for these epochs now replaces it."
         )
@@ -93,7 +93,7 @@ def check_log(found: FoundCheckpoints, spark_directory: str) -> None:
         way_out = (
             "The log reaches no checkpoint: begin in a new job directory, from a savepoint if there is one"
             if target is None
-            else f"To repair the log, start with fall_back_to={target}: the job continues from checkpoint {target}, "
+            else f"To repair the log, start with roll_back_to={target}: the job continues from checkpoint {target}, "
             f"and reads again what was read after it"
         )
         raise SourceProgressError(f"Spark cannot continue its log: {error}. Nothing was touched. {way_out}") from error
@@ -108,25 +108,25 @@ def _reaches(found: FoundCheckpoints, checkpoint_id: int, spark_directory: str) 
     return True
 
 
-def planned_fall_back(
-    found: FoundCheckpoints, driver_files: CheckpointFileSystem, spark_directory: str, fall_back_to: int | str
-) -> tuple[FallBack, CheckpointMetadata]:
+def planned_roll_back(
+    found: FoundCheckpoints, driver_files: CheckpointFileSystem, spark_directory: str, roll_back_to: int | str
+) -> tuple[Rollback, CheckpointMetadata]:
     """What going back would do, and the checkpoint it would go back to; touches nothing. ``found`` are those there are.
 
     Raises `CheckpointNotFoundError` or `CorruptMetadataError` for the checkpoint, `SourceProgressError` if Spark's log
     does not reach back so far, and `JobRestoreError` if going back further than that was begun before.
     """
-    begun = read_fall_back(driver_files)
-    if begun is not None and fall_back_to == PREVIOUS:
-        fall_back_to = begun.checkpoint_id
-    target = found.fall_back_target(fall_back_to)
+    begun = read_roll_back(driver_files)
+    if begun is not None and roll_back_to == PREVIOUS:
+        roll_back_to = begun.checkpoint_id
+    target = found.roll_back_target(roll_back_to)
     if begun is not None and target.checkpoint_id > begun.checkpoint_id:
         # Of the epochs in between something may have been given up already.
-        check_no_fall_back(driver_files)
+        check_no_roll_back(driver_files)
     batch_id = batch_of(target)
     capture_source_progress(spark_directory, batch_id)
     newest_batch_id = newest_planned_batch(spark_directory)
-    planned = FallBack(
+    planned = Rollback(
         checkpoint_id=target.checkpoint_id,
         newest_id=max(
             target.checkpoint_id,
@@ -140,14 +140,14 @@ def planned_fall_back(
     return planned, target
 
 
-def fall_back(
+def roll_back(
     driver_files: CheckpointFileSystem,
     spark_directory: str,
     store: CompletedCheckpointStore,
     sinks: JobSinks,
     job_id: str,
-    planned: FallBack,
-) -> FallBackReport:
+    planned: Rollback,
+) -> RollbackReport:
     """Goes back, and says what was given up. The job is led by the caller, whose are the driver files.
 
     Raises `SinkError` if a sink cannot hide what it has shown; if another has hidden something by then, the fall-back
@@ -155,17 +155,17 @@ def fall_back(
     """
     before = frozenset(store.set_aside_places())
     has_copy = planned.source_log in driver_files.list_directories(SET_ASIDE_DIRECTORY)
-    is_first_attempt = read_fall_back(driver_files) is None
-    write_fall_back(driver_files, planned)
-    taken_back: dict[str, Sequence[str]] = {}
+    is_first_attempt = read_roll_back(driver_files) is None
+    write_roll_back(driver_files, planned)
+    rolled_back: dict[str, Sequence[str]] = {}
     try:
-        _take_back(sinks, planned.checkpoint_id, job_id, taken_back)
+        _roll_back(sinks, planned.checkpoint_id, job_id, rolled_back)
     except SinkError:
-        if is_first_attempt and not taken_back:
+        if is_first_attempt and not rolled_back:
             # It has hidden nothing, so nothing has been done.
-            end_fall_back(driver_files)
+            end_roll_back(driver_files)
         raise
-    store.recover(fall_back_to=planned.checkpoint_id)
+    store.recover(roll_back_to=planned.checkpoint_id)
     batch_id = batch_of(store.get(planned.checkpoint_id))
     copy = f"{SET_ASIDE_DIRECTORY}/{planned.source_log}"
     if not has_copy:
@@ -173,29 +173,29 @@ def fall_back(
     copied = driver_files.location(copy)
     offsets_before = shown_offsets(copied, newest_planned_batch(copied))
     _cut_source_log(driver_files, spark_directory, batch_id)
-    end_fall_back(driver_files)
-    report = FallBackReport(
+    end_roll_back(driver_files)
+    report = RollbackReport(
         checkpoint_id=planned.checkpoint_id,
-        given_up=tuple(range(planned.checkpoint_id + 1, planned.newest_id + 1)),
+        abandoned=tuple(range(planned.checkpoint_id + 1, planned.newest_id + 1)),
         set_aside=(
             *(place for place in store.set_aside_places() if place not in before),
             driver_files.location(copy),
-            *chain.from_iterable(taken_back.values()),
+            *chain.from_iterable(rolled_back.values()),
         ),
         offsets_after=shown_offsets(spark_directory, batch_id),
         offsets_before=offsets_before,
         sinks=tuple(map(sink_identity, sinks.by_uid.values())),
-        keeping=tuple(sink_identity(sink) for uid, sink in sinks.by_uid.items() if uid not in taken_back),
+        keeping=tuple(sink_identity(sink) for uid, sink in sinks.by_uid.items() if uid not in rolled_back),
     )
     _logger.warning("%s", report)
     return report
 
 
-def _take_back(sinks: JobSinks, last_epoch_id: int, job_id: str, taken_back: dict[str, Sequence[str]]) -> None:
+def _roll_back(sinks: JobSinks, last_epoch_id: int, job_id: str, rolled_back: dict[str, Sequence[str]]) -> None:
     """Notes for each sink that can take anything back where it has put what it showed of later epochs."""
     for uid, sink in sinks.by_uid.items():
         if isinstance(sink, SinkThatTakesBack):
-            taken_back[uid] = tuple(sink.take_back(last_epoch_id, job_id))
+            rolled_back[uid] = tuple(sink.roll_back(last_epoch_id, job_id))
 
 
 def _copy_source_log(file_system: CheckpointFileSystem, target: str) -> None:

@@ -7,7 +7,7 @@ restores, snapshots and acknowledges. Seen on PySpark 4.3.0 with `repartitionByI
   `foreachBatch`.
 * An empty micro-batch (the no-data batch of a watermark, a batch filtered to nothing) runs it in all n partitions.
 * With adaptive execution on, which is Spark's default also for stateless streams, no partition runs when an
-  aggregation, join, union or distinct in front of the repartition turns out empty at run time: the rule
+  aggregation, join, union or distinct before the repartition turns out empty at run time: the rule
   AQEPropagateEmptyRelation replaces the input of mapInArrow by an empty relation of no partitions.
 * With adaptive execution on or off, no partition runs when the optimizer proves the input empty beforehand (`limit(0)`,
   `filter("false")`, a source without data in a union): the rule PropagateEmptyRelation does the same.

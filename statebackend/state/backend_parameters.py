@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 from migration.conversion import ConversionTable
 from migration.conversion_table import CONVERSIONS
 from snapshots.compatibility import CompatibilityKind
-from snapshots.type_serializer_snapshot import RULES, VerdictRules
+from snapshots.type_serializer_snapshot import RULES, CompatibilityRules
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import FileHandle, KeyedStateHandle
 from statebackend.state.clock import Clock, wall_clock
@@ -26,9 +26,9 @@ from statebackend.state.progress import ProgressListener, no_progress
 from statebackend.state.snapshot_task import SnapshotTask
 from statebackend.state.state_compatibility import (
     RESTORED_AS_IT_WAS,
-    StateVerdict,
+    StateCompatibility,
+    check_key_serializer,
     incompatibility_message,
-    judge_key_serializer,
 )
 from statebackend.state.state_meta import KeyedStateMeta, StateFile, decode_meta, merge_metas
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -87,7 +87,7 @@ class KeyedStateBackendParameters:
     progress: ProgressListener = field(default=no_progress, eq=False)
     clock: Clock = field(default=wall_clock, eq=False)
     metrics: StateMetricsConfig | None = None
-    rules: VerdictRules = field(default=RULES, eq=False, repr=False)
+    rules: CompatibilityRules = field(default=RULES, eq=False, repr=False)
     conversions: ConversionTable = field(default=CONVERSIONS, eq=False, repr=False)
 
 
@@ -96,7 +96,7 @@ class StateRestoreReport:
     """What happened to one restored state when it was registered."""
 
     state_name: str
-    verdict: StateVerdict
+    compatibility: StateCompatibility
     entries_migrated: int = 0
     duration_s: float = 0.0
 
@@ -146,9 +146,9 @@ def read_restored_states(parameters: KeyedStateBackendParameters, readable_forma
     merged = merge_metas(metas)
     if merged is None:
         return RestoredStates(parameters.key_serializer)
-    verdict = judge_key_serializer(merged.key_snapshot, parameters.key_serializer, parameters.rules)
-    if verdict.kind is CompatibilityKind.INCOMPATIBLE:
-        message = incompatibility_message(parameters.operator_uid, [verdict], RESTORED_AS_IT_WAS)
+    compatibility = check_key_serializer(merged.key_snapshot, parameters.key_serializer, parameters.rules)
+    if compatibility.kind is CompatibilityKind.INCOMPATIBLE:
+        message = incompatibility_message(parameters.operator_uid, [compatibility], RESTORED_AS_IT_WAS)
         raise StateMigrationException(message)
     handles = tuple(zip(parameters.restore, metas, strict=True))
-    return RestoredStates(verdict.serializers["key"], merged, handles)
+    return RestoredStates(compatibility.serializers["key"], merged, handles)

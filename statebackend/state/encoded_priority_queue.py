@@ -32,7 +32,7 @@ def key_group_of(entry: bytes) -> int:
 
 
 class KeyGroupSuffixes(dict[int, bytes]):
-    """The last bytes of the entries of each key group of a subtask; another's group is refused."""
+    """The last bytes of the entries of each key group of a subtask; another's group is rejected."""
 
     __slots__ = ("_key_groups",)
 
@@ -132,7 +132,7 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
                 yield element_of(entry), key_group
 
     def subset_of_key_group(self, key_group: int) -> Iterator[T]:
-        # The look-up refuses another subtask's key group.
+        # The look-up rejects another subtask's key group.
         self._suffixes[key_group]
         return map(self.element_of, self.entries_of_group(key_group))
 

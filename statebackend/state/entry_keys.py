@@ -8,8 +8,8 @@ What stands in for the entries of a state handle once its backend is closed.
 Values as bytes, with the errors that handles raise for what does not fit: the same in every store.
 
 A value that is encoded when it is given, and decoded when it is asked for, makes true most of what is promised of
-values: a misfit is refused before anything changes, what was given or returned is the caller's own, a value is what its
-bytes say from the first read on.
+values: a misfit is rejected before anything changes, what was given or returned is the caller's own, a value is what
+its bytes say from the first read on.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from typeserializers.scalars.void import VOID_NAMESPACE
 
 
 class ClosedEntries:
-    """Refuses every access to a closed state, by the name of the state."""
+    """Rejects every access to a closed state, by the name of the state."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def _refuse(self, *_: Any) -> Any:
+    def _reject(self, *_: Any) -> Any:
         raise StateBackendClosedError(
-            f"state {self._name!r} is closed: state handles live for one epoch and are made anew in open()"
+            f"state {self._name!r} is closed: state handles live for one epoch and are made again in open()"
         )
 
-    get = __getitem__ = __setitem__ = __contains__ = __len__ = __iter__ = _refuse
+    get = __getitem__ = __setitem__ = __contains__ = __len__ = __iter__ = _reject
 
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def encoded(state_name: str, serializer: TypeSerializer[T], value: T) -> bytes:
 
 
 def encoded_user_key(state_name: str, serializer: TypeSerializer[T], key: T) -> bytes:
-    """The bytes of a key of a map, as `encoded`; None is refused even if the serializer would write it."""
+    """The bytes of a key of a map, as `encoded`; None is rejected even if the serializer would write it."""
     if key is None:
         raise SerializationError(f"state {state_name!r}", ("None cannot be a key of a map state",))
     return encoded(state_name, serializer, key)
@@ -69,7 +69,7 @@ def encoded_user_value(state_name: str, serializer: TypeSerializer[T], key: Any,
 
 
 def checked_elements(state_name: str, elements: Iterable[T]) -> list[T]:
-    """The elements to add to a list, as a list; None among them is refused, with its place."""
+    """The elements to add to a list, as a list; None among them is rejected, with its place."""
     checked = list(elements)
     for position, element in enumerate(checked):
         if element is None:
@@ -124,10 +124,10 @@ class KeyForm:
         return compile_exact(self.serializer, describe) if self.is_object and self.serializer is not None else _itself
 
     def compile_entry_key(self, describe: Callable[[], str]) -> Callable[[Any], Any]:
-        """A function from a given key to its entry key; refuses None and what does not fit."""
+        """A function from a given key to its entry key; rejects None and what does not fit."""
         if self.serializer is None:
             return _itself
-        exact = compile_exact(self.serializer, describe, refuse_none=True)
+        exact = compile_exact(self.serializer, describe, reject_none=True)
         if self.is_object:
             return exact
         to_bytes = self.serializer.to_bytes

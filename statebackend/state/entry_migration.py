@@ -37,10 +37,10 @@ EntryRow = tuple[int, bytes, bytes, Any, bytes]
 class EntryMigration:
     """Converts the values of the rows of a state.
 
-    ``stored`` is the descriptor of what is to be stored, ``plan`` what the verdict on it asks for, and ``now_ms`` the
-    time of the backend's clock: if the state gets a time-to-live, all its entries count as accessed then. ``progress``
-    hears how far it is. ``conversions`` carry the plan out. ``keys`` says which of namespaces and user keys are
-    rewritten because some of them become equal: plan and new serializer by role.
+    ``stored`` is the descriptor of what is to be stored, ``plan`` what the compatibility result on it asks for, and
+    ``now_ms`` the time of the backend's clock: if the state gets a time-to-live, all its entries count as accessed
+    then. ``progress`` hears how far it is. ``conversions`` carry the plan out. ``keys`` says which of namespaces and
+    user keys are rewritten because some of them become equal: plan and new serializer by role.
     """
 
     def __init__(

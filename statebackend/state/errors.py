@@ -27,7 +27,7 @@ def unreadable_entry(place: str, serializer: object, error: object) -> StateRest
 
 
 def null_element(place: str, position: int) -> SerializationError:
-    """The refusal of None as an element of a list state."""
+    """The rejection of None as an element of a list state."""
     return SerializationError(place, (f"[{position}]: None cannot be an element of a list state",))
 
 

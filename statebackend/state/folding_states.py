@@ -54,7 +54,7 @@ T = TypeVar("T")
 def folded(result: T | None, name: str, function: str) -> T:
     """What a user's function has folded; raises `SerializationError` if that is None."""
     if result is None:
-        raise refusal(name, f"{function} returned None; it must return what it has folded")
+        raise rejection(name, f"{function} returned None; it must return what it has folded")
     return result
 
 
@@ -66,7 +66,7 @@ def note_function(error: Exception, name: str, function: str) -> None:
     error.__notes__ = [*getattr(error, "__notes__", ()), f"in {function} of state {name!r}"]  # type: ignore[attr-defined]
 
 
-def refusal(name: str, problem: str) -> SerializationError:
+def rejection(name: str, problem: str) -> SerializationError:
     """The error for a value that a folding state does not take."""
     return SerializationError(f"state {name!r}", (problem,))
 
@@ -82,7 +82,7 @@ class TtlFoldingState(TtlState):
 
     def update_internal(self, folded: Any) -> None:
         if folded is None:
-            raise refusal(self.name, "None cannot be what was folded")
+            raise rejection(self.name, "None cannot be what was folded")
         self._clean_up()
         self._stored.update_internal(self.lifetime.stamped(folded))
 
@@ -205,7 +205,7 @@ class ValueBackedReducingState(InternalReducingState[T]):
 
     def add(self, value: T) -> None:
         if value is None:
-            raise refusal(self._name, "None cannot be added to a reducing state")
+            raise rejection(self._name, "None cannot be added to a reducing state")
         current = self._values.value()
         self._values.update(value if current is None else self._reduced(current, value))
 
@@ -214,7 +214,7 @@ class ValueBackedReducingState(InternalReducingState[T]):
 
     def update_internal(self, folded: T) -> None:
         if folded is None:
-            raise refusal(self._name, "None cannot be what was folded")
+            raise rejection(self._name, "None cannot be what was folded")
         self._values.update(folded)
 
     def clear(self) -> None:
@@ -270,14 +270,14 @@ class TtlReducingState(TtlFoldingState, InternalReducingState[T]):
 
     def add(self, value: T) -> None:
         if value is None:
-            raise refusal(self.name, "None cannot be added to a reducing state")
+            raise rejection(self.name, "None cannot be added to a reducing state")
         self._clean_up()
         self._stored.add(self.lifetime.stamped(value))
 
     get_internal = get
 
     def renew(self, stored: TtlValue[T]) -> None:
-        # Reducing with itself would change it, so it is put in anew.
+        # Reducing with itself would change it, so it is put in again.
         self._stored.clear()
         self._stored.add(self.lifetime.stamped(stored.value))
 
@@ -396,7 +396,7 @@ class ValueBackedAggregatingState(InternalAggregatingState[I, O]):
 
     def add(self, value: I) -> None:
         if value is None:
-            raise refusal(self._name, "None cannot be added to an aggregating state")
+            raise rejection(self._name, "None cannot be added to an aggregating state")
         accumulator = self._accumulators.value()
         try:
             if accumulator is None:
@@ -412,7 +412,7 @@ class ValueBackedAggregatingState(InternalAggregatingState[I, O]):
 
     def update_internal(self, folded: Any) -> None:
         if folded is None:
-            raise refusal(self._name, "None cannot be an accumulator")
+            raise rejection(self._name, "None cannot be an accumulator")
         self._accumulators.update(folded)
 
     def clear(self) -> None:
@@ -493,7 +493,7 @@ class TtlAggregatingState(TtlFoldingState, InternalAggregatingState[I, O]):
 
     def add(self, value: I) -> None:
         if value is None:
-            raise refusal(self.name, "None cannot be added to an aggregating state")
+            raise rejection(self.name, "None cannot be added to an aggregating state")
         self._clean_up()
         self._stored.add(value)
 

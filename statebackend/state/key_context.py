@@ -143,7 +143,7 @@ class NamespacedKeyContext:
     def __init__(self, context: KeyContext, namespace_serializer: TypeSerializer[Any], state_name: str) -> None:
         self._context = context
         self._exact = compile_exact(
-            namespace_serializer, lambda: f"state {state_name!r}, the namespace", refuse_none=True
+            namespace_serializer, lambda: f"state {state_name!r}, the namespace", reject_none=True
         )
         stands_for_itself = namespace_serializer.equal_values_have_equal_bytes
         self._to_bytes = None if stands_for_itself else namespace_serializer.to_bytes

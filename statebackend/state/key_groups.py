@@ -72,7 +72,7 @@ def key_hasher(types: Sequence[str]) -> Callable[[Any], int]:
 
     With one type the function takes the value itself, with several a sequence of as many values.
     The function raises `KeyHashError`, naming the column, for a value outside its column's type; a type that
-    Spark does not hash by value in the ways above (structs, arrays, maps, collated strings) is refused here.
+    Spark does not hash by value in the ways above (structs, arrays, maps, collated strings) is rejected here.
     """
     return _key_hasher(tuple(types), None)
 
@@ -264,7 +264,7 @@ def _explanation(
         if len(values) != len(types):
             return KeyHashError(f"the key {key!r} is not a sequence of {len(types)} values ({', '.join(types)})")
         for i, (value, type_name, encode) in enumerate(zip(values, types, encoders, strict=True)):
-            reason = _refusal(encode, value)
+            reason = _rejection(encode, value)
             if reason is not None:
                 return KeyHashError(f"key column {i} is of type {type_name}, which cannot hold {value!r}: {reason}")
         return KeyHashError(f"the key {key!r} of types ({', '.join(types)}) cannot be hashed: {error}")
@@ -272,7 +272,7 @@ def _explanation(
     return explain
 
 
-def _refusal(encode: Callable[[Any], bytes], value: Any) -> Exception | None:
+def _rejection(encode: Callable[[Any], bytes], value: Any) -> Exception | None:
     try:
         if value is not None:
             encode(value)

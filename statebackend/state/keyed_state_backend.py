@@ -6,12 +6,12 @@ to one thread; only the tasks that `prepare_snapshot` makes may run on others. S
 what a user's function registers has the one void namespace.
 
 It is composed, and nobody derives from it: what keeps the entries is a `StateStore`, of which there are several; the
-rest is the key context, the registrations (which take the verdict on restored state, and have it migrated), the
-enumeration of keys, the clean-up of what has expired, the snapshots under way, metrics.
+rest is the key context, the registrations (which take the compatibility result on restored state, and have it
+migrated), the enumeration of keys, the clean-up of what has expired, the snapshots under way, metrics.
 
 The life of a restored state is the same in every store: its bytes stay as they were written until a descriptor of its
-name is registered; then the verdict is taken, and a migration, if one is needed, runs over the whole state before the
-first access. A state that nobody registers keeps its bytes and its old snapshots and travels on.
+name is registered; then the compatibility result is taken, and a migration, if one is needed, runs over the whole
+state before the first access. A state that nobody registers keeps its bytes and its old snapshots and travels on.
 
 Where the incremental clean-up of a state begins: at the current key, as a store has it in its addresses.
 
@@ -21,7 +21,7 @@ The states that were registered in one life of a backend, and what became of wha
 
 Registering goes in steps, each of which leaves everything as it was if it fails:
 
-    registered   the verdict is taken, and what may not be taken over is refused; nothing has been touched
+    registered   the compatibility result is taken, and what may not be taken over is rejected; nothing has been touched
     migrated     the entries are in the schema of the descriptor (`Registrations.bring_to_schema`)
     opened       the handle is there
 
@@ -79,9 +79,9 @@ from statebackend.state.priority_queue import PRIORITY_QUEUE, KeyGroupedPriority
 from statebackend.state.snapshot_task import SnapshotTasks, SnapshotTimes
 from statebackend.state.state_compatibility import (
     RESTORED_AS_IT_WAS,
-    StateVerdict,
+    StateCompatibility,
+    check_state,
     incompatibility_message,
-    judge_state,
 )
 from statebackend.state.state_kind import RowFilter, StateDescriptor
 from statebackend.state.state_meta import NAMESPACE_ROLE, KeyedStateMeta, StateMeta, StateSchema, meta_of_descriptor
@@ -209,7 +209,7 @@ _key_of_address = operator.itemgetter(0, 1)
 
 
 def null_namespace(state_name: str) -> SerializationError:
-    """The refusal of None as a namespace."""
+    """The rejection of None as a namespace."""
     return SerializationError(f"state {state_name!r}, the namespace", ("None is no namespace",))
 
 
@@ -217,14 +217,14 @@ def null_namespace(state_name: str) -> SerializationError:
 class Registration:
     """One registered state: ``descriptor`` and ``namespace_serializer`` as they were given, and what follows from them.
 
-    ``verdict`` is that on what was restored, None for a new state. ``stored`` is what the store keeps: the descriptor
-    with the serializers in use, or the one of the timed form. ``schema`` is what the entries are to be in, ``in_use``
-    the user's descriptor for the handle, which is there once the state is opened.
+    ``compatibility result`` is that on what was restored, None for a new state. ``stored`` is what the store keeps:
+    the descriptor with the serializers in use, or the one of the timed form. ``schema`` is what the entries are to be
+    in, ``in_use`` the user's descriptor for the handle, which is there once the state is opened.
     """
 
     descriptor: Any
     namespace_serializer: TypeSerializer[Any]
-    verdict: StateVerdict | None
+    compatibility: StateCompatibility | None
     stored: Any
     in_use: Any
     schema: StateSchema
@@ -267,38 +267,40 @@ class Registrations:
                 f"state {descriptor.name!r} of operator {uid!r} needs a serializer of its namespaces, not "
                 f"{shown(namespace_serializer)}"
             )
-        restored, verdict = self._store.state_meta_now(descriptor.name), None
+        restored, compatibility = self._store.state_meta_now(descriptor.name), None
         if restored is not None:
-            verdict = judge_state(restored, descriptor, namespace_serializer, self._store.parameters.rules)
-            if verdict.kind is CompatibilityKind.INCOMPATIBLE:
-                raise StateMigrationException(incompatibility_message(uid, [verdict], RESTORED_AS_IT_WAS))
+            compatibility = check_state(restored, descriptor, namespace_serializer, self._store.parameters.rules)
+            if compatibility.kind is CompatibilityKind.INCOMPATIBLE:
+                raise StateMigrationException(incompatibility_message(uid, [compatibility], RESTORED_AS_IT_WAS))
         if isinstance(descriptor, StateDescriptor) and descriptor.ttl is not None:
-            return self._with_time_to_live(descriptor, namespace_serializer, verdict)
-        stored: Any = descriptor if verdict is None else descriptor.with_serializers(verdict.serializers)
-        schema = self._schema(stored, namespace_serializer, verdict)
-        return Registration(descriptor, namespace_serializer, verdict, stored, stored, schema)
+            return self._with_time_to_live(descriptor, namespace_serializer, compatibility)
+        stored: Any = descriptor if compatibility is None else descriptor.with_serializers(compatibility.serializers)
+        schema = self._schema(stored, namespace_serializer, compatibility)
+        return Registration(descriptor, namespace_serializer, compatibility, stored, stored, schema)
 
     def bring_to_schema(self, registration: Registration) -> StateTable:
         """Brings the entries of a registered state, if there are any, to its schema; returns their table.
 
         Raises `StateMigrationException`, naming the entry and with nothing changed, for one that cannot be migrated.
         """
-        store, schema, verdict = self._store, registration.schema, registration.verdict
+        store, schema, compatibility = self._store, registration.schema, registration.compatibility
         table = store.tables.get(schema.meta.name)
-        if table is None or verdict is None:
+        if table is None or compatibility is None:
             return store.create_table(schema)
         known: StateTable = table
         started, entries = time.monotonic(), 0
-        if verdict.kind is CompatibilityKind.AFTER_MIGRATION:
-            assert verdict.row_plan is not None, "only a queue has none, and the elements of a queue never migrate"
-            migration = self._migration(known, registration, verdict)
+        if compatibility.kind is CompatibilityKind.AFTER_MIGRATION:
+            assert compatibility.row_plan is not None, (
+                "only a queue has none, and the elements of a queue never migrate"
+            )
+            migration = self._migration(known, registration, compatibility)
             # Before the first entry: that a state is migrated is worth telling.
             migration.progress(0)
             entries = store.rewrite(known, schema, migration)
             migration.done()
         else:
             store.take_over(known, schema)
-        self.reports.append(StateRestoreReport(known.name, verdict, entries, time.monotonic() - started))
+        self.reports.append(StateRestoreReport(known.name, compatibility, entries, time.monotonic() - started))
         return known
 
     def open(self, registration: Registration, handle: Any) -> None:
@@ -307,37 +309,44 @@ class Registrations:
         self._registered[registration.descriptor.name] = registration
 
     def _with_time_to_live(
-        self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any], verdict: StateVerdict | None
+        self,
+        descriptor: StateDescriptor,
+        namespace_serializer: TypeSerializer[Any],
+        compatibility: StateCompatibility | None,
     ) -> Registration:
         kind, config, clock = descriptor.kind, descriptor.ttl, self._store.parameters.clock
         assert config is not None
-        serializers = kind.timed_serializers(descriptor.serializers) if verdict is None else verdict.serializers
+        serializers = (
+            kind.timed_serializers(descriptor.serializers) if compatibility is None else compatibility.serializers
+        )
         in_use, lifetime = kind.descriptor_in_use(descriptor, serializers), Lifetime(config, clock)
         stored = kind.timed_descriptor(in_use, serializers, lifetime)
         timed: Any = serializers[kind.timed_role]
-        schema = self._schema(stored, namespace_serializer, verdict, Expiry(kind, timed, config, clock))
-        return Registration(descriptor, namespace_serializer, verdict, stored, in_use, schema, lifetime)
+        schema = self._schema(stored, namespace_serializer, compatibility, Expiry(kind, timed, config, clock))
+        return Registration(descriptor, namespace_serializer, compatibility, stored, in_use, schema, lifetime)
 
     def _schema(
         self,
         stored: Descriptor,
         namespace_serializer: TypeSerializer[Any],
-        verdict: StateVerdict | None,
+        compatibility: StateCompatibility | None,
         expiry: Expiry | None = None,
     ) -> StateSchema:
-        namespaces = namespace_serializer if verdict is None else verdict.serializers[NAMESPACE_ROLE]
+        namespaces = namespace_serializer if compatibility is None else compatibility.serializers[NAMESPACE_ROLE]
         serializers = {**stored.serializers, NAMESPACE_ROLE: namespaces}
         return StateSchema(meta_of_descriptor(stored, namespaces), serializers, expiry)
 
-    def _migration(self, table: StateTable, registration: Registration, verdict: StateVerdict) -> EntryMigration:
+    def _migration(
+        self, table: StateTable, registration: Registration, compatibility: StateCompatibility
+    ) -> EntryMigration:
         parameters = self._store.parameters
-        assert verdict.row_plan is not None
-        keys = {role: (plan, verdict.serializers[role]) for role, plan in verdict.key_plans.items()}
+        assert compatibility.row_plan is not None
+        keys = {role: (plan, compatibility.serializers[role]) for role, plan in compatibility.key_plans.items()}
         return EntryMigration(
             parameters.operator_uid,
             table.schema.meta_now(),
             registration.stored,
-            verdict.row_plan,
+            compatibility.row_plan,
             self._store.key_serializer,
             parameters.clock(),
             parameters.progress,
@@ -421,7 +430,7 @@ class KeyedStateBackend:
     def key_setter(self) -> KeySetter:
         """A function ``set_key(key, key_group)`` that does what `set_current_key` does, without looking anything up.
 
-        It is made for the states that are registered now: ask for it after `open()`, and anew after a registration.
+        It is made for the states that are registered now: ask for it after `open()`, and again after a registration.
         """
         return compile_key_setter(self._context, self.key_serializer, self._record_sweeps)
 

@@ -21,12 +21,13 @@ every part again, until none asks for another.
 The operator state of one subtask, on the heap whatever the backend of keyed state.
 
 What is restored stays in its files until a descriptor is registered; then its rows are read once and decoded by what
-turns old bytes into what is kept now. The verdict is taken and the rows are read before anything is held, so that a
-refusal changes nothing. A state that nobody registers is not read: it travels on in the part that this subtask carries.
+turns old bytes into what is kept now. The compatibility result is taken and the rows are read before anything is held,
+so that a rejection changes nothing. A state that nobody registers is not read: it travels on in the part that this
+subtask carries.
 
 A snapshot refers to the files of a state that did not change, where it may: files of its own store, no savepoint's, of
 a checkpoint that is complete; and not too many, or many restores at other parallelisms would leave a state in shreds.
-Everything else is written anew, whole. Operator state is small by its nature; this is what Flink does too.
+Everything else is written again, whole. Operator state is small by its nature; this is what Flink does too.
 
 One thread owns a backend; only the tasks that `prepare_snapshot` makes may run on others.
 """
@@ -45,10 +46,10 @@ from attrs import define, evolve, field, frozen
 from migration.conversion import ConversionTable
 from migration.conversion_table import CONVERSIONS
 from migration.schema_migration import SchemaMigration
-from snapshots.compatibility import CompatibilityKind, FieldVerdict, Finding, Plan, worst_kind
+from snapshots.compatibility import CompatibilityIssue, CompatibilityKind, FieldCompatibility, Plan, worst_kind
 from snapshots.envelope import snapshot_to_bytes
 from snapshots.errors import StateFormatError
-from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot, VerdictRules, resolve_compatibility
+from snapshots.type_serializer_snapshot import RULES, CompatibilityRules, TypeSerializerSnapshot, resolve_compatibility
 from statebackend.checkpoint.errors import CheckpointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import path_segment
@@ -86,7 +87,7 @@ from statebackend.state.operator_state_redistribution import AssignedState, Rest
 from statebackend.state.operator_state_tables import TABLES, FrozenRows, OperatorStateTable, Serializers
 from statebackend.state.progress import Operation, ProgressListener, StateProgress, no_progress
 from statebackend.state.snapshot_task import SnapshotTask, SnapshotTasks
-from statebackend.state.state_compatibility import RESTORED_AS_IT_WAS, StateVerdict, incompatibility_message
+from statebackend.state.state_compatibility import RESTORED_AS_IT_WAS, StateCompatibility, incompatibility_message
 from statebackend.state.state_meta import CANONICAL_BACKEND
 from statebackend.state.states import BroadcastState, ListState, State
 from typeserializers.kernel.known_serializers import restored_with
@@ -289,46 +290,50 @@ _WRITERS: Final[Mapping[type, Callable[[OperatorStateSnapshotTask, Any, NewDiges
 
 @frozen
 class OperatorStateTakeover:
-    """The verdict on the parts of a restored state, and how those of its schemas that are migrated are.
+    """The compatibility result on the parts of a restored state, and how those of its schemas that are migrated are.
 
-    ``plans`` are by role and by the envelope of what the serializer was; they lead to the serializers of the verdict.
+    ``plans`` are by role and by the envelope of what the serializer was; they lead to the serializers of the
+    compatibility result.
     """
 
-    verdict: StateVerdict
+    compatibility: StateCompatibility
     plans: Mapping[tuple[str, bytes], Plan]
 
 
-def judge_operator_state(
+def check_operator_state(
     mode: OperatorStateMode,
     parts: Sequence[StatePart],
     descriptor: OperatorStateDescriptor,
-    rules: VerdictRules = RULES,
-) -> StateVerdict:
-    """The verdict of `plan_operator_state`."""
-    return plan_operator_state(mode, parts, descriptor, rules).verdict
+    rules: CompatibilityRules = RULES,
+) -> StateCompatibility:
+    """The compatibility result of `plan_operator_state`."""
+    return plan_operator_state(mode, parts, descriptor, rules).compatibility
 
 
 def plan_operator_state(
     mode: OperatorStateMode,
     parts: Sequence[StatePart],
     descriptor: OperatorStateDescriptor,
-    rules: VerdictRules = RULES,
+    rules: CompatibilityRules = RULES,
 ) -> OperatorStateTakeover:
-    """The verdict on a descriptor taking over the parts of a restored state, with the serializers to use by role.
+    """The compatibility result on a descriptor taking over the parts of a restored state, with the serializers to use
+    by role.
 
     Raises `StateRestoreError` if what an old serializer was cannot be read here.
     """
     if mode is not descriptor.mode:
-        finding = Finding(
+        issue = CompatibilityIssue(
             "",
-            FieldVerdict.REFUSE,
+            FieldCompatibility.REJECT,
             "state-mode",
             f"the restored state is a {mode.value} state, the descriptor is of a {descriptor.mode.value} state",
             "Register the new mode under another name",
         )
-        return OperatorStateTakeover(StateVerdict(descriptor.name, CompatibilityKind.INCOMPATIBLE, (finding,), {}), {})
+        return OperatorStateTakeover(
+            StateCompatibility(descriptor.name, CompatibilityKind.INCOMPATIBLE, (issue,), {}), {}
+        )
     kinds: list[CompatibilityKind] = []
-    findings: list[Finding] = []
+    issues: list[CompatibilityIssue] = []
     serializers: dict[str, TypeSerializer[Any]] = {}
     plans: dict[tuple[str, bytes], Plan] = {}
     for role, serializer in descriptor.serializers.items():
@@ -336,38 +341,40 @@ def plan_operator_state(
         snapshots = {envelope: part.snapshot(descriptor.name, role) for envelope, part in written.items()}
         kind, found, serializers[role], migrating = _judge_role(snapshots, serializer, rules)
         kinds.append(kind)
-        findings += [finding.below(f"<{role}>" if len(descriptor.serializers) > 1 else "") for finding in found]
+        issues += [issue.below(f"<{role}>" if len(descriptor.serializers) > 1 else "") for issue in found]
         plans.update({(role, envelope): plan for envelope, plan in migrating.items()})
-    verdict = StateVerdict(descriptor.name, worst_kind(kinds), tuple(dict.fromkeys(findings)), serializers)
-    return OperatorStateTakeover(verdict, plans)
+    compatibility = StateCompatibility(descriptor.name, worst_kind(kinds), tuple(dict.fromkeys(issues)), serializers)
+    return OperatorStateTakeover(compatibility, plans)
 
 
 def _judge_role(
-    snapshots: Mapping[bytes, TypeSerializerSnapshot[Any]], serializer: TypeSerializer[Any], rules: VerdictRules
-) -> tuple[CompatibilityKind, list[Finding], TypeSerializer[Any], dict[bytes, Plan]]:
+    snapshots: Mapping[bytes, TypeSerializerSnapshot[Any]], serializer: TypeSerializer[Any], rules: CompatibilityRules
+) -> tuple[CompatibilityKind, list[CompatibilityIssue], TypeSerializer[Any], dict[bytes, Plan]]:
     kinds = [CompatibilityKind.AS_IS]
-    findings: list[Finding] = []
+    issues: list[CompatibilityIssue] = []
     # Each round but the last adopts what at least one more schema asks for.
     for _ in range(len(snapshots) + 1):
         is_settled, plans = True, dict[bytes, Plan]()
         for envelope, snapshot in snapshots.items():
-            verdict = resolve_compatibility(snapshot, serializer, rules)
-            kinds.append(verdict.kind)
-            findings += verdict.findings
-            if verdict.is_after_migration:
-                plans[envelope] = verdict.plan
-            if verdict.is_with_reconfigured_serializer and not _is_like(verdict.reconfigured_serializer, serializer):
-                serializer, is_settled = verdict.reconfigured_serializer, False
+            compatibility = resolve_compatibility(snapshot, serializer, rules)
+            kinds.append(compatibility.kind)
+            issues += compatibility.issues
+            if compatibility.is_after_migration:
+                plans[envelope] = compatibility.plan
+            if compatibility.is_with_reconfigured_serializer and not _is_like(
+                compatibility.reconfigured_serializer, serializer
+            ):
+                serializer, is_settled = compatibility.reconfigured_serializer, False
         if is_settled:
-            return worst_kind(kinds), findings, serializer, plans
-    conflict = Finding(
+            return worst_kind(kinds), issues, serializer, plans
+    conflict = CompatibilityIssue(
         "",
-        FieldVerdict.REFUSE,
+        FieldCompatibility.REJECT,
         "reconfiguration-conflict",
         f"it was written under {len(snapshots)} schemas, and no one form of {serializer!r} can take over all of them",
         "Restore once with the old program and register the state in every subtask",
     )
-    return CompatibilityKind.INCOMPATIBLE, [*findings, conflict], serializer, {}
+    return CompatibilityKind.INCOMPATIBLE, [*issues, conflict], serializer, {}
 
 
 def _is_like(one: TypeSerializer[Any], other: TypeSerializer[Any]) -> bool:
@@ -393,7 +400,7 @@ class OperatorStateBackendParameters:
     file_prefix: str
     restore: RestoredOperatorState | None = None
     progress: ProgressListener = field(default=no_progress, eq=False)
-    rules: VerdictRules = field(default=RULES, eq=False, repr=False)
+    rules: CompatibilityRules = field(default=RULES, eq=False, repr=False)
     conversions: ConversionTable = field(default=CONVERSIONS, eq=False, repr=False)
 
 
@@ -548,13 +555,13 @@ class OperatorStateBackend:
         restored = held.restored
         assert restored is not None
         takeover = plan_operator_state(restored.mode, restored.content, descriptor, self.parameters.rules)
-        verdict = takeover.verdict
-        if verdict.kind is CompatibilityKind.INCOMPATIBLE:
-            message = incompatibility_message(self.parameters.operator_uid, [verdict], RESTORED_AS_IT_WAS)
+        compatibility = takeover.compatibility
+        if compatibility.kind is CompatibilityKind.INCOMPATIBLE:
+            message = incompatibility_message(self.parameters.operator_uid, [compatibility], RESTORED_AS_IT_WAS)
             raise StateMigrationException(message)
         started = time.monotonic()
-        table = TABLES[descriptor.mode](descriptor.name, verdict.serializers)
-        is_migration = verdict.kind is CompatibilityKind.AFTER_MIGRATION
+        table = TABLES[descriptor.mode](descriptor.name, compatibility.serializers)
+        is_migration = compatibility.kind is CompatibilityKind.AFTER_MIGRATION
         operation = Operation.MIGRATION if is_migration else Operation.RESTORE
         progress = StateProgress(self.parameters.progress, operation, self.parameters.operator_uid, descriptor.name)
         migrated = 0
@@ -562,11 +569,13 @@ class OperatorStateBackend:
             migrated += self._load(table, part, takeover.plans, progress)
         progress.done()
         # Files go on being referred to only where they say what would be written now.
-        schema = envelopes_of(verdict.serializers)
+        schema = envelopes_of(compatibility.serializers)
         is_reusable = self._may_refer_to_restored and all(part.envelopes == schema for part in restored.content)
         held.reference = _Reference(table.version, restored.content) if is_reusable else None
         held.table, held.descriptor, held.restored = table, descriptor, None
-        self.restore_reports.append(StateRestoreReport(descriptor.name, verdict, migrated, time.monotonic() - started))
+        self.restore_reports.append(
+            StateRestoreReport(descriptor.name, compatibility, migrated, time.monotonic() - started)
+        )
 
     def _load(
         self,
@@ -614,7 +623,7 @@ class OperatorStateBackend:
         if self._closed:
             raise StateBackendClosedError(
                 f"the operator state of operator {self.parameters.operator_uid!r} is closed; "
-                f"states live for one epoch and are made anew in open()"
+                f"states live for one epoch and are made again in open()"
             )
 
 

@@ -93,7 +93,7 @@ class StatePart:
     envelopes: Mapping[str, bytes] = field(repr=lambda envelopes: "{" + ", ".join(envelopes) + "}")
     slices: tuple[FileSlice, ...] = ()
     digest: bytes | None = field(default=None, eq=False, repr=False)
-    """Of the rows; None if it is not known, as of rows that were dealt out anew."""
+    """Of the rows; None if it is not known, as of rows that were dealt out again."""
 
     @property
     def row_count(self) -> int:

@@ -2,8 +2,8 @@
 
 Values of an immutable type are kept as objects, those of a mutable type as their bytes, exactly as the heap backend
 does for keyed state (`MemoryForm`); so what a caller does to an object of its own never reaches the state, and the
-serializer that copies is the one that writes. All of them are made from the serializers that the verdict left, which is
-how a reconfigured serializer reaches every use.
+serializer that copies is the one that writes. All of them are made from the serializers that the compatibility result
+left, which is how a reconfigured serializer reaches every use.
 
 A *frozen* table is what a snapshot writes while the state goes on. Freezing takes no time in proportion to the state: a
 list is only ever appended to or replaced, so its object and length are enough; a map is copied at the first change
@@ -41,10 +41,10 @@ FrozenRows = Callable[[Serializers], Iterator[OperatorStateRow]]
 
 
 class _ClosedRows(ClosedEntries):
-    """Refuses the methods of lists and dicts too."""
+    """Rejects the methods of lists and dicts too."""
 
     def __getattr__(self, name: str) -> Any:
-        return self._refuse()
+        return self._reject()
 
 
 class OperatorStateTable(ABC):
@@ -159,7 +159,7 @@ class OperatorListTable(OperatorStateTable, ListState[T]):
         self.version += 1
 
     def update(self, elements: Iterable[T]) -> None:
-        len(self._elements)  # refuses once closed
+        len(self._elements)  # rejects once closed
         self._elements = self._all_stored(elements)
         self.version += 1
 
@@ -232,7 +232,7 @@ class BroadcastTable(OperatorStateTable, BroadcastState[K, V]):
             del self._changing()[entry_key]
 
     def clear(self) -> None:
-        len(self._entries)  # refuses once closed
+        len(self._entries)  # rejects once closed
         self._entries, self._is_frozen = {}, False
         self.version += 1
 

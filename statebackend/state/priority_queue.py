@@ -63,7 +63,7 @@ class KeyGroupedPriorityQueue(ABC, Generic[T]):
 
     @abstractmethod
     def add_all(self, entries: Iterable[tuple[T, int]]) -> None:
-        """Adds elements, each with its key group; if one is refused, none is added."""
+        """Adds elements, each with its key group; if one is rejected, none is added."""
 
     @abstractmethod
     def remove(self, element: T, key_group: int) -> bool:

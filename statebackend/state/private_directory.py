@@ -63,7 +63,8 @@ def lock_directory(path: str, *, is_shared: bool = False) -> FileLock | None:
     """Makes a private directory and locks it.
 
     An exclusive lock is not waited for: None if somebody holds another. A shared one is waited for, since an exclusive
-    one is only held for good by who removes the directory, which is then made anew. Raises as `make_private_directory`.
+    one is only held for good by who removes the directory, which is then made again. Raises as
+    `make_private_directory`.
     """
     file = os.path.join(path, LOCK_NAME)
     while True:
@@ -96,7 +97,7 @@ def scratch_directory(parent: str) -> Iterator[str]:
         if name.startswith(_SCRATCH_PREFIX):
             _remove_if_unused(os.path.join(parent, name))
     path = os.path.join(parent, f"{_SCRATCH_PREFIX}{uuid.uuid4().hex}")
-    # Waited for: somebody may take it for one that was left before it is locked, and it is then made anew.
+    # Waited for: somebody may take it for one that was left before it is locked, and it is then made again.
     lock = lock_directory(path, is_shared=True)
     assert lock is not None
     try:

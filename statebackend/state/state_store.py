@@ -1,9 +1,9 @@
 """What a backend is, beside what all backends share: the interface that heap, RocksDB and a third party's implement.
 
 A `StateStore` keeps the entries of one subtask's states, each in a `StateTable`, and knows nothing of keys that are
-current, registrations, verdicts, time-to-live, metrics: `KeyedStateBackend` is composed of a store and of these. A
-table has one of three forms (`TableForm`), or is that of a priority queue; it gives a handle of its form, and every
-kind of state is built over one.
+current, registrations, compatibility results, time-to-live, metrics: `KeyedStateBackend` is composed of a store and of
+these. A table has one of three forms (`TableForm`), or is that of a priority queue; it gives a handle of its form, and
+every kind of state is built over one.
 
 The life of a state in a store:
 
@@ -82,7 +82,7 @@ class StateTable(ABC):
         """The handle of a table of maps."""
 
     def queue(self, element_serializer: TypeSerializer[Any]) -> KeyGroupedPriorityQueue[Any]:
-        """The handle of a priority queue (`statebackend.state`); a store that keeps none leaves it at this refusal.
+        """The handle of a priority queue (`statebackend.state`); a store that keeps none leaves it at this rejection.
 
         What orders a queue and merges it with its changes is in `statebackend.state.rocksdb.priority_queue`: a store
         gives it pages of stored elements, and writes out what it drains.
@@ -195,7 +195,7 @@ class StateStore(ABC):
     def meta_now(self) -> KeyedStateMeta:
         """The states as they are now, registered or not, without files.
 
-        Now: serializers may learn while they write, so their snapshots are taken anew each time.
+        Now: serializers may learn while they write, so their snapshots are taken again each time.
         """
         states = tuple(table.schema.meta_now() for table in self.tables.values())
         return KeyedStateMeta(self.key_serializer.snapshot_configuration(), self.sequence, states)
@@ -228,5 +228,5 @@ def closed_error(operator_uid: str) -> StateBackendClosedError:
     """What to raise for a use of a backend, or of its store, after it was closed."""
     return StateBackendClosedError(
         f"the state of operator {operator_uid!r} is closed; "
-        f"state handles live for one epoch and are made anew in open()"
+        f"state handles live for one epoch and are made again in open()"
     )

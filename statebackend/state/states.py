@@ -95,7 +95,7 @@ class ListState(State, Generic[T]):
 
     @abstractmethod
     def add(self, element: T) -> None:
-        """Appends one element, without reading the others. None is refused."""
+        """Appends one element, without reading the others. None is rejected."""
 
     @abstractmethod
     def add_all(self, elements: Iterable[T]) -> None:
@@ -159,7 +159,7 @@ class ReducingState(State, Generic[T]):
 
     @abstractmethod
     def add(self, value: T) -> None:
-        """Folds a value in. None is refused; whatever fails, in the function or the serializer, changes nothing."""
+        """Folds a value in. None is rejected; whatever fails, in the function or the serializer, changes nothing."""
 
 
 class AggregatingState(State, Generic[I, O]):

@@ -1,9 +1,10 @@
-"""State that is given a time-to-live, or loses it, at a restore: the verdict on that, and what a migration reads.
+"""State that is given a time-to-live, or loses it, at a restore: the compatibility result on that, and what a
+migration reads.
 
 This is the one place of it on the side of state. With and without the time of its last access a value is another type
-to the serializers' snapshots; but all values can be rewritten, so the verdict is taken on the values without the times
-(`TimeToLiveChange.values_before`, `values_after`), and is then turned into one on the stored form. What rewrites them
-is a plan that adds the time, or takes it away, around the plan of the values (`RowPlan`).
+to the serializers' snapshots; but all values can be rewritten, so the compatibility result is taken on the values
+without the times (`TimeToLiveChange.values_before`, `values_after`), and is then turned into one on the stored form.
+What rewrites them is a plan that adds the time, or takes it away, around the plan of the values (`RowPlan`).
 
 Values that get a time-to-live count as accessed now; values that lose it stay for good, expired or not.
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 from attrs import frozen
 
-from snapshots.compatibility import AS_IS, CompatibilityKind, Finding, PartsPlan, Plan
+from snapshots.compatibility import AS_IS, CompatibilityIssue, CompatibilityKind, PartsPlan, Plan
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.state.state_kind import StateKind
 from typeserializers.containers.ttl import TtlSerializer, TtlSerializerSnapshot
@@ -55,24 +56,32 @@ class TimeToLiveChange:
         return {**serializers, role: self.kind.expiring_part(serializers[role])}
 
     def of_stored_form(
-        self, verdict: CompatibilityKind, findings: tuple[Finding, ...], judged: Serializers, given: Serializers
-    ) -> tuple[CompatibilityKind, tuple[Finding, ...], Serializers]:
-        """The verdict on the stored form and the serializers to use, from those on values; ``given`` are the user's."""
+        self,
+        compatibility: CompatibilityKind,
+        issues: tuple[CompatibilityIssue, ...],
+        judged: Serializers,
+        given: Serializers,
+    ) -> tuple[CompatibilityKind, tuple[CompatibilityIssue, ...], Serializers]:
+        """The compatibility result on the stored form and the serializers to use, from those on values; ``given`` are
+        the user's.
+        """
         if not (self.had or self.has):
-            return verdict, findings, judged
+            return compatibility, issues, judged
         role, serializers = self.kind.timed_role, dict(judged)
         if self.has != self.had:
-            # Everything is written anew, so nothing has to be reconfigured to what was written before.
+            # Everything is written again, so nothing has to be reconfigured to what was written before.
             serializers[role] = self.kind.expiring_part(given[role]) if self.has else given[role]
-            if verdict is not CompatibilityKind.INCOMPATIBLE:
-                verdict = CompatibilityKind.AFTER_MIGRATION
-                findings = (TTL_ENABLED if self.has else TTL_DISABLED, *findings)
+            if compatibility is not CompatibilityKind.INCOMPATIBLE:
+                compatibility = CompatibilityKind.AFTER_MIGRATION
+                issues = (TTL_ENABLED if self.has else TTL_DISABLED, *issues)
         if self.has:
             serializers[role] = TtlSerializer(serializers[role])
-        return verdict, findings, serializers
+        return compatibility, issues, serializers
 
     def row_plan(self, values: Plan, old: Snapshots, given: Serializers) -> RowPlan:
-        """What a migration carries out, from the plan of the verdict on the values; ``given`` are the user's."""
+        """What a migration carries out, from the plan of the compatibility result on the values; ``given`` are the
+        user's.
+        """
         role = self.kind.timed_role
         if not (self.had or self.has):
             values = self.kind.expiring_part_plan(values, old[role], given[role])

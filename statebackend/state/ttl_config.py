@@ -85,7 +85,7 @@ class StateTtlConfig:
     """How long state lives; see the module. Raises `StateRegistrationError` for anything that makes no sense.
 
     ``cleanup_full_snapshot`` leaves expired entries out of savepoints, and out of checkpoints that write the state
-    anew as a whole. ``incremental_cleanup`` is None for none: what expired then stays, unseen, until it is met by an
+    again as a whole. ``incremental_cleanup`` is None for none: what expired then stays, unseen, until it is met by an
     access or by such a snapshot.
     """
 

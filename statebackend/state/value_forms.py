@@ -33,16 +33,16 @@ from typeserializers.kernel.value_hooks import exact_condition, size_expression
 
 
 def compile_exact(
-    serializer: TypeSerializer[Any], describe: Callable[[], str], refuse_none: bool = False
+    serializer: TypeSerializer[Any], describe: Callable[[], str], reject_none: bool = False
 ) -> Callable[[Any], Any]:
     """A function from a given value to the one to keep; raises `SerializationError`, with ``describe()`` in it.
 
-    With ``refuse_none`` None does not fit even if the serializer would write it.
+    With ``reject_none`` None does not fit even if the serializer would write it.
     """
     to_bytes, from_bytes = serializer.to_bytes, serializer.from_bytes
 
     def written_and_read(value: Any) -> Any:
-        if value is None and refuse_none:
+        if value is None and reject_none:
             raise SerializationError(describe(), ("value: None does not fit here",))
         try:
             encoded = to_bytes(value)
@@ -54,7 +54,7 @@ def compile_exact(
     condition = exact_condition(serializer, "value", "value", function)
     if condition is None:
         return written_and_read
-    if refuse_none and serializer.accepts_none:
+    if reject_none and serializer.accepts_none:
         condition = f"value is not None and {condition}"
     fallback = function.bind("written_and_read", written_and_read)
     return function.compile([*guarded(condition, "return value"), f"return {fallback}(value)"])

@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from attrs import Attribute, field, frozen
 
-from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.functions import RuntimeContext, WorkerLifecycle
 from statebackend.streaming.time.timestamps import Duration, duration_ms
 
@@ -87,7 +87,8 @@ class AsyncFunction(WorkerLifecycle, ABC, Generic[I, O]):
 def _check_attempts(strategy: AsyncRetryStrategy, attribute: Attribute[Any], value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise JobDefinitionError(
-            f"max_attempts of an AsyncRetryStrategy is {cited(value, 40)}; it is a number of 1 or more, which counts "
+            f"max_attempts of an AsyncRetryStrategy is {format_value(value, 40)}; "
+            f"it is a number of 1 or more, which counts "
             f"the first attempt"
         )
 
@@ -95,7 +96,7 @@ def _check_attempts(strategy: AsyncRetryStrategy, attribute: Attribute[Any], val
 def _check_multiplier(strategy: AsyncRetryStrategy, attribute: Attribute[Any], value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value < float("inf"):
         raise JobDefinitionError(
-            f"multiplier of an AsyncRetryStrategy is {cited(value, 40)}; it is a number of 1 or more"
+            f"multiplier of an AsyncRetryStrategy is {format_value(value, 40)}; it is a number of 1 or more"
         )
 
 

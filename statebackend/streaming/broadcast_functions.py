@@ -23,7 +23,7 @@ from attrs import field, frozen
 from statebackend.state.operator_state_descriptors import BroadcastStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.states import BroadcastState, ReadOnlyBroadcastState
-from statebackend.streaming.errors import JobDefinitionError, cited, shown_instance
+from statebackend.streaming.errors import JobDefinitionError, format_value, shown_instance
 from statebackend.streaming.functions import (
     CallContext,
     KeyedFunction,
@@ -204,7 +204,7 @@ class KeyedBroadcastProcessFunction(KeyedFunction[BroadcastOnTimerContext[K], O]
 
     @abstractmethod
     def process_broadcast_element(self, value: B, context: KeyedBroadcastContext) -> Iterable[O] | None:
-        """Called in every subtask for every record of the broadcast stream; no key is current, and keyed state refuses.
+        """Called in every subtask for every record of the broadcast stream; no key is current, and keyed state rejects.
 
         What it gives is as that of `process_element`.
         """
@@ -241,7 +241,7 @@ def _check_descriptors(definition: Any, attribute: Any, descriptors: tuple[objec
     for one in descriptors:
         if not isinstance(one, BroadcastStateDescriptor):
             raise JobDefinitionError(
-                f"broadcast() takes a BroadcastStateDescriptor for each state, not {cited(one, 80)}"
+                f"broadcast() takes a BroadcastStateDescriptor for each state, not {format_value(one, 80)}"
             )
 
 

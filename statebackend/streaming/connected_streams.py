@@ -32,7 +32,7 @@ from statebackend.streaming.broadcast_functions import (
     BroadcastProcessFunction,
     KeyedBroadcastProcessFunction,
 )
-from statebackend.streaming.errors import JobDefinitionError, cited, shown_instance
+from statebackend.streaming.errors import JobDefinitionError, format_value, shown_instance
 from statebackend.streaming.functions import KeyedCoProcessFunction, KeyedMultipleInputFunction, ProcessJoinFunction
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.stream_graph import BroadcastInput, KeyedInput, OperatorInput, SpreadInput, StreamEdge
@@ -69,7 +69,7 @@ def _check_function(definition: Any, attribute: Any, function: Any) -> None:
 
 def _check_tag(definition: Any, attribute: Any, tag: object) -> None:
     if tag is not None and not isinstance(tag, OutputTag):
-        raise JobDefinitionError(f"late records of an interval join go to an OutputTag, not to {cited(tag, 80)}")
+        raise JobDefinitionError(f"late records of an interval join go to an OutputTag, not to {format_value(tag, 80)}")
 
 
 @frozen(kw_only=True)
@@ -263,7 +263,7 @@ class MultipleConnectedStreams(Generic[S]):
         if isinstance(orders, str) or len(orders) != len(self._inputs):
             raise JobDefinitionError(
                 f"order_by of {len(self._inputs)} streams has an entry for each of them, such as ['time', ()], and is "
-                f"{cited(order_by, 80)}"
+                f"{format_value(order_by, 80)}"
             )
         inputs = tuple(
             evolve(one, order_by=as_columns(columns)) for one, columns in zip(self._inputs, orders, strict=True)

@@ -33,7 +33,7 @@ from statebackend.streaming.connected_streams import (
     as_columns,
     checked_function,
 )
-from statebackend.streaming.errors import JobDefinitionError, cited, shown_instance
+from statebackend.streaming.errors import JobDefinitionError, format_value, shown_instance
 from statebackend.streaming.functions import KeyedProcessFunction
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.stateful_processor import (
@@ -109,12 +109,12 @@ class DataStream:
 
         All must have columns of the same names, in any order; what comes out has the order of this stream. Of numbers
         of two types it has the wider: `int` and `bigint` are a `bigint`. What else Spark makes one type of is that
-        on Spark, and refused in-process. In-process, records without a schema are checked against that of the others,
+        on Spark, and rejected in-process. In-process, records without a schema are checked against that of the others,
         and become rows of it.
         """
         for other in others:
             if not isinstance(other, DataStream):
-                raise JobDefinitionError(f"union() takes streams, not {cited(other, 80)}")
+                raise JobDefinitionError(f"union() takes streams, not {format_value(other, 80)}")
         if not others:
             raise JobDefinitionError("union() needs at least one other stream")
         edges = (self.edge, *(other.edge for other in others))
@@ -131,7 +131,8 @@ class DataStream:
         if not isinstance(strategy, WatermarkStrategy):
             given: object = strategy
             raise JobDefinitionError(
-                f"assign_timestamps_and_watermarks() takes a WatermarkStrategy, not {cited(given, 80)}; make one with "
+                f"assign_timestamps_and_watermarks() takes a WatermarkStrategy, "
+                f"not {format_value(given, 80)}; make one with "
                 f"WatermarkStrategy.for_bounded_out_of_orderness('10 minutes').with_timestamps('column')"
             )
         if strategy.timestamps is None:
@@ -164,7 +165,8 @@ class DataStream:
             return BroadcastConnectedStream(self._add_operator, SpreadInput(self.edge), other)
         if not isinstance(other, DataStream):
             raise JobDefinitionError(
-                f"connect() of a stream without keys takes another one, not {cited(other, 80)}; call key_by() on this "
+                f"connect() of a stream without keys takes another one, not "
+                f"{format_value(other, 80)}; call key_by() on this "
                 f"one too, or give both their keys by connect(...).key_by(...)"
             )
         return ConnectedStreams(self._add_operator, self.edge, other.edge)
@@ -194,7 +196,8 @@ class DataStream:
     def _joined(self, other: object, method: str, kind: PairFunction) -> JoinedStreams[ProcessedStream]:
         if not isinstance(other, DataStream):
             raise JobDefinitionError(
-                f"{method} takes another stream, not {cited(other, 80)}; its keys are given by where() and equal_to()"
+                f"{method} takes another stream, not {format_value(other, 80)}; "
+                f"its keys are given by where() and equal_to()"
             )
         return JoinedStreams(self._add_operator, self.edge, other.edge, kind)
 
@@ -223,7 +226,7 @@ class ProcessedStream(DataStream):
         """
         if not isinstance(tag, OutputTag):
             given: object = tag
-            raise JobDefinitionError(f"get_side_output() takes an OutputTag, not {cited(given, 80)}")
+            raise JobDefinitionError(f"get_side_output() takes an OutputTag, not {format_value(given, 80)}")
         return DataStream(self.graph, StreamEdge(self.edge.node, tag))
 
 
@@ -322,7 +325,8 @@ class KeyedStream:
         if not isinstance(other, KeyedStream):
             raise JobDefinitionError(
                 f"{method} of a keyed stream takes another keyed stream"
-                f"{' or a broadcast one' if method == 'connect()' else ''}, not {cited(other, 80)}; call key_by() on it"
+                f"{' or a broadcast one' if method == 'connect()' else ''}, not "
+                f"{format_value(other, 80)}; call key_by() on it"
                 f"{', or broadcast()' if method == 'connect()' else ''}"
             )
         return other
@@ -445,14 +449,16 @@ def _definition(
 ) -> AsyncWaitDefinition:
     method = f"{order.value}_wait()"
     if not isinstance(stream, (DataStream, KeyedStream)):
-        raise JobDefinitionError(f"{method} takes a stream first, not {cited(stream, 80)}")
+        raise JobDefinitionError(f"{method} takes a stream first, not {format_value(stream, 80)}")
     if not isinstance(function, AsyncFunction):
         raise JobDefinitionError(f"{method} takes an instance of an AsyncFunction, not {shown_instance(function)}")
     if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
-        raise JobDefinitionError(f"capacity of {method} is {cited(capacity, 40)}; it is a whole number of 1 or more")
+        raise JobDefinitionError(
+            f"capacity of {method} is {format_value(capacity, 40)}; it is a whole number of 1 or more"
+        )
     if retry is not None and not isinstance(retry, AsyncRetryStrategy):
         raise JobDefinitionError(
-            f"retry of {method} is {cited(retry, 80)}; it is None, AsyncRetryStrategy.fixed_delay(...) or "
+            f"retry of {method} is {format_value(retry, 80)}; it is None, AsyncRetryStrategy.fixed_delay(...) or "
             f"AsyncRetryStrategy.exponential_backoff(...)"
         )
     return AsyncWaitDefinition(

@@ -16,7 +16,7 @@ from typing import Any, Final
 import statebackend
 from snapshots.errors import cut
 
-__all__ = ["cited", "one_line", "shown_instance", "told"]
+__all__ = ["format_value", "one_line", "shown_instance", "told"]
 
 
 class StreamJobError(Exception):
@@ -79,10 +79,10 @@ def one_line(text: str) -> str:
 
 def shown_instance(given: object) -> str:
     """What was given in the place of an instance of some class: of a class, that it wants an instance."""
-    return f"the class {given.__name__}; make an instance" if isinstance(given, type) else cited(given, 80)
+    return f"the class {given.__name__}; make an instance" if isinstance(given, type) else format_value(given, 80)
 
 
-def cited(value: Any, characters: int) -> str:
+def format_value(value: Any, characters: int) -> str:
     """The value as text of one line; what is longer is cut, and says so."""
     try:
         text = one_line(repr(value))

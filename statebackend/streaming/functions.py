@@ -21,7 +21,7 @@ changes nothing. Timers are state: a checkpoint has them, a savepoint takes them
 What a function reaches its operator state through: state of the subtask it runs in, and of no key.
 
 The names are those of Flink's ``OperatorStateStore``. A descriptor says itself how its state is dealt out to the
-subtasks of another run, so each method takes the descriptors of one mode and refuses the others.
+subtasks of another run, so each method takes the descriptors of one mode and rejects the others.
 
 What a user writes: functions over keyed streams, and the contexts they are given.
 
@@ -68,7 +68,7 @@ from statebackend.state.states import (
     ValueState,
 )
 from statebackend.state.value_state import ValueStateDescriptor
-from statebackend.streaming.errors import cited
+from statebackend.streaming.errors import format_value
 from statebackend.streaming.output_tag import OutputTag
 
 if TYPE_CHECKING:
@@ -211,7 +211,8 @@ class OperatorStateStore:
             if given is not None:
                 how += f"; a {given.value} state is registered with {_REGISTRATION[given][0]}"
             raise StateRegistrationError(
-                f"operator {self._operator_uid!r}: operator_state.{method} was given {cited(descriptor, 120)}; {how}"
+                f"operator {self._operator_uid!r}: operator_state.{method} "
+                f"was given {format_value(descriptor, 120)}; {how}"
             )
         return self._register(descriptor)
 
@@ -318,7 +319,7 @@ class RuntimeContext(ABC):
             if isinstance(descriptor, OperatorStateDescriptor):
                 how = "operator state is registered with the methods of context.operator_state, such as get_list_state"
             raise StateRegistrationError(
-                f"operator {self.operator_uid!r}: {kind.getter} was given {cited(descriptor, 120)}; {how}"
+                f"operator {self.operator_uid!r}: {kind.getter} was given {format_value(descriptor, 120)}; {how}"
             )
         return self.register(descriptor)
 
@@ -348,7 +349,7 @@ class CallContext:
             take(value)
         elif not isinstance(tag, OutputTag):
             given: object = tag
-            raise TypeError(f"output() takes an OutputTag and a record, and was given {cited(given, 80)}")
+            raise TypeError(f"output() takes an OutputTag and a record, and was given {format_value(given, 80)}")
 
     def __getattr__(self, name: str) -> Any:
         advice = "; state is registered in open(), which keeps the handle in self" if "state" in name else ""
@@ -408,7 +409,7 @@ class KeyedFunction(WorkerLifecycle, ABC, Generic[C, O]):
         """Called before the first record of an epoch. Register all state here.
 
         It also runs on the driver, before the job starts: that is how the state of a savepoint is checked before
-        anything is touched. Handles of keyed state refuse to be used there, operator state is empty and kept by nobody.
+        anything is touched. Handles of keyed state reject to be used there, operator state is empty and kept by nobody.
         """
 
     def on_timer(self, timestamp: int, context: C) -> Iterable[O] | None:

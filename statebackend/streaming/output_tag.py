@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from attrs import Attribute, field, frozen
 
 from statebackend.state.operator_state_descriptors import uid_problem
-from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.errors import JobDefinitionError, format_value
 
 __all__ = ["check_uid", "is_uid_of_place", "uid_of_place"]
 
@@ -27,7 +27,8 @@ MAX_TAG_CHARACTERS: Final = 200
 def _check_name(tag: OutputTag[Any], attribute: Attribute[Any], name: object) -> None:
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > MAX_TAG_CHARACTERS:
         raise JobDefinitionError(
-            f"the name of an OutputTag is {cited(name, 40)}; it is a printable text of 1 to {MAX_TAG_CHARACTERS} "
+            f"the name of an OutputTag is {format_value(name, 40)}; it is "
+            f"a printable text of 1 to {MAX_TAG_CHARACTERS} "
             f"characters"
         )
 

@@ -7,7 +7,7 @@ writing. So a sink works in two phases around the one moment that decides, the c
       checkpoint completes, with the committable that stage() returned inside it
     commit(epoch)              makes what was staged visible; told again at recovery if the driver died in between
 
-A crash before the completion leaves staged leftovers, which `recover` removes; the replay stages anew. A crash after
+A crash before the completion leaves staged leftovers, which `recover` removes; the replay stages again. A crash after
 it leaves a committable in the checkpoint, and `commit` is called with it again: it must be idempotent.
 (The two-phase commit of Flink's sinks; an epoch here is a checkpoint there.)
 
@@ -91,7 +91,7 @@ class RecordSink(Protocol):
 class SinkThatTakesBack(Protocol):
     """A sink that can hide what it has shown, for a job that goes back to an older checkpoint."""
 
-    def take_back(self, last_epoch_id: int, job_id: str) -> Sequence[str]:
+    def roll_back(self, last_epoch_id: int, job_id: str) -> Sequence[str]:
         """Hides, without deleting it, what the job has made visible of later epochs; returns where it is.
 
         It is called again after a crash. Raises `SinkError`, before anything is hidden, if it cannot.

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from attrs import frozen
 
-from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.errors import JobDefinitionError, format_value
 
 __all__ = [
     "ExpiredTimerInfo",
@@ -39,7 +39,7 @@ class TimeMode(Enum):
             if isinstance(name, str) and name.lower() == mode.value.lower():
                 return mode
         known = ", ".join(repr(mode.value) for mode in cls)
-        raise JobDefinitionError(f"{where}: time_mode is {cited(name, 80)}, and may be {known}")
+        raise JobDefinitionError(f"{where}: time_mode is {format_value(name, 80)}, and may be {known}")
 
 
 _OUTPUT_MODES: Final = ("append", "update")
@@ -54,7 +54,9 @@ def checked_output_mode(name: object, where: str) -> str:
         if isinstance(name, str) and name.lower() == "complete"
         else ""
     )
-    raise JobDefinitionError(f"{where}: output_mode is {cited(name, 80)}, and may be 'append' or 'update'{advice}")
+    raise JobDefinitionError(
+        f"{where}: output_mode is {format_value(name, 80)}, and may be 'append' or 'update'{advice}"
+    )
 
 
 class TimerValues:
@@ -131,6 +133,6 @@ def checked_processor(processor: Any, where: str, *, has_initial_state: bool = F
     missing = [name for name in methods if not callable(getattr(processor, name, None))]
     if missing:
         raise JobDefinitionError(
-            f"{where}: {cited(processor, 80)} is no StatefulProcessor: it lacks {', '.join(missing)}"
+            f"{where}: {format_value(processor, 80)} is no StatefulProcessor: it lacks {', '.join(missing)}"
         )
     return processor

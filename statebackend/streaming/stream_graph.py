@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
 
 from attrs import field, frozen
 
-from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.output_tag import OutputTag, check_uid, uid_of_place
 from statebackend.streaming.watermark_strategy import WatermarkStrategy
 
@@ -289,8 +289,8 @@ class JobGraph:
             known = by_name.setdefault(edge.tag.name, edge.tag)
             if known.schema != edge.tag.schema:
                 raise JobDefinitionError(
-                    f"the side output {known.name!r} is read with the schema {cited(known.schema, 80)} and with "
-                    f"{cited(edge.tag.schema, 80)}; use one OutputTag for both"
+                    f"the side output {known.name!r} is read with the schema {format_value(known.schema, 80)} and with "
+                    f"{format_value(edge.tag.schema, 80)}; use one OutputTag for both"
                 )
         return tuple(by_name[name] for name in sorted(by_name))
 

@@ -1,6 +1,6 @@
 """How a stream comes to its event time: where timestamps are, how watermarks follow (Flink's ``WatermarkStrategy``).
 
-A strategy is a value: each `with_` method returns another one, and what is wrong is refused when it is said. It holds
+A strategy is a value: each `with_` method returns another one, and what is wrong is rejected when it is said. It holds
 nothing that runs, so it can be pickled if the functions that it was given can; runtimes make of it what runs.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from attrs import evolve, field, frozen
 
-from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.time.channel_watermarks import SourceTime
 from statebackend.streaming.time.timestamps import Duration, duration_ms
@@ -90,7 +90,8 @@ class WatermarkStrategy(Generic[T]):
         """
         if isinstance(factory, WatermarkGenerator):
             raise JobDefinitionError(
-                f"for_generator was given {cited(factory, 80)}, one generator; every source, and every channel of it, "
+                f"for_generator was given {format_value(factory, 80)}, one "
+                f"generator; every source, and every channel of it, "
                 f"needs its own, so give what makes one, such as the class {type(factory).__name__}"
             )
         _check_callable(factory, 0, "the factory of for_generator", "no argument")
@@ -128,7 +129,9 @@ class WatermarkStrategy(Generic[T]):
         `JobDefinitionError` for what is no duration or less than nothing, and for what is no `OutputTag`.
         """
         if tag is not None and not isinstance(tag, OutputTag):
-            raise JobDefinitionError(f"the tag of with_future_limit is {cited(tag, 80)}; it must be an OutputTag")
+            raise JobDefinitionError(
+                f"the tag of with_future_limit is {format_value(tag, 80)}; it must be an OutputTag"
+            )
         limit_ms = duration_ms(limit, "the limit of with_future_limit", at_least_ms=0)
         return evolve(self, future_limit_ms=limit_ms, future_tag=FUTURE_RECORDS if tag is None else tag)
 
@@ -138,7 +141,9 @@ class WatermarkStrategy(Generic[T]):
         Raises `JobDefinitionError` for a group without a name and for what is no duration or less than nothing.
         """
         if not isinstance(group, str) or not group.strip():
-            raise JobDefinitionError(f"the group of with_watermark_alignment is {cited(group, 40)}; it needs a name")
+            raise JobDefinitionError(
+                f"the group of with_watermark_alignment is {format_value(group, 40)}; it needs a name"
+            )
         drift_ms = duration_ms(max_drift, "the drift of with_watermark_alignment", at_least_ms=0)
         return evolve(self, alignment=WatermarkAlignment(group, drift_ms))
 
@@ -173,7 +178,7 @@ class WatermarkStrategy(Generic[T]):
         generator = self.generator_factory()
         if not isinstance(generator, WatermarkGenerator):
             raise JobDefinitionError(
-                f"the factory of for_generator made {cited(generator, 80)}; it must make a WatermarkGenerator"
+                f"the factory of for_generator made {format_value(generator, 80)}; it must make a WatermarkGenerator"
             )
         return generator
 
@@ -184,14 +189,14 @@ def _check_column(given: Any, method: str) -> None:
         if not given.strip():
             raise JobDefinitionError(f"{method} was given an empty name; give {what}")
     elif given is None or isinstance(given, _NO_COLUMN):
-        raise JobDefinitionError(f"{method} was given {cited(given, 80)}; give {what}")
+        raise JobDefinitionError(f"{method} was given {format_value(given, 80)}; give {what}")
     elif callable(given):
         _check_callable(given, 1, f"the function of {method}", "one argument, the record")
 
 
 def _check_callable(function: Any, arguments: int, what: str, which: str) -> None:
     if not callable(function):
-        raise JobDefinitionError(f"{what} is {cited(function, 80)}, which cannot be called")
+        raise JobDefinitionError(f"{what} is {format_value(function, 80)}, which cannot be called")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -200,4 +205,4 @@ def _check_callable(function: Any, arguments: int, what: str, which: str) -> Non
     try:
         signature.bind(*[None] * arguments)
     except TypeError:
-        raise JobDefinitionError(f"{what} is {cited(function, 80)}; it is called with {which}") from None
+        raise JobDefinitionError(f"{what} is {format_value(function, 80)}; it is called with {which}") from None

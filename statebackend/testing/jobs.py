@@ -68,7 +68,7 @@ class Emitted:
 
 @frozen
 class EmittedWatermark:
-    """A watermark that came behind all the records in front of it."""
+    """A watermark that came behind all the records before it."""
 
     output: str
     timestamp_ms: int

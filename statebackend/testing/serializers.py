@@ -15,7 +15,7 @@
 
 The laws are those of Flink's serializer test base (copy, round trip alone and in sequence, no trailing bytes, null,
 duplicates in threads, snapshot, equality) and ours: generated and view-based code agree on every byte and every
-refusal, a failed write leaves nothing behind, and bytes that no serializer wrote give a value or an error, within
+rejection, a failed write leaves nothing behind, and bytes that no serializer wrote give a value or an error, within
 bounded memory and without waiting for more of them.
 
 Golden files of a serializer: its snapshot and the bytes of some values, written once for each released version.
@@ -29,7 +29,7 @@ written again: what was released does not change.
 
 Bytes that no serializer wrote: cut off, changed, and made to claim more than there is.
 
-The strategies start from real encodings, because bytes at random are refused at the first field and show little.
+The strategies start from real encodings, because bytes at random are rejected at the first field and show little.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class GoldenVersion:
 
     @property
     def snapshot(self) -> TypeSerializerSnapshot[Any]:
-        """The snapshot, read anew."""
+        """The snapshot, read again."""
         return snapshot_from_bytes(self.snapshot_bytes)
 
 
@@ -229,7 +229,7 @@ class SerializerContract:
         return None
 
     def misfits(self) -> Sequence[Any]:
-        """Values that must be refused."""
+        """Values that must be rejected."""
         return [Misfit()]
 
     def equal(self, left: Any, right: Any) -> bool:
@@ -294,8 +294,10 @@ class SerializerContract:
         data = snapshot_to_bytes(serializer.snapshot_configuration())
         snapshot = snapshot_from_bytes(data)
         assert snapshot_to_bytes(snapshot) == data
-        verdict = resolve_compatibility(snapshot, self.serializer())
-        assert verdict.kind in (CompatibilityKind.AS_IS, CompatibilityKind.WITH_RECONFIGURED_SERIALIZER), str(verdict)
+        compatibility = resolve_compatibility(snapshot, self.serializer())
+        assert compatibility.kind in (CompatibilityKind.AS_IS, CompatibilityKind.WITH_RECONFIGURED_SERIALIZER), str(
+            compatibility
+        )
         restored = restored_with(snapshot, serializer)
         for one, value in zip(encoded, self.values(), strict=True):
             self.assert_equal(restored.from_bytes(one), value)
@@ -306,7 +308,7 @@ class SerializerContract:
             # A wrapper may be left away when it has nothing to add to reading; what is left must be taken over again.
             assert not resolve_compatibility(restored.snapshot_configuration(), self.serializer()).is_incompatible
 
-    def test_a_snapshot_of_an_unknown_version_is_refused(self) -> None:
+    def test_a_snapshot_of_an_unknown_version_is_rejected(self) -> None:
         data = snapshot_to_bytes(self.serializer().snapshot_configuration())
         source = DataInputView(data)
         name = source.read_utf()
@@ -323,7 +325,7 @@ class SerializerContract:
             with pytest.raises(StateFormatError):
                 snapshot_class().read_snapshot(version, DataInputView(content))
 
-    def test_a_damaged_snapshot_is_refused_or_read(self) -> None:
+    def test_a_damaged_snapshot_is_rejected_or_read(self) -> None:
         data = snapshot_to_bytes(self.serializer().snapshot_configuration())
         for cut in range(0, len(data), max(1, len(data) // 50)):
             with pytest.raises(StateFormatError):
@@ -331,7 +333,7 @@ class SerializerContract:
         with pytest.raises(StateFormatError):
             snapshot_from_bytes(data + b"\0")
 
-    def test_a_snapshot_with_any_byte_changed_is_refused_with_an_error_of_this_library_or_can_be_used(self) -> None:
+    def test_a_snapshot_with_any_byte_changed_is_rejected_with_an_error_of_this_library_or_can_be_used(self) -> None:
         serializer = self.serializer()
         for data in damaged_everywhere(snapshot_to_bytes(serializer.snapshot_configuration())):
             try:
@@ -341,12 +343,12 @@ class SerializerContract:
                 str(resolve_compatibility(serializer.snapshot_configuration(), restored))
             except StateFormatError:
                 continue
-            # What was restored from it reads values that are not its own, or refuses them.
+            # What was restored from it reads values that are not its own, or rejects them.
             for value in self.values() if self.reads_hostile_bytes else ():
                 with contextlib.suppress(StateFormatError):
                     restored.from_bytes(serializer.to_bytes(value))
 
-    def test_a_value_with_any_byte_changed_is_refused_with_an_error_of_this_library_or_read(self) -> None:
+    def test_a_value_with_any_byte_changed_is_rejected_with_an_error_of_this_library_or_read(self) -> None:
         if not self.reads_hostile_bytes:
             pytest.skip("the serializer says that it trusts its bytes")
         serializer = self.serializer()
@@ -430,7 +432,7 @@ class SerializerContract:
                 for data, value in zip(written, half, strict=True):
                     self.assert_equal(restored.from_bytes(data), value)
 
-    def test_none_is_refused_or_comes_back(self) -> None:
+    def test_none_is_rejected_or_comes_back(self) -> None:
         serializer = self.serializer()
         if not serializer.accepts_none:
             with pytest.raises(SerializationError):
@@ -441,12 +443,12 @@ class SerializerContract:
         assert serializer.from_bytes(encoded) is None
         assert serializer.copy(None) is None
 
-    def test_what_does_not_fit_is_refused_and_nothing_is_written(self) -> None:
+    def test_what_does_not_fit_is_rejected_and_nothing_is_written(self) -> None:
         serializer = self.serializer()
         for misfit in self.misfits():
-            with pytest.raises(SerializationError) as refused:
+            with pytest.raises(SerializationError) as rejected:
                 serializer.to_bytes(misfit)
-            assert refused.value.problems
+            assert rejected.value.problems
             out = DataOutputView()
             out.write(b"before")
             with pytest.raises(SerializationError):
@@ -504,7 +506,7 @@ class SerializerContract:
 
     @_SETTINGS
     @given(st.data())
-    def test_truncated_bytes_are_refused(self, data: st.DataObject) -> None:
+    def test_truncated_bytes_are_rejected(self, data: st.DataObject) -> None:
         serializer = self.serializer()
         encoded = serializer.to_bytes(data.draw(self.all_values()))
         if not encoded:
@@ -518,7 +520,7 @@ class SerializerContract:
 
     @_SETTINGS
     @given(st.data())
-    def test_damaged_and_hostile_bytes_are_a_value_or_refused_alike_and_within_bounds(
+    def test_damaged_and_hostile_bytes_are_a_value_or_rejected_alike_and_within_bounds(
         self, data: st.DataObject
     ) -> None:
         if not self.reads_hostile_bytes:

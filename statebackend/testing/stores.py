@@ -354,25 +354,25 @@ class CompletedCheckpointStoreContract:
         damaged = led.damage(3)
         before = led.file_system.list_files()
         again = opened(recovers=False)
-        with pytest.raises(CorruptMetadataError, match=r"fall_back_to=2; readable are 1, 2"):
+        with pytest.raises(CorruptMetadataError, match=r"roll_back_to=2; readable are 1, 2"):
             again.store.recover()
         with pytest.raises(IllegalTransitionError, match=r"recover\(\)"):
             again.store.latest()
         assert [path for path in before if not again.file_system.exists(path)] == []
-        fallen_back = again.store.recover(fall_back_to=2)
-        assert fallen_back is not None
-        assert fallen_back.checkpoint_id == 2
+        rolled_back = again.store.recover(roll_back_to=2)
+        assert rolled_back is not None
+        assert rolled_back.checkpoint_id == 2
         assert len(again.store.set_aside_places()) == 1
         assert opened().ids == [1, 2]
         assert not damaged.startswith("shared/")
 
-    def test_who_falls_back_goes_on_from_there_and_may_fall_back_again(self, opened: Lead) -> None:
+    def test_who_falls_back_goes_on_from_there_and_may_roll_back_again(self, opened: Lead) -> None:
         led = opened(9)
         for checkpoint_id in (1, 2, 3):
             led.add(checkpoint_id, f"f{checkpoint_id}")
-        led.store.recover(fall_back_to=2)
+        led.store.recover(roll_back_to=2)
         led.add(3, "another")
-        led.store.recover(fall_back_to=1)
+        led.store.recover(roll_back_to=1)
         assert led.ids == [1]
         assert len(led.store.set_aside_places()) == 3
         assert opened(9).ids == [1]
@@ -384,9 +384,9 @@ class CompletedCheckpointStoreContract:
         led.damage(2)
         again = opened(recovers=False)
         with pytest.raises(CorruptMetadataError):
-            again.store.recover(fall_back_to=2)
+            again.store.recover(roll_back_to=2)
         with pytest.raises(CheckpointNotFoundError, match="no checkpoint 7; there are: 1, 3"):
-            again.store.recover(fall_back_to=7)
+            again.store.recover(roll_back_to=7)
         again.store.recover()
         assert again.ids == [1, 3]
         assert again.store.set_aside_places() == ()
@@ -415,20 +415,20 @@ class CompletedCheckpointStoreContract:
         assert led.store.delete_orphans() == ("shared/a",)
         assert list(opened(2).store.unreadable) == []
 
-    def test_what_must_not_be_added_is_refused_and_changes_nothing(self, opened: Lead) -> None:
+    def test_what_must_not_be_added_is_rejected_and_changes_nothing(self, opened: Lead) -> None:
         led = opened()
         led.add(5)
         led.file_system.write_file("shared/short", CONTENT[:-1])
         before = led.file_system.list_files()
         digest = checksum_of_bytes(b"")
-        refused = [
+        rejected = [
             (checkpoint(5), InvariantViolationError, "not newer than the stored checkpoint 5"),
             (checkpoint(6, kind=CheckpointKind.SAVEPOINT), InvariantViolationError, "not a checkpoint"),
             (checkpoint(6, parent_checkpoint_id=5, parent_digest=digest), InvariantViolationError, "names the digest"),
             (checkpoint(6, [file_handle("shared/none")]), MissingFileError, "shared/none"),
             (checkpoint(6, [file_handle("shared/short")]), CorruptFileError, "expected 4 bytes, found 3"),
         ]
-        for metadata, error, match in refused:
+        for metadata, error, match in rejected:
             with pytest.raises(error, match=match):
                 led.store.add(metadata)
             assert led.file_system.list_files() == before
@@ -504,23 +504,23 @@ class CompletedCheckpointStoreContract:
         assert discarded == ("shared/gone", "shared/mine")
         assert led.shared() == ["pending", "shared-with-1"]
 
-    def test_files_of_checkpoints_that_were_given_up_stay(self, opened: Lead) -> None:
+    def test_files_of_checkpoints_that_were_abandoned_stay(self, opened: Lead) -> None:
         led = opened()
         for checkpoint_id in (1, 2, 3):
             led.add(checkpoint_id, f"f{checkpoint_id}", "all")
         led.damage(3)
-        led.store.recover(fall_back_to=1)
+        led.store.recover(roll_back_to=1)
         # Nobody knows any more which files the damaged one had.
         assert led.store.delete_orphans() == ("shared/f3",)
         led = opened()
         assert led.store.delete_orphans() == ()
         assert led.shared() == ["all", "f1", "f2"]
 
-    def test_files_of_all_checkpoints_that_were_given_up_stay_and_not_of_one_alone(self, opened: Lead) -> None:
+    def test_files_of_all_checkpoints_that_were_abandoned_stay_and_not_of_one_alone(self, opened: Lead) -> None:
         led = opened()
         for checkpoint_id in (1, 2, 3):
             led.add(checkpoint_id, f"f{checkpoint_id}")
-        led.store.recover(fall_back_to=1)
+        led.store.recover(roll_back_to=1)
         assert led.store.delete_orphans() == ()
         led = opened()
         assert led.store.delete_orphans() == ()
@@ -532,7 +532,7 @@ class CompletedCheckpointStoreContract:
         led.add(0)
         assert led.store.next_checkpoint_id() == 3
 
-    def test_ids_increase_over_runs_failures_and_fall_backs(self, opened: Lead) -> None:
+    def test_ids_increase_over_runs_failures_and_roll_backs(self, opened: Lead) -> None:
         led = opened()
         assert [led.store.next_checkpoint_id() for _ in range(2)] == [0, 1]
         led.add(1)
@@ -545,7 +545,7 @@ class CompletedCheckpointStoreContract:
         led = opened()
         assert led.store.next_checkpoint_id() == 6
         # Neither is the id of a checkpoint that was given up.
-        led.store.recover(fall_back_to=1)
+        led.store.recover(roll_back_to=1)
         assert opened().store.next_checkpoint_id() == 6
         # Who counts from the checkpoint that was gone back to comes to the id of what was given up; both are kept.
         led = opened()

@@ -8,10 +8,10 @@
         def new_serializer(self): return AttrsSerializer(PointV2, name="Point")
         def values(self): return [(PointV1(1, 2), PointV2(1, 2, 0))]        # old value, what it becomes
 
-The five assertions are those of Flink's upgrade test base: the restored serializer reads the old bytes; the verdict is
-the expected one; and by verdict, the migrated bytes are the new serializer's, the reconfigured serializer reads the old
-bytes, or the new one does. *Valid* on bytes means that the value is read and rewritten, also by the serializer that its
-snapshot restores, and by a duplicate of that.
+The five assertions are those of Flink's upgrade test base: the restored serializer reads the old bytes; the
+compatibility result is the expected one; and by compatibility result, the migrated bytes are the new serializer's, the
+reconfigured serializer reads the old bytes, or the new one does. *Valid* on bytes means that the value is read and
+rewritten, also by the serializer that its snapshot restores, and by a duplicate of that.
 
 With ``golden_directory`` the same is asserted for what every released version has written. Call `generate` once for a
 release; what has been released is never written again.
@@ -43,10 +43,12 @@ def _equal(left: Any, right: Any) -> bool:
 def migration_between(
     old: TypeSerializer[Any] | TypeSerializerSnapshot[Any], new: TypeSerializer[Any]
 ) -> SchemaMigration[Any]:
-    """The migration from what ``old`` wrote, as its verdict plans it; an error if the verdict is a refusal."""
+    """The migration from what ``old`` wrote, as its compatibility result plans it; an error if the compatibility
+    result is a rejection.
+    """
     snapshot = old if isinstance(old, TypeSerializerSnapshot) else old.snapshot_configuration()
     snapshot = snapshot_from_bytes(snapshot_to_bytes(snapshot))
-    return SchemaMigration.of_verdict(snapshot, new, resolve_compatibility(snapshot, new))
+    return SchemaMigration.of_compatibility(snapshot, new, resolve_compatibility(snapshot, new))
 
 
 def assert_valid(serializer: TypeSerializer[Any], data: bytes, expected: Any, equal: Equal = _equal) -> None:
@@ -71,23 +73,23 @@ def check_upgrade(
 
     ``known`` are serializers beside the new one whose classes the old one is restored with.
     """
-    verdict = resolve_compatibility(snapshot, new)
-    assert verdict.kind is expected, f"expected {expected.label}, found {verdict}"
+    compatibility = resolve_compatibility(snapshot, new)
+    assert compatibility.kind is expected, f"expected {expected.label}, found {compatibility}"
     if expected is CompatibilityKind.INCOMPATIBLE:
-        assert any(finding.reason for finding in verdict.findings), "a refusal must say why"
+        assert any(issue.reason for issue in compatibility.issues), "a rejection must say why"
         return
     restored = restored_with(snapshot, new, *known)
     for data, value in encoded_and_new_values:
         old_value = restored.from_bytes(data)
         assert restored.to_bytes(old_value) == data
         if expected is CompatibilityKind.AFTER_MIGRATION:
-            migration = SchemaMigration(restored, new, verdict.plan)
+            migration = SchemaMigration(restored, new, compatibility.plan)
             migrated = migration.to_bytes(data)
             assert_valid(new, migrated, value, equal)
             assert equal(migration.to_value(data), value)
             assert equal(new.from_bytes(migrated), migration.to_value(data))
         elif expected is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
-            assert_valid(verdict.reconfigured_serializer, data, value, equal)
+            assert_valid(compatibility.reconfigured_serializer, data, value, equal)
         else:
             assert_valid(new, data, value, equal)
 
@@ -107,7 +109,7 @@ class UpgradeContract:
         raise NotImplementedError
 
     def values(self) -> Sequence[tuple[Any, Any]]:
-        """Old values, each with what it becomes; the new half does not matter if the upgrade is refused."""
+        """Old values, each with what it becomes; the new half does not matter if the upgrade is rejected."""
         raise NotImplementedError
 
     def equal(self, left: Any, right: Any) -> bool:

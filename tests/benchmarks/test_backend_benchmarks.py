@@ -61,7 +61,7 @@ def test_every_line_that_was_asked_for_has_its_aim(tmp_path: Path) -> None:
     assert {result.aim for result in results if "map iteration" in result.name} == {0.4}
 
 
-def test_an_unknown_group_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_group_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         arguments(tmp_path, "--only", "rocksdb_valeu")
     assert "rocksdb_value" in capsys.readouterr().err

@@ -195,7 +195,7 @@ def test_an_acknowledgement_of_this_version_is_read_and_written_byte_for_byte() 
     assert ACKNOWLEDGEMENT.encode() == data
 
 
-def test_an_acknowledgement_of_another_version_is_refused() -> None:
+def test_an_acknowledgement_of_another_version_is_rejected() -> None:
     data = (GOLDEN / "acknowledgement-1.bin").read_bytes()
     with pytest.raises(MalformedAcknowledgementError, match="has version 1, this release reads 2; run"):
         Acknowledgement.decode(data)

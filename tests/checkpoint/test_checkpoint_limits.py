@@ -1,4 +1,4 @@
-"""Every limit of a checkpoint's parts from both sides: what just fits is taken, what is just beyond is refused."""
+"""Every limit of a checkpoint's parts from both sides: what just fits is taken, what is just beyond is rejected."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_what_just_fits_is_taken(build: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("build", DOES_NOT_FIT)
-def test_what_is_just_beyond_is_refused(build: Callable[[], object]) -> None:
+def test_what_is_just_beyond_is_rejected(build: Callable[[], object]) -> None:
     with pytest.raises((InvariantViolationError, UnsafePathError)):
         build()
 
@@ -269,6 +269,6 @@ def test_errors_of_limits_are_errors_of_checkpoints() -> None:
     ("path", "match"),
     [("/é", "absolute"), ("/a", "absolute"), ("é//a", "empty segment"), ("é\\a", "backslash"), ("a/", "empty")],
 )
-def test_a_refused_path_says_why(path: str, match: str) -> None:
+def test_a_rejected_path_says_why(path: str, match: str) -> None:
     with pytest.raises(UnsafePathError, match=match):
         checked_relative_path(path)

@@ -80,7 +80,7 @@ def test_any_byte_changed_gives_an_error_of_this_library_or_a_value(name: str) -
             read(damaged)
 
 
-def test_bytes_behind_a_state_handle_are_refused() -> None:
+def test_bytes_behind_a_state_handle_are_rejected() -> None:
     data = CASES["state handle"][0]
     with pytest.raises(CheckpointError, match="bytes follow a state handle"):
         decode_keyed_state_handle(data + b"\0")

@@ -15,7 +15,7 @@ from statebackend.cli.all_commands import main
 from statebackend.cli.comparisons import compared_with_lock
 from statebackend.cli.job_commands import comparison_answer, tell_comparison
 from statebackend.cli.job_loading import load_job
-from statebackend.cli.terminal import DIFFERENT, LOSES, MISUSED, NOT_READABLE, REFUSED
+from statebackend.cli.terminal import DIFFERENT, LOSES, MISUSED, NOT_READABLE, REJECTED
 from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.streaming.runtime.described_job import lock_of
@@ -115,8 +115,8 @@ def test_a_lock_is_the_same_for_the_same_state_whatever_the_order_of_the_program
     [
         ("as_it_was", 0, "state.lock: restores"),
         ("other_order", 0, "state.lock: restores"),
-        ("expiring", REFUSED, "  state 'count': compatible after migration"),
-        ("narrower", REFUSED, "    .sales: refuse [field-type-changed]"),
+        ("expiring", REJECTED, "  state 'count': compatible after migration"),
+        ("narrower", REJECTED, "    .sales: reject [field-type-changed]"),
         ("without_a_field", LOSES, "    .note: lossy [field-removed] the field is gone, its values are lost"),
         (
             "converted",
@@ -124,10 +124,10 @@ def test_a_lock_is_the_same_for_the_same_state_whatever_the_order_of_the_program
             "    .note: lossy [field-removed] the field is gone, its values are lost unless a converter",
         ),
         ("converted_and_declared", 0, "state.lock: restores"),
-        ("without_a_state", REFUSED, "  state 'count': nobody registers it. Register it under its old name"),
-        ("another_uid", REFUSED, "operator 'totals': the job has no operator of this uid."),
-        ("another_key", REFUSED, "  state '(key)': incompatible"),
-        ("other_key_groups", REFUSED, "has max_parallelism 128, the job 64"),
+        ("without_a_state", REJECTED, "  state 'count': nobody registers it. Register it under its old name"),
+        ("another_uid", REJECTED, "operator 'totals': the job has no operator of this uid."),
+        ("another_key", REJECTED, "  state '(key)': incompatible"),
+        ("other_key_groups", REJECTED, "has max_parallelism 128, the job 64"),
     ],
 )
 def test_check_tells_a_change_by_its_status_and_says_what_to_do(
@@ -136,9 +136,9 @@ def test_check_tells_a_change_by_its_status_and_says_what_to_do(
     locked(capsys)
     told = run(capsys, "check", "--lock", "state.lock", "--job", f"programs:{factory}", status=status)
     assert any(line in one for one in told), told
-    is_refused = factory in ("narrower", "another_key", "other_key_groups")
+    is_rejected = factory in ("narrower", "another_key", "other_key_groups")
     accepted = run(
-        capsys, "check", "state.lock", "--job", f"programs:{factory}", "--allow-loss", status=REFUSED * is_refused
+        capsys, "check", "state.lock", "--job", f"programs:{factory}", "--allow-loss", status=REJECTED * is_rejected
     )
     assert accepted == told
 
@@ -147,16 +147,16 @@ def test_check_tells_a_change_by_its_status_and_says_what_to_do(
     ("factory", "outcome", "headline"),
     [
         ("without_a_field", "loses", "state.lock: restores, and loses what is marked lossy"),
-        ("without_a_state", "refused_unless_allowed", _UNLESS_ALLOWED),
-        ("another_uid", "refused_unless_allowed", _UNLESS_ALLOWED),
+        ("without_a_state", "rejected_unless_allowed", _UNLESS_ALLOWED),
+        ("another_uid", "rejected_unless_allowed", _UNLESS_ALLOWED),
     ],
 )
-def test_what_every_start_loses_is_told_from_what_a_start_refuses_unless_it_is_allowed(
+def test_what_every_start_loses_is_told_from_what_a_start_rejects_unless_it_is_allowed(
     capsys: pytest.CaptureFixture[str], factory: str, outcome: str, headline: str
 ) -> None:
     locked(capsys)
     check = ("check", "state.lock", "--job", f"programs:{factory}")
-    status = LOSES if outcome == "loses" else REFUSED
+    status = LOSES if outcome == "loses" else REJECTED
     assert run(capsys, *check, status=status)[0] == headline
     assert answer(capsys, *check, status=status)[0]["outcome"] == outcome
 
@@ -166,7 +166,7 @@ def test_keys_whose_types_are_not_known_are_not_taken_for_right(capsys: pytest.C
     assert "not known without a record" in failure(capsys, "check", "state.lock", "--job", "programs:keys_unknown")
 
 
-def test_refusals_are_red_and_losses_yellow() -> None:
+def test_rejections_are_red_and_losses_yellow() -> None:
     class Colours:
         def __init__(self) -> None:
             self.styles: dict[str, str] = {}
@@ -184,27 +184,27 @@ def test_refusals_are_red_and_losses_yellow() -> None:
 
 def test_other_key_groups_hide_nothing_else_that_is_to_be_mended(capsys: pytest.CaptureFixture[str]) -> None:
     locked(capsys)
-    told = run(capsys, "check", "state.lock", "--job", "programs:other_key_groups_and_narrower", status=REFUSED)
+    told = run(capsys, "check", "state.lock", "--job", "programs:other_key_groups_and_narrower", status=REJECTED)
     assert told[0] == "state.lock: does not restore"
     assert "Plan().change_max_parallelism(64)" in told[1]
-    assert any("    .sales: refuse [field-type-changed]" in line for line in told), told
+    assert any("    .sales: reject [field-type-changed]" in line for line in told), told
 
 
-def test_a_refusal_comes_before_a_loss(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rejection_comes_before_a_loss(capsys: pytest.CaptureFixture[str]) -> None:
     locked(capsys, "as_it_was", "--output", "one.lock")
     locked(capsys, "narrower", "--output", "other.lock")
-    run(capsys, "check", "one.lock", "--lock", "other.lock", "--job", "programs:without_a_field", status=REFUSED)
+    run(capsys, "check", "one.lock", "--lock", "other.lock", "--job", "programs:without_a_field", status=REJECTED)
 
 
-def test_json_has_every_finding_with_its_rule_and_fix(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_issue_with_its_rule_and_fix(capsys: pytest.CaptureFixture[str]) -> None:
     locked(capsys)
-    [told] = answer(capsys, "check", "state.lock", "--job", "programs:narrower", status=REFUSED)
-    assert (told["stored"], told["outcome"], told["refusal"]) == ("state.lock", "refused", None)
+    [told] = answer(capsys, "check", "state.lock", "--job", "programs:narrower", status=REJECTED)
+    assert (told["stored"], told["outcome"], told["rejection"]) == ("state.lock", "rejected", None)
     state = told["operators"]["totals"]["states"]["totals"]
     assert state["kind"] == "INCOMPATIBLE"
-    [finding] = state["findings"]
-    assert (finding["path"], finding["verdict"], finding["rule"]) == (".sales", "REFUSE", "field-type-changed")
-    assert "converted_by" in finding["fix"]
+    [issue] = state["findings"]
+    assert (issue["path"], issue["verdict"], issue["rule"]) == (".sales", "REJECT", "field-type-changed")
+    assert "converted_by" in issue["fix"]
 
 
 def test_what_a_program_prints_does_not_come_between_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,7 +234,7 @@ def test_a_lock_that_is_not_that_of_the_job_can_be_told_without_writing(
     assert (directory / "state.lock").read_bytes() == before
 
 
-def test_a_damaged_lock_is_refused_by_check_and_put_right_by_lock(
+def test_a_damaged_lock_is_rejected_by_check_and_put_right_by_lock(
     capsys: pytest.CaptureFixture[str], directory: Path
 ) -> None:
     locked(capsys)
@@ -263,27 +263,27 @@ def test_what_a_lock_does_not_know_is_not_asked_of_it(capsys: pytest.CaptureFixt
         assert "not for locks" in capsys.readouterr().err
 
 
-def test_a_parallelism_beyond_the_key_groups_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_parallelism_beyond_the_key_groups_is_rejected(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     SavepointWriter.new(tmp_path / "stored", max_parallelism=128).write(Plan().add_operator("totals", "string"))
     stored = str(tmp_path / "stored")
     run(capsys, "check", stored, "--job", "programs:as_it_was", "--parallelism", "128")
-    told = run(capsys, "check", stored, "--job", "programs:as_it_was", "--parallelism", "129", status=REFUSED)
+    told = run(capsys, "check", stored, "--job", "programs:as_it_was", "--parallelism", "129", status=REJECTED)
     assert "too few for a parallelism of 129" in told[1]
 
 
 def test_every_lock_of_a_history_is_judged_and_the_first_that_fails_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     for factory in ("narrower", "as_it_was", "without_a_field"):
         locked(capsys, factory, "--history", "locks")
-    told = answer(capsys, "check", "--history", "locks", "--job", "programs:without_a_field", status=REFUSED)
+    told = answer(capsys, "check", "--history", "locks", "--job", "programs:without_a_field", status=REJECTED)
     assert [(one["stored"][:12], one["outcome"]) for one in told] == [
         ("locks/00003-", "restores"),
         ("locks/00002-", "loses"),
-        ("locks/00001-", "refused"),
+        ("locks/00001-", "rejected"),
     ]
-    lines = run(capsys, "check", "--history", "locks", "--job", "programs:without_a_field", status=REFUSED)
+    lines = run(capsys, "check", "--history", "locks", "--job", "programs:without_a_field", status=REJECTED)
     first = lines.index("the first of them:")
     assert lines[first + 1].startswith("locks/00001-")
-    assert any("refuse [field-type-changed]" in line for line in lines[first:])
+    assert any("reject [field-type-changed]" in line for line in lines[first:])
 
 
 @pytest.mark.parametrize(
@@ -423,8 +423,8 @@ def test_state_of_a_script_is_checked_by_a_process_that_has_never_run_it(
     assert (done.returncode, done.stderr) == (0, "")
     assert "  state 'totals': compatible as is" in done.stdout.splitlines()
     (directory / "changed.py").write_text(SCRIPT.replace("sales: int", "sales: str").replace("= 0", "= ''"))
-    told = run(capsys, "check", "savepoint", "--job", "changed:build", status=REFUSED)
-    assert any("refuse [field-type-changed]" in line for line in told)
+    told = run(capsys, "check", "savepoint", "--job", "changed:build", status=REJECTED)
+    assert any("reject [field-type-changed]" in line for line in told)
 
 
 def test_the_backend_and_the_parallelism_are_those_of_the_state_unless_others_are_named(
@@ -435,7 +435,7 @@ def test_the_backend_and_the_parallelism_are_those_of_the_state_unless_others_ar
     sales.process(programs.Keep({"count": int}), uid="totals", schema="shop string").sink_to([])
     kept.execute("sales").savepoint(directory / "savepoint")
     run(capsys, "check", "job", "--job", "programs:as_it_was", "--parallelism", "3")
-    told = run(capsys, "check", "job", "--job", "programs:as_it_was", "--backend", "heap", status=REFUSED)
+    told = run(capsys, "check", "job", "--job", "programs:as_it_was", "--backend", "heap", status=REJECTED)
     assert "Take a savepoint with the old backend" in told[1]
     run(capsys, "check", "savepoint", "--job", "programs:as_it_was", "--backend", "heap")
 
@@ -449,8 +449,8 @@ def test_a_serializer_of_the_program_is_locked_and_checked_by_the_module_of_the_
     run(capsys, "check", "state.lock", "--job", "points:build")
     # The program has a serializer of another name, and this process does not import the one that wrote.
     done = python(directory, "-m", "statebackend.cli", "check", "state.lock", "--job", "others:build")
-    assert done.returncode == REFUSED
-    assert "refuse [unknown-snapshot]" in done.stdout
+    assert done.returncode == REJECTED
+    assert "reject [unknown-snapshot]" in done.stdout
     assert "'points:PointSerializerSnapshot' is of a class that this process has not defined" in done.stdout
 
 
@@ -459,7 +459,7 @@ def test_state_of_a_serializer_of_a_script_is_told_how_to_be_found_again(
 ) -> None:
     (directory / "script.py").write_text(POINTS)
     assert python(directory, "script.py").returncode == 0
-    told = run(capsys, "check", "savepoint", "--job", "script:build", status=REFUSED)
+    told = run(capsys, "check", "savepoint", "--job", "script:build", status=REJECTED)
     alias = "aliases=('__main__:PointSerializerSnapshot',))"
     assert any(f"@register_snapshot('a.name.for.ever', {alias}" in line for line in told)
     decorated = f"@register_snapshot('tests.points', {alias}\nclass PointSerializerSnapshot"

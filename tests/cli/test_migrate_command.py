@@ -11,7 +11,7 @@ import pytest
 
 from statebackend import Savepoint, ValueStateDescriptor
 from statebackend.cli.all_commands import main
-from statebackend.cli.terminal import LOSES, REFUSED
+from statebackend.cli.terminal import LOSES, REJECTED
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 
 
@@ -50,8 +50,8 @@ def test_state_is_in_the_types_of_the_program(stored: Path, capsys: pytest.Captu
     assert "as is" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("factory", "status"), [("narrower", REFUSED), ("without_a_field", LOSES)])
-def test_what_a_start_would_refuse_or_lose_is_not_written(
+@pytest.mark.parametrize(("factory", "status"), [("narrower", REJECTED), ("without_a_field", LOSES)])
+def test_what_a_start_would_reject_or_lose_is_not_written(
     stored: Path, capsys: pytest.CaptureFixture[str], factory: str, status: int
 ) -> None:
     ended, new = migrated(stored, factory)

@@ -70,7 +70,7 @@ def test_a_copy_is_hidden_until_it_has_its_date(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("first", "last"), [(-1, 2), (4, 3), (0, PART_COUNT + 1)])
-def test_an_impossible_range_is_refused_before_copying(tmp_path: Path, first: int, last: int) -> None:
+def test_an_impossible_range_is_rejected_before_copying(tmp_path: Path, first: int, last: int) -> None:
     with pytest.raises(ValueError, match="last is not included"):
         stage_flights(tmp_path / "in", first, last)
     assert not (tmp_path / "in").exists()

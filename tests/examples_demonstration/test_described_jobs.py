@@ -70,7 +70,7 @@ def test_the_weather_on_spark_has_the_lock_of_its_description(
     ("older", "newer", "outcome"),
     [
         (described_flights.version_1, described_flights.version_2, Outcome.LOSES),
-        (described_flights.version_2, described_flights.version_3, Outcome.REFUSED),
+        (described_flights.version_2, described_flights.version_3, Outcome.REJECTED),
         (described_weather.version_1, described_weather.version_2, Outcome.RESTORES),
     ],
 )

@@ -44,9 +44,9 @@ def test_the_upgrade_in_the_readme_takes_over_what_the_program_stores() -> None:
     exec(old, before)
     exec(new, after)
     stored = AttrsSerializer(before["Aircraft"]).snapshot_configuration()
-    verdict = stored.resolve_schema_compatibility(AttrsSerializer(after["Aircraft"]))
-    assert verdict.kind is CompatibilityKind.AFTER_MIGRATION
-    assert {(finding.rule, finding.path) for finding in verdict.findings} == {
+    compatibility = stored.resolve_schema_compatibility(AttrsSerializer(after["Aircraft"]))
+    assert compatibility.kind is CompatibilityKind.AFTER_MIGRATION
+    assert {(issue.rule, issue.path) for issue in compatibility.issues} == {
         ("field-renamed", ".airport"),
         ("field-added", ".cancelled"),
     }

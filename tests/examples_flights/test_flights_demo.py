@@ -38,7 +38,7 @@ def test_the_demonstration_tells_the_whole_story_without_noise_and_cleans_up(tmp
     assert killed_in is not None
     # What the killed driver had completed, and not an epoch more or less, is what the next one continues.
     assert re.search(rf"continuing after epoch {int(killed_in[1]) - 1}\n   epochs {killed_in[1]}\b", told)
-    for finding in (
+    for issue in (
         "renamed .airport: was last_airport",
         "added   .cancelled: default 0",
         "added   .worst.carrier: default None",
@@ -47,8 +47,8 @@ def test_the_demonstration_tells_the_whole_story_without_noise_and_cleans_up(tmp
         "lost    .last_carrier",
         "added   .on_time: default 0",
     ):
-        assert told.count(finding) == 2, finding
-    assert ".worst.minutes: refuse [field-type-changed]" in told
+        assert told.count(issue) == 2, issue
+    assert ".worst.minutes: reject [field-type-changed]" in told
     for told_by_command in (
         "$ statebackend inspect final-version-2-rocksdb",
         "aircraft  value  key str, value Aircraft",

@@ -119,13 +119,15 @@ def test_the_upgrade_to_version_2_renames_adds_widens_and_drops_what_its_docstri
     old, _ = run(version_1, FIRST, tmp_path / "old")
     old.savepoint(tmp_path / "savepoint")
     new, _ = run(version_2, SECOND, tmp_path / "new", from_savepoint=tmp_path / "savepoint")
-    verdicts = {verdict.state_name: verdict for verdict in new.schema_reports["aircraft"].verdicts}
-    assert {name: verdict.kind for name, verdict in verdicts.items()} == {
+    compatibilities = {
+        compatibility.state_name: compatibility for compatibility in new.schema_reports["aircraft"].compatibilities
+    }
+    assert {name: compatibility.kind for name, compatibility in compatibilities.items()} == {
         "aircraft": CompatibilityKind.AFTER_MIGRATION,
         "destinations": CompatibilityKind.AFTER_MIGRATION,
         "legs": CompatibilityKind.AS_IS,
     }
-    assert {(finding.rule, finding.path) for finding in verdicts["aircraft"].findings} == {
+    assert {(issue.rule, issue.path) for issue in compatibilities["aircraft"].issues} == {
         ("field-renamed", ".airport"),
         ("field-added", ".cancelled"),
         ("field-widened", ".minutes_late"),
@@ -133,18 +135,18 @@ def test_the_upgrade_to_version_2_renames_adds_widens_and_drops_what_its_docstri
         ("field-widened", ".worst.minutes"),
         ("field-added", ".worst.carrier"),
     }
-    assert {(finding.rule, finding.path) for finding in verdicts["destinations"].findings} == {
+    assert {(issue.rule, issue.path) for issue in compatibilities["destinations"].issues} == {
         ("field-added", ".on_time")
     }
 
 
 @pytest.mark.parametrize("stored", [version_1, version_2])
-def test_version_3_is_refused_with_state_and_field_named(tmp_path: Path, stored: Any) -> None:
+def test_version_3_is_rejected_with_state_and_field_named(tmp_path: Path, stored: Any) -> None:
     old, _ = run(stored, FIRST, tmp_path / "old")
     old.savepoint(tmp_path / "savepoint")
-    with pytest.raises(StateMigrationException) as refused:
+    with pytest.raises(StateMigrationException) as rejected:
         run(version_3, SECOND, tmp_path / "new", from_savepoint=tmp_path / "savepoint")
-    message = str(refused.value)
+    message = str(rejected.value)
     assert "'aircraft'" in message
     assert ".worst.minutes" in message
     assert "'destinations'" in message

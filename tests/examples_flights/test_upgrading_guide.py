@@ -38,10 +38,10 @@ class _Flight:
         self.__dict__.update(columns)
 
 
-def test_the_verdicts_of_the_guide_are_those_of_the_example(tmp_path: Path, savepoint: Path) -> None:
+def test_the_compatibilities_of_the_guide_are_those_of_the_example(tmp_path: Path, savepoint: Path) -> None:
     job = run(version_2.FollowAircraft(), tmp_path / "new", from_savepoint=savepoint)
-    verdicts = "\n".join(str(verdict) for verdict in job.schema_reports["aircraft"].verdicts)
-    assert f"```\n{verdicts}\n```" in GUIDE.read_text("utf-8")
+    compatibilities = "\n".join(str(compatibility) for compatibility in job.schema_reports["aircraft"].compatibilities)
+    assert f"```\n{compatibilities}\n```" in GUIDE.read_text("utf-8")
 
 
 @attrs.frozen
@@ -71,12 +71,12 @@ def delay_in_hours() -> type:
 def test_the_converters_of_the_guide_take_over_what_no_rule_covers(record_class: type, rule: str) -> None:
     assert rule.startswith("record") or f"`{rule}`" in GUIDE.read_text("utf-8")
     stored = AttrsSerializer(Delay).snapshot_configuration()
-    verdict = stored.resolve_schema_compatibility(AttrsSerializer(record_class))
-    assert verdict.kind is CompatibilityKind.AFTER_MIGRATION
-    assert rule in {finding.rule for finding in verdict.findings}
+    compatibility = stored.resolve_schema_compatibility(AttrsSerializer(record_class))
+    assert compatibility.kind is CompatibilityKind.AFTER_MIGRATION
+    assert rule in {issue.rule for issue in compatibility.issues}
 
 
-def test_the_refusal_of_the_guide_is_that_of_the_example(tmp_path: Path, savepoint: Path) -> None:
-    with pytest.raises(StateMigrationException) as refused:
+def test_the_rejection_of_the_guide_is_that_of_the_example(tmp_path: Path, savepoint: Path) -> None:
+    with pytest.raises(StateMigrationException) as rejected:
         run(version_3.FollowAircraft(), tmp_path / "new", from_savepoint=savepoint)
-    assert f"```\n{refused.value}\n```" in GUIDE.read_text("utf-8")
+    assert f"```\n{rejected.value}\n```" in GUIDE.read_text("utf-8")

@@ -124,18 +124,18 @@ def test_version_2_takes_over_open_windows_with_their_timers(airlines: AirlineSe
     columns = ("flights", "minutes_late", "longest_delay", "temp")
     assert hours(outputs.delays, *columns) == [(0, 3, 79, 20, 0.0), (1, 1, 4, 4, None)]
     assert [tuple(row) for row in outputs.silent] == [("N1", at(0), "BOS")]
-    [verdict] = [one for one in upgraded.schema_reports["delays"].verdicts if one.findings]
-    assert verdict.kind is CompatibilityKind.AFTER_MIGRATION
-    assert {(finding.rule, finding.path) for finding in verdict.findings} == {("field-added", ".longest_delay")}
+    [compatibility] = [one for one in upgraded.schema_reports["delays"].compatibilities if one.issues]
+    assert compatibility.kind is CompatibilityKind.AFTER_MIGRATION
+    assert {(issue.rule, issue.path) for issue in compatibility.issues} == {("field-added", ".longest_delay")}
 
 
 def test_a_busy_server_is_asked_again(airlines: AirlineServer) -> None:
-    asked, refused = airlines.requests, airlines.refused
+    asked, rejected = airlines.requests, airlines.rejected
     flights = [flight(0), flight(0), flight(100), flight(100), *(flight(hour) for hour in range(3 * BUSY_EVERY))]
     _, outputs = run(airlines, flights, CLEAR)
     assert len(outputs.late) == 3 * BUSY_EVERY
-    assert airlines.refused - refused >= 3
-    assert (airlines.requests - asked) - (airlines.refused - refused) == 3 * BUSY_EVERY
+    assert airlines.rejected - rejected >= 3
+    assert (airlines.requests - asked) - (airlines.rejected - rejected) == 3 * BUSY_EVERY
 
 
 def test_a_carrier_that_the_server_does_not_know_fails_the_epoch_with_what_it_said(airlines: AirlineServer) -> None:

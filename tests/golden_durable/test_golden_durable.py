@@ -153,7 +153,7 @@ def test_what_metadata_of_later_versions_says_of_time_is_read(tmp_path: Path, ba
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_job_falls_back_to_each_retained_checkpoint(tmp_path: Path, backend: str, checkpoint_id: int) -> None:
     job_dir = copied(tmp_path, f"job-{backend}")
-    job = Job(job_dir, backend, 3, 1, ALIVE_MS, fall_back_to=checkpoint_id)
+    job = Job(job_dir, backend, 3, 1, ALIVE_MS, roll_back_to=checkpoint_id)
     job.check(CHECKPOINTS[checkpoint_id], checkpoint_id + 1)
 
 

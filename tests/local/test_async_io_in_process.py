@@ -234,7 +234,7 @@ def test_a_job_may_run_inside_a_loop_that_is_running() -> None:
         ({"function": Adding()}, r"takes an instance of an AsyncFunction, not"),
     ],
 )
-def test_what_is_no_operator_is_refused(options: dict[str, Any], told: str) -> None:
+def test_what_is_no_operator_is_rejected(options: dict[str, Any], told: str) -> None:
     with pytest.raises(JobDefinitionError, match=told):
         run(AsyncDataStream.ordered_wait, **{"function": Doubling(), **options})
 
@@ -268,7 +268,7 @@ def test_an_error_over_a_stream_without_keys_names_operator_and_record(monkeypat
         run(AsyncDataStream.ordered_wait, Never(), [("a", 4)], is_keyed=False)
 
 
-def test_what_is_no_stream_is_refused() -> None:
+def test_what_is_no_stream_is_rejected() -> None:
     stream: Any = [1]
     with pytest.raises(JobDefinitionError, match=r"ordered_wait\(\) takes a stream first, not \[1\]"):
         AsyncDataStream.ordered_wait(stream, Doubling(), 5, uid="ask", schema=SCHEMA)

@@ -53,7 +53,7 @@ def test_a_time_to_align_counts_for_barriers_that_may_overtake(
     ],
     ids=str,
 )
-def test_checkpoints_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+def test_checkpoints_that_cannot_be_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(JobDefinitionError):
         settings_of(attrs.evolve(CHOICES, **wrong))
 

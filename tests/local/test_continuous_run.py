@@ -235,7 +235,7 @@ def test_a_job_that_stops_before_its_sources_end_fires_its_timers_only_if_it_is_
         ({"checkpointing_mode": "at_least_once", "unaligned_checkpoints": True}, "barriers overtake nothing"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_touched(
+def test_what_cannot_be_is_rejected_before_anything_is_touched(
     tmp_path: Path, options: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(JobDefinitionError, match=told):

@@ -177,7 +177,7 @@ def test_what_is_no_timestamp_is_told_with_its_record() -> None:
         env.execute()
 
 
-def test_a_place_or_a_strategy_that_cannot_be_is_refused_with_what_to_do() -> None:
+def test_a_place_or_a_strategy_that_cannot_be_is_rejected_with_what_to_do() -> None:
     env = LocalStreamEnvironment()
     source = env.from_elements([("a", 1, 1)], SCHEMA)
     with pytest.raises(JobDefinitionError, match="takes a WatermarkStrategy"):
@@ -354,7 +354,7 @@ def test_a_savepoint_carries_watermarks_and_open_windows_to_another_backend_and_
 
 
 @pytest.mark.parametrize("method", ["with_timestamps", "with_channel"])
-def test_a_column_that_a_source_has_not_is_refused_before_its_records_are_read(method: str) -> None:
+def test_a_column_that_a_source_has_not_is_rejected_before_its_records_are_read(method: str) -> None:
     env = LocalStreamEnvironment()
     strategy: Any = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("t")
     strategy = getattr(strategy, method)("tt")

@@ -115,7 +115,7 @@ def test_output_takes_a_tag(tmp_path: Path, tag: Any) -> None:
 
 
 @pytest.mark.parametrize("sink", [42, None, {"a": 1}, list, Exception])
-def test_what_is_no_sink_is_refused_before_the_job_directory_is_touched(tmp_path: Path, sink: Any) -> None:
+def test_what_is_no_sink_is_rejected_before_the_job_directory_is_touched(tmp_path: Path, sink: Any) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     counted = environment.from_elements(records("a1")).key_by("key").process(Count(), uid="u", schema=SEEN)
     counted.sink_to([], uid="right")
@@ -224,7 +224,7 @@ def files_in(directory: Path) -> dict[str, bytes]:
         (lambda record: record["number"], None),
     ],
 )
-def test_keys_of_another_type_are_refused_before_the_directory_is_locked(
+def test_keys_of_another_type_are_rejected_before_the_directory_is_locked(
     tmp_path: Path, key: Any, schema: str | None
 ) -> None:
     keyed_by(tmp_path / "job", "key", records("a1"), DECLARED)
@@ -234,9 +234,9 @@ def test_keys_of_another_type_are_refused_before_the_directory_is_locked(
     assert files_in(tmp_path / "job") == before
 
 
-def test_keys_that_only_a_record_tells_are_refused_without_a_claim_that_nothing_was_changed(tmp_path: Path) -> None:
+def test_keys_that_only_a_record_tells_are_rejected_without_a_claim_that_nothing_was_changed(tmp_path: Path) -> None:
     keyed_by(tmp_path / "job", "key", records("a1"), DECLARED)
-    with pytest.raises(StateMigrationException, match="only a record told the types of its keys") as refusal:
+    with pytest.raises(StateMigrationException, match="only a record told the types of its keys") as rejection:
         keyed_by(tmp_path / "job", "other", records("a1"), DECLARED, via=lambda row: [{"other": 5, **row.asDict()}])
-    assert "nothing was changed" not in str(refusal.value)
+    assert "nothing was changed" not in str(rejection.value)
     assert [row.times for row in keyed_by(tmp_path / "job", "key", records("a1"), DECLARED)] == [2]

@@ -73,7 +73,7 @@ def test_a_job_goes_on_where_it_ended(uri, faulty_store, backend) -> None:
 
 def test_a_job_goes_back_to_an_older_checkpoint(uri) -> None:
     run(uri, "aabb")
-    assert run(uri, "b", fall_back_to="previous") == [("b", 1)]
+    assert run(uri, "b", roll_back_to="previous") == [("b", 1)]
     assert run(uri, "ab") == [("a", 3), ("b", 2)]
 
 
@@ -98,15 +98,15 @@ def test_a_checkpoint_that_may_be_complete_is_found_by_the_next_start(uri, fault
     assert run(uri, "a") == [("a", 5)]
 
 
-def test_a_second_driver_is_refused_while_the_first_lives(uri) -> None:
-    refused: list[str] = []
+def test_a_second_driver_is_rejected_while_the_first_lives(uri) -> None:
+    rejected: list[str] = []
 
     class Intruder(Count):
         def process_element(self, value: Any, context: Any) -> Iterator[Any]:
-            if not refused:
+            if not rejected:
                 with pytest.raises(JobDirectoryLockedError, match="which lives: process") as caught:
                     run(uri, "a")
-                refused.append(str(caught.value))
+                rejected.append(str(caught.value))
             yield from super().process_element(value, context)
 
     rows: list[Any] = []
@@ -116,7 +116,7 @@ def test_a_second_driver_is_refused_while_the_first_lives(uri) -> None:
     ).sink_to(rows)
     environment.execute("job")
     environment.close()
-    assert len(refused) == 1
+    assert len(rejected) == 1
     assert run(uri, "a") == [("a", 2)]
 
 

@@ -158,7 +158,7 @@ def test_output_of_a_failed_epoch_does_not_reach_the_sink(tmp_path: Path) -> Non
     assert run(SumPerShop(), [Sale("north", 1)], job_dir=tmp_path / "job") == [("north", 2, 4)]
 
 
-def test_incompatible_state_is_refused_with_state_path_and_advice(tmp_path: Path) -> None:
+def test_incompatible_state_is_rejected_with_state_path_and_advice(tmp_path: Path) -> None:
     class ReadsText(ReadTotals):
         def open(self, context: RuntimeContext) -> None:
             serializer = AttrsSerializer(
@@ -169,11 +169,11 @@ def test_incompatible_state_is_refused_with_state_path_and_advice(tmp_path: Path
             self.by_amount = context.get_map_state(MapStateDescriptor("by amount", int, int))
 
     run(SumPerShop(), SALES, job_dir=tmp_path / "job")
-    with pytest.raises(StateMigrationException) as refusal:
+    with pytest.raises(StateMigrationException) as rejection:
         run(ReadsText(), SALES, job_dir=tmp_path / "job")
-    message = str(refusal.value)
+    message = str(rejection.value)
     assert "state 'totals'" in message
-    assert ".sales: refuse [field-type-changed]" in message
+    assert ".sales: reject [field-type-changed]" in message
     assert "Keep int, or say how a str is made of it" in message
     assert run(SumPerShop(), SALES[:1], job_dir=tmp_path / "job") == [("north", 4, 11)]
 
@@ -203,9 +203,9 @@ def test_what_a_start_would_find_is_told_without_starting(tmp_path: Path, is_sav
     environment.execute("sales").savepoint(tmp_path / "savepoint")
     before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
     as_text = attrs.make_class("Totals", {"sales": attrs.field(type=str), "turnover": attrs.field(type=int)})
-    refused = check(AttrsSerializer(as_text), allow_non_restored_state=True)
-    assert not refused.is_compatible
-    assert "Keep int" in str(refused)
+    rejected = check(AttrsSerializer(as_text), allow_non_restored_state=True)
+    assert not rejected.is_compatible
+    assert "Keep int" in str(rejected)
     renamed = check(RENAMED, allow_non_restored_state=True)
     assert renamed.is_compatible
     assert sorted(renamed.unregistered) == ["amounts", "by amount"]
@@ -214,7 +214,7 @@ def test_what_a_start_would_find_is_told_without_starting(tmp_path: Path, is_sav
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
 
 
-def test_state_that_nobody_registers_is_refused_unless_allowed_and_then_travels_on(tmp_path: Path) -> None:
+def test_state_that_nobody_registers_is_rejected_unless_allowed_and_then_travels_on(tmp_path: Path) -> None:
     class OnlyTotals(SumPerShop):
         def open(self, context: RuntimeContext) -> None:
             self.totals = context.get_state(ValueStateDescriptor("totals", Totals))
@@ -232,7 +232,7 @@ def test_state_that_nobody_registers_is_refused_unless_allowed_and_then_travels_
     assert results[0][2] == [3, 4, 1]
 
 
-def test_an_operator_that_is_gone_is_refused_unless_allowed(tmp_path: Path) -> None:
+def test_an_operator_that_is_gone_is_rejected_unless_allowed(tmp_path: Path) -> None:
     run(SumPerShop(), SALES, job_dir=tmp_path / "job")
 
     def run_renamed(allow: bool) -> list[Any]:
@@ -249,7 +249,7 @@ def test_an_operator_that_is_gone_is_refused_unless_allowed(tmp_path: Path) -> N
     assert run_renamed(allow=True) == [("north", 1, 3)]
 
 
-def test_a_changed_max_parallelism_is_refused_with_both_values(tmp_path: Path) -> None:
+def test_a_changed_max_parallelism_is_rejected_with_both_values(tmp_path: Path) -> None:
     environment = LocalStreamEnvironment(parallelism=2)
     environment.from_elements(SALES).key_by("shop").process(SumPerShop(), uid="totals", schema=SUMS).sink_to([])
     environment.execute("sales").savepoint(tmp_path / "savepoint")
@@ -279,7 +279,7 @@ def test_wrong_definitions_say_what_is_missing() -> None:
         LocalStreamEnvironment(parallelism=200)
 
 
-def test_keys_of_two_types_are_refused_with_the_operator() -> None:
+def test_keys_of_two_types_are_rejected_with_the_operator() -> None:
     with pytest.raises(KeyHashError, match=r"operator 'totals': .*string, which cannot hold 7.*keys of the same types"):
         run(SumPerShop(), [Sale("north", 1), Sale(7, 1)])  # type: ignore[arg-type]
 

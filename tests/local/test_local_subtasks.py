@@ -52,7 +52,7 @@ def test_what_is_broadcast_before_the_first_key_waits_for_it(parallelism: int, t
         assert [tuple(row) for row in harness.taken_records("out")] == [("d", 20)]
 
 
-def test_what_would_be_lost_at_a_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_what_would_be_lost_at_a_checkpoint_is_rejected(tmp_path: Path) -> None:
     with JobTestHarness(scaled) as harness:
         harness.source("rules").send({"v": 10})
         with pytest.raises(JobDefinitionError, match="'scale': it was broadcast records before any"):

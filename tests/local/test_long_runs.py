@@ -24,7 +24,7 @@ from statebackend.checkpoint.store.job_directory import JobDirectory
 from statebackend.local import LocalStreamEnvironment
 from statebackend.local.local_run import LocalRun
 from statebackend.local.network.network import DownstreamFirst
-from statebackend.local.network.subtasks import Errand
+from statebackend.local.network.subtasks import Mail
 from statebackend.local.run_checkpoints import RunCheckpoints
 from statebackend.local.run_snapshots import CheckpointSettings, InlineWriter, Work
 from statebackend.local.source import LocalSource
@@ -43,9 +43,9 @@ class Circumstances:
     def clock(self) -> int:
         return self.now_ms
 
-    def post(self, errand: Errand) -> Iterable[Errand]:
-        is_lost = errand.name == "acknowledge" and self.number % 3 == 1 and str(errand.task) == "count[0]"
-        return () if is_lost else (errand,)
+    def post(self, mail: Mail) -> Iterable[Mail]:
+        is_lost = mail.name == "acknowledge" and self.number % 3 == 1 and str(mail.task) == "count[0]"
+        return () if is_lost else (mail,)
 
     def next(self) -> None:
         self.number += 1
@@ -134,7 +134,7 @@ class Doing:
 
     def __init__(self) -> None:
         self.last_id = -1
-        self.errands: deque[Errand] = deque()
+        self.mails: deque[Mail] = deque()
 
     def checkpoint_tasks(self) -> list[CheckpointTask]:
         return [CheckpointTask(TaskId("source", 0), TaskStatus.RUNNING)]
@@ -159,22 +159,22 @@ def test_a_thousand_checkpoints_by_the_clock_that_fail_leave_nothing_behind() ->
         CheckpointCoordinator("job", "run", None, max_concurrent_checkpoints=None), failures=FailurePolicy(2000)
     )
     run.checkpoints = checkpoints = RunCheckpoints(
-        coordinator, run, identity=("job", "run"), now_ms=clock.clock, send=run.errands.append
+        coordinator, run, identity=("job", "run"), now_ms=clock.clock, send=run.mails.append
     )
     checkpoints.start(1)
     sizes = []
     for clock.now_ms in range(1, 1002):
         checkpoints.fire_due()
-        while run.errands:
-            run.errands.popleft().make()
+        while run.mails:
+            run.mails.popleft().make()
         if clock.now_ms % 1000 == 1:
             sizes.append(held_items(checkpoints))
     assert coordinator.counts.failed == 1001
     # How many failed in a row is what decides whether the job does; a checkpoint that completes clears them.
     assert set(grown(*sizes, by=100)) == {"FailurePolicy._counted_ids"}
     asked = checkpoints.request(CheckpointRequestKind.ON_DEMAND)
-    while run.errands:
-        run.errands.popleft().make()
+    while run.mails:
+        run.mails.popleft().make()
     answer = checkpoints.take_answer(asked)
     assert answer is not None
     assert isinstance(answer.error, StorageError)
@@ -198,18 +198,18 @@ class Writing:
         raise NotImplementedError
 
 
-def test_what_is_written_on_the_thread_of_the_run_is_given_up_once_and_forgotten() -> None:
-    errands: list[Errand] = []
+def test_what_is_written_on_the_thread_of_the_run_is_abandoned_once_and_forgotten() -> None:
+    mails: list[Mail] = []
     finished: list[Work] = []
-    writer = InlineWriter(errands.append, lambda work, error: finished.append(work))
+    writer = InlineWriter(mails.append, lambda work, error: finished.append(work))
     kept: list[Writing] = []
     for checkpoint_id in range(1000):
         works = [Writing(checkpoint_id), Writing(checkpoint_id)]
         for work in works:
             writer.submit(work)
-        errands.pop(0).make()
+        mails.pop(0).make()
         writer.cancel(checkpoint_id)
-        errands.pop(0).make()
+        mails.pop(0).make()
         assert [work.told for work in works] == [["written"], ["cancelled"]]
         kept.append(works[0])
     assert finished == kept

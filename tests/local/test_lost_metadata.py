@@ -41,18 +41,18 @@ def test_a_start_names_the_lost_file_and_changes_nothing(tmp_path: Path) -> None
     content = metadata.read_bytes()
     metadata.unlink()
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(CorruptMetadataError, match=r"chk-000000000002/_metadata is missing.*start with fall_back_to=1"):
+    with pytest.raises(CorruptMetadataError, match=r"chk-000000000002/_metadata is missing.*start with roll_back_to=1"):
         run(tmp_path, 2)
     assert sorted(tmp_path.rglob("*")) == before
     metadata.write_bytes(content)
     assert run(tmp_path, 2) == [7, 8]
 
 
-@pytest.mark.parametrize("fall_back_to", ["previous", 1])
-def test_a_start_that_asks_for_it_continues_from_an_older_checkpoint(tmp_path: Path, fall_back_to: int | str) -> None:
+@pytest.mark.parametrize("roll_back_to", ["previous", 1])
+def test_a_start_that_asks_for_it_continues_from_an_older_checkpoint(tmp_path: Path, roll_back_to: int | str) -> None:
     run(tmp_path, 6)
     (checkpoints(tmp_path)[-1] / "_metadata").unlink()
-    assert run(tmp_path, 2, fall_back_to=fall_back_to) == [5, 6]
+    assert run(tmp_path, 2, roll_back_to=roll_back_to) == [5, 6]
     assert run(tmp_path, 2) == [7, 8]
 
 

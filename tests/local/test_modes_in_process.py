@@ -229,12 +229,12 @@ def with_records_in_flight(root: Path) -> tuple[int, str]:
 
 
 class ReadsFirst:
-    """Errands first; then the sources, as long as there is room, and what is in front before what is behind."""
+    """Mails first; then the sources, as long as there is room, and what is in front before what is behind."""
 
     def choose(self, moves: Iterator[Any]) -> Any:
         known = list(moves)
-        errands = [one for one in known if one.errand is not None]
-        return next(iter(errands or known[-1:]), None)
+        mails = [one for one in known if one.mail is not None]
+        return next(iter(mails or known[-1:]), None)
 
 
 def test_a_checkpoint_says_how_long_its_barriers_took_and_what_they_overtook(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_a_job_takes_up_records_in_flight_whatever_its_own_mode(tmp_path: Path) 
     assert Counter(row.k for row in results) == Counter(keys.lower())
 
 
-def test_records_in_flight_of_another_schema_are_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_records_in_flight_of_another_schema_are_rejected_and_nothing_is_changed(tmp_path: Path) -> None:
     with_records_in_flight(tmp_path)
     before = sorted((tmp_path / "job" / "checkpoints").iterdir())
     environment = environment_of(tmp_path, [], 2, schema="k string, place bigint, late boolean")
@@ -309,7 +309,7 @@ def test_records_in_flight_of_another_schema_are_refused_and_nothing_is_changed(
     assert sorted((tmp_path / "job" / "checkpoints").iterdir()) == before
 
 
-def test_a_damaged_file_of_records_in_flight_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_file_of_records_in_flight_is_rejected(tmp_path: Path) -> None:
     with_records_in_flight(tmp_path)
     [file, *_] = sorted((tmp_path / "job" / "shared").rglob("*-channels-in"))
     data = file.read_bytes()

@@ -128,7 +128,7 @@ def test_what_a_runtime_of_epochs_has_made_due_fires_first_and_comes_in_time(
 
 
 def test_what_comes_in_front_of_a_watermark_is_late_by_the_one_before(tmp_path: Path) -> None:
-    # The small windows of 12 are held open, so that only what is sent in front of the next watermark has it.
+    # The small windows of 12 are held open, so that only what is sent before the next watermark has it.
     path = snapshot(tmp_path / "one", ("first", "a", 12), ("second", "a", 12))
     file_system, metadata = read_savepoint(path)
     state = metadata.watermarks
@@ -144,7 +144,7 @@ def test_what_comes_in_front_of_a_watermark_is_late_by_the_one_before(tmp_path: 
         assert [one.output for one in harness.taken() if isinstance(one, Emitted)] == ["small"]
 
 
-def test_another_graph_goes_on_without_what_is_gone_and_is_not_taken_back(tmp_path: Path) -> None:
+def test_another_graph_goes_on_without_what_is_gone_and_is_not_rolled_back(tmp_path: Path) -> None:
     path = snapshot(tmp_path / "one", ("first", "a", 40), ("second", "b", 26))
     with JobTestHarness(lambda job: build(job, sources=("first",)), from_snapshot=path) as harness:
         # The source that held it is not there any more.

@@ -183,13 +183,13 @@ def test_a_job_over_a_source_without_an_end_stops_when_it_is_asked_and_goes_on_f
     assert [row[1] for row in second] == list(range(len(first) + 1, len(first) + len(second) + 1))
 
 
-def test_a_split_that_is_gone_is_refused(tmp_path: Path) -> None:
+def test_a_split_that_is_gone_is_rejected(tmp_path: Path) -> None:
     run(Lists(splits_of(20, 2)), [], tmp_path / "job")
     with pytest.raises(JobRestoreError, match="has no split 'split-1' any more, which was read up to position 20"):
         run(Lists(splits_of(20, 1)), [], tmp_path / "job")
 
 
-def test_a_source_that_is_gone_is_refused_unless_its_positions_may_be(tmp_path: Path) -> None:
+def test_a_source_that_is_gone_is_rejected_unless_its_positions_may_be(tmp_path: Path) -> None:
     run(Lists(splits_of(20, 1)), [], tmp_path / "job")
 
     def without(**options: Any) -> list[Any]:
@@ -236,7 +236,7 @@ def test_what_is_no_reading_of_a_split_is_an_error_that_names_the_source(tmp_pat
 
 
 @pytest.mark.parametrize("given", [["a"], {1: 0}, {"a": "0"}, {"a": 1 << 63}, None])
-def test_what_does_not_say_where_splits_begin_is_refused_with_the_name_of_the_source(
+def test_what_does_not_say_where_splits_begin_is_rejected_with_the_name_of_the_source(
     tmp_path: Path, given: Any
 ) -> None:
     class Odd(Lists):
@@ -247,7 +247,7 @@ def test_what_does_not_say_where_splits_begin_is_refused_with_the_name_of_the_so
         run(Odd({}), [], tmp_path / "job")
 
 
-def test_what_is_no_source_and_a_uid_that_is_taken_are_refused(tmp_path: Path) -> None:
+def test_what_is_no_source_and_a_uid_that_is_taken_are_rejected(tmp_path: Path) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     with pytest.raises(JobDefinitionError, match="no ReplayableSource"):
         environment.from_source([1], uid="lists")  # type: ignore[arg-type]

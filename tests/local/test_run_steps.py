@@ -29,7 +29,7 @@ from statebackend.checkpoint.store.job_directory import JobDirectory
 from statebackend.local import LocalStreamEnvironment
 from statebackend.local.local_run import LocalRun
 from statebackend.local.network.network import DownstreamFirst, Shuffled
-from statebackend.local.network.subtasks import Errand
+from statebackend.local.network.subtasks import Mail
 from statebackend.local.run_checkpoints import CheckpointFailedError
 from statebackend.local.run_snapshots import CheckpointSettings, ThreadedWriter
 from statebackend.local.source import LocalSource
@@ -175,7 +175,7 @@ def test_records_go_on_while_a_snapshot_waits_to_be_written_and_are_not_in_it(tm
     class WritesLast:
         def choose(self, moves: Iterator[Any]) -> Any:
             known = list(moves)
-            others = [one for one in known if one.errand is None or one.errand.name != "write"]
+            others = [one for one in known if one.mail is None or one.mail.name != "write"]
             return next(iter(others or known), None)
 
     results: list[Any] = []
@@ -240,7 +240,7 @@ def test_a_run_that_dies_between_any_two_writes_goes_on_from_a_whole_checkpoint(
 
 def test_messages_that_are_doubled_change_nothing(tmp_path: Path) -> None:
     results: list[Any] = []
-    doubled = CheckpointSettings(post=lambda errand: (errand, errand))
+    doubled = CheckpointSettings(post=lambda mail: (mail, mail))
     for seed in range(10):
         results.clear()
         directory, opening = opened(tmp_path / str(seed), environment_of(results), seed, doubled, None)
@@ -256,13 +256,13 @@ def test_messages_that_are_doubled_change_nothing(tmp_path: Path) -> None:
 def test_a_checkpoint_of_which_a_message_is_lost_times_out_and_the_next_one_has_its_records(
     tmp_path: Path, name: str
 ) -> None:
-    clock, lost = Clock(), list[Errand]()
+    clock, lost = Clock(), list[Mail]()
 
-    def lose_first(errand: Errand) -> Iterable[Errand]:
-        if errand.name == name and not lost:
-            lost.append(errand)
+    def lose_first(mail: Mail) -> Iterable[Mail]:
+        if mail.name == name and not lost:
+            lost.append(mail)
             return ()
-        return (errand,)
+        return (mail,)
 
     results: list[Any] = []
     settings_of = CheckpointSettings(timeout_ms=100, tolerable_failures=1, now_ms=clock, post=lose_first)
@@ -283,7 +283,7 @@ def test_a_checkpoint_of_which_a_message_is_lost_times_out_and_the_next_one_has_
         assert sorted(results) == [("a", 1), ("b", 1)]
 
 
-class GivenUp(JobListener):
+class Abandoned(JobListener):
     """Notes which checkpoints were given up, and why."""
 
     def __init__(self) -> None:
@@ -303,13 +303,13 @@ class GivenUp(JobListener):
 def test_a_checkpoint_that_a_newer_one_overtakes_is_told_and_is_no_failure_to_endure(
     tmp_path: Path, late: list[tuple[str, int]], failure: CheckpointFailureReason, reason: str
 ) -> None:
-    held: dict[tuple[str, int], Errand] = {}
+    held: dict[tuple[str, int], Mail] = {}
 
-    def hold_first(errand: Errand) -> Iterable[Errand]:
-        name = errand.name, errand.checkpoint_id
-        return () if name in late and held.setdefault(name, errand) is errand else (errand,)
+    def hold_first(mail: Mail) -> Iterable[Mail]:
+        name = mail.name, mail.checkpoint_id
+        return () if name in late and held.setdefault(name, mail) is mail else (mail,)
 
-    listener, results = GivenUp(), list[Any]()
+    listener, results = Abandoned(), list[Any]()
     environment = environment_of(results)
     environment.add_listener(listener)
     settings_of = CheckpointSettings(
@@ -329,8 +329,8 @@ def test_a_checkpoint_that_a_newer_one_overtakes_is_told_and_is_no_failure_to_en
         assert [one.failure for one in answers if one is not None] == [failure, None]
         assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) == 2
         assert run.recorder.figures().totals.failed_checkpoints == 1
-    [(given_up, told)] = listener.reasons
-    assert given_up == 0
+    [(abandoned, told)] = listener.reasons
+    assert abandoned == 0
     assert reason in told
     assert sorted(results) == [("a", 1), ("b", 1)]
 
@@ -346,7 +346,7 @@ def test_who_takes_a_checkpoint_that_only_a_timer_ends_waits_for_that_and_does_n
         now_ms=clock,
         wait=clock.wait,
         has_threads=has_threads,
-        post=lambda errand: () if errand.name == "acknowledge" and errand.checkpoint_id == 0 else (errand,),
+        post=lambda mail: () if mail.name == "acknowledge" and mail.checkpoint_id == 0 else (mail,),
     )
     directory, opening = opened(tmp_path / "job", environment_of([]), None, settings_of, None)
     with directory, opening as run:
@@ -528,13 +528,13 @@ def test_a_checkpoint_that_is_due_is_taken_while_what_the_clock_fires_is_process
 
 def test_requests_of_the_clock_do_not_pile_up_behind_a_checkpoint_that_takes_long(tmp_path: Path) -> None:
     clock = Clock()
-    hold: list[Errand] = []
+    hold: list[Mail] = []
 
-    def keep(errand: Errand) -> Iterable[Errand]:
-        if errand.name == "trigger" and errand.checkpoint_id == 0:
-            hold.append(errand)
+    def keep(mail: Mail) -> Iterable[Mail]:
+        if mail.name == "trigger" and mail.checkpoint_id == 0:
+            hold.append(mail)
             return ()
-        return (errand,)
+        return (mail,)
 
     settings_of = CheckpointSettings(now_ms=clock, post=keep)
     directory, opening = opened(tmp_path / "job", environment_of([]), None, settings_of, None)
@@ -544,8 +544,8 @@ def test_requests_of_the_clock_do_not_pile_up_behind_a_checkpoint_that_takes_lon
             steps(run)
         assert len(run.checkpoints.coordinator.waiting_requests) == 1
         run.checkpoints.stop()
-        for errand in hold:
-            run.network.send(errand)
+        for mail in hold:
+            run.network.send(mail)
         play(run, "a")
         assert run.checkpoints.is_idle
         assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) is not None
@@ -554,9 +554,9 @@ def test_requests_of_the_clock_do_not_pile_up_behind_a_checkpoint_that_takes_lon
 def test_files_of_a_checkpoint_that_failed_go_when_a_newer_one_is_complete(tmp_path: Path) -> None:
     clock = Clock()
 
-    def lose(errand: Errand) -> Iterable[Errand]:
-        is_last = errand.name == "acknowledge" and errand.checkpoint_id == 0 and str(errand.task) == "count[1]"
-        return () if is_last else (errand,)
+    def lose(mail: Mail) -> Iterable[Mail]:
+        is_last = mail.name == "acknowledge" and mail.checkpoint_id == 0 and str(mail.task) == "count[1]"
+        return () if is_last else (mail,)
 
     settings_of = CheckpointSettings(timeout_ms=10, tolerable_failures=1, now_ms=clock, post=lose)
     directory, opening = opened(tmp_path / "job", environment_of([]), None, settings_of, None)

@@ -1,4 +1,4 @@
-"""Operators with two, three and broadcast inputs in one process: order, restarts, rescaling, and what is refused."""
+"""Operators with two, three and broadcast inputs in one process: order, restarts, rescaling, and what is rejected."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_both_sides_and_the_rules_go_on_in_a_job_with_more_and_fewer_subtasks(tm
     assert results(sinks) == modelled(epochs)
 
 
-def test_keys_of_different_types_are_refused_with_both_inputs_and_types() -> None:
+def test_keys_of_different_types_are_rejected_with_both_inputs_and_types() -> None:
     env = LocalStreamEnvironment()
     left = env.from_elements([{"k": 1}], schema="k bigint")
     right = env.from_elements([{"who": "a"}], schema="who string")
@@ -129,33 +129,33 @@ class _Plain:
         self.k, self.v = k, v
 
 
-def test_what_cannot_be_connected_is_refused_when_it_is_chained() -> None:
+def test_what_cannot_be_connected_is_rejected_when_it_is_chained() -> None:
     env = LocalStreamEnvironment()
     left, right = env.from_elements([{"k": 1}]), env.from_elements([{"k": 1}])
 
-    def refused(match: str) -> Any:
+    def rejected(match: str) -> Any:
         return pytest.raises(JobDefinitionError, match=match)
 
-    with refused("needs their keys"):
+    with rejected("needs their keys"):
         left.connect(right).process(Merge(), uid="m", schema="k string")
-    with refused("takes an instance of a KeyedCoProcessFunction, not the class Merge"):
+    with rejected("takes an instance of a KeyedCoProcessFunction, not the class Merge"):
         left.connect(right).key_by("k", "k").process(Merge, uid="m")  # type: ignore[arg-type]
-    with refused("its first input has a key of 1 columns and its second input one of 2"):
+    with rejected("its first input has a key of 1 columns and its second input one of 2"):
         left.connect(right).key_by("k", ["k", "l"]).process(Merge(), uid="m", schema="k string")
-    with refused("takes another keyed stream or a broadcast one"):
+    with rejected("takes another keyed stream or a broadcast one"):
         left.key_by("k").connect(right)  # type: ignore[call-overload]
-    with refused("call key_by\\(\\) on this one too"):
+    with rejected("call key_by\\(\\) on this one too"):
         left.connect(right.key_by("k"))  # type: ignore[arg-type]
     rules = right.broadcast(RULE_STATE)
-    with refused("Rule is a KeyedBroadcastProcessFunction, and the stream has no keys"):
+    with rejected("Rule is a KeyedBroadcastProcessFunction, and the stream has no keys"):
         left.connect(rules).process(Rule(), uid="m", schema="k string")
-    with refused("RuleWithoutKeys is a BroadcastProcessFunction, which knows no key"):
+    with rejected("RuleWithoutKeys is a BroadcastProcessFunction, which knows no key"):
         left.key_by("k").connect(rules).process(RuleWithoutKeys(), uid="m", schema="k string")
-    with refused("has no uid"):
+    with rejected("has no uid"):
         left.connect(right).key_by("k", "k").process(Merge(), schema="k string")
 
 
-def test_keys_of_another_type_than_those_of_the_restored_state_are_refused(tmp_path: Path) -> None:
+def test_keys_of_another_type_than_those_of_the_restored_state_are_rejected(tmp_path: Path) -> None:
     def start(key: Any, schema: str) -> LocalJob:
         env = LocalStreamEnvironment(job_dir=tmp_path / "job")
         sides = [env.from_elements([{"k": key, "v": 1}], schema=schema) for _ in range(2)]

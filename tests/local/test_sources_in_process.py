@@ -47,6 +47,6 @@ def test_each_source_keeps_its_event_time_whatever_comes_goes_or_moves(tmp_path:
     assert run(tmp_path, ("slow", [12]), ("new", [1])) == {"slow": 12, "new": 7}
 
 
-def test_a_uid_that_cannot_be_told_from_another_is_refused(tmp_path: Path) -> None:
+def test_a_uid_that_cannot_be_told_from_another_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(JobDefinitionError, match="two sources have the uid 'a'"):
         run(tmp_path, ("a", [1]), ("a", [2]))

@@ -100,7 +100,7 @@ def test_what_belongs_to_a_checkpoint_that_failed_is_committed_with_the_next(tmp
         timeout_ms=10,
         tolerable_failures=1,
         now_ms=clock,
-        post=lambda errand: () if errand.name == "acknowledge" and errand.checkpoint_id == 0 else (errand,),
+        post=lambda mail: () if mail.name == "acknowledge" and mail.checkpoint_id == 0 else (mail,),
         limits=CheckpointLimits(max_concurrent_checkpoints=2),
     )
     directory, opening = opened(tmp_path / "job", environment_of(sink, plain), None, settings_of, None)
@@ -154,7 +154,7 @@ def test_what_came_out_behind_a_barrier_is_no_part_of_the_checkpoint_of_that_bar
     assert Files(tmp_path / "out").committed() == [("a", 1), ("a", 2)]
 
 
-def test_two_sinks_for_one_place_are_refused_before_anything_is_touched(tmp_path: Path) -> None:
+def test_two_sinks_for_one_place_are_rejected_before_anything_is_touched(tmp_path: Path) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     stream = environment.from_elements([("a", 1)], RECORD).key_by("k").process(Count(), uid="count", schema=RECORD)
     stream.sink_to(Files(tmp_path / "out"), uid="first")

@@ -11,12 +11,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import sys
 
-class Refused:
+class Rejected:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in ("pyspark", "py4j"):
             raise ModuleNotFoundError(f"{name} is asked for", name=name)
 
-sys.meta_path.insert(0, Refused())
+sys.meta_path.insert(0, Rejected())
 
 from statebackend import ValueStateDescriptor
 from streamjobs import KeyedProcessFunction

@@ -12,11 +12,11 @@ import pytest
 import typeserializers as ts
 from migration import MigrationError
 from snapshots import (
+    CompatibilityIssue,
     CompositeTypeSerializerSnapshot,
     DataInputView,
     DataOutputView,
-    FieldVerdict,
-    Finding,
+    FieldCompatibility,
     SimpleTypeSerializerSnapshot,
     TypeSerializerSchemaCompatibility,
     TypeSerializerSnapshot,
@@ -63,7 +63,7 @@ class CelsiusSerializerSnapshot(SimpleTypeSerializerSnapshot[Celsius]):
         if not isinstance(old_snapshot.restore_serializer(), ts.DoubleSerializer):
             return None
         return TypeSerializerSchemaCompatibility.compatible_after_migration(
-            [Finding("", FieldVerdict.MIGRATE, "celsius", "kept in thousandths")]
+            [CompatibilityIssue("", FieldCompatibility.MIGRATE, "celsius", "kept in thousandths")]
         )
 
 
@@ -86,8 +86,8 @@ def test_adoption_works_inside_lists_and_records() -> None:
         return ts.AttrsSerializer(Reading, field_serializers={"values": ts.ListSerializer(element)})
 
     old, new = reading(ts.DoubleSerializer()), reading(CelsiusSerializer())
-    verdict = resolve_compatibility(stored(old), new)
-    assert [(finding.path, finding.rule) for finding in verdict.findings] == [(".values[]", "celsius")]
+    compatibility = resolve_compatibility(stored(old), new)
+    assert [(issue.path, issue.rule) for issue in compatibility.issues] == [(".values[]", "celsius")]
     migration = migration_between(stored(old), new)
     value = migration.to_value(old.to_bytes(Reading([1.5, 2.5])))
     assert value == Reading([Celsius(1.5), Celsius(2.5)])
@@ -176,8 +176,8 @@ def versions() -> tuple[ts.AttrsSerializer[Any], ts.AttrsSerializer[Any]]:
 def test_a_record_evolves_inside_every_composite(around: Any, hold: Any) -> None:
     old_part, new_part = versions()
     old, new = around(old_part), around(new_part)
-    verdict = resolve_compatibility(stored(old), new)
-    assert verdict.is_after_migration, str(verdict)
+    compatibility = resolve_compatibility(stored(old), new)
+    assert compatibility.is_after_migration, str(compatibility)
     data = old.to_bytes(hold(old_part.record_class(3)))
     migration = migration_between(stored(old), new)
     value = migration.to_value(data)
@@ -209,7 +209,7 @@ def test_a_type_nested_deeper_than_python_nests_blocks_is_migrated() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 12])
-def test_truncated_and_trailing_bytes_are_refused(cut: int) -> None:
+def test_truncated_and_trailing_bytes_are_rejected(cut: int) -> None:
     old_part, new_part = versions()
     old, new = ts.ListSerializer(old_part), ts.ListSerializer(new_part)
     data = old.to_bytes([old_part.record_class(7)] * 2)

@@ -48,8 +48,10 @@ COUNTED = [
 
 
 @pytest.mark.parametrize(("around", "front"), COUNTED)
-def test_a_count_of_more_elements_than_there_are_bytes_is_refused_before_any_is_made(around: Any, front: bytes) -> None:
-    # The elements take no bytes, so that only their number could be refused.
+def test_a_count_of_more_elements_than_there_are_bytes_is_rejected_before_any_is_made(
+    around: Any, front: bytes
+) -> None:
+    # The elements take no bytes, so that only their number could be rejected.
     migration = migration_between(around(record(Empty)), around(record(Filled)))
     for convert in forms(migration):
         with pytest.raises(MigrationError, match=f"a count of {TOO_MANY}"):
@@ -73,7 +75,7 @@ class Paint(enum.Enum):
     BLUE = 2
 
 
-def test_an_ordinal_of_no_constant_is_refused() -> None:
+def test_an_ordinal_of_no_constant_is_rejected() -> None:
     old = ts.EnumSerializer(Paint, name="damaged.Paint")
     repainted = enum.Enum("Paint", ["BLUE", "RED", "GREEN"])  # type: ignore[misc]
     migration = migration_between(old, ts.EnumSerializer(repainted, name="damaged.Paint"))
@@ -91,7 +93,7 @@ def pojo(**fields: Any) -> Any:
     return ts.PojoSerializer(attrs.define(cls))
 
 
-def test_a_null_in_a_field_of_a_pojo_that_is_not_optional_is_refused() -> None:
+def test_a_null_in_a_field_of_a_pojo_that_is_not_optional_is_rejected() -> None:
     old, new = pojo(a=(int,), b=(int | None,)), pojo(a=(int,), b=(int | None,), c=(int, 3))
     migration = migration_between(old, new)
     value = old.record_class(1, None)
@@ -101,7 +103,7 @@ def test_a_null_in_a_field_of_a_pojo_that_is_not_optional_is_refused() -> None:
             convert(b"\x02\x01\x01")
 
 
-def test_a_subclass_of_a_pojo_under_a_tag_that_nobody_has_given_is_refused() -> None:
+def test_a_subclass_of_a_pojo_under_a_tag_that_nobody_has_given_is_rejected() -> None:
     @attrs.define
     class Base:
         __pojo_class__ = "damaged.Base"
@@ -154,7 +156,7 @@ NULL_OF_A_POJO = b"\x01"
 TEXT = ts.StringSerializer()
 
 
-def test_a_null_that_no_member_of_a_union_means_is_refused_though_the_serializer_of_one_reads_it() -> None:
+def test_a_null_that_no_member_of_a_union_means_is_rejected_though_the_serializer_of_one_reads_it() -> None:
     old = ts.UnionSerializer([ts.PojoSerializer(Held), TEXT])
     new = ts.UnionSerializer([TEXT, ts.PojoSerializer(HeldWider)])
     migration = migration_between(old, new)

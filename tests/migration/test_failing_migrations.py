@@ -27,7 +27,7 @@ def migration(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any]) -> Schem
     return migration_between(snapshot, new)
 
 
-def refused(value: str) -> int:
+def rejected(value: str) -> int:
     raise ValueError("never")
 
 
@@ -38,7 +38,7 @@ class Old:
 
 @attrs.frozen
 class New:
-    text: int = attrs.field(metadata=converted_by(refused))
+    text: int = attrs.field(metadata=converted_by(rejected))
 
 
 def record(record_class: type, **fields: ts.TypeSerializer[Any]) -> ts.AttrsSerializer[Any]:
@@ -59,7 +59,7 @@ INSIDE = [
 def test_the_path_leads_to_the_field_and_names_converter_error_and_value(around: Any, value: Any, path: str) -> None:
     old, new = around(record(Old)), around(record(New))
     data = old.to_bytes(value(Old("lost")))
-    told = "the converter refused raised ValueError: never (the old value is 'lost')"
+    told = "the converter rejected raised ValueError: never (the old value is 'lost')"
     expected = f"{path}.text: MalformedDataError: {told}"
     for convert in (migration(old, new).to_bytes, migration(old, new).to_value):
         with pytest.raises(MigrationError) as failed:
@@ -179,7 +179,7 @@ class Hooked:
     text: str
 
     def __attrs_post_init__(self) -> None:
-        """May refuse."""
+        """May reject."""
 
 
 def converting() -> ts.TypeSerializer[Any]:
@@ -192,7 +192,7 @@ class PojoWithAHook:
     id: Int
 
     def __attrs_post_init__(self) -> None:
-        """May refuse."""
+        """May reject."""
 
 
 READ_BACK = [

@@ -132,30 +132,30 @@ class Outer:
 
 
 @attrs.frozen
-class RefusingLeaf:
+class RejectingLeaf:
     number: int = attrs.field(validator=attrs.validators.lt(5))
 
 
 @attrs.frozen
-class RefusingMiddle:
-    leaf: RefusingLeaf
+class RejectingMiddle:
+    leaf: RejectingLeaf
 
 
 @attrs.frozen
-class RefusingOuter:
-    middle: RefusingMiddle
+class RejectingOuter:
+    middle: RejectingMiddle
     added: int = 0
 
 
-def test_what_an_unchanged_part_has_begun_to_refuse_is_found_inside_it() -> None:
+def test_what_an_unchanged_part_has_begun_to_reject_is_found_inside_it() -> None:
     def outer(classes: Sequence[type]) -> ts.AttrsSerializer[Any]:
         leaf = ts.AttrsSerializer(classes[2], name="alone.Leaf")
         middle = ts.AttrsSerializer(classes[1], name="alone.Middle", field_serializers={"leaf": leaf})
         return record(classes[0], field_serializers={"middle": middle})
 
-    old, new = outer([Outer, Middle, Leaf]), outer([RefusingOuter, RefusingMiddle, RefusingLeaf])
+    old, new = outer([Outer, Middle, Leaf]), outer([RejectingOuter, RejectingMiddle, RejectingLeaf])
     migration = migration_between(old, new)
-    assert migration.to_value(old.to_bytes(Outer(Middle(Leaf(4))))) == RefusingOuter(RefusingMiddle(RefusingLeaf(4)))
+    assert migration.to_value(old.to_bytes(Outer(Middle(Leaf(4))))) == RejectingOuter(RejectingMiddle(RejectingLeaf(4)))
     for convert in (migration.to_value, migration.to_bytes):
         with pytest.raises(MigrationError, match=r"\.middle\.leaf: ValueError"):
             convert(old.to_bytes(Outer(Middle(Leaf(6)))))

@@ -50,7 +50,7 @@ class New:
 
 
 @attrs.frozen
-class Refusing:
+class Rejecting:
     trap: Any
 
     def __attrs_post_init__(self) -> None:
@@ -67,8 +67,8 @@ def trap() -> ts.TypeSerializer[Any]:
     return ts.PickleSerializer(Trap)
 
 
-def refusing() -> ts.TypeSerializer[Any]:
-    return ts.AttrsSerializer(Refusing, field_serializers={"trap": trap()})
+def rejecting() -> ts.TypeSerializer[Any]:
+    return ts.AttrsSerializer(Rejecting, field_serializers={"trap": trap()})
 
 
 CASES = [
@@ -82,13 +82,13 @@ CASES = [
     (lambda: ts.UnionSerializer([ts.LongSerializer(), trap()]), Trap),
     (lambda: ts.UnionSerializer([ts.LongSerializer(), trap()]), lambda: 7),
     (lambda: ts.EitherSerializer(trap(), trap()), lambda: ts.Right(Trap())),
-    (refusing, lambda: Refusing(Trap())),
-    (lambda: ts.ListSerializer(refusing()), lambda: [Refusing(Trap())]),
+    (rejecting, lambda: Rejecting(Trap())),
+    (lambda: ts.ListSerializer(rejecting()), lambda: [Rejecting(Trap())]),
 ]
 
 
 @pytest.mark.parametrize(("dropped", "value"), CASES)
-def test_what_the_verdict_says_is_dropped_is_dropped_without_being_unpickled(dropped: Any, value: Any) -> None:
+def test_what_the_compatibility_says_is_dropped_is_dropped_without_being_unpickled(dropped: Any, value: Any) -> None:
     old, new = records(dropped())
     data, snapshot = old.to_bytes(Old("a", value(), "z")), snapshot_to_bytes(old.snapshot_configuration())
     restored = snapshot_from_bytes(snapshot)
@@ -142,7 +142,7 @@ class Counted:
     after: str = ""
 
 
-def test_a_converter_that_needs_what_may_not_be_unpickled_is_refused_by_the_verdict() -> None:
+def test_a_converter_that_needs_what_may_not_be_unpickled_is_rejected_by_the_compatibility() -> None:
     old, _ = records(ts.ListSerializer(trap()))
     snapshot = snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration()))
     data = old.to_bytes(Old("a", [Trap()], "z"))
@@ -157,15 +157,15 @@ def test_a_converter_that_needs_what_may_not_be_unpickled_is_refused_by_the_verd
         return ts.AttrsSerializer(Counted, name="skipped.Record", source_serializers=sources)
 
     for make in (converted, versioned):
-        verdict = resolve_compatibility(snapshot, make())
-        assert verdict.is_incompatible
-        assert [finding.path for finding in verdict.findings if finding.rule == "pickle-class"] == [".dropped"]
-        assert "source_serializers=[PickleSerializer(Trap)]" in str(verdict)
+        compatibility = resolve_compatibility(snapshot, make())
+        assert compatibility.is_incompatible
+        assert [issue.path for issue in compatibility.issues if issue.rule == "pickle-class"] == [".dropped"]
+        assert "source_serializers=[PickleSerializer(Trap)]" in str(compatibility)
         assert not ran
         chosen = make(trap())
-        verdict = resolve_compatibility(snapshot, chosen)
-        assert verdict.is_after_migration, str(verdict)
-        SchemaMigration.of_verdict(snapshot, chosen, verdict).to_value(data)
+        compatibility = resolve_compatibility(snapshot, chosen)
+        assert compatibility.is_after_migration, str(compatibility)
+        SchemaMigration.of_compatibility(snapshot, chosen, compatibility).to_value(data)
         assert ran == ["unpickled"]
         ran.clear()
 

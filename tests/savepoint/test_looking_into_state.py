@@ -99,7 +99,7 @@ def test_entries_come_by_key_group_and_one_key_is_found_in_its_own(stored: Path)
     assert entries(stored, "by amount", key="no shop") == []
 
 
-def test_a_key_of_another_type_is_refused_and_never_just_not_found(stored: Path) -> None:
+def test_a_key_of_another_type_is_rejected_and_never_just_not_found(stored: Path) -> None:
     with pytest.raises(KeyHashError, match="type string, which cannot hold"):
         entries(stored, "totals", key=7)
 
@@ -261,7 +261,7 @@ def test_any_value_can_be_said_in_json() -> None:
     assert "Strange" in plain_value(Strange())
 
 
-def refusing(record: object, attribute: object, amount: int) -> None:
+def rejecting(record: object, attribute: object, amount: int) -> None:
     raise TypeError("no amount is right")
 
 
@@ -273,12 +273,12 @@ def refusing(record: object, attribute: object, amount: int) -> None:
         (BroadcastStateDescriptor("amounts", Amount, str), {Amount(1): "a"}),
     ],
 )
-def test_what_a_class_of_the_program_refuses_is_told_with_the_state_without_keys(
+def test_what_a_class_of_the_program_rejects_is_told_with_the_state_without_keys(
     tmp_path: Path, descriptor: OperatorStateDescriptor, elements: Any
 ) -> None:
     plan = Plan().add_operator("one").add_operator_state("one", descriptor, elements)
     SavepointWriter.new(tmp_path / "savepoint", max_parallelism=8).write(plan)
-    strict = attrs.make_class("Amount", {"amount": attrs.field(type=int, validator=refusing)}, frozen=True)
+    strict = attrs.make_class("Amount", {"amount": attrs.field(type=int, validator=rejecting)}, frozen=True)
     strict.__module__ = Amount.__module__
     found = Savepoint.open(tmp_path / "savepoint", known=[strict]).read_operator_state("one", "amounts")
     for look in (lambda: list(found), lambda: list(found.to_arrow_batches())):
@@ -295,7 +295,7 @@ def test_what_a_class_of_the_program_refuses_is_told_with_the_state_without_keys
         (("string", "timestamp"), ("a", NOON.replace(tzinfo=datetime.timezone.utc)), ("a", NOON)),
     ],
 )
-def test_what_is_no_key_is_refused_and_found_nowhere(tmp_path: Path, columns: Any, stored_key: Any, key: Any) -> None:
+def test_what_is_no_key_is_rejected_and_found_nowhere(tmp_path: Path, columns: Any, stored_key: Any, key: Any) -> None:
     plan = Plan().add_operator("one", columns).add_state("one", ValueStateDescriptor("number", int), [(stored_key, 1)])
     SavepointWriter.new(tmp_path / "savepoint", max_parallelism=8).write(plan)
     opened = Savepoint.open(tmp_path / "savepoint")

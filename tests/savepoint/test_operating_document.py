@@ -13,7 +13,7 @@ import pytest
 from looked_at_job import run_job
 
 from statebackend.cli.all_commands import COMMANDS, main
-from statebackend.cli.terminal import DIFFERENT, INTERRUPTED, LOSES, MISUSED, NOT_READABLE, REFUSED
+from statebackend.cli.terminal import DIFFERENT, INTERRUPTED, LOSES, MISUSED, NOT_READABLE, REJECTED
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = (REPOSITORY / "docs" / "operating.md").read_text()
@@ -26,7 +26,7 @@ def test_every_command_is_on_the_page_and_every_other_is_not() -> None:
 
 def test_the_statuses_of_the_page_are_those_of_the_program() -> None:
     told = {int(number) for number in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)}
-    assert told == {0, DIFFERENT, REFUSED, LOSES, NOT_READABLE, MISUSED, INTERRUPTED}
+    assert told == {0, DIFFERENT, REJECTED, LOSES, NOT_READABLE, MISUSED, INTERRUPTED}
 
 
 def test_the_example_runs(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_the_night_on_call_goes_as_it_is_told(
 ) -> None:
     section = PAGE.partition("## The night on call")[2].partition("\n## ")[0]
     program, deployed, fixed, proof = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    why, stored, verdicts, values, lock = re.findall(r"```console\n(.*?)```", section, re.DOTALL)
+    why, stored, compatibilities, values, lock = re.findall(r"```console\n(.*?)```", section, re.DOTALL)
     head, decorator, rest = program.partition("@attrs.frozen\n")
     record, functions, _ = re.split(r"(?=^class AddUp|^def chain)", decorator + rest, flags=re.MULTILINE)
     monkeypatch.chdir(tmp_path)
@@ -74,10 +74,10 @@ def test_the_night_on_call_goes_as_it_is_told(
     sales = [("north", 19.99), ("south", 5.5), ("north", 0.01)]
     importlib.import_module("sales").build(sales).execute("sales").savepoint(tmp_path / "savepoints" / "monday")
     is_now(deployed)
-    said(why, REFUSED)
+    said(why, REJECTED)
     said(stored, 0, 0)
     is_now(fixed)
-    said(verdicts, 0)
+    said(compatibilities, 0)
     exec(proof.replace("/savepoints", f"{tmp_path}/savepoints"), {})
     said(values, 0)
     said(lock, 0, 0)

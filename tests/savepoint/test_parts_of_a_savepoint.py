@@ -1,4 +1,4 @@
-"""Which parts of a subtask's state a savepoint holds, and which it refuses instead of leaving them out."""
+"""Which parts of a subtask's state a savepoint holds, and which it rejects instead of leaving them out."""
 
 from __future__ import annotations
 

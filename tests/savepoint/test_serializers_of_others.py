@@ -172,21 +172,21 @@ def test_without_its_module_no_plan_looks_at_its_values(place: str, tmp_path: Pa
         Plan().merge_operators(["shapes"], "x", merge={"corner": lambda one, other: one}),
     ):
         with pytest.raises(PlanError, match=r"state '(corner|path)': .*my\.shapes\.PointSerializerSnapshot"):
-            rewritten(place, tmp_path / "refused", plan)
-    assert not (tmp_path / "refused").exists()
+            rewritten(place, tmp_path / "rejected", plan)
+    assert not (tmp_path / "rejected").exists()
 
 
 def test_without_its_module_values_are_the_bytes_that_are_stored_or_the_reason_is_told(
     modules: Path, place: str, tmp_path: Path
 ) -> None:
     exported = str(tmp_path / "out")
-    *refused, written = commands(
+    *rejected, written = commands(
         modules,
         ["show", place, "shapes", "corner"],
         ["export", place, "shapes", "corner", "--to", "json", str(tmp_path / "out.json")],
         ["export", place, "shapes", "corner", "--to", "parquet", exported, "--json"],
     )
-    for status, told, reason in refused:
+    for status, told, reason in rejected:
         assert (status, told) == (3, "")
         assert "my.shapes.PointSerializerSnapshot" in reason
         assert len(reason.splitlines()) == 1

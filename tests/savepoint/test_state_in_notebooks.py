@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from snapshots.compatibility import CompatibilityKind, FieldVerdict, Finding
+from snapshots.compatibility import CompatibilityIssue, CompatibilityKind, FieldCompatibility
 from statebackend import MapStateDescriptor, Savepoint, ValueStateDescriptor
 from statebackend.cli.main import main
 from statebackend.savepoint.html_pages import table_fragment
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
-from statebackend.state.state_compatibility import SchemaReport, StateVerdict
+from statebackend.state.state_compatibility import SchemaReport, StateCompatibility
 from statebackend.streaming.observing.restore_report import RestoredStateReport, RestoreReport
 from statebackend.streaming.runtime.job_start import SchemaReports
 
@@ -118,16 +118,16 @@ def test_every_command_tells_hostile_names_and_values_in_lines_of_their_own(
     assert len(capsys.readouterr().out.splitlines()) == 1 + len(HOSTILE)
 
 
-def verdict(name: str) -> StateVerdict:
-    finding = Finding(name, FieldVerdict.REFUSE, "rule", name, name)
-    return StateVerdict(name, CompatibilityKind.INCOMPATIBLE, (finding,), {})
+def compatibility(name: str) -> StateCompatibility:
+    issue = CompatibilityIssue(name, FieldCompatibility.REJECT, "rule", name, name)
+    return StateCompatibility(name, CompatibilityKind.INCOMPATIBLE, (issue,), {})
 
 
-def test_reports_of_a_check_and_of_a_restore_are_tables_of_verdicts() -> None:
-    compatible = StateVerdict("(key)", CompatibilityKind.AS_IS, (), {})
+def test_reports_of_a_check_and_of_a_restore_are_tables_of_compatibilities() -> None:
+    compatible = StateCompatibility("(key)", CompatibilityKind.AS_IS, (), {})
     for name in HOSTILE:
-        reports = SchemaReports({name: SchemaReport(name, compatible, (verdict(name),), (name,))})
-        restored = RestoreReport([RestoredStateReport(name, verdict(name), 1234, 1.0)])
+        reports = SchemaReports({name: SchemaReport(name, compatible, (compatibility(name),), (name,))})
+        restored = RestoreReport([RestoredStateReport(name, compatibility(name), 1234, 1.0)])
         for page in (reports._repr_html_(), restored._repr_html_()):
             assert "incompatible" in check_harmless(page)
         assert "1,234" in restored._repr_html_()

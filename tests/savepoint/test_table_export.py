@@ -25,7 +25,7 @@ from statebackend import Savepoint, StateEntries, StateEntry, ValueStateDescript
 from statebackend.cli.export_command import EXPORT_FORMATS, export_state
 from statebackend.cli.main import main
 from statebackend.cli.terminal import DIFFERENT, MISUSED, NOT_READABLE
-from statebackend.savepoint.atomic_files import whole_file
+from statebackend.savepoint.atomic_files import atomic_file
 from statebackend.savepoint.errors import ExportExistsError
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from typeserializers import BigIntSerializer
@@ -145,11 +145,11 @@ def test_a_link_is_followed_and_stays(place: str, tmp_path: Path) -> None:
 def test_one_that_appears_meanwhile_is_not_replaced(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
 ) -> None:
-    def refuse(*_: object) -> None:
+    def reject(*_: object) -> None:
         raise PermissionError(errno.EPERM, "there are no links")
 
     if not has_links:
-        monkeypatch.setattr(os, "link", refuse)
+        monkeypatch.setattr(os, "link", reject)
     path, whole = tmp_path / "totals.json", StateEntries.__iter__
 
     def slow(entries: StateEntries) -> Iterator[StateEntry]:
@@ -168,7 +168,7 @@ def test_what_takes_the_place_of_a_file_may_be_read_by_whom_that_could(tmp_path:
     path = tmp_path / "file"
     path.touch()
     path.chmod(mode)
-    with whole_file(path, overwrite=True) as file:
+    with atomic_file(path, overwrite=True) as file:
         file.write(b"secret")
         [temporary] = set(tmp_path.iterdir()) - {path}
         assert stat.S_IMODE(temporary.stat().st_mode) == mode
@@ -177,7 +177,7 @@ def test_what_takes_the_place_of_a_file_may_be_read_by_whom_that_could(tmp_path:
 
 @pytest.mark.parametrize("name", ["x" * 255, "é" * 127])
 def test_a_file_may_have_as_long_a_name_as_there_is(tmp_path: Path, name: str) -> None:
-    with whole_file(tmp_path / name, overwrite=False) as file:
+    with atomic_file(tmp_path / name, overwrite=False) as file:
         file.write(b"all of it")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [(name, b"all of it")]
 

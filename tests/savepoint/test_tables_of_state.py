@@ -77,7 +77,7 @@ def test_batches_are_as_small_as_is_asked_for_and_one_key_is_a_table_too(opened:
     one = opened.read("per shop", "by amount", key="shop 3")
     own = [sale["amount"] for sale in SALES if sale["shop"] == "shop 3"]
     assert sorted(one.to_arrow()["user_key"].to_pylist()) == own
-    assert len(list(one)) == len(list(one)) == len(own), "every iteration reads anew"
+    assert len(list(one)) == len(list(one)) == len(own), "every iteration reads again"
     absent = opened.read("per shop", "by amount", key="no shop").to_arrow()
     assert (absent.num_rows, absent.schema) == (0, entries.arrow_schema)
 
@@ -145,7 +145,9 @@ def test_subtasks_that_differ_in_their_types_are_no_table_and_can_be_iterated() 
     assert [entry.value for entry in StateEntries(parts)] == [1, "a"]
 
 
-def test_without_pandas_a_frame_is_refused_with_the_way_out(opened: Savepoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pandas_a_frame_is_rejected_with_the_way_out(
+    opened: Savepoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entries = opened.read("per shop", "totals")
     # An import of what is None here fails as that of what is not installed.
     monkeypatch.setitem(sys.modules, "pandas", None)

@@ -1,4 +1,4 @@
-"""Rows, files and places that are no state of a job: refused by name by whoever reads, compares or rewrites them."""
+"""Rows, files and places that are no state of a job: rejected by name by whoever reads, compares or rewrites them."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def rows(*given: tuple[bytes, bytes | None, bytes | None]) -> list[CanonicalBatc
         (LIST, (KEY, None, SEVEN), ""),
     ],
 )
-def test_a_row_that_is_no_entry_is_refused_with_its_state_and_key_group(descriptor: Any, row: Any, told: str) -> None:
+def test_a_row_that_is_no_entry_is_rejected_with_its_state_and_key_group(descriptor: Any, row: Any, told: str) -> None:
     meta, state = described(descriptor)
     with pytest.raises(StateRestoreError, match=f"'things'.*key group 3.*{told}"):
         list(EntryReader(meta, state).entries(rows(row)))
 
 
-def test_a_key_that_cannot_be_read_is_refused_while_one_of_them_is_looked_for() -> None:
+def test_a_key_that_cannot_be_read_is_rejected_while_one_of_them_is_looked_for() -> None:
     meta, state = described(VALUE)
     timers = StateMeta.of_one_schema(
         "things",
@@ -94,7 +94,7 @@ def test_a_key_that_cannot_be_read_is_refused_while_one_of_them_is_looked_for() 
 
 
 @pytest.mark.parametrize("column", ["value", "user_key", "key"])
-def test_a_column_that_cannot_be_decoded_is_refused_with_its_state(column: str) -> None:
+def test_a_column_that_cannot_be_decoded_is_rejected_with_its_state(column: str) -> None:
     schema = EntrySchema.of_descriptor(MAP, LONG)
     whole = {"key": KEY, "user_key": TEXT.to_bytes("a"), "value": VALUE_OF_MAP}
     good = pa.RecordBatch.from_pylist([whole])
@@ -203,7 +203,7 @@ def test_a_job_that_has_not_ended_an_epoch_has_no_state_to_look_into(tmp_path: P
         Savepoint.open(tmp_path / "job")
 
 
-def test_a_history_of_more_locks_than_are_judged_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_of_more_locks_than_are_judged_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_files, "_MAX_LOCKS", 2)
     for number in range(1, 4):
         (tmp_path / f"{number:05d}-{'0' * 12}.lock").write_text("")

@@ -83,7 +83,7 @@ def test_what_never_became_complete_on_an_object_store_is_not_taken(bucket: Buck
             assert Savepoint.open(place).metadata.checkpoint_id in (0, 1)
 
 
-def test_what_zookeeper_knows_is_asked_there_and_refused_without_it(
+def test_what_zookeeper_knows_is_asked_there_and_rejected_without_it(
     tmp_path: Path, zookeeper_server: ZooKeeperServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = f"/{uuid.uuid4().hex}"

@@ -142,13 +142,13 @@ def content_of(directory: Path) -> dict[str, object]:
     return found
 
 
-def change_sealed_json(path: Path, **changes: object) -> None:
+def change_checksummed_json(path: Path, **changes: object) -> None:
     """Changes fields of a JSON file of a job directory, with the checksum that the format asks for."""
     content = {**json.loads(path.read_bytes()), **changes}
-    write_sealed_json(path, content)
+    write_checksummed_json(path, content)
 
 
-def write_sealed_json(path: Path, content: dict[str, Any]) -> None:
+def write_checksummed_json(path: Path, content: dict[str, Any]) -> None:
     content = {name: value for name, value in content.items() if name != "checksum"}
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     path.write_text(json.dumps({**content, "checksum": f"xxh3:{xxhash.xxh3_128_hexdigest(canonical)}"}))

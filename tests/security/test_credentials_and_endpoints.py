@@ -17,12 +17,12 @@ from hostile_directories import (
     FAILING,
     PROGRAM,
     arguments_of,
-    change_sealed_json,
+    change_checksummed_json,
     command,
     content_of,
     environment,
     run_job,
-    write_sealed_json,
+    write_checksummed_json,
 )
 
 from statebackend import JobRestoreError, Savepoint
@@ -192,7 +192,7 @@ def test_no_request_is_sent_to_a_store_that_only_the_job_directory_names(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "mine")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     with listener() as (address, received):
-        change_sealed_json(begun / "origin.json", savepoint_uri=place.format(address=address))
+        change_checksummed_json(begun / "origin.json", savepoint_uri=place.format(address=address))
         with pytest.raises(JobRestoreError, match="Pass from_savepoint=") as caught:
             use(begun)
         assert not received
@@ -204,7 +204,7 @@ def test_a_savepoint_in_a_store_is_continued_from_once_the_program_names_it_agai
 ) -> None:
     uri = bucket.uri("savepoint")  # type: ignore[attr-defined]
     run_job(tmp_path / "first").savepoint(uri)
-    write_sealed_json(begun / "origin.json", origin_of(Savepoint.open(uri), uri))
+    write_checksummed_json(begun / "origin.json", origin_of(Savepoint.open(uri), uri))
     with pytest.raises(JobRestoreError, match="does not name that store, so no request is sent there"):
         run_job(begun, "a")
     job = run_job(begun, "a", from_savepoint=uri)

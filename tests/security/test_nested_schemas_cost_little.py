@@ -103,14 +103,14 @@ def test_a_record_without_bytes_that_has_too_many_parts_is_rejected() -> None:
         AvroSerializer(records_with_the_next_twice("null")).from_bytes(b"")
 
 
-def test_findings_about_a_record_that_occurs_often_are_reported_once_in_full() -> None:
+def test_issues_about_a_record_that_occurs_often_are_reported_once_in_full() -> None:
     old = AvroSerializer(records_with_the_next_twice("long")).snapshot_configuration()
     widened = resolve_compatibility(old, AvroSerializer(records_with_the_next_twice("double")))
     assert widened.is_after_migration
-    assert len(widened.findings) == 40
+    assert len(widened.issues) == 40
     changed = resolve_compatibility(old, AvroSerializer(records_with_the_next_twice("string")))
     assert changed.is_incompatible
-    assert len(changed.findings) == 40
+    assert len(changed.issues) == 40
 
 
 def test_a_change_deep_inside_lists_of_records_is_resolved_in_little_time() -> None:
@@ -124,5 +124,5 @@ def test_a_change_deep_inside_lists_of_records_is_resolved_in_little_time() -> N
     old = make(StringSerializer()).snapshot_configuration()
     result = resolve_compatibility(old, make(LongSerializer()))
     assert result.is_incompatible
-    assert [finding.rule for finding in result.findings] == ["field-type-changed"]
-    assert resolve_compatibility(make(IntSerializer()).snapshot_configuration(), make(LongSerializer())).findings
+    assert [issue.rule for issue in result.issues] == ["field-type-changed"]
+    assert resolve_compatibility(make(IntSerializer()).snapshot_configuration(), make(LongSerializer())).issues

@@ -15,7 +15,7 @@ import pytest
 from hostile_directories import (
     COMMANDS,
     arguments_of,
-    change_sealed_json,
+    change_checksummed_json,
     command,
     content_of,
     limited,
@@ -86,7 +86,7 @@ def test_an_id_that_is_no_uuid_is_rejected_by_each_command_that_opens_the_job_an
 ) -> None:
     if isinstance(job_id, str):
         job_id = job_id.format(outside=outside, name=outside.name)
-    change_sealed_json(job / "job.json", job_id=job_id)
+    change_checksummed_json(job / "job.json", job_id=job_id)
     before = content_of(tmp_path)
     for name in ("inspect", "check", "migrate", "gc", "fall-back"):
         answer = command(*arguments_of(name, job, tmp_path / "written"))
@@ -124,7 +124,7 @@ def run_on_spark(spark: SparkSession, directory: Path) -> None:
 def test_a_start_on_spark_rejects_an_id_that_is_a_path_and_leaves_what_is_there(
     spark: SparkSession, tmp_path: Path, job: Path, outside: Path
 ) -> None:
-    change_sealed_json(job / "job.json", job_id=str(outside))
+    change_checksummed_json(job / "job.json", job_id=str(outside))
     before = content_of(outside)
     with pytest.raises(Exception, match="job_id must be a UUID"):
         run_on_spark(spark, tmp_path)
@@ -170,7 +170,7 @@ def test_a_start_changes_nothing_that_a_link_in_the_place_of_a_directory_leads_t
 ) -> None:
     replace_by_link(job, name, outside)
     before = content_of(outside)
-    for start in ({}, {"fall_back_to": "previous"}):
+    for start in ({}, {"roll_back_to": "previous"}):
         with suppress(Exception):
             run_job(job, "d", **start)
         assert content_of(outside) == before
@@ -318,7 +318,7 @@ def test_a_sink_removes_and_moves_nothing_through_a_link(tmp_path: Path) -> None
         lambda: sink.recover(None, "job"),
         lambda: sink.abort(1, "job.a"),
         lambda: sink.commit(1, b'{"version": 1, "epoch": 1, "attempt": "job.a"}'),
-        lambda: sink.take_back(0, "job"),
+        lambda: sink.roll_back(0, "job"),
     ):
         with suppress(Exception):
             step()

@@ -48,7 +48,7 @@ def test_modified_utf8_is_javas(text: str, encoded: str) -> None:
 
 
 @given(st.binary(max_size=12))
-def test_bytes_that_are_not_modified_utf8_are_refused(data: bytes) -> None:
+def test_bytes_that_are_not_modified_utf8_are_rejected(data: bytes) -> None:
     try:
         text = decode_modified_utf8(data)
     except MalformedDataError:
@@ -74,7 +74,7 @@ def test_the_longest_name_is_written_and_read() -> None:
         assert DataInputView(out.to_bytes()).read_utf() == text
 
 
-def test_a_name_that_is_too_long_is_refused() -> None:
+def test_a_name_that_is_too_long_is_rejected() -> None:
     out = DataOutputView()
     with pytest.raises(MalformedDataError, match="65536"):
         out.write_utf("x" * 65536)
@@ -136,7 +136,7 @@ def test_reading_is_bounded_by_what_is_there() -> None:
     assert DataInputView(b"abc", 1).read(2) == b"bc"
 
 
-def test_a_write_can_be_taken_back() -> None:
+def test_a_write_can_be_rolled_back() -> None:
     out = DataOutputView()
     out.write_int(1)
     position = out.position

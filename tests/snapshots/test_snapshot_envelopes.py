@@ -1,4 +1,4 @@
-"""The versioned envelope and the names in it: moved classes are found, anything else is refused."""
+"""The versioned envelope and the names in it: moved classes are found, anything else is rejected."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_local_class_without_a_name_cannot_be_written() -> None:
     "name",
     ["nothing.known", "os:system", "builtins:int", "no_such_module:X", f"{__name__}:missing", ":x", "os:", "a:b:c"],
 )
-def test_whatever_is_no_snapshot_class_is_refused(name: str) -> None:
+def test_whatever_is_no_snapshot_class_is_rejected(name: str) -> None:
     with pytest.raises(SnapshotFormatError):
         snapshot_class_for(name)
     with pytest.raises(SnapshotFormatError):
@@ -184,7 +184,7 @@ def test_a_snapshot_class_that_cannot_be_made_or_fails_is_a_format_error() -> No
 
 
 @pytest.mark.parametrize("version", [0, -1, 4, 1 << 30])
-def test_unknown_versions_are_refused_with_both_versions(version: int) -> None:
+def test_unknown_versions_are_rejected_with_both_versions(version: int) -> None:
     name = snapshot_class_name(type(snapshot_from_bytes(LONG)))
     with pytest.raises(SnapshotFormatError, match=f"version {version} .*newest known: 3"):
         snapshot_from_bytes(envelope(name, version))
@@ -196,7 +196,7 @@ def test_older_versions_of_a_simple_snapshot_are_read() -> None:
     assert snapshot_to_bytes(snapshot_from_bytes(envelope(name, 1))) == LONG
 
 
-def test_trailing_and_missing_bytes_are_refused() -> None:
+def test_trailing_and_missing_bytes_are_rejected() -> None:
     with pytest.raises(SnapshotFormatError, match="1 bytes follow"):
         snapshot_from_bytes(LONG + b"\0")
     for length in range(len(LONG)):
@@ -219,7 +219,7 @@ def test_what_is_nested_as_deep_as_can_be_read_is_written_and_nothing_deeper() -
             snapshot_to_bytes(snapshot, nesting=nesting)
 
 
-def test_bytes_nested_too_deep_are_refused() -> None:
+def test_bytes_nested_too_deep_are_rejected() -> None:
     # Cut out of a list of longs, the frame of a list around something else.
     frame = snapshot_to_bytes(ts.ListSerializer(ts.LongSerializer()).snapshot_configuration())[: -len(LONG)]
     assert snapshot_from_bytes(frame * 63 + LONG).restore_serializer() == nested_lists(63)

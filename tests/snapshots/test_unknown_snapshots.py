@@ -10,10 +10,10 @@ import pytest
 
 import typeserializers as ts
 from snapshots import (
+    CompatibilityIssue,
     DataInputView,
     DataOutputView,
-    FieldVerdict,
-    Finding,
+    FieldCompatibility,
     SerializationError,
     SimpleTypeSerializerSnapshot,
     SnapshotFormatError,
@@ -62,9 +62,9 @@ def test_who_asks_what_is_in_it_learns_which_class_is_missing() -> None:
     carried = snapshot_or_unopened(UNKNOWN)
     with pytest.raises(UnresolvableSerializerError, match="Lost_Serializer"):
         carried.restore_serializer()
-    verdict = resolve_compatibility(carried, ts.LongSerializer())
-    assert verdict.is_incompatible
-    assert "Lost_Serializer" in str(verdict)
+    compatibility = resolve_compatibility(carried, ts.LongSerializer())
+    assert compatibility.is_incompatible
+    assert "Lost_Serializer" in str(compatibility)
     asked: list[Any] = [
         lambda: carried.current_version,
         lambda: carried.write_snapshot(DataOutputView()),
@@ -115,7 +115,9 @@ class CountedSnapshot(SimpleTypeSerializerSnapshot[int]):
 
     def adopt_schema(self, old_snapshot: Any) -> TypeSerializerSchemaCompatibility[int] | None:
         Counted.asked += 1
-        return TypeSerializerSchemaCompatibility.compatible_as_is([Finding("", FieldVerdict.AS_IS, "adopted", "any")])
+        return TypeSerializerSchemaCompatibility.compatible_as_is(
+            [CompatibilityIssue("", FieldCompatibility.AS_IS, "adopted", "any")]
+        )
 
 
 class Counted(ts.LongSerializer):
@@ -125,12 +127,12 @@ class Counted(ts.LongSerializer):
         return CountedSnapshot()
 
 
-def test_a_new_serializer_is_asked_only_where_the_old_one_refuses() -> None:
+def test_a_new_serializer_is_asked_only_where_the_old_one_rejects() -> None:
     assert resolve_compatibility(CountedSnapshot(), Counted()).is_as_is
     assert Counted.asked == 0
     adopted = resolve_compatibility(ts.StringSerializer().snapshot_configuration(), Counted())
     assert Counted.asked == 1
-    assert [finding.rule for finding in adopted.findings] == ["adopted"]
+    assert [issue.rule for issue in adopted.issues] == ["adopted"]
     assert resolve_compatibility(ts.StringSerializer().snapshot_configuration(), ts.LongSerializer()).is_incompatible
 
 
@@ -144,14 +146,14 @@ def test_the_check_of_a_version_names_both(version: int) -> None:
             ask(version)
 
 
-def test_a_refused_value_says_by_whom_and_why_at_every_step() -> None:
+def test_a_rejected_value_says_by_whom_and_why_at_every_step() -> None:
     error = SerializationError("Long", ("value: 'x' is not an int", ".a: 'y' is not an int"))
     assert str(error) == "Long cannot write this value: 'x' is not an int; .a: 'y' is not an int"
     assert str(error.within("state 'n'")).startswith("state 'n': Long cannot write")
     assert error.at("[3]").problems == ("[3]: 'x' is not an int", "[3].a: 'y' is not an int")
 
 
-def test_bytes_that_end_before_the_name_are_refused_as_such() -> None:
+def test_bytes_that_end_before_the_name_are_rejected_as_such() -> None:
     for data in (b"", b"\0", b"\0\5abc"):
         with pytest.raises(SnapshotFormatError, match=r"snapshot \(no name\) at byte 0: .*truncated"):
             snapshot_from_bytes(data)

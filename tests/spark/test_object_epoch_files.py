@@ -126,7 +126,7 @@ def test_its_name_says_the_place_and_no_secret(bucket, sink) -> None:
 
 
 @pytest.mark.parametrize("options", [{"compression": "best"}, {"maxRecordsPerFile": "1"}])
-def test_an_option_that_cannot_be_kept_is_refused(uri, options) -> None:
+def test_an_option_that_cannot_be_kept_is_rejected(uri, options) -> None:
     with pytest.raises(ValueError, match=r"has the one option compression.*") as caught:
         ParquetSink(uri, options)
     assert SECRET_KEY not in str(caught.value)
@@ -188,7 +188,7 @@ def test_a_listing_that_lags_hides_no_row_and_shows_none_twice(uri, bucket, sink
     sink.commit(3, committable)
     with pytest.raises(SinkError, match="this job has not completed epoch 3"):
         sink.stage(_Frame(), 3, "job.b")
-    assert sink.take_back(2, "job") == [f"s3://{bucket.name}/out/_set_aside"]
+    assert sink.roll_back(2, "job") == [f"s3://{bucket.name}/out/_set_aside"]
     faulty_store.heal()
     assert visible(uri) == {}
     assert visible(uri, "_set_aside") == {"_set_aside/epoch=000000000003-job.a": [1, 2, 3]}
@@ -198,13 +198,13 @@ def test_epochs_that_are_not_listed_yet_are_looked_for_behind_gaps(uri, sink, fa
     for epoch_id in (3, 12, 21):
         sink.commit(epoch_id, staged_by_hand(uri, epoch_id, "job.a", (epoch_id,)))
     faulty_store.fail(Fault.EMPTY_LISTING, "GET", "list-type")
-    sink.take_back(2, "job")
+    sink.roll_back(2, "job")
     faulty_store.heal()
     assert visible(uri) == {}
 
 
 class _Frame:
-    """One that is refused before it is looked at."""
+    """One that is rejected before it is looked at."""
 
     columns = ("id",)
 
@@ -215,7 +215,7 @@ def test_an_epoch_of_another_is_neither_kept_nor_overwritten(uri, sink) -> None:
     with pytest.raises(SinkError, match="was not written by the attempt that completed epoch 3"):
         sink.commit(3, ours)
     with pytest.raises(SinkError, match="this job did not write it"):
-        sink.take_back(2, "job")
+        sink.roll_back(2, "job")
     assert visible(uri) == {"epoch=000000000003": [1]}
 
 
@@ -227,7 +227,7 @@ def test_files_of_a_stranger_in_the_place_of_an_epoch_are_named(uri, bucket, sin
     with pytest.raises(SinkError, match="this job has not completed epoch 3"):
         sink.stage(_Frame(), 3, "job.b")
     with pytest.raises(SinkError, match="this job did not write it"):
-        sink.take_back(2, "job")
+        sink.roll_back(2, "job")
 
 
 def test_rows_that_are_gone_are_missed(uri, bucket, sink) -> None:
@@ -248,16 +248,16 @@ def test_only_the_jobs_own_leftovers_are_removed(uri, bucket, sink) -> None:
 @pytest.mark.parametrize(
     "pattern", ["_set_aside/.*part-1", "_set_aside/.*_committable", "epoch.*part-0", "epoch.*_comm"]
 )
-def test_going_back_that_breaks_off_is_finished_by_the_next(uri, bucket, faulty_store, quick, pattern) -> None:
+def test_rolling_back_that_breaks_off_is_finished_by_the_next(uri, bucket, faulty_store, quick, pattern) -> None:
     for epoch_id in (2, 3, 4):
         quick(uri).commit(epoch_id, staged_by_hand(uri, epoch_id, f"job.{epoch_id}", (epoch_id,), (10 * epoch_id,)))
     method = "PUT" if "_set_aside" in pattern else "DELETE"
     failed = faulty_store.fail(Fault.DROP, method, pattern)
     with pytest.raises((SinkError, StorageError)):
-        quick(uri).take_back(2, "job")
+        quick(uri).roll_back(2, "job")
     assert failed()
     faulty_store.heal()
-    quick(uri).take_back(2, "job")
+    quick(uri).roll_back(2, "job")
     assert visible(uri) == {"epoch=000000000002": [2, 20]}
     assert visible(uri, "_set_aside") == {
         "_set_aside/epoch=000000000003-job.3": [3, 30],
@@ -274,7 +274,7 @@ def test_a_part_of_an_epoch_that_was_never_marked_goes_when_the_job_goes_back(ur
         quick(uri).commit(3, committable)
     faulty_store.heal()
     assert visible(uri) == {"epoch=000000000003": [1]}
-    quick(uri).take_back(2, "job")
+    quick(uri).roll_back(2, "job")
     assert visible(uri) == {}
     assert visible(uri, "_staging") == {"_staging/000000000003-job.a": [1, 2]}
 
@@ -292,7 +292,7 @@ def test_a_part_of_an_epoch_that_was_never_marked_goes_when_the_job_goes_back(ur
         json.dumps({"version": 1, "epoch": 3, "attempt": "job.a"}).encode(),
     ],
 )
-def test_a_committable_that_is_none_is_refused_and_nothing_is_touched(bucket, sink, committable) -> None:
+def test_a_committable_that_is_none_is_rejected_and_nothing_is_touched(bucket, sink, committable) -> None:
     with pytest.raises(SinkError, match=r"committable|directory's name"):
         sink.commit(3, committable)
     assert bucket.keys == []

@@ -13,7 +13,7 @@ import pytest
 import statebackend
 import statebackend.spark
 from statebackend.checkpoint import ObjectStoreHighAvailability, ZooKeeperHighAvailability
-from statebackend.checkpoint.fs.retries import steady_ms, steady_s
+from statebackend.checkpoint.fs.retries import monotonic_ms, monotonic_s
 from statebackend.local import LocalStreamEnvironment
 from statebackend.spark.job import SparkJob
 from statebackend.state.clock import wall_clock
@@ -30,8 +30,8 @@ _NAMES: dict[str, Any] = {
     "RocksDBStateBackend": RocksDBStateBackend,
     "SparkJob": SparkJob,
     "ZooKeeperHighAvailability": ZooKeeperHighAvailability,
-    "steady_ms": steady_ms,
-    "steady_s": steady_s,
+    "monotonic_ms": monotonic_ms,
+    "monotonic_s": monotonic_s,
     "wall_clock": wall_clock,
 }
 

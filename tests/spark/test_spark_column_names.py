@@ -86,7 +86,7 @@ def test_without_a_column_of_that_name_a_dotted_key_is_the_field_of_a_struct(
     assert sorted(tuple(row) for row in sink.rows) == [("x", 1), ("x", 2), ("y", 1)]
 
 
-def test_columns_that_differ_in_letter_case_only_are_refused_before_the_job_runs(
+def test_columns_that_differ_in_letter_case_only_are_rejected_before_the_job_runs(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     from pyspark.sql import functions as F  # noqa: N812

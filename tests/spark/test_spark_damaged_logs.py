@@ -76,14 +76,14 @@ def test_a_damaged_file_of_the_log_is_named_with_the_checkpoint_to_go_back_to(
     (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
     before = {path: path.read_bytes() for path in (workplace.directory / "job").rglob("*") if path.is_file()}
 
-    named = rf"{re.escape(str(file))} is damaged: .*start with fall_back_to={repair}:"
+    named = rf"{re.escape(str(file))} is damaged: .*start with roll_back_to={repair}:"
     with pytest.raises(CheckpointError, match=named):
         workplace.run(output)
     assert before == {path: path.read_bytes() for path in before}
 
-    job = workplace.run(output, execute={"fall_back_to": repair})
-    assert job.fall_back_report is not None
-    assert job.fall_back_report.given_up == tuple(range(repair + 1, NEWEST + 1))
+    job = workplace.run(output, execute={"roll_back_to": repair})
+    assert job.roll_back_report is not None
+    assert job.roll_back_report.abandoned == tuple(range(repair + 1, NEWEST + 1))
     assert shown(workplace) == expected
     workplace.add_batch([("a", 20), ("d", 4)])
     workplace.run(output)
@@ -91,7 +91,7 @@ def test_a_damaged_file_of_the_log_is_named_with_the_checkpoint_to_go_back_to(
 
 
 @pytest.mark.parametrize("name", [f"offsets/{NEWEST}", f"commits/{NEWEST}", f"sources/0/{NEWEST}"])
-def test_going_back_to_the_previous_checkpoint_repairs_the_log(workplace: Workplace, name: str) -> None:
+def test_rolling_back_to_the_previous_checkpoint_repairs_the_log(workplace: Workplace, name: str) -> None:
     from statebackend.spark import ParquetSink
 
     output = ParquetSink(workplace.directory / "out")
@@ -99,7 +99,7 @@ def test_going_back_to_the_previous_checkpoint_repairs_the_log(workplace: Workpl
     file = workplace.directory / "job" / "spark" / name
     file.write_bytes(b"")
     (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
-    report = workplace.run(output, execute={"fall_back_to": "previous"}).fall_back_report
+    report = workplace.run(output, execute={"roll_back_to": "previous"}).roll_back_report
     assert report is not None
     assert report.checkpoint_id == NEWEST - 1
     if name.startswith("offsets"):
@@ -107,7 +107,7 @@ def test_going_back_to_the_previous_checkpoint_repairs_the_log(workplace: Workpl
     assert shown(workplace) == workplace.expected()
 
 
-def test_a_batch_that_was_only_planned_is_given_up_without_an_epoch(workplace: Workplace) -> None:
+def test_a_batch_that_was_only_planned_is_abandoned_without_an_epoch(workplace: Workplace) -> None:
     from statebackend.spark import ParquetSink
 
     output = ParquetSink(workplace.directory / "out")
@@ -115,7 +115,7 @@ def test_a_batch_that_was_only_planned_is_given_up_without_an_epoch(workplace: W
     offsets = workplace.directory / "job" / "spark" / "offsets"
     (offsets / str(NEWEST + 1)).write_bytes(b"")
     workplace.add_batch([("a", 20)])
-    with pytest.raises(CheckpointError, match=rf"offsets/{NEWEST + 1} is damaged: .*fall_back_to={NEWEST}:"):
+    with pytest.raises(CheckpointError, match=rf"offsets/{NEWEST + 1} is damaged: .*roll_back_to={NEWEST}:"):
         workplace.run(output)
-    workplace.run(output, execute={"fall_back_to": NEWEST})
+    workplace.run(output, execute={"roll_back_to": NEWEST})
     assert shown(workplace) == workplace.expected()

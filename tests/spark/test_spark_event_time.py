@@ -19,7 +19,7 @@ from statebackend import (
     WatermarkStrategy,
     WindowContext,
 )
-from statebackend.spark.plans.event_time_column import HiddenTime
+from statebackend.spark.plans.event_time_column import EventTimeColumn
 from statebackend.spark.tasks.arrow_input import TIME_COLUMN
 from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.stream_graph import SourceNode, StreamGraph, TimestampsNode, UnionNode
@@ -148,7 +148,7 @@ class Job:
         events = env.from_dataframe(self.source()).assign_timestamps_and_watermarks(strategy())
         windows = events.key_by("k").window(TumblingEventTimeWindows.of(SIZES[0])).side_output_late_data(LATE)
         totals = windows.process(Total("v"), uid="inner", schema=TOTALS)
-        # The records of the batch are in front of those that belong before the watermark.
+        # The records of the batch are before those that belong before the watermark.
         all_of_it = events.transform(as_totals).union(totals)
         of_totals = all_of_it.key_by("k").window(TumblingEventTimeWindows.of(SIZES[1]))
         totals.transform(self.shown).sink_to(self.sinks[0], uid="first")
@@ -186,10 +186,12 @@ def test_windows_and_windows_of_these_fire_by_the_watermarks_of_earlier_epochs_a
     assert job.epochs == len(BATCHES) + sum(ends)
 
 
-def test_what_spark_cannot_carry_out_is_refused_before_anything_is_touched(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_spark_cannot_carry_out_is_rejected_before_anything_is_touched(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     write_batches(tmp_path, [])
 
-    def refused(match: str, given: WatermarkStrategy[Any], step: Any = None) -> None:
+    def rejected(match: str, given: WatermarkStrategy[Any], step: Any = None) -> None:
         job = Job(spark, tmp_path)
         env = job.environment()
         events = env.from_dataframe(job.source()).assign_timestamps_and_watermarks(given)
@@ -201,15 +203,15 @@ def test_what_spark_cannot_carry_out_is_refused_before_anything_is_touched(spark
         assert not (tmp_path / "job").exists()
 
     bounded = WatermarkStrategy.for_bounded_out_of_orderness(BOUND)
-    refused("keep it as it is", strategy(), lambda frame: frame.select("k", "v"))
-    refused("no function of a record", bounded.with_timestamps(lambda row: row.at))
-    refused("of the type string; it must be a timestamp", bounded.with_timestamps("k"))
-    refused("which have the columns k, at, v", bounded.with_timestamps("when"))
-    refused(
+    rejected("keep it as it is", strategy(), lambda frame: frame.select("k", "v"))
+    rejected("no function of a record", bounded.with_timestamps(lambda row: row.at))
+    rejected("of the type string; it must be a timestamp", bounded.with_timestamps("k"))
+    rejected("which have the columns k, at, v", bounded.with_timestamps("when"))
+    rejected(
         "for_generator",
         WatermarkStrategy.for_generator(lambda: BoundedOutOfOrdernessWatermarks(1)).with_timestamps("at"),
     )
-    refused("with_watermark_alignment", strategy().with_watermark_alignment("all", "1 hour"))
+    rejected("with_watermark_alignment", strategy().with_watermark_alignment("all", "1 hour"))
 
 
 def test_timestamps_and_channels_are_columns_of_any_of_their_types(spark: SparkSession) -> None:
@@ -240,14 +242,14 @@ def test_timestamps_and_channels_are_columns_of_any_of_their_types(spark: SparkS
         assert [row[:2] for row in times_in(on_time)] == expected[len(ahead) :]
 
 
-def timed(frame: DataFrame, strategy: WatermarkStrategy[Any]) -> tuple[HiddenTime, TimestampsNode, UnionNode]:
+def timed(frame: DataFrame, strategy: WatermarkStrategy[Any]) -> tuple[EventTimeColumn, TimestampsNode, UnionNode]:
     """The column of a graph that gives timestamps to a source and unites it with another; and the two nodes."""
     graph = StreamGraph()
     source = DataStream(graph, graph.add(SourceNode(frame)))
     events = source.assign_timestamps_and_watermarks(strategy)
     united = DataStream(graph, graph.add(SourceNode(frame))).union(events)
     united.key_by("p").count_window(1).process(Total("p"), uid="w", schema=TOTALS).sink_to([])
-    time = HiddenTime(graph.job())
+    time = EventTimeColumn(graph.job())
     node, union = events.edge.node, united.edge.node
     assert isinstance(node, TimestampsNode)
     assert isinstance(union, UnionNode)

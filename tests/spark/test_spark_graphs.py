@@ -217,7 +217,7 @@ def test_a_stream_may_be_read_by_several_and_a_frame_given_twice_is_one_source(
     assert rows_of(again) == sorted((shop, amount, total * amount) for shop, amount in sold_rows for total in (1, 2))
 
 
-def test_what_cannot_be_one_graph_is_refused_before_it_starts(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_cannot_be_one_graph_is_rejected_before_it_starts(spark: SparkSession, tmp_path: Path) -> None:
     place = Place(spark, tmp_path)
     environment = place.environment()
     sales = environment.from_dataframe(place.stream("sales", SALES))

@@ -1,4 +1,4 @@
-"""Jobs on a real Spark session: epochs, replays, restarts, savepoints, and what is refused."""
+"""Jobs on a real Spark session: epochs, replays, restarts, savepoints, and what is rejected."""
 
 from __future__ import annotations
 
@@ -155,9 +155,9 @@ def test_a_savepoint_begins_a_new_job_with_another_schema_backend_and_parallelis
     assert states["seen"].entries_migrated == 3
     shown = str(upgraded.restore_report())
     assert "operator 'words', state 'seen': compatible after migration\n  .sum_of_numbers: " in shown
-    assert "StateVerdict(" not in shown
+    assert "StateCompatibility(" not in shown
     assert str(job.restore_report()) == "no state was restored"
-    rules = {(finding.path, finding.rule) for finding in states["seen"].verdict.findings}
+    rules = {(issue.path, issue.rule) for issue in states["seen"].compatibility.issues}
     assert {(".sum_of_numbers", "field-renamed"), (".label", "field-added")} <= rules
     # The directory can be continued with the same arguments, as a supervisor would do.
     workplace.add_batch([("a", 1)])
@@ -190,19 +190,19 @@ def test_a_savepoint_moves_into_the_in_process_environment(workplace: Workplace)
     assert sorted(results) == [("a", 4, 12), ("z", 1, 9)]
 
 
-def test_an_incompatible_upgrade_is_refused_before_anything_is_touched(workplace: Workplace) -> None:
+def test_an_incompatible_upgrade_is_rejected_before_anything_is_touched(workplace: Workplace) -> None:
     job = workplace.run(memory_sink())
     job.savepoint(workplace.directory / "savepoint")
     before = sorted(str(path) for path in workplace.directory.rglob("*"))
-    with pytest.raises(StateMigrationException, match=r"state 'seen':\n.*refuse \[serializer-class\]"):
+    with pytest.raises(StateMigrationException, match=r"state 'seen':\n.*reject \[serializer-class\]"):
         workplace.run(
             memory_sink(),
             CountWordsIncompatible(),
-            job="refused",
+            job="rejected",
             execute={"from_savepoint": workplace.directory / "savepoint"},
         )
     assert sorted(str(path) for path in workplace.directory.rglob("*")) == before
-    report = workplace.environment("refused")
+    report = workplace.environment("rejected")
     words = report.from_dataframe(workplace.stream()).key_by("word")
     words.process(CountWordsIncompatible(), uid="words", schema="word string, times bigint, total bigint").sink_to(
         memory_sink()
@@ -210,7 +210,7 @@ def test_an_incompatible_upgrade_is_refused_before_anything_is_touched(workplace
     assert not report.check(from_savepoint=workplace.directory / "savepoint")["words"].is_compatible
 
 
-def test_a_source_log_that_does_not_belong_to_the_state_is_refused_with_both_ids(
+def test_a_source_log_that_does_not_belong_to_the_state_is_rejected_with_both_ids(
     workplace_of_three: Workplace,
 ) -> None:
     workplace_of_three.run(memory_sink())
@@ -239,7 +239,7 @@ def test_a_deleted_metadata_file_is_named_before_anything_is_touched(
         advice = "no checkpoint at all" if is_only_one else "the newest checkpoint is 1"
     else:
         kind = CorruptMetadataError
-        advice = "No other checkpoint is readable" if is_only_one else "start with fall_back_to=1"
+        advice = "No other checkpoint is readable" if is_only_one else "start with roll_back_to=1"
     with pytest.raises(kind, match=rf"chk-000000000002/_metadata is missing.*{advice}"):
         workplace_of_three.run(memory_sink())
     assert sorted(path for path in job.rglob("*")) == before
@@ -250,7 +250,7 @@ def test_a_deleted_metadata_file_is_named_before_anything_is_touched(
     assert rows_of(sink) == [("a", 4, 12)]
 
 
-def test_wrong_directories_are_refused(workplace: Workplace) -> None:
+def test_wrong_directories_are_rejected(workplace: Workplace) -> None:
     job = workplace.run(memory_sink())
     job.savepoint(workplace.directory / "savepoint")
     with pytest.raises(JobDirectoryMismatchError, match="another name"):
@@ -265,7 +265,7 @@ def test_wrong_directories_are_refused(workplace: Workplace) -> None:
         workplace.run(memory_sink(), execute={"from_savepoint": workplace.directory / "savepoint"})
 
 
-def test_two_drivers_on_one_directory_are_refused(workplace: Workplace) -> None:
+def test_two_drivers_on_one_directory_are_rejected(workplace: Workplace) -> None:
     from statebackend.checkpoint import JobDirectory
 
     with (
@@ -336,7 +336,7 @@ def test_a_failure_in_the_function_names_operator_key_and_record(workplace: Work
     assert "ArithmeticError: this word is poison" in message
 
 
-def test_a_null_key_is_refused(workplace: Workplace) -> None:
+def test_a_null_key_is_rejected(workplace: Workplace) -> None:
     workplace.add_batch([(None, 1)])
     with pytest.raises(EpochError, match="operator 'words': a record has a null key"):
         workplace.run(memory_sink())
@@ -368,7 +368,7 @@ def test_two_operators_in_a_row_each_keep_their_state(workplace: Workplace) -> N
     assert max(row["count"] for row in sink.rows if row.times == 20) == 2
 
 
-def test_wrong_definitions_are_refused(workplace: Workplace) -> None:
+def test_wrong_definitions_are_rejected(workplace: Workplace) -> None:
     environment = workplace.environment()
     with pytest.raises(JobDefinitionError, match="streaming DataFrame"):
         environment.from_dataframe(workplace.spark.range(3))
@@ -420,7 +420,7 @@ def test_a_directory_that_went_on_is_judged_by_its_own_checkpoint_not_by_its_sav
     assert not any(state.lost or state.entries_migrated for state in job.restore_report())
 
 
-def test_a_savepoint_from_outside_spark_is_refused_until_its_missing_source_progress_is_accepted(
+def test_a_savepoint_from_outside_spark_is_rejected_until_its_missing_source_progress_is_accepted(
     workplace: Workplace,
 ) -> None:
     @attrs.frozen
@@ -508,7 +508,7 @@ def test_local_state_lies_in_a_directory_of_the_user_unless_one_is_named(
     assert (tmp_path / "tmp" / f"statebackend-{os.getuid()}").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_local_directory_that_is_a_link_is_refused_at_the_start(workplace: Workplace) -> None:
+def test_a_local_directory_that_is_a_link_is_rejected_at_the_start(workplace: Workplace) -> None:
     (workplace.directory / "elsewhere").mkdir()
     (workplace.directory / "local").symlink_to(workplace.directory / "elsewhere")
     with pytest.raises(PrivateDirectoryError, match=f"{workplace.directory / 'local'}: it is a link"):
@@ -603,9 +603,9 @@ def test_operator_state_is_judged_migrated_and_counted_once(workplace_of_three: 
         words.process(function, uid="words", schema="word string, times bigint, total bigint").sink_to(memory_sink())
         return environment.check(from_savepoint=savepoint, allow_non_restored_state=True)["words"]
 
-    refused = check(CountWordsPerSubtaskIncompatible())
-    assert not refused.is_compatible
-    assert refused.unregistered_operator_state == ("indexes",)
+    rejected = check(CountWordsPerSubtaskIncompatible())
+    assert not rejected.is_compatible
+    assert rejected.unregistered_operator_state == ("indexes",)
     with pytest.raises(JobRestoreError, match=r"does not register: 'words' \(operator state\), 'indexes' \(operator"):
         workplace_of_three.run(memory_sink(), job="upgraded", execute={"from_savepoint": savepoint})
     assert check(CountWordsPerSubtaskUpgraded()).is_compatible

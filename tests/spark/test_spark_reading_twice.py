@@ -149,7 +149,7 @@ def test_how_rows_are_handed_on_follows_from_what_is_behind(spark: SparkSession)
     assert [reads_once(step) for step in other] == [False] * len(other)
 
 
-def test_a_step_that_returns_no_frame_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_step_that_returns_no_frame_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark.parquet_sink import NoopSink
 
     with pytest.raises(JobDefinitionError, match=r"transform\(\) must return a DataFrame, not list"):

@@ -133,21 +133,21 @@ def test_a_job_goes_back_to_an_older_checkpoint_and_processes_again_what_came_la
     expected = workplace.expected()
     newest = workplace.directory / "job" / "checkpoints" / "chk-000000000002" / "_metadata"
     newest.write_bytes(newest.read_bytes()[:-7])
-    with pytest.raises(CorruptMetadataError, match="start with fall_back_to=1; readable are 0, 1"):
+    with pytest.raises(CorruptMetadataError, match="start with roll_back_to=1; readable are 0, 1"):
         workplace.run(output, backend=backend)
-    job = workplace.run(output, backend=backend, execute={"fall_back_to": "previous"})
-    report = job.fall_back_report
+    job = workplace.run(output, backend=backend, execute={"roll_back_to": "previous"})
+    report = job.roll_back_report
     assert report is not None
-    assert (report.checkpoint_id, report.given_up, report.is_output_taken_back) == (1, (2,), True)
+    assert (report.checkpoint_id, report.abandoned, report.is_output_rolled_back) == (1, (2,), True)
     assert str(report).startswith("fell back to checkpoint 1. Epochs given up: 2; set aside: ")
     assert 'goes on after {"logOffset":1}, it had reached {"logOffset":2}.' in str(report)
     assert all(Path(path).is_dir() for path in report.set_aside)
     assert [epoch.epoch_id for epoch in job.epochs] == [2]
     assert shown(workplace) == expected
     # A step back over two epochs that are whole, to a job that reads all of it as one epoch.
-    job = workplace.run(output, backend=backend, execute={"fall_back_to": 0})
-    assert job.fall_back_report is not None
-    assert job.fall_back_report.given_up == (1, 2)
+    job = workplace.run(output, backend=backend, execute={"roll_back_to": 0})
+    assert job.roll_back_report is not None
+    assert job.roll_back_report.abandoned == (1, 2)
     assert shown(workplace) == expected
     assert sorted(path.name for path in (workplace.directory / "out" / "_set_aside").iterdir()) == [
         "epoch=000000000001-1",
@@ -171,42 +171,42 @@ def test_a_job_that_is_led_through_zookeeper_goes_back_to_an_older_checkpoint(
     expected = workplace.expected()
     [newest] = (workplace.directory / "job" / "checkpoints").glob("chk-000000000002-*/_metadata")
     newest.write_bytes(newest.read_bytes()[:-7])
-    with pytest.raises(CorruptMetadataError, match="start with fall_back_to=1; readable are 0, 1"):
+    with pytest.raises(CorruptMetadataError, match="start with roll_back_to=1; readable are 0, 1"):
         workplace.run(output, high_availability=services)
-    job = workplace.run(output, high_availability=services, execute={"fall_back_to": "previous"})
-    report = job.fall_back_report
+    job = workplace.run(output, high_availability=services, execute={"roll_back_to": "previous"})
+    report = job.roll_back_report
     assert report is not None
-    assert (report.checkpoint_id, report.given_up, report.is_output_taken_back) == (1, (2,), True)
+    assert (report.checkpoint_id, report.abandoned, report.is_output_rolled_back) == (1, (2,), True)
     assert [place for place in report.set_aside if place.startswith("zookeeper:")]
     assert [epoch.epoch_id for epoch in job.epochs] == [2]
     assert shown(workplace) == expected
 
 
-def test_going_back_is_finished_after_a_crash_at_any_step(
+def test_rolling_back_is_finished_after_a_crash_at_any_step(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from statebackend.spark import rollback as fall_back
+    from statebackend.spark import rollback as roll_back
     from statebackend.spark.parquet_sink import ParquetSink
 
     output = ParquetSink(workplace.directory / "out")
     workplace.run(output)
     expected = workplace.expected()
-    for step in ("_take_back", "_copy_source_log", "_cut_source_log", "end_fall_back"):
+    for step in ("_roll_back", "_copy_source_log", "_cut_source_log", "end_roll_back"):
         with monkeypatch.context() as patched:
-            patched.setattr(fall_back, step, lambda *arguments: 1 / 0)
+            patched.setattr(roll_back, step, lambda *arguments: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                workplace.start(output, execute={"fall_back_to": "previous"})
+                workplace.start(output, execute={"roll_back_to": "previous"})
         for execute in ({}, {"from_savepoint": None}):
-            with pytest.raises(JobRestoreError, match=r"back to checkpoint 0 was begun .*again with fall_back_to=0"):
+            with pytest.raises(JobRestoreError, match=r"back to checkpoint 0 was begun .*again with roll_back_to=0"):
                 workplace.start(output, execute=execute)
-    job = workplace.run(output, execute={"fall_back_to": "previous"})
-    assert job.fall_back_report is not None
-    assert (job.fall_back_report.checkpoint_id, job.fall_back_report.given_up) == (0, (1,))
+    job = workplace.run(output, execute={"roll_back_to": "previous"})
+    assert job.roll_back_report is not None
+    assert (job.roll_back_report.checkpoint_id, job.roll_back_report.abandoned) == (0, (1,))
     assert shown(workplace) == expected
     assert not (workplace.directory / "job" / "fall-back.json").exists()
 
 
-def test_going_back_is_refused_with_nothing_done_where_output_of_others_is_in_the_way(workplace: Workplace) -> None:
+def test_rolling_back_is_rejected_with_nothing_done_where_output_of_others_is_in_the_way(workplace: Workplace) -> None:
     from statebackend.spark.parquet_sink import ForEachEpochSink, ParquetSink
 
     output = ParquetSink(workplace.directory / "out")
@@ -214,18 +214,18 @@ def test_going_back_is_refused_with_nothing_done_where_output_of_others_is_in_th
     theirs = workplace.directory / "out" / "epoch=000000000007"
     theirs.mkdir()
     with pytest.raises(SinkError, match=r"epoch=000000000007 is later than epoch 0, and this job did not write it"):
-        workplace.start(output, execute={"fall_back_to": 0})
+        workplace.start(output, execute={"roll_back_to": 0})
     with pytest.raises(CheckpointNotFoundError, match="no checkpoint 7; there are: 0, 1"):
-        workplace.start(output, execute={"fall_back_to": 7})
+        workplace.start(output, execute={"roll_back_to": 7})
     theirs.rmdir()
     workplace.add_batch([("a", 1)])
     assert workplace.run(output).last_completed_epoch == 2
     # A function's effect cannot be taken back by anybody else.
-    job = workplace.run(ForEachEpochSink(lambda frame, epoch_id: frame.collect()), execute={"fall_back_to": 1})
-    assert "ForEachEpochSink cannot take back what it has written" in str(job.fall_back_report)
+    job = workplace.run(ForEachEpochSink(lambda frame, epoch_id: frame.collect()), execute={"roll_back_to": 1})
+    assert "ForEachEpochSink cannot take back what it has written" in str(job.roll_back_report)
 
 
-def test_another_source_is_refused_before_anything_is_touched(workplace: Workplace) -> None:
+def test_another_source_is_rejected_before_anything_is_touched(workplace: Workplace) -> None:
     workplace.run(memory_sink()).savepoint(workplace.directory / "savepoint")
     job = workplace.directory / "job"
     before = {path: path.stat().st_mtime_ns for path in job.rglob("*")}
@@ -253,7 +253,7 @@ def test_another_source_is_refused_before_anything_is_touched(workplace: Workpla
     moved.rename(former)
 
 
-def test_a_trigger_that_spark_would_refuse_is_refused_at_once(workplace: Workplace) -> None:
+def test_a_trigger_that_spark_would_reject_is_rejected_at_once(workplace: Workplace) -> None:
     from statebackend.spark.sources.source_identity import check_trigger
 
     frame = workplace.stream()
@@ -309,7 +309,7 @@ def test_a_job_directory_on_another_store_needs_a_disk_for_the_log_of_spark(spar
         SparkStreamEnvironment(spark, job_dir=uri, spark_log_directory="s3://KEY:SECRET@bucket/log")
 
 
-def test_a_refused_job_directory_is_shown_without_its_secret(spark: SparkSession) -> None:
+def test_a_rejected_job_directory_is_shown_without_its_secret(spark: SparkSession) -> None:
     from statebackend.spark import SparkStreamEnvironment
 
     with pytest.raises(JobDefinitionError, match="job_dir is 's3://bucket/job'"):

@@ -53,7 +53,7 @@ def test_a_session_made_before_uses_this_interpreter_unless_one_was_chosen(
     assert spark.sparkContext.pythonExec == expected
 
 
-def test_a_session_of_spark_connect_is_refused_with_what_to_do() -> None:
+def test_a_session_of_spark_connect_is_rejected_with_what_to_do() -> None:
     # The real class needs a server; what it is recognised by is where it is defined.
     connected = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(UnsupportedSparkSessionError, match=r"Spark Connect.*spark-submit"):
@@ -68,7 +68,7 @@ def test_a_spark_that_routes_by_id_is_accepted(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["3.5.4", "4.0.1", "unknown"])
-def test_an_older_spark_is_refused_with_what_to_install(version: str) -> None:
+def test_an_older_spark_is_rejected_with_what_to_install(version: str) -> None:
     with pytest.raises(UnsupportedSparkVersionError, match=rf"Spark {version} is too old.*pyspark>=4\.1"):
         check_spark_version(version)
 

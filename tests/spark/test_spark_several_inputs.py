@@ -102,7 +102,7 @@ def test_inputs_meet_by_key_and_rules_reach_every_subtask_across_a_kill_and_a_re
     assert job.results() == modelled(EPOCHS)
 
 
-def test_keys_of_different_types_are_refused_with_both_inputs_and_types(spark: SparkSession, tmp_path: Path) -> None:
+def test_keys_of_different_types_are_rejected_with_both_inputs_and_types(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark import SparkStreamEnvironment
 
     env = SparkStreamEnvironment(spark, job_dir=tmp_path / "job", parallelism=2)
@@ -113,7 +113,7 @@ def test_keys_of_different_types_are_refused_with_both_inputs_and_types(spark: S
     merged.sink_to(memory_sink())
     message = "'merge': the key of its first input is of the type bigint, and that of its second input of string"
     with pytest.raises(JobDefinitionError, match=message):
-        env.execute("refused", trigger={"availableNow": True})
+        env.execute("rejected", trigger={"availableNow": True})
     assert not (tmp_path / "job").exists()
 
 

@@ -183,24 +183,24 @@ def test_a_savepoint_goes_on_in_each_source_by_its_uid(place: Place) -> None:
         place.run([("c", "files"), "a"], "other", restore_source_progress={"b": False}, **another)
     read = place.run([("c", "files"), "a"], "other", restore_source_progress={"files": False}, **another)
     assert read == {"a": [(2, 3)], "c": first(1)}
-    assert place.run(["a"], "all anew", from_savepoint=path, restore_source_progress=False) == {
+    assert place.run(["a"], "all again", from_savepoint=path, restore_source_progress=False) == {
         "a": [(0, 3), (1, 4), (2, 5)]
     }
 
 
-def test_a_fall_back_goes_behind_a_change_of_the_sources(place: Place) -> None:
+def test_a_roll_back_goes_behind_a_change_of_the_sources(place: Place) -> None:
     place.grow(a=2, b=2)
     place.run(["a", "b"])
     place.grow(c=1, a=3)
     assert place.run(["c", "a", "b"]) == {"a": [(2, 3)], "c": first(1)}
     # The first epoch had read one record of each of both.
-    read = place.run(["b", "c", "a"], fall_back_to=0)
+    read = place.run(["b", "c", "a"], roll_back_to=0)
     assert read == {"a": [(1, 2), (2, 3)], "b": [(1, 2)], "c": first(1)}
-    assert place.job.fall_back_report is not None
-    assert place.job.fall_back_report.given_up == (1, 2)
+    assert place.job.roll_back_report is not None
+    assert place.job.roll_back_report.abandoned == (1, 2)
 
 
-def test_a_source_with_columns_that_do_not_go_on_is_refused_before_the_start(place: Place) -> None:
+def test_a_source_with_columns_that_do_not_go_on_is_rejected_before_the_start(place: Place) -> None:
     place.grow(a=2)
     assert place.run(["a"]) == {"a": first(2)}
     place.job.savepoint(place.directory / "savepoint")
@@ -209,9 +209,9 @@ def test_a_source_with_columns_that_do_not_go_on_is_refused_before_the_start(pla
     for job, execute in (("job", {}), ("new", {"from_savepoint": place.directory / "savepoint"})):
         with pytest.raises(
             JobRestoreError, match=r"'a' of the job, .*: number was integer and is string.*_progress=False"
-        ) as refused:
+        ) as rejected:
             place.run(["a"], job, **execute)
-        assert "\n" not in str(refused.value)
+        assert "\n" not in str(rejected.value)
     assert not (place.directory / "new" / "spark").exists()
     place.columns = "at bigint, gate string, source string, number int"
     assert place.run(["a"]) == {"a": [(2, 3)]}

@@ -145,7 +145,7 @@ def test_an_epoch_that_nobody_has_signed_is_not_taken_for_the_one_to_commit(tmp_
     assert staged(tmp_path) == ["000000000007-job.a"]
 
 
-def test_whoever_dies_while_epochs_are_taken_back_leaves_the_first_of_them_and_no_gap(
+def test_whoever_dies_while_epochs_are_rolled_back_leaves_the_first_of_them_and_no_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = ParquetSink(tmp_path)
@@ -163,9 +163,9 @@ def test_whoever_dies_while_epochs_are_taken_back_leaves_the_first_of_them_and_n
     with monkeypatch.context() as patched:
         patched.setattr(os, "rename", dying)
         with pytest.raises(StorageError, match="dead"):
-            sink.take_back(1, "job")
+            sink.roll_back(1, "job")
     assert sorted(path.name for path in tmp_path.glob("epoch=*")) == ["epoch=000000000001", "epoch=000000000002"]
-    sink.take_back(1, "job")
+    sink.roll_back(1, "job")
     assert sorted(path.name for path in tmp_path.glob("epoch=*")) == ["epoch=000000000001"]
 
 
@@ -226,12 +226,12 @@ def test_a_committable_is_not_trusted(tmp_path: Path, committable: bytes) -> Non
 
 
 @pytest.mark.spark
-def test_a_frame_that_has_the_epoch_column_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_frame_that_has_the_epoch_column_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="adds a column 'epoch'"):
         ParquetSink(tmp_path).stage(numbers(spark, 1).withColumnRenamed("id", "Epoch"), 0, "a")
 
 
-def test_a_store_without_atomic_rename_is_refused_at_once() -> None:
+def test_a_store_without_atomic_rename_is_rejected_at_once() -> None:
     with pytest.raises(ValueError, match="ForEachEpochSink"):
         ParquetSink("gs://bucket/out")
 

@@ -139,7 +139,7 @@ def test_a_job_that_hangs_is_stopped_and_processes_the_epoch_again_when_it_is_st
     assert rows_of(sink) == [("a", 2, 2), ("hang", 1, 1)]
 
 
-def test_an_epoch_that_takes_too_long_is_given_up_and_processed_again(workplace: Workplace, gate: Gate) -> None:
+def test_an_epoch_that_takes_too_long_is_abandoned_and_processed_again(workplace: Workplace, gate: Gate) -> None:
     with pytest.raises(EpochTimeoutError, match=r"epoch \d did not end within 0\.5 s \(epoch_timeout_s\).*given up"):
         workplace.run(memory_sink(), Hangs(gate), epoch_timeout_s=0.5)
     gate.open()
@@ -148,7 +148,7 @@ def test_an_epoch_that_takes_too_long_is_given_up_and_processed_again(workplace:
     assert ("a", 2, 2) in rows_of(sink)
 
 
-def test_an_epoch_whose_sink_took_too_long_on_the_driver_is_given_up_when_it_returns(workplace: Workplace) -> None:
+def test_an_epoch_whose_sink_took_too_long_on_the_driver_is_abandoned_when_it_returns(workplace: Workplace) -> None:
     from statebackend.spark import epoch_driver as epoch_watchdog
     from statebackend.spark.parquet_sink import ForEachEpochSink
 

@@ -43,7 +43,7 @@ def test_any_byte_of_a_file_of_entries_changed_gives_an_error_of_this_library_or
             list(read_canonical("the file", ALL, damaged))
 
 
-def test_what_is_read_of_some_pages_is_what_was_written_or_refused(
+def test_what_is_read_of_some_pages_is_what_was_written_or_rejected(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(canonical_file, "READ_AT_ONCE_BYTES", 0)
@@ -63,7 +63,7 @@ def test_what_is_read_of_some_pages_is_what_was_written_or_refused(
         wanted = [KeyGroupRange(1, 1), KeyGroupRange(3, 3)]
         return [one.to_pylist() for one in file.columns(wanted, str(tmp_path), SCHEMA.names, is_verified=False)]
 
-    whole, refused = read(), 0
+    whole, rejected = read(), 0
     assert sum(map(len, whole)) == 100
     # The file with its checksum is compared by nobody, so that damage is found by the pages or not at all.
     for damaged in damaged_everywhere(content[: content.rindex(b"statebackend.format") // 2], limit=200):
@@ -71,8 +71,8 @@ def test_what_is_read_of_some_pages_is_what_was_written_or_refused(
         try:
             assert read() == whole
         except StateBackendError:
-            refused += 1
-    assert refused > 20
+            rejected += 1
+    assert rejected > 20
 
 
 def test_only_row_groups_that_hold_wanted_key_groups_are_read() -> None:

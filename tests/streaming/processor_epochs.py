@@ -22,7 +22,7 @@ UID = "processor"
 
 
 class EpochDrive:
-    """Runs a processor epoch by epoch, as a runtime does: timers that are due, records, the barrier, all anew."""
+    """Runs a processor epoch by epoch, as a runtime does: timers that are due, records, the barrier, all again."""
 
     def __init__(
         self,

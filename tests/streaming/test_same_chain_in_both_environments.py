@@ -201,7 +201,7 @@ def test_records_between_operators_are_rows_in_process(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_refused_in_process_by_operator(name: str) -> None:
+def test_what_is_wrong_is_rejected_in_process_by_operator(name: str) -> None:
     with pytest.raises(Exception, match=r"operator '(emits|sums)'"):
         in_process(WRONG[name])
 
@@ -232,7 +232,7 @@ def test_the_words_are_the_same_on_spark(spark: SparkSession, tmp_path: Path, na
 
 
 @pytest.mark.parametrize("name", WRONG_TIMES)
-def test_columns_of_time_that_do_not_fit_are_refused_by_source_before_anything_is_touched(
+def test_columns_of_time_that_do_not_fit_are_rejected_by_source_before_anything_is_touched(
     tmp_path: Path, name: str
 ) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")

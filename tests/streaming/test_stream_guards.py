@@ -1,4 +1,4 @@
-"""What a chain, a graph and a session refuse, tried from both sides of each bound."""
+"""What a chain, a graph and a session reject, tried from both sides of each bound."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize(("told", "uid"), UNUSABLE)
-def test_a_uid_that_is_missing_or_too_long_or_cannot_be_written_is_refused_in_one_line(told: str, uid: Any) -> None:
+def test_a_uid_that_is_missing_or_too_long_or_cannot_be_written_is_rejected_in_one_line(told: str, uid: Any) -> None:
     _, rows = stream()
-    with pytest.raises(JobDefinitionError, match=told) as refused:
+    with pytest.raises(JobDefinitionError, match=told) as rejected:
         rows.key_by("k").process(Nothing(), uid=uid)
-    assert len(str(refused.value).splitlines()) == 1
+    assert len(str(rejected.value).splitlines()) == 1
 
 
 def test_a_graph_has_a_sink_distinct_uids_and_no_loose_ends() -> None:
@@ -95,7 +95,7 @@ def test_process_takes_an_instance() -> None:
 @pytest.mark.parametrize(
     ("keys", "is_composite"), [(["a", None], False), ([("a", 1), ("b", None)], True), ([(None, 1)], True)]
 )
-def test_a_null_anywhere_in_a_key_is_refused(keys: list[Any], is_composite: bool) -> None:
+def test_a_null_anywhere_in_a_key_is_rejected(keys: list[Any], is_composite: bool) -> None:
     with pytest.raises(NullKeyError, match="operator 'u': a record has a null key"):
         check_keys("operator 'u'", keys, is_composite)
 
@@ -130,7 +130,7 @@ def test_tasks_that_ran_again_are_noticed_whichever_way_they_did() -> None:
         assert is_speculative(SimpleNamespace(getConf=lambda given=set_to: {"spark.speculation": given})) is expected  # type: ignore[arg-type]
 
 
-def test_a_reader_refuses_batches_of_other_types_and_takes_other_names() -> None:
+def test_a_reader_rejects_batches_of_other_types_and_takes_other_names() -> None:
     reader = RowReader(pa.schema([("a", pa.int64())]))
     assert reader.rows(pa.RecordBatch.from_arrays([pa.array([1])], names=["b"])) == [(1,)]
     with pytest.raises(ValueError, match="was given to a reader of"):
@@ -138,7 +138,7 @@ def test_a_reader_refuses_batches_of_other_types_and_takes_other_names() -> None
 
 
 @pytest.mark.parametrize("row", [(1,), (1, 2, 3)])
-def test_a_row_of_too_few_or_too_many_values_is_refused(row: tuple[int, ...]) -> None:
+def test_a_row_of_too_few_or_too_many_values_is_rejected(row: tuple[int, ...]) -> None:
     writer = RowWriter(pa.schema([("a", pa.int64()), ("b", pa.int64())]), "operator 'u'")
     assert writer.batch([(1, 2)]).num_rows == 1
     with pytest.raises(RowMismatchError, match=rf"operator 'u': a row of {len(row)} values .* for the 2 columns"):

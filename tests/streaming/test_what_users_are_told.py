@@ -19,7 +19,7 @@ from statebackend import (
 )
 from statebackend.local import LocalStreamEnvironment
 from statebackend.spark.savepoints import python_cause
-from statebackend.streaming.errors import cited, told
+from statebackend.streaming.errors import format_value, told
 from statebackend.streaming.rows.row_reader import RowReader, UnreadableRowError
 from statebackend.streaming.rows.row_writer import RowMismatchError, RowWriter
 
@@ -68,8 +68,8 @@ def test_an_exception_of_several_lines_keeps_operator_key_record_type_and_place_
 def test_a_long_record_is_cut_and_says_so() -> None:
     message = run(Misbehaving(process=ValueError("no")), text="x" * 1000)
     assert "xxx... (1024 characters): process_element" in message
-    assert cited("x" * 8, 10) == "'xxxxxxxx'"
-    assert cited("x" * 9, 10) == "'xxxxxxxxx... (11 characters)"
+    assert format_value("x" * 8, 10) == "'xxxxxxxx'"
+    assert format_value("x" * 9, 10) == "'xxxxxxxxx... (11 characters)"
 
 
 def test_a_value_or_an_exception_that_cannot_be_shown_hides_nothing() -> None:
@@ -79,7 +79,7 @@ def test_a_value_or_an_exception_that_cannot_be_shown_hides_nothing() -> None:
 
         __str__ = __repr__
 
-    assert cited(Unshowable(), 10) == "a Unshowable (which cannot be shown: RuntimeError)"
+    assert format_value(Unshowable(), 10) == "a Unshowable (which cannot be shown: RuntimeError)"
     assert told(Unshowable()) == "Unshowable: (its text cannot be shown: RuntimeError)"
 
 
@@ -125,7 +125,7 @@ def test_a_default_that_does_not_fit_names_operator_class_and_state() -> None:
         environment.execute()
 
 
-def test_a_job_without_an_operator_is_refused() -> None:
+def test_a_job_without_an_operator_is_rejected() -> None:
     environment = LocalStreamEnvironment()
     environment.from_elements([1]).transform(lambda one: [one]).sink_to([])
     with pytest.raises(JobDefinitionError, match="no operator with state between its source and its sink"):
@@ -186,6 +186,6 @@ def test_more_than_an_arrow_array_holds_leaves_in_several_batches(monkeypatch: p
     batches = list(writer.batches([("abc",), ("def",), ("gh",), ("i",), ("jklmnopq",)]))
     assert [batch.column(0).to_pylist() for batch in batches] == [["abc", "def"], ["gh"], ["i"], ["jklmnopq"]]
     assert [batch.num_rows for batch in RowWriter(writer.schema).batches([("12345",), ("6789",)])] == [1, 1]
-    for refusing in (lambda: list(writer.batches([("123456789",)])), lambda: writer.batch([("12345",), ("6789",)])):
+    for rejecting in (lambda: list(writer.batches([("123456789",)])), lambda: writer.batch([("12345",), ("6789",)])):
         with pytest.raises(RowMismatchError, match=r"operator 'op': column 'text' \(string\): .* larger than 2 GiB"):
-            refusing()
+            rejecting()

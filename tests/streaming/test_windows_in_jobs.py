@@ -158,7 +158,7 @@ def test_what_a_job_lacks_for_windows_is_told() -> None:
         env.execute()
 
 
-def test_a_join_by_time_is_refused_where_one_side_has_no_timestamps() -> None:
+def test_a_join_by_time_is_rejected_where_one_side_has_no_timestamps() -> None:
     class Pair(ProcessJoinFunction[Any, Any, Any, Any]):
         def process_element(self, left: Any, right: Any, context: Any) -> None:
             return None

@@ -1,4 +1,5 @@
-"""Random record classes and random evolutions of them: the verdict against what really happens to the bytes.
+"""Random record classes and random evolutions of them: the compatibility result against what really happens to the
+bytes.
 
 A record is a list of fields of random types; an evolution is a list of steps, each of which says what it does to the
 class, to the values, and how severe it is. What comes out is predicted from the steps alone.
@@ -107,7 +108,8 @@ def make_class(fields: list[tuple[str, Any, Any, tuple[str, ...]]]) -> Any:
 
 @st.composite
 def evolutions(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any], dict[str, Any], CompatibilityKind]:
-    """An old and a new class, the fields of an old value and of what it becomes, and the verdict to expect."""
+    """An old and a new class, the fields of an old value and of what it becomes, and the compatibility result to
+    expect."""
     kinds = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=5))
     fields = [Evolved(kind, f"f{index}", f"f{index}", kind.hint) for index, kind in enumerate(kinds)]
     old_class = make_class([(item.name, item.hint, attrs.NOTHING, ()) for item in fields])
@@ -140,10 +142,10 @@ def evolutions(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any], dict[str, Any
     new_values = {
         item.name: item.default if item.old_name is None else item.convert(old_values[item.old_name]) for item in fields
     }
-    return old_class, new_class, old_values, new_values, expected_verdict(len(kinds), fields)
+    return old_class, new_class, old_values, new_values, expected_compatibility(len(kinds), fields)
 
 
-def expected_verdict(old_count: int, fields: list[Evolved]) -> CompatibilityKind:
+def expected_compatibility(old_count: int, fields: list[Evolved]) -> CompatibilityKind:
     """What the fields, as they came out, must be judged as."""
     if any(item.hint is RETYPED or (item.old_name is None and item.default is NO_DEFAULT) for item in fields):
         return CompatibilityKind.INCOMPATIBLE
@@ -156,15 +158,15 @@ def expected_verdict(old_count: int, fields: list[Evolved]) -> CompatibilityKind
 
 @settings(max_examples=300)
 @given(evolutions())
-def test_the_verdict_is_what_happens_to_the_bytes(
+def test_the_compatibility_is_what_happens_to_the_bytes(
     drawn: tuple[Any, Any, dict[str, Any], dict[str, Any], CompatibilityKind],
 ) -> None:
     old_class, new_class, old_values, new_values, expected = drawn
     old, new = ts.AttrsSerializer(old_class), ts.AttrsSerializer(new_class)
     data = old.to_bytes(old_class(**old_values))
     snapshot = snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration()))
-    verdict = resolve_compatibility(snapshot, new)
-    assert verdict.kind is expected, str(verdict)
+    compatibility = resolve_compatibility(snapshot, new)
+    assert compatibility.kind is expected, str(compatibility)
     if expected is CompatibilityKind.INCOMPATIBLE:
         return
     value = new_class(**new_values)

@@ -190,7 +190,7 @@ def test_the_contract_finds_what_configuration_leaves_out() -> None:
 @pytest.mark.parametrize("serializer", [Undemanding(), MoreUndemanding()])
 def test_the_contract_finds_a_snapshot_that_takes_any_version(serializer: ts.TypeSerializer[Any]) -> None:
     with pytest.raises(pytest.fail.Exception):
-        _contract_of(serializer).test_a_snapshot_of_an_unknown_version_is_refused()
+        _contract_of(serializer).test_a_snapshot_of_an_unknown_version_is_rejected()
 
 
 def test_a_composite_that_says_nothing_is_compared_by_its_snapshot() -> None:
@@ -230,9 +230,9 @@ def test_the_contract_finds_what_is_wrong_with_a_careless_serializer() -> None:
     contract = Contract()
     for law in (
         contract.test_its_snapshot_comes_back_and_accepts_it,
-        contract.test_what_does_not_fit_is_refused_and_nothing_is_written,
+        contract.test_what_does_not_fit_is_rejected_and_nothing_is_written,
         contract.test_a_value_comes_back_alone_in_sequence_and_as_a_copy,
-        contract.test_truncated_bytes_are_refused,
+        contract.test_truncated_bytes_are_rejected,
     ):
         with pytest.raises((Exception, pytest.fail.Exception)):
             law()

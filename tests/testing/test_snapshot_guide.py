@@ -70,10 +70,10 @@ class TestMoneyWithMoreDigits(UpgradeContract):
 
 
 @pytest.mark.parametrize("changed", [("digits", 1), ("currency", "USD")])
-def test_money_with_fewer_digits_or_of_another_currency_is_refused(changed: tuple[str, Any]) -> None:
+def test_money_with_fewer_digits_or_of_another_currency_is_rejected(changed: tuple[str, Any]) -> None:
     new = MoneySerializer(**dict([changed]))
-    verdict = MoneySerializer().snapshot_configuration().resolve_schema_compatibility(new)
-    assert verdict.is_incompatible
+    compatibility = MoneySerializer().snapshot_configuration().resolve_schema_compatibility(new)
+    assert compatibility.is_incompatible
 
 
 def test_version_1_of_the_money_snapshot_is_still_read() -> None:
@@ -85,7 +85,7 @@ def test_version_1_of_the_money_snapshot_is_still_read() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 3])
-def test_a_version_of_the_money_snapshot_that_is_not_known_is_refused(version: int) -> None:
+def test_a_version_of_the_money_snapshot_that_is_not_known_is_rejected(version: int) -> None:
     with pytest.raises(SnapshotFormatError, match="not known"):
         MoneySerializerSnapshot().read_snapshot(version, DataInputView(bytes(10)))
 
@@ -96,5 +96,5 @@ def test_a_range_stores_the_snapshot_of_its_ends_and_whether_it_is_closed() -> N
     restored = read_versioned_snapshot(DataInputView(out.to_bytes()))
     assert restored.restore_serializer() == RangeSerializer(IntSerializer(), is_closed=False)
     assert restored.resolve_schema_compatibility(RangeSerializer(IntSerializer(), is_closed=True)).is_incompatible
-    refused = restored.resolve_schema_compatibility(RangeSerializer(StringSerializer(), is_closed=False))
-    assert [finding.path for finding in refused.findings] == [".end"]
+    rejected = restored.resolve_schema_compatibility(RangeSerializer(StringSerializer(), is_closed=False))
+    assert [issue.path for issue in rejected.issues] == [".end"]

@@ -18,7 +18,7 @@ from statebackend.testing.upgrades import UpgradeContract, check_upgrade
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "serializers"
 AS_IS, MIGRATE = CompatibilityKind.AS_IS, CompatibilityKind.AFTER_MIGRATION
-RECONFIGURE, REFUSE = CompatibilityKind.WITH_RECONFIGURED_SERIALIZER, CompatibilityKind.INCOMPATIBLE
+RECONFIGURE, REJECT = CompatibilityKind.WITH_RECONFIGURED_SERIALIZER, CompatibilityKind.INCOMPATIBLE
 
 
 @pytest.mark.parametrize("name", contract_cases.CASES)
@@ -72,7 +72,7 @@ class TestTheSameInsideAListOfMaps(TestWideningRemovingAndAdding):
 
 
 class TestNarrowing(UpgradeContract):
-    expected = REFUSE
+    expected = REJECT
 
     def old_serializer(self) -> ts.TypeSerializer[Any]:
         return ts.AttrsSerializer(record("Flight", a=float))

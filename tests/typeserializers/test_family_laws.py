@@ -342,13 +342,13 @@ def test_huge_counts_cost_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAWS)
-def test_misfits_are_refused_alike_and_named_and_nothing_is_written(name: str) -> None:
+def test_misfits_are_rejected_alike_and_named_and_nothing_is_written(name: str) -> None:
     serializer = LAWS[name].serializer
-    refused = 0
+    rejected = 0
     for misfit in MISFITS:
         compiled = outcome(serializer.to_bytes, misfit)
         if compiled is StateFormatError:
-            refused += 1
+            rejected += 1
             problems = list(serializer.problems(misfit, ".field"))
             assert problems
             assert all(problem.startswith(".field") for problem in problems)
@@ -360,7 +360,7 @@ def test_misfits_are_refused_alike_and_named_and_nothing_is_written(name: str) -
         assert by_view(serializer, misfit) == compiled
         assert serializer.to_bytes(serializer.from_bytes(compiled)) == compiled
         assert not list(serializer.problems(misfit, "")), misfit
-    assert refused > len(MISFITS) // 2
+    assert rejected > len(MISFITS) // 2
 
 
 @pytest.mark.parametrize("name", LAWS)
@@ -378,7 +378,7 @@ def test_snapshots_restore_the_serializer(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAWS)
-def test_a_snapshot_of_a_later_version_is_refused(name: str) -> None:
+def test_a_snapshot_of_a_later_version_is_rejected(name: str) -> None:
     snapshot = LAWS[name].serializer.snapshot_configuration()
     out = DataOutputView()
     snapshot.write_snapshot(out)
@@ -387,7 +387,7 @@ def test_a_snapshot_of_a_later_version_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAWS)
-def test_damaged_snapshots_are_refused(name: str) -> None:
+def test_damaged_snapshots_are_rejected(name: str) -> None:
     data = snapshot_to_bytes(LAWS[name].serializer.snapshot_configuration())
     for length in range(len(data)):
         with pytest.raises(StateFormatError):

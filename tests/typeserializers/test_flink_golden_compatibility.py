@@ -1,4 +1,5 @@
-"""Every verdict that Flink itself came to, and what follows from it, apart from two deliberate differences."""
+"""Every compatibility result that Flink itself came to, and what follows from it, apart from two deliberate
+differences."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ KINDS = {
     "RECONFIGURED": CompatibilityKind.WITH_RECONFIGURED_SERIALIZER,
     "AFTER_MIGRATION": CompatibilityKind.AFTER_MIGRATION,
     "INCOMPATIBLE": CompatibilityKind.INCOMPATIBLE,
-    # Flink throws when a constant of an enum is gone; here that is a verdict like any other.
+    # Flink throws when a constant of an enum is gone; here that is a compatibility result like any other.
     "EXCEPTION": CompatibilityKind.INCOMPATIBLE,
 }
 
@@ -61,15 +62,15 @@ def values_in(data: bytes, serializer: ts.TypeSerializer[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_verdict_is_flinks(name: str) -> None:
+def test_the_compatibility_is_flinks(name: str) -> None:
     case = CASES[name]
-    verdict = judge(case)
+    compatibility = judge(case)
     # Flink lets composites of another class pass, and misreads the bytes.
     expected = CompatibilityKind.INCOMPATIBLE if case["group"] == "cross-composite" else KINDS[case["verdict"]]
-    assert verdict.kind is expected, str(verdict)
+    assert compatibility.kind is expected, str(compatibility)
     if expected is not CompatibilityKind.AS_IS:
-        assert verdict.findings
-        assert all(finding.reason for finding in verdict.findings)
+        assert compatibility.issues
+        assert all(issue.reason for issue in compatibility.issues)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -85,10 +86,10 @@ def test_both_snapshots_are_written_back_identically(name: str) -> None:
 @pytest.mark.parametrize("name", REWRITTEN)
 def test_the_old_data_is_read_and_rewritten_as_flink_does(name: str) -> None:
     case = CASES[name]
-    verdict, data = judge(case), bytes.fromhex(case["oldDataHex"])
+    compatibility, data = judge(case), bytes.fromhex(case["oldDataHex"])
     serializer = new_serializer(case)
-    if verdict.is_with_reconfigured_serializer:
-        serializer = verdict.reconfigured_serializer
+    if compatibility.is_with_reconfigured_serializer:
+        serializer = compatibility.reconfigured_serializer
         assert snapshot_to_bytes(serializer.snapshot_configuration()).hex() == case["reconfiguredSnapshotHex"]
     values = values_in(data, serializer)
     assert b"".join(map(serializer.to_bytes, values)).hex() == case["rewrittenHex"]
@@ -100,14 +101,14 @@ def test_the_old_data_is_read_and_rewritten_as_flink_does(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "enum" in case["group"]])
 def test_the_constants_are_the_same_after_reconfiguration(name: str) -> None:
     case = CASES[name]
-    verdict = judge(case)
-    if verdict.is_incompatible:
+    compatibility = judge(case)
+    if compatibility.is_incompatible:
         old, new = enum_of(case["oldSource"]), enum_of(case["newSource"])
         removed = [constant for constant in old.__members__ if constant not in new.__members__]
         assert removed
-        assert all(constant in str(verdict) for constant in removed)
+        assert all(constant in str(compatibility) for constant in removed)
         return
-    serializer = verdict.reconfigured_serializer if not verdict.is_as_is else new_serializer(case)
+    serializer = compatibility.reconfigured_serializer if not compatibility.is_as_is else new_serializer(case)
     (values,) = [values_in(bytes.fromhex(case["oldDataHex"]), serializer)]
     flat = values[0] if isinstance(values[0], list) else values
     expected = flink_values.value_of(case["oldValues"])

@@ -78,14 +78,14 @@ def test_a_pojo_whose_class_was_renamed_is_the_same_if_it_says_so() -> None:
     snapshot: Any = snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration()))
     data = old.to_bytes(old.record_class(7))
     renamed = pojo("my.new.Point", "my.older.Point", "my.old.Point")
-    verdict = resolve_compatibility(snapshot, renamed)
-    assert not verdict.is_incompatible, str(verdict)
-    assert "pojo-class-renamed" in {finding.rule for finding in verdict.findings}
+    compatibility = resolve_compatibility(snapshot, renamed)
+    assert not compatibility.is_incompatible, str(compatibility)
+    assert "pojo-class-renamed" in {issue.rule for issue in compatibility.issues}
     assert migration_between(snapshot, renamed).to_value(data) == renamed.record_class(7)
     for silent in (pojo("my.new.Point"), pojo("my.new.Point", "my.older.Point")):
-        refused = resolve_compatibility(snapshot, silent)
-        assert refused.is_incompatible
-        assert "pojo-class" in {finding.rule for finding in refused.findings}
+        rejected = resolve_compatibility(snapshot, silent)
+        assert rejected.is_incompatible
+        assert "pojo-class" in {issue.rule for issue in rejected.issues}
 
 
 def test_a_pojo_that_is_none_has_no_problems() -> None:

@@ -80,7 +80,7 @@ class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
         return self.inner.equal_values_have_equal_bytes
 
     @property
-    def may_refuse_what_it_wrote(self) -> bool:
+    def may_reject_what_it_wrote(self) -> bool:
         return True
 
     def configuration(self) -> Hashable:

@@ -87,7 +87,7 @@ class EitherSerializer(CompiledTypeSerializer["Left[L] | Right[R]"], Generic[L, 
 
     def write_to(self, value: Left[L] | Right[R], out: DataOutputView) -> None:
         if value.__class__ not in (Left, Right):
-            refuse_side(value)
+            reject_side(value)
         out.write_boolean(isinstance(value, Left))
         if isinstance(value, Left):
             self.left_serializer.serialize(value.value, out)
@@ -113,7 +113,7 @@ class EitherSerializer(CompiledTypeSerializer["Left[L] | Right[R]"], Generic[L, 
             emitter.line(f"{keyword} {value}.__class__ is {function.bind('side', side)}:")
             emitter.lines += indented(branch.lines)
             keyword = "elif"
-        emitter.line(f"else: {function.bind('refuse_side', refuse_side)}({value})")
+        emitter.line(f"else: {function.bind('reject_side', reject_side)}({value})")
         emitter.append(encoded)
 
     def emit_read(self, emitter: ReadEmitter) -> str:
@@ -145,7 +145,7 @@ class EitherSerializer(CompiledTypeSerializer["Left[L] | Right[R]"], Generic[L, 
         return f"EitherSerializer({self.left_serializer!r}, {self.right_serializer!r})"
 
 
-def refuse_side(value: Any) -> None:
+def reject_side(value: Any) -> None:
     """Raises `TypeError` for what is neither side."""
     raise TypeError(f"a Left or a Right is needed, not {type(value).__name__}")
 

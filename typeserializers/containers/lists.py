@@ -119,7 +119,7 @@ class ListSerializer(CompiledTypeSerializer["list[E]"], Generic[E]):
 
 
 def checked_list(value: Any) -> Sequence[Any]:
-    """Passes a list or a tuple and refuses everything else that could be iterated."""
+    """Passes a list or a tuple and rejects everything else that could be iterated."""
     if not isinstance(value, (list, tuple)):
         raise TypeError(f"a list is needed, not {type(value).__name__}")
     return value

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from snapshots.compatibility import FieldVerdict, Finding
+from snapshots.compatibility import CompatibilityIssue, FieldCompatibility
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
@@ -160,13 +160,15 @@ class NullableSerializerSnapshot(CompositeTypeSerializerSnapshot["T | None", Nul
     def read_outer_snapshot(self, read_outer_version: int, source: DataInputView) -> None:
         self.padding_length = source.read_int()
 
-    def resolve_outer_schema_compatibility(self, new_serializer: NullableSerializer[Any]) -> Sequence[Finding]:
+    def resolve_outer_schema_compatibility(
+        self, new_serializer: NullableSerializer[Any]
+    ) -> Sequence[CompatibilityIssue]:
         if new_serializer.padding_length == self.padding_length:
             return ()
         return (
-            Finding(
+            CompatibilityIssue(
                 "",
-                FieldVerdict.REFUSE,
+                FieldCompatibility.REJECT,
                 "nullable-padding",
                 f"a null took {self.padding_length} bytes of padding and would take {new_serializer.padding_length}",
                 "Keep pad_null_value as it was",

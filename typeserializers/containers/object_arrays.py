@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from snapshots.compatibility import FieldVerdict, Finding
+from snapshots.compatibility import CompatibilityIssue, FieldCompatibility
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
@@ -239,13 +239,15 @@ class GenericArraySerializerSnapshot(
     def read_outer_snapshot(self, read_outer_version: int, source: DataInputView) -> None:
         self.component_class = source.read_utf()
 
-    def resolve_outer_schema_compatibility(self, new_serializer: GenericArraySerializer[Any]) -> Sequence[Finding]:
+    def resolve_outer_schema_compatibility(
+        self, new_serializer: GenericArraySerializer[Any]
+    ) -> Sequence[CompatibilityIssue]:
         if new_serializer.component_class == self.component_class:
             return ()
         return (
-            Finding(
+            CompatibilityIssue(
                 "",
-                FieldVerdict.REFUSE,
+                FieldCompatibility.REJECT,
                 "array-component-class",
                 f"the array was one of {self.component_class} and would be one of {new_serializer.component_class}",
                 f"Keep component_class={self.component_class!r}",

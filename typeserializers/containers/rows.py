@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from snapshots.compatibility import FieldVerdict, Finding
+from snapshots.compatibility import CompatibilityIssue, FieldCompatibility
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
@@ -311,12 +311,12 @@ class RowSerializerSnapshot(CompositeTypeSerializerSnapshot[Row, RowSerializer])
         else:
             self.supports_row_kind = read_outer_version >= self.FIRST_VERSION_WITH_KIND
 
-    def resolve_outer_schema_compatibility(self, new_serializer: RowSerializer) -> Sequence[Finding]:
+    def resolve_outer_schema_compatibility(self, new_serializer: RowSerializer) -> Sequence[CompatibilityIssue]:
         if new_serializer.supports_row_kind == self.supports_row_kind:
             return ()
         if new_serializer.supports_row_kind:
             reason = "rows had no kind; every old one is an INSERT"
-            return (Finding("", FieldVerdict.MIGRATE, "row-kind-added", reason),)
+            return (CompatibilityIssue("", FieldCompatibility.MIGRATE, "row-kind-added", reason),)
         reason = "rows no longer have a kind, so deletions and updates become indistinguishable from insertions"
         fix = "Keep supports_row_kind=True if the state holds a changelog"
-        return (Finding("", FieldVerdict.LOSSY, "row-kind-removed", reason, fix),)
+        return (CompatibilityIssue("", FieldCompatibility.LOSSY, "row-kind-removed", reason, fix),)

@@ -7,7 +7,7 @@ Either whose right side is again one.
 
 On write the type is chosen by the class of the value: the member of exactly this class, else that of its nearest base
 class. So the order of the members decides nothing but the bytes, and the members must be of different classes: of
-``list[int] | list[str]`` no value could be told, and it is refused when it is built. How a union may change is in
+``list[int] | list[str]`` no value could be told, and it is rejected when it is built. How a union may change is in
 `typeserializers.evolution.union_evolution`.
 """
 
@@ -136,8 +136,8 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
         out.write(self.prefixes[index])
         self.member_serializers[index].serialize(value, out)
 
-    def refuses_none(self, member: TypeSerializer[Any]) -> bool:
-        """Whether the member could read a None that no member of the union means, so that it must be refused."""
+    def rejects_none(self, member: TypeSerializer[Any]) -> bool:
+        """Whether the member could read a None that no member of the union means, so that it must be rejected."""
         return member.accepts_none and not any(isinstance(part, VoidSerializer) for part in self.member_serializers)
 
     def read_from(self, source: DataInputView) -> Any:
@@ -146,8 +146,8 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
             index += 1
         member = self.member_serializers[index]
         value = member.deserialize(source)
-        if value is None and self.refuses_none(member):
-            refuse_none(member)
+        if value is None and self.rejects_none(member):
+            reject_none(member)
         return value
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:
@@ -170,9 +170,9 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
         def emit_member(branch: ReadEmitter, index: int) -> None:
             member = self.member_serializers[index]
             branch.line(f"{result} = {member.emit_read(branch)}")
-            if self.refuses_none(member):
-                refuse = branch.function.bind("refuse_none", refuse_none)
-                branch.line(f"if {result} is None: {refuse}({branch.function.bind('member', member)})")
+            if self.rejects_none(member):
+                reject = branch.function.bind("reject_none", reject_none)
+                branch.line(f"if {result} is None: {reject}({branch.function.bind('member', member)})")
 
         self.emit_branches(emitter, emit_member)
         return result
@@ -217,7 +217,7 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
         return f"UnionSerializer([{', '.join(map(repr, self.member_serializers))}])"
 
 
-def refuse_none(member: TypeSerializer[Any]) -> None:
+def reject_none(member: TypeSerializer[Any]) -> None:
     """Raises `MalformedDataError` for a None where the union has none."""
     raise MalformedDataError(f"a null for {member!r} in a union without None")
 
@@ -244,5 +244,5 @@ class UnionSerializerSnapshot(CompositeTypeSerializerSnapshot[Any, UnionSerializ
             [TypeSerializerSnapshot[Any], TypeSerializer[Any]], TypeSerializerSchemaCompatibility[Any]
         ],
     ) -> TypeSerializerSchemaCompatibility[Any]:
-        """The verdict of the rule for unions, which is the same in a record as at the top of a state."""
+        """The compatibility result of the rule for unions, which is the same in a record as at the top of a state."""
         return rules_in_use().judge(self, new_serializer)

@@ -1,10 +1,10 @@
 """Whether data of one Avro schema can be read with another: Avro's schema resolution, decided before any data is read.
 
 The library resolves while it reads, and so finds out late: a union branch that cannot be resolved is only met with the
-first value of that branch. Here every branch is looked at, each finding has a path, and logical types count, which
+first value of that branch. Here every branch is looked at, each issue has a path, and logical types count, which
 resolution by the library ignores. The rules are those of the Avro specification; beyond it, a decimal may gain digits
 on either side of the point and a time may gain precision, because every value is kept; any other change of a logical
-type is refused.
+type is rejected.
 
 Fields are matched as those of records are (`match_fields`), with aliases as former names. Where this is not what the
 library does, because the name that an alias refers to is in use again, the change is rejected as ambiguous.
@@ -20,8 +20,8 @@ from typing import Any, Final
 from attrs import evolve, frozen
 
 from snapshots.compatibility import (
-    FieldVerdict,
-    Finding,
+    CompatibilityIssue,
+    FieldCompatibility,
     TypeSerializerSchemaCompatibility,
     another_serializer,
     worst_kind,
@@ -66,25 +66,25 @@ _FINER_TIMES: Final[Mapping[str, tuple[str, ...]]] = {
 
 @RULES.judges(AvroSerializerSnapshot)
 def judge_avro(old: AvroSerializerSnapshot, new: TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
-    """The verdict on a schema taking over the data of another one."""
+    """The compatibility result on a schema taking over the data of another one."""
     if type(new) is not AvroSerializer:
         return TypeSerializerSchemaCompatibility.incompatible(another_serializer("Avro data", "AvroSerializer", new))
     resolution = _Resolution(named_schemas(old.schema), new.named)
-    findings = resolution.findings()
-    refused = any(finding.verdict is FieldVerdict.REFUSE for finding in findings)
-    if layout_of(old.schema) == layout_of(new.schema) and not refused:
-        return TypeSerializerSchemaCompatibility.compatible_as_is(findings)
-    if all(finding.verdict is FieldVerdict.AS_IS for finding in findings):
+    issues = resolution.issues()
+    rejected = any(issue.compatibility is FieldCompatibility.REJECT for issue in issues)
+    if layout_of(old.schema) == layout_of(new.schema) and not rejected:
+        return TypeSerializerSchemaCompatibility.compatible_as_is(issues)
+    if all(issue.compatibility is FieldCompatibility.AS_IS for issue in issues):
         reason = "the schema is another one, though the bytes are not"
-        findings.append(Finding("", FieldVerdict.MIGRATE, "avro-schema-changed", reason))
-    kind = worst_kind(finding.verdict.kind for finding in findings)
-    plan = None if refused else AvroPlan(resolution.reader_schema())
-    return TypeSerializerSchemaCompatibility(kind, tuple(findings), plan=plan)
+        issues.append(CompatibilityIssue("", FieldCompatibility.MIGRATE, "avro-schema-changed", reason))
+    kind = worst_kind(issue.compatibility.kind for issue in issues)
+    plan = None if rejected else AvroPlan(resolution.reader_schema())
+    return TypeSerializerSchemaCompatibility(kind, tuple(issues), plan=plan)
 
 
-def resolve_schemas(writer: NamedSchemas, reader: NamedSchemas) -> list[Finding]:
-    """What happens to data of the writer's schema under the reader's; no finding means nothing does."""
-    return _Resolution(writer, reader).findings()
+def resolve_schemas(writer: NamedSchemas, reader: NamedSchemas) -> list[CompatibilityIssue]:
+    """What happens to data of the writer's schema under the reader's; no issue means nothing does."""
+    return _Resolution(writer, reader).issues()
 
 
 @frozen
@@ -103,19 +103,19 @@ class _Field:
 class _Resolution:
     """One comparison, which looks at each pair of records once.
 
-    A pair that is being compared is taken to be resolvable, which its own findings decide. If it turns out not to be,
-    what was concluded from it is dropped. A pair that was compared elsewhere has one finding, which says where.
+    A pair that is being compared is taken to be resolvable, which its own issues decide. If it turns out not to be,
+    what was concluded from it is dropped. A pair that was compared elsewhere has one issue, which says where.
     """
 
     def __init__(self, writer: NamedSchemas, reader: NamedSchemas) -> None:
         self.writer = writer
         self.reader = reader
         self._under_way: set[tuple[str, str]] = set()
-        self._compared: dict[tuple[str, str], tuple[Finding, ...]] = {}
+        self._compared: dict[tuple[str, str], tuple[CompatibilityIssue, ...]] = {}
         self._used_aliases: set[tuple[str, str, str]] = set()
         """Reader type, its field or nothing, and the name of the writer's that continues as it."""
 
-    def findings(self) -> list[Finding]:
+    def issues(self) -> list[CompatibilityIssue]:
         return self.resolve(self.writer.schema, self.reader.schema, "")
 
     def reader_schema(self) -> Any:
@@ -145,17 +145,17 @@ class _Resolution:
         if used:
             named["aliases"] = used
 
-    def resolve(self, writer_schema: Any, reader_schema: Any, path: str) -> list[Finding]:
+    def resolve(self, writer_schema: Any, reader_schema: Any, path: str) -> list[CompatibilityIssue]:
         old, new = self.writer.resolved(writer_schema), self.reader.resolved(reader_schema)
         old_type, new_type = type_of(old), type_of(new)
         if old_type == "union":
             return self._writer_union(old, new, path)
         if new_type == "union":
             return self._reader_union(old, new, path)
-        refused = _logical_type(old, new, path)
-        if refused is not None and refused.verdict is FieldVerdict.REFUSE:
-            return [refused]
-        found = [] if refused is None else [refused]
+        rejected = _logical_type(old, new, path)
+        if rejected is not None and rejected.compatibility is FieldCompatibility.REJECT:
+            return [rejected]
+        found = [] if rejected is None else [rejected]
         if old_type != new_type:
             return [*found, _promotion(old_type, new_type, path)]
         if old_type in ("record", "error"):
@@ -170,20 +170,24 @@ class _Resolution:
             return found + self._names(old, new, path) + _fixed(old, new, path)
         return found
 
-    def _writer_union(self, old: Sequence[Any], new: Any, path: str) -> list[Finding]:
-        found: list[Finding] = []
+    def _writer_union(self, old: Sequence[Any], new: Any, path: str) -> list[CompatibilityIssue]:
+        found: list[CompatibilityIssue] = []
         if type_of(new) == "union":
             order = [self._branch_name(self.reader, branch) for branch in new]
             if [self._branch_name(self.writer, branch) for branch in old] != order:
-                found.append(Finding(path, FieldVerdict.MIGRATE, "avro-union-changed", f"now of {', '.join(order)}"))
+                found.append(
+                    CompatibilityIssue(
+                        path, FieldCompatibility.MIGRATE, "avro-union-changed", f"now of {', '.join(order)}"
+                    )
+                )
         else:
             reason = f"no longer a union, but {self._branch_name(self.reader, new)}"
-            found.append(Finding(path, FieldVerdict.MIGRATE, "avro-union-changed", reason))
+            found.append(CompatibilityIssue(path, FieldCompatibility.MIGRATE, "avro-union-changed", reason))
         for branch in old:
             found += self.resolve(branch, new, f"{path}<{self._branch_name(self.writer, branch)}>")
         return found
 
-    def _reader_union(self, old: Any, new: Sequence[Any], path: str) -> list[Finding]:
+    def _reader_union(self, old: Any, new: Sequence[Any], path: str) -> list[CompatibilityIssue]:
         old_type = type_of(old)
         same = [branch for branch in new if type_of(self.reader.resolved(branch)) == old_type]
         if old_type in NAMED_KINDS:
@@ -192,14 +196,14 @@ class _Resolution:
                 names = " or as ".join(self._branch_name(self.reader, branch) for branch in heirs)
                 reason = f"the stored {old['name']} could continue as {names}"
                 fix = f"Remove the alias {_short(old['name'])}, or give the other one another name"
-                return [Finding(path, FieldVerdict.REFUSE, "avro-rename-ambiguous", reason, fix)]
+                return [CompatibilityIssue(path, FieldCompatibility.REJECT, "avro-rename-ambiguous", reason, fix)]
             if heirs:
                 return self.resolve(old, heirs[0], path)
         other = [branch for branch in new if branch not in same]
-        best: list[Finding] | None = None
+        best: list[CompatibilityIssue] | None = None
         for branch in (*same, *other):
             found = self.resolve(old, branch, path)
-            if all(finding.verdict is not FieldVerdict.REFUSE for finding in found):
+            if all(issue.compatibility is not FieldCompatibility.REJECT for issue in found):
                 return found
             # What a branch of the same type says is more to the point than that the others are of another.
             best = best if best is not None else found
@@ -207,9 +211,9 @@ class _Resolution:
             return best
         names = ", ".join(self._branch_name(self.reader, branch) for branch in new)
         return [
-            Finding(
+            CompatibilityIssue(
                 path,
-                FieldVerdict.REFUSE,
+                FieldCompatibility.REJECT,
                 "avro-union-branch",
                 f"the state may hold {self._branch_name(self.writer, old)} here, which is none of {names}",
                 "Keep the branch in the union",
@@ -229,13 +233,13 @@ class _Resolution:
         kind = type_of(resolved)
         return str(resolved["name"]) if kind in NAMED_KINDS else kind
 
-    def _record(self, old: Any, new: Any, path: str) -> list[Finding]:
+    def _record(self, old: Any, new: Any, path: str) -> list[CompatibilityIssue]:
         found = self._names(old, new, path)
         pair = (old["name"], new["name"])
-        if any(finding.verdict is FieldVerdict.REFUSE for finding in found) or pair in self._under_way:
+        if any(issue.compatibility is FieldCompatibility.REJECT for issue in found) or pair in self._under_way:
             return found
         if pair in self._compared:
-            return [evolve(finding, path=path) for finding in self._compared[pair]]
+            return [evolve(issue, path=path) for issue in self._compared[pair]]
         self._under_way.add(pair)
         compared_before = len(self._compared)
         old_fields = {part["name"]: part for part in old["fields"]}
@@ -250,13 +254,15 @@ class _Resolution:
                 claimant, former = (match.claimant, part.name) if match.claimant else (part.name, former)
                 reason = f"{claimant} has the alias {former}, which is the name of another field too"
                 fix = f"Remove the alias; or first restore with a schema in which no field has the name {former}"
-                found.append(Finding(where, FieldVerdict.REFUSE, "avro-rename-ambiguous", reason, fix))
+                found.append(CompatibilityIssue(where, FieldCompatibility.REJECT, "avro-rename-ambiguous", reason, fix))
             elif name is None:
                 found.append(_added(part.schema, where))
             else:
                 if name != part.name:
                     self._used_aliases.add((new["name"], part.name, name))
-                    found.append(Finding(where, FieldVerdict.AS_IS, "avro-field-renamed", f"was {name}"))
+                    found.append(
+                        CompatibilityIssue(where, FieldCompatibility.AS_IS, "avro-field-renamed", f"was {name}")
+                    )
                 found += self.resolve(old_fields[name]["type"], part.schema["type"], where)
             if name is not None:
                 taken.append(name)
@@ -266,32 +272,36 @@ class _Resolution:
                 fix = ""
                 if not any(name in part.get("aliases", ()) for part in new["fields"]):
                     fix = f'If it was renamed, give the new field "aliases": ["{name}"]'
-                found.append(Finding(f"{path}.{name}", FieldVerdict.LOSSY, "avro-field-removed", reason, fix))
+                found.append(
+                    CompatibilityIssue(f"{path}.{name}", FieldCompatibility.LOSSY, "avro-field-removed", reason, fix)
+                )
         if taken != [name for name in old_fields if name in taken]:
             reason = "the fields are written in another order"
-            found.append(Finding(path, FieldVerdict.MIGRATE, "avro-fields-reordered", reason))
+            found.append(CompatibilityIssue(path, FieldCompatibility.MIGRATE, "avro-fields-reordered", reason))
         self._under_way.discard(pair)
-        worst = max(found, key=lambda finding: SEVERITY.index(finding.verdict), default=None)
-        if worst is not None and worst.verdict is FieldVerdict.REFUSE:
+        worst = max(found, key=lambda issue: SEVERITY.index(issue.compatibility), default=None)
+        if worst is not None and worst.compatibility is FieldCompatibility.REJECT:
             for other in list(self._compared)[compared_before:]:
-                if all(finding.verdict is not FieldVerdict.REFUSE for finding in self._compared[other]):
+                if all(issue.compatibility is not FieldCompatibility.REJECT for issue in self._compared[other]):
                     del self._compared[other]
         reason = f"{old['name']} is here too, and changes as at {path or 'the top'}"
         fix = "" if worst is None else worst.fix
-        self._compared[pair] = () if worst is None else (Finding("", worst.verdict, worst.rule, reason, fix),)
+        self._compared[pair] = (
+            () if worst is None else (CompatibilityIssue("", worst.compatibility, worst.rule, reason, fix),)
+        )
         return found
 
-    def _names(self, old: Any, new: Any, path: str) -> list[Finding]:
+    def _names(self, old: Any, new: Any, path: str) -> list[CompatibilityIssue]:
         old_name, new_name = old["name"], new["name"]
         if _short(old_name) == _short(new_name):
             return []
         if _has_alias(new, old_name):
             self._used_aliases.add((new_name, "", _short(old_name)))
-            return [Finding(path, FieldVerdict.AS_IS, "avro-renamed", f"was {old_name}")]
+            return [CompatibilityIssue(path, FieldCompatibility.AS_IS, "avro-renamed", f"was {old_name}")]
         return [
-            Finding(
+            CompatibilityIssue(
                 path,
-                FieldVerdict.REFUSE,
+                FieldCompatibility.REJECT,
                 "avro-renamed",
                 f"the state holds the {type_of(old)} {old_name}, the new schema names {new_name}",
                 f'If it was renamed, give the new one "aliases": ["{old_name}"]',
@@ -308,50 +318,60 @@ def _has_alias(new: Any, old_name: str) -> bool:
     return _short(old_name) in [_short(alias) for alias in new.get("aliases", ())]
 
 
-def _added(part: Any, where: str) -> Finding:
+def _added(part: Any, where: str) -> CompatibilityIssue:
     if "default" in part:
-        return Finding(where, FieldVerdict.MIGRATE, "avro-field-added", f"default {shown(part['default'])}")
+        return CompatibilityIssue(
+            where, FieldCompatibility.MIGRATE, "avro-field-added", f"default {shown(part['default'])}"
+        )
     reason = "the field is new and has no default"
-    return Finding(where, FieldVerdict.REFUSE, "avro-field-added-without-default", reason, "Give it a default")
+    return CompatibilityIssue(
+        where, FieldCompatibility.REJECT, "avro-field-added-without-default", reason, "Give it a default"
+    )
 
 
-def _promotion(old_type: str, new_type: str, path: str) -> Finding:
+def _promotion(old_type: str, new_type: str, path: str) -> CompatibilityIssue:
     if new_type not in PROMOTIONS.get(old_type, ()):
-        return Finding(
+        return CompatibilityIssue(
             path,
-            FieldVerdict.REFUSE,
+            FieldCompatibility.REJECT,
             "avro-type-changed",
             f"{old_type} cannot be read as {new_type}",
             "Keep the type, or add a field of another name with a default",
         )
     caveat = _CAVEATS.get((old_type, new_type), "")
-    return Finding(path, FieldVerdict.MIGRATE, "avro-promoted", f"{old_type} is promoted to {new_type}{caveat}")
+    return CompatibilityIssue(
+        path, FieldCompatibility.MIGRATE, "avro-promoted", f"{old_type} is promoted to {new_type}{caveat}"
+    )
 
 
-def _enum(old: Any, new: Any, path: str) -> list[Finding]:
+def _enum(old: Any, new: Any, path: str) -> list[CompatibilityIssue]:
     found = []
     removed = [symbol for symbol in old["symbols"] if symbol not in new["symbols"]]
     if removed and "default" in new:
         reason = f"{', '.join(removed)} are gone and become {new['default']}"
-        found.append(Finding(path, FieldVerdict.LOSSY, "avro-enum-symbols-removed", reason))
+        found.append(CompatibilityIssue(path, FieldCompatibility.LOSSY, "avro-enum-symbols-removed", reason))
     elif removed:
         reason = f"{', '.join(removed)} are gone, which the state may hold"
         fix = "Keep them, or give the enum a default"
-        found.append(Finding(path, FieldVerdict.REFUSE, "avro-enum-symbols-removed", reason, fix))
+        found.append(CompatibilityIssue(path, FieldCompatibility.REJECT, "avro-enum-symbols-removed", reason, fix))
     elif old["symbols"] != new["symbols"]:
-        found.append(Finding(path, FieldVerdict.MIGRATE, "avro-enum-symbols-changed", "symbols were added or moved"))
+        found.append(
+            CompatibilityIssue(
+                path, FieldCompatibility.MIGRATE, "avro-enum-symbols-changed", "symbols were added or moved"
+            )
+        )
     return found
 
 
-def _fixed(old: Any, new: Any, path: str) -> list[Finding]:
+def _fixed(old: Any, new: Any, path: str) -> list[CompatibilityIssue]:
     found = []
     if old["size"] != new["size"]:
         reason = f"{old['size']} bytes cannot be read as {new['size']}"
-        found.append(Finding(path, FieldVerdict.REFUSE, "avro-fixed-size", reason, "Keep the size"))
+        found.append(CompatibilityIssue(path, FieldCompatibility.REJECT, "avro-fixed-size", reason, "Keep the size"))
     return found
 
 
-def _logical_type(old: Any, new: Any, path: str) -> Finding | None:
+def _logical_type(old: Any, new: Any, path: str) -> CompatibilityIssue | None:
     old_logical = old.get("logicalType") if isinstance(old, dict) else None
     new_logical = new.get("logicalType") if isinstance(new, dict) else None
     if old_logical == new_logical == "decimal":
@@ -360,18 +380,20 @@ def _logical_type(old: Any, new: Any, path: str) -> Finding | None:
         return None
     if new_logical in _FINER_TIMES.get(str(old_logical), ()):
         reason = f"{old_logical} becomes {new_logical}"
-        return Finding(path, FieldVerdict.MIGRATE, "avro-time-precision", reason)
+        return CompatibilityIssue(path, FieldCompatibility.MIGRATE, "avro-time-precision", reason)
     reason = f"the logical type was {old_logical or 'none'} and would be {new_logical or 'none'}"
-    return Finding(path, FieldVerdict.REFUSE, "avro-logical-type", reason, "Keep the logical type")
+    return CompatibilityIssue(path, FieldCompatibility.REJECT, "avro-logical-type", reason, "Keep the logical type")
 
 
-def _decimal(old: Any, new: Any, path: str) -> Finding | None:
+def _decimal(old: Any, new: Any, path: str) -> CompatibilityIssue | None:
     old_scale, new_scale = old.get("scale", 0), new.get("scale", 0)
     old_digits, new_digits = old["precision"] - old_scale, new["precision"] - new_scale
     if (old_scale, old_digits) == (new_scale, new_digits):
         return None
     change = f"decimal({old['precision']}, {old_scale}) to decimal({new['precision']}, {new_scale})"
     if new_scale >= old_scale and new_digits >= old_digits:
-        return Finding(path, FieldVerdict.MIGRATE, "avro-decimal-widened", change)
+        return CompatibilityIssue(path, FieldCompatibility.MIGRATE, "avro-decimal-widened", change)
     fix = "Let neither the digits before the point nor those behind it become fewer"
-    return Finding(path, FieldVerdict.REFUSE, "avro-decimal-narrowed", f"{change} does not hold every value", fix)
+    return CompatibilityIssue(
+        path, FieldCompatibility.REJECT, "avro-decimal-narrowed", f"{change} does not hold every value", fix
+    )

@@ -1,7 +1,7 @@
 """What may change about a literal.
 
 more values                 as is: the bytes are those of the type
-fewer values                refused, as an enum that lost a constant: the state may hold them
+fewer values                rejected, as an enum that lost a constant: the state may hold them
 a literal becomes its type  as is
 a type becomes a literal    migration, which stops at a value that is not allowed
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from snapshots.compatibility import REWRITE, FieldVerdict, Finding, TypeSerializerSchemaCompatibility
+from snapshots.compatibility import REWRITE, CompatibilityIssue, FieldCompatibility, TypeSerializerSchemaCompatibility
 from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot, resolve_compatibility
 from typeserializers.scalars.literals import LiteralSerializer, LiteralSerializerSnapshot
 
@@ -26,5 +26,5 @@ def adopt_values_of_the_type(
     if inner.is_incompatible or inner.is_after_migration:
         return None
     reason = f"a stored value that is none of {new_serializer.described()} stops the migration"
-    narrowed = Finding("", FieldVerdict.MIGRATE, "became-literal", reason)
-    return TypeSerializerSchemaCompatibility.compatible_after_migration([narrowed, *inner.findings], plan=REWRITE)
+    narrowed = CompatibilityIssue("", FieldCompatibility.MIGRATE, "became-literal", reason)
+    return TypeSerializerSchemaCompatibility.compatible_after_migration([narrowed, *inner.issues], plan=REWRITE)

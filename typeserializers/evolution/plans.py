@@ -6,7 +6,8 @@ parts are named by their index in the old one, new parts by their place in the t
 Widenings of scalars, after Avro's promotions: which serializer may take over a record field of which.
 
 A promotion is a pair of serializer classes, and what turns the old value into the new: an expression, or a function
-where an expression is not enough. Both the verdict on a record and the generated migration read this one table.
+where an expression is not enough. Both the compatibility result on a record and the generated migration read this one
+table.
 
     byte -> short -> int -> long -> big integer -> big decimal      every value is kept
     integers -> float, double; float -> double                      as in Avro; the reason says when it is rounded
@@ -169,7 +170,7 @@ class RecordPlan(Plan):
 
 @frozen
 class FieldConverterPlan(Plan):
-    """The field's own converter makes the new value of the old one; None is refused where it is required."""
+    """The field's own converter makes the new value of the old one; None is rejected where it is required."""
 
     converter: FieldConverter
     is_required: bool = False

@@ -1,10 +1,10 @@
 """What may change about a POJO: Flink's order of decisions, and the few places where we go on.
 
-1. the new serializer is not a PojoSerializer                               refused
-2. the class has another name                                              refused, unless declared as former name
-3. a subclass that was seen can no longer be loaded                        refused
-4. fields on both sides are judged by their serializers; one refuses       refused
-5. subclasses on both sides likewise                                       refused
+1. the new serializer is not a PojoSerializer                               rejected
+2. the class has another name                                              rejected, unless declared as former name
+3. a subclass that was seen can no longer be loaded                        rejected
+4. fields on both sides are judged by their serializers; one rejects       rejected
+5. subclasses on both sides likewise                                       rejected
 6. a field was added or removed, or something above needs migration        migration
 7. the registrations are no prefix of the new ones, unregistered subclasses were seen, or something above must be
    reconfigured                                                            reconfigured: old tags stay what they are
@@ -24,9 +24,9 @@ from attrs import define, field
 
 from snapshots.compatibility import (
     AS_IS,
+    CompatibilityIssue,
     CompatibilityKind,
-    FieldVerdict,
-    Finding,
+    FieldCompatibility,
     Plan,
     TypeSerializerSchemaCompatibility,
     another_serializer,
@@ -53,43 +53,43 @@ from typeserializers.pojos.pojo_shape import PojoField
 class _Judgement:
     """What has been found so far: of the parts, and by name what is to be used for the fields and subclasses."""
 
-    findings: list[Finding] = field(factory=list)
+    issues: list[CompatibilityIssue] = field(factory=list)
     kinds: list[CompatibilityKind] = field(factory=list)
     origins: list[Origin | None] = field(factory=list)
     reconfigured_fields: dict[str, TypeSerializer[Any]] = field(factory=dict)
     subclasses: dict[str, PojoSerializer[Any]] = field(factory=dict)
     subclass_plans: dict[str, Plan] = field(factory=dict)
 
-    def add(self, path: str, verdict: TypeSerializerSchemaCompatibility[Any]) -> None:
-        """Takes in the verdict on a part."""
-        self.kinds.append(verdict.kind)
-        self.findings += [finding.below(path) for finding in verdict.findings]
+    def add(self, path: str, compatibility: TypeSerializerSchemaCompatibility[Any]) -> None:
+        """Takes in the compatibility result on a part."""
+        self.kinds.append(compatibility.kind)
+        self.issues += [issue.below(path) for issue in compatibility.issues]
 
 
 @RULES.judges(PojoSerializerSnapshot)
 def judge_pojo(
     old_snapshot: PojoSerializerSnapshot[Any], new: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """The verdict on a new POJO serializer taking over an old POJO."""
+    """The compatibility result on a new POJO serializer taking over an old POJO."""
     old = old_snapshot.pojo
     if type(new) is not PojoSerializer:
         return TypeSerializerSchemaCompatibility.incompatible(another_serializer(old.name, "PojoSerializer", new))
     judgement = _Judgement()
-    findings = judgement.findings
+    issues = judgement.issues
     if old.name != new.shape.name:
-        findings.append(_renamed(old.name, new))
+        issues.append(_renamed(old.name, new))
     _judge_fields(old, new, judgement)
     _judge_subclasses(old, new, judgement)
     old_tags = [part.name for part in old.registered]
     new_tags = [subclass.shape.name for subclass in new.registered_subclasses]
     if new_tags[: len(old_tags)] != old_tags:
         reason = f"registered were {', '.join(old_tags)}; their tags are kept, new ones follow"
-        findings.append(Finding("", FieldVerdict.RECONFIGURE, "pojo-registration-order", reason))
+        issues.append(CompatibilityIssue("", FieldCompatibility.RECONFIGURE, "pojo-registration-order", reason))
     if old.unregistered:
         names = ", ".join(part.name for part in old.unregistered)
         reason = f"the state holds {names}, which were not registered; they stay readable"
-        findings.append(Finding("", FieldVerdict.RECONFIGURE, "pojo-unregistered-subclasses", reason))
-    kind = worst_kind([*judgement.kinds, *(finding.verdict.kind for finding in findings)])
+        issues.append(CompatibilityIssue("", FieldCompatibility.RECONFIGURE, "pojo-unregistered-subclasses", reason))
+    kind = worst_kind([*judgement.kinds, *(issue.compatibility.kind for issue in issues)])
     plan: Plan | None = None
     if kind is not CompatibilityKind.INCOMPATIBLE:
         as_is = kind is CompatibilityKind.AS_IS
@@ -97,11 +97,11 @@ def judge_pojo(
     reconfigured: TypeSerializer[Any] | None = None
     if kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
         reconfigured = new.reconfigured(judgement.reconfigured_fields, judgement.subclasses, old_tags)
-    return TypeSerializerSchemaCompatibility(kind, tuple(findings), reconfigured, plan=plan)
+    return TypeSerializerSchemaCompatibility(kind, tuple(issues), reconfigured, plan=plan)
 
 
 def _judge_fields(old: WrittenPojo, new: PojoSerializer[Any], judgement: _Judgement) -> None:
-    findings = judgement.findings
+    issues = judgement.issues
     matches = match_fields(old.fields, new.shape.fields, declarations_are_known=False)
     matched = {match.old_index for match in matches}
     held = {part.name for part in old.fields}
@@ -110,40 +110,48 @@ def _judge_fields(old: WrittenPojo, new: PojoSerializer[Any], judgement: _Judgem
     for match in matches:
         path = f".{match.new.name}"
         if match.disputed:
-            findings.append(Finding(path, FieldVerdict.REFUSE, "pojo-rename-ambiguous", *ambiguous_rename(match)))
+            issues.append(
+                CompatibilityIssue(path, FieldCompatibility.REJECT, "pojo-rename-ambiguous", *ambiguous_rename(match))
+            )
             judgement.origins.append(None)
             continue
         if match.new.name in circle:
-            findings.append(Finding(path, FieldVerdict.REFUSE, "pojo-rename-ambiguous", *_swapped(circle)))
+            issues.append(
+                CompatibilityIssue(path, FieldCompatibility.REJECT, "pojo-rename-ambiguous", *_swapped(circle))
+            )
             judgement.origins.append(None)
             continue
         if match.old_index is None:
-            findings.append(_added(match, path))
+            issues.append(_added(match, path))
             judgement.origins.append(None)
             continue
         written = old.fields[match.old_index]
         if written.name != match.new.name:
             # The order on the wire is that of the names, so a new name may be another place.
-            findings.append(Finding(path, FieldVerdict.MIGRATE, "pojo-field-renamed", f"was {written.name}"))
-        verdict: TypeSerializerSchemaCompatibility[Any] = resolve_compatibility(written.snapshot, match.new.serializer)
-        judgement.add(path, verdict)
-        if not verdict.is_incompatible:
-            judgement.origins.append(Origin(match.old_index, verdict.plan))
-        if verdict.is_with_reconfigured_serializer:
-            judgement.reconfigured_fields[match.new.name] = verdict.reconfigured_serializer
+            issues.append(
+                CompatibilityIssue(path, FieldCompatibility.MIGRATE, "pojo-field-renamed", f"was {written.name}")
+            )
+        compatibility: TypeSerializerSchemaCompatibility[Any] = resolve_compatibility(
+            written.snapshot, match.new.serializer
+        )
+        judgement.add(path, compatibility)
+        if not compatibility.is_incompatible:
+            judgement.origins.append(Origin(match.old_index, compatibility.plan))
+        if compatibility.is_with_reconfigured_serializer:
+            judgement.reconfigured_fields[match.new.name] = compatibility.reconfigured_serializer
     for index, written in enumerate(old.fields):
         if index in matched:
             continue
         path, snapshot = f".{written.name}", written.snapshot
         if isinstance(snapshot, UnreadableSnapshot):
-            findings += [finding.below(path) for finding in snapshot.resolve_schema_compatibility(new).findings]
+            issues += [issue.below(path) for issue in snapshot.resolve_schema_compatibility(new).issues]
         else:
             try:
                 snapshot.restore_serializer()
             except UnresolvableSerializerError as error:
-                findings.append(Finding(path, FieldVerdict.REFUSE, "pojo-field-unreadable", str(error)))
+                issues.append(CompatibilityIssue(path, FieldCompatibility.REJECT, "pojo-field-unreadable", str(error)))
         reason = "the field is gone, its values are lost"
-        findings.append(Finding(path, FieldVerdict.LOSSY, "pojo-field-removed", reason))
+        issues.append(CompatibilityIssue(path, FieldCompatibility.LOSSY, "pojo-field-removed", reason))
 
 
 def _judge_subclasses(old: WrittenPojo, new: PojoSerializer[Any], judgement: _Judgement) -> None:
@@ -153,24 +161,24 @@ def _judge_subclasses(old: WrittenPojo, new: PojoSerializer[Any], judgement: _Ju
         path = f"<{part.name}>"
         heir = next((one for one in subclasses if part.name in one.shape.former_names), None)
         if heir is not None and heir.shape.name not in held:
-            judgement.findings.append(_renamed_subclass(part, path, heir))
+            judgement.issues.append(_renamed_subclass(part, path, heir))
             continue
         taking_over = new.subclass_named(part.name)
         if taking_over is None:
             if not new.shape.is_stand_in or isinstance(part.snapshot, UnreadableSnapshot):
-                judgement.findings.append(_missing(part, path, new))
+                judgement.issues.append(_missing(part, path, new))
                 continue
             kept = restored_with(part.snapshot, new)
             assert isinstance(kept, PojoSerializer)
             judgement.subclasses[part.name], judgement.subclass_plans[part.name] = kept, AS_IS
             continue
-        verdict: TypeSerializerSchemaCompatibility[Any] = resolve_compatibility(part.snapshot, taking_over)
-        judgement.add(path, verdict)
-        if not verdict.is_incompatible:
-            judgement.subclass_plans[part.name] = verdict.plan
+        compatibility: TypeSerializerSchemaCompatibility[Any] = resolve_compatibility(part.snapshot, taking_over)
+        judgement.add(path, compatibility)
+        if not compatibility.is_incompatible:
+            judgement.subclass_plans[part.name] = compatibility.plan
         judgement.subclasses[part.name] = taking_over
-        if verdict.is_with_reconfigured_serializer:
-            reconfigured = verdict.reconfigured_serializer
+        if compatibility.is_with_reconfigured_serializer:
+            reconfigured = compatibility.reconfigured_serializer
             assert isinstance(reconfigured, PojoSerializer)
             judgement.subclasses[part.name] = reconfigured
 
@@ -183,39 +191,41 @@ def _swapped(names: Iterable[str]) -> tuple[str, str]:
     )
 
 
-def _added(match: FieldMatch[PojoField], path: str) -> Finding:
+def _added(match: FieldMatch[PojoField], path: str) -> CompatibilityIssue:
     new, reused = match.new, reused_name(match)
     if new.completes_old_values:
-        return Finding(path, FieldVerdict.MIGRATE, "pojo-field-added", "old objects get its default" + reused)
+        return CompatibilityIssue(
+            path, FieldCompatibility.MIGRATE, "pojo-field-added", "old objects get its default" + reused
+        )
     try:
         new.serializer.to_bytes(new.make_default())
     except Exception as error:
-        return Finding(
+        return CompatibilityIssue(
             path,
-            FieldVerdict.REFUSE,
+            FieldCompatibility.REJECT,
             "pojo-field-added-without-default",
             f"the field is new and its type has no zero that old objects could get ({error})" + reused,
             "Give it a default",
         )
-    return Finding(path, FieldVerdict.MIGRATE, "pojo-field-added", "old objects get a zero" + reused)
+    return CompatibilityIssue(path, FieldCompatibility.MIGRATE, "pojo-field-added", "old objects get a zero" + reused)
 
 
-def _renamed(old_name: str, new: PojoSerializer[Any]) -> Finding:
+def _renamed(old_name: str, new: PojoSerializer[Any]) -> CompatibilityIssue:
     if old_name in new.shape.former_names:
-        return Finding("", FieldVerdict.AS_IS, "pojo-class-renamed", f"was {old_name}")
-    return Finding(
+        return CompatibilityIssue("", FieldCompatibility.AS_IS, "pojo-class-renamed", f"was {old_name}")
+    return CompatibilityIssue(
         "",
-        FieldVerdict.REFUSE,
+        FieldCompatibility.REJECT,
         "pojo-class",
         f"the state holds objects of {old_name}, the new class is {new.shape.name}",
         f'If it is what {old_name} became, declare __former_names__ = ("{old_name}",) on it',
     )
 
 
-def _renamed_subclass(part: WrittenPart, path: str, heir: PojoSerializer[Any]) -> Finding:
-    return Finding(
+def _renamed_subclass(part: WrittenPart, path: str, heir: PojoSerializer[Any]) -> CompatibilityIssue:
+    return CompatibilityIssue(
         path,
-        FieldVerdict.REFUSE,
+        FieldCompatibility.REJECT,
         "pojo-subclass-renamed",
         f"the state may hold objects of {part.name}, which {heir.shape.name} declares as its former name, and a "
         f"subclass keeps its name in the state",
@@ -223,10 +233,10 @@ def _renamed_subclass(part: WrittenPart, path: str, heir: PojoSerializer[Any]) -
     )
 
 
-def _missing(part: WrittenPart, path: str, new: PojoSerializer[Any]) -> Finding:
-    return Finding(
+def _missing(part: WrittenPart, path: str, new: PojoSerializer[Any]) -> CompatibilityIssue:
+    return CompatibilityIssue(
         path,
-        FieldVerdict.REFUSE,
+        FieldCompatibility.REJECT,
         "pojo-subclass-missing",
         f"the state may hold objects of {part.name}, of which there is no class here",
         f'Keep the class: a subclass of {new.shape.record_class.__name__} with __pojo_class__ = "{part.name}"',

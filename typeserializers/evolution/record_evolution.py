@@ -1,24 +1,24 @@
 """The rules by which a record may change between two versions of a program.
 
 Fields are matched by name, then by declared former names, never by position and never by guess (`match_fields`). The
-rules, each with its id in the findings:
+rules, each with its id in the issues:
 
     field-renamed               declared: costs nothing by itself, the bytes carry no names
-    field-added                 the default completes old records; without one: field-added-without-default, refused
-    field-default-unfit         refused: what the factory of an added field makes does not fit it
+    field-added                 the default completes old records; without one: field-added-without-default, rejected
+    field-default-unfit         rejected: what the factory of an added field makes does not fit it
     field-removed               lossy; if a new field looks like it, the fix says how to declare a rename
     fields-reordered            migration
     field-widened               a promotion (`evolution.promotions`), also inside lists, maps and optionals
     field-became-optional       migration: every old value is present
-    field-became-required       refused: an old value may be None
-    field-type-changed          refused, as is field-type-narrowed, unless the field names a converter: field-converted
-    field-unreadable            refused: nothing here reads the old values, not even to step over them
-    pickle-class                refused: a converter needs values that this program has not said it unpickles
-    ambiguous-rename            an old field could be any of several new ones: refused
-    record-renamed              refused unless the new class declares the former name
+    field-became-required       rejected: an old value may be None
+    field-type-changed          rejected, as is field-type-narrowed, unless the field names a converter: field-converted
+    field-unreadable            rejected: nothing here reads the old values, not even to step over them
+    pickle-class                rejected: a converter needs values that this program has not said it unpickles
+    ambiguous-rename            an old field could be any of several new ones: rejected
+    record-renamed              rejected unless the new class declares the former name
     record-converted            migration: converters lead from the old schema version to the new one; what they do not
                                 declare to read is lost as without them
-    schema-version-older        refused: the state was written under a later schema version than that of the program
+    schema-version-older        rejected: the state was written under a later schema version than that of the program
 
 Inside a record more is allowed than at the top of a state: there, a simple serializer is the same class or nothing.
 
@@ -59,9 +59,9 @@ from attrs import evolve, frozen
 from snapshots.compatibility import (
     AS_IS,
     AsIsPlan,
+    CompatibilityIssue,
     CompatibilityKind,
-    FieldVerdict,
-    Finding,
+    FieldCompatibility,
     Plan,
     TypeSerializerSchemaCompatibility,
     another_serializer,
@@ -105,26 +105,28 @@ from typeserializers.scalars.literals import LiteralSerializer, LiteralSerialize
 def resolve_part(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """The verdict on a part of a record: what the snapshots allow, and promotions and optionality beyond."""
+    """The compatibility result on a part of a record: what the snapshots allow, and promotions and optionality
+    beyond.
+    """
     if isinstance(old_snapshot, SimpleTypeSerializerSnapshot):
         widened = _widened(old_snapshot.create_serializer(), new_serializer)
         if widened is not None:
             return widened
-    verdict = resolve_compatibility(old_snapshot, new_serializer)
-    if not verdict.is_incompatible:
-        return verdict
+    compatibility = resolve_compatibility(old_snapshot, new_serializer)
+    if not compatibility.is_incompatible:
+        return compatibility
     may_be_literal = isinstance(new_serializer, (LiteralSerializer, NullableSerializer))
     if isinstance(old_snapshot, LiteralSerializerSnapshot) and not may_be_literal:
         # The values of a literal may widen as those of its type.
         return resolve_part(old_snapshot.nested_snapshots[0], new_serializer)
     if isinstance(old_snapshot, CompositeTypeSerializerSnapshot):
-        verdict = old_snapshot.resolve_with(new_serializer, resolve_part)
-        if not verdict.is_incompatible:
-            return verdict
+        compatibility = old_snapshot.resolve_with(new_serializer, resolve_part)
+        if not compatibility.is_incompatible:
+            return compatibility
     try:
         old_serializer = restored_with(old_snapshot, new_serializer)
     except UnresolvableSerializerError:
-        return verdict
+        return compatibility
     widened = _widened(old_serializer, new_serializer)
     if widened is not None:
         return widened
@@ -132,18 +134,18 @@ def resolve_part(
         return _optional(resolve_part(old_snapshot, new_serializer.inner))
     if isinstance(old_snapshot, NullableSerializerSnapshot) and not isinstance(new_serializer, NullableSerializer):
         return TypeSerializerSchemaCompatibility.incompatible(
-            Finding(
+            CompatibilityIssue(
                 "",
-                FieldVerdict.REFUSE,
+                FieldCompatibility.REJECT,
                 "field-became-required",
                 "the state may hold None here, the new field may not",
                 "Keep the field optional, or say what becomes of None in its metadata: converted_by(function)",
             )
         )
-    of_another_class = all(finding.rule == "serializer-class" for finding in verdict.findings)
+    of_another_class = all(issue.rule == "serializer-class" for issue in compatibility.issues)
     if type(old_serializer) is not type(new_serializer) and of_another_class:
         return TypeSerializerSchemaCompatibility.incompatible(_type_changed(old_serializer, new_serializer))
-    return verdict
+    return compatibility
 
 
 def is_promotion(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> bool:
@@ -156,25 +158,26 @@ def _widened(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> TypeSerializ
     if promotion is None:
         return None
     return TypeSerializerSchemaCompatibility.compatible_after_migration(
-        [Finding("", FieldVerdict.MIGRATE, "field-widened", promotion.reason)], plan=PromotionPlan(promotion)
+        [CompatibilityIssue("", FieldCompatibility.MIGRATE, "field-widened", promotion.reason)],
+        plan=PromotionPlan(promotion),
     )
 
 
 def _optional(inner: TypeSerializerSchemaCompatibility[Any]) -> TypeSerializerSchemaCompatibility[Any]:
     if inner.is_incompatible:
         return inner
-    optional = Finding("", FieldVerdict.MIGRATE, "field-became-optional", "every old value is present")
+    optional = CompatibilityIssue("", FieldCompatibility.MIGRATE, "field-became-optional", "every old value is present")
     return TypeSerializerSchemaCompatibility.compatible_after_migration(
-        [optional, *inner.findings], plan=BecameOptionalPlan(inner.plan)
+        [optional, *inner.issues], plan=BecameOptionalPlan(inner.plan)
     )
 
 
-def _type_changed(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Finding:
+def _type_changed(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> CompatibilityIssue:
     old_name, new_name = names_apart(old.type_name, type(old).__name__, new)
     what = "narrowed" if is_promotion(new, old) else "changed"
-    return Finding(
+    return CompatibilityIssue(
         "",
-        FieldVerdict.REFUSE,
+        FieldCompatibility.REJECT,
         f"field-type-{what}",
         f"the type was {what} from {old_name} to {new_name}, and not every old value fits",
         f"Keep {old_name}, or say how a {new_name} is made of it, in the field's metadata: converted_by(function)",
@@ -272,7 +275,7 @@ def match_fields(
 def judge_record(
     old_snapshot: AttrsSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """The verdict on a new record taking over an old one."""
+    """The compatibility result on a new record taking over an old one."""
     old = old_snapshot.record
     if type(new_serializer) is not AttrsSerializer:
         return TypeSerializerSchemaCompatibility.incompatible(
@@ -280,7 +283,7 @@ def judge_record(
         )
     new = new_serializer.shape
     steps = _steps(old, new)
-    findings = [*_judge_name(old, new), *_judge_version(old, new, steps)]
+    issues = [*_judge_name(old, new), *_judge_version(old, new, steps)]
     kinds: list[CompatibilityKind] = []
     unchanged: list[str] = []
     reconfigured: dict[str, TypeSerializer[Any]] = {}
@@ -292,48 +295,52 @@ def judge_record(
     for match in matches:
         path = f".{match.new.name}"
         if match.disputed:
-            findings.append(Finding(path, FieldVerdict.REFUSE, "ambiguous-rename", *ambiguous_rename(match)))
+            issues.append(
+                CompatibilityIssue(path, FieldCompatibility.REJECT, "ambiguous-rename", *ambiguous_rename(match))
+            )
             origins.append(None)
             continue
         if match.old_index is None:
-            findings.append(_added(match, removed))
+            issues.append(_added(match, removed))
             origins.append(None)
             continue
         written = old.fields[match.old_index]
-        told = len(findings)
+        told = len(issues)
         if written.name != match.new.name:
-            findings.append(Finding(path, FieldVerdict.AS_IS, "field-renamed", f"was {written.name}"))
-        verdict = resolve_part(written.snapshot, match.new.serializer)
-        if verdict.is_incompatible and match.new.converter is not None:
-            findings += _needed(written, new_serializer) or [_converted(match.new)]
-            by_converter = FieldConverterPlan(match.new.converter, match.new.refuses_none)
+            issues.append(CompatibilityIssue(path, FieldCompatibility.AS_IS, "field-renamed", f"was {written.name}"))
+        compatibility = resolve_part(written.snapshot, match.new.serializer)
+        if compatibility.is_incompatible and match.new.converter is not None:
+            issues += _needed(written, new_serializer) or [_converted(match.new)]
+            by_converter = FieldConverterPlan(match.new.converter, match.new.rejects_none)
             origins.append(Origin(match.old_index, by_converter))
             continue
-        if not verdict.is_incompatible:
-            origins.append(Origin(match.old_index, verdict.plan))
-        kinds.append(verdict.kind)
-        findings += [finding.below(path) for finding in verdict.findings]
-        unchanged += [path + inner for inner in verdict.unchanged]
-        if len(findings) == told and not verdict.unchanged:
+        if not compatibility.is_incompatible:
+            origins.append(Origin(match.old_index, compatibility.plan))
+        kinds.append(compatibility.kind)
+        issues += [issue.below(path) for issue in compatibility.issues]
+        unchanged += [path + inner for inner in compatibility.unchanged]
+        if len(issues) == told and not compatibility.unchanged:
             unchanged.append(path)
-        if verdict.is_with_reconfigured_serializer:
-            reconfigured[match.new.name] = verdict.reconfigured_serializer
-    findings += _removed(removed, matches, old.fields, bool(steps))
+        if compatibility.is_with_reconfigured_serializer:
+            reconfigured[match.new.name] = compatibility.reconfigured_serializer
+    issues += _removed(removed, matches, old.fields, bool(steps))
     if matched != sorted(matched):
-        findings.append(
-            Finding("", FieldVerdict.MIGRATE, "fields-reordered", "the fields are written in another order")
+        issues.append(
+            CompatibilityIssue(
+                "", FieldCompatibility.MIGRATE, "fields-reordered", "the fields are written in another order"
+            )
         )
     if steps:
-        findings = _left_to_converters(findings, old, matches, steps)
-        findings += [finding for part in old.fields for finding in _needed(part, new_serializer)]
+        issues = _left_to_converters(issues, old, matches, steps)
+        issues += [issue for part in old.fields for issue in _needed(part, new_serializer)]
         kinds = []
-    kind = worst_kind([*kinds, *(finding.verdict.kind for finding in findings)])
+    kind = worst_kind([*kinds, *(issue.compatibility.kind for issue in issues)])
     plan: Plan | None = None
     if kind is not CompatibilityKind.INCOMPATIBLE:
         plan = RecordConvertersPlan(steps, _untouched(old, new)) if steps else _plan(kind, tuple(origins))
     return TypeSerializerSchemaCompatibility(
         kind,
-        tuple(findings),
+        tuple(issues),
         new_serializer.with_serializers(reconfigured) if kind is _RECONFIGURED else None,
         unchanged=tuple(unchanged),
         plan=plan,
@@ -344,7 +351,9 @@ def judge_record(
 def judge_reference(
     old_snapshot: ReferenceSerializerSnapshot, new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """The verdict on a record inside itself, which is judged where it stands: here it must only be the same one."""
+    """The compatibility result on a record inside itself, which is judged where it stands: here it must only be the
+    same one.
+    """
     name = old_snapshot.name
     if not isinstance(new_serializer, ReferenceSerializer):
         return TypeSerializerSchemaCompatibility.incompatible(
@@ -353,7 +362,9 @@ def judge_reference(
     if name != new_serializer.name and name not in _former_names(new_serializer):
         reason = f"the state holds the record {name} here, the new class {new_serializer.name}"
         return TypeSerializerSchemaCompatibility.incompatible(
-            Finding("", FieldVerdict.REFUSE, "record-renamed", reason, "Declare the former name on the new class")
+            CompatibilityIssue(
+                "", FieldCompatibility.REJECT, "record-renamed", reason, "Declare the former name on the new class"
+            )
         )
     return TypeSerializerSchemaCompatibility.compatible_as_is(plan=ReferencePlan(name))
 
@@ -394,21 +405,21 @@ def _untouched(old: WrittenRecord, new: RecordShape) -> dict[tuple[str, str], Pl
         for name in (part.name, *part.former_names):
             if name not in written:
                 continue
-            verdict = resolve_part(written[name].snapshot, part.serializer)
-            if not verdict.is_incompatible:
-                plans[name, part.name] = verdict.plan
+            compatibility = resolve_part(written[name].snapshot, part.serializer)
+            if not compatibility.is_incompatible:
+                plans[name, part.name] = compatibility.plan
     return plans
 
 
-def _judge_name(old: WrittenRecord, new: RecordShape) -> Sequence[Finding]:
+def _judge_name(old: WrittenRecord, new: RecordShape) -> Sequence[CompatibilityIssue]:
     if old.name == new.name:
         return ()
     if old.name in new.former_names:
-        return (Finding("", FieldVerdict.AS_IS, "record-renamed", f"was {old.name}"),)
+        return (CompatibilityIssue("", FieldCompatibility.AS_IS, "record-renamed", f"was {old.name}"),)
     return (
-        Finding(
+        CompatibilityIssue(
             "",
-            FieldVerdict.REFUSE,
+            FieldCompatibility.REJECT,
             "record-renamed",
             f"the state holds records of {old.name}, the new class is {new.name}",
             f'If {new.name} is what {old.name} became, declare __former_names__ = ("{old.name}",) on it',
@@ -418,12 +429,12 @@ def _judge_name(old: WrittenRecord, new: RecordShape) -> Sequence[Finding]:
 
 def _judge_version(
     old: WrittenRecord, new: RecordShape, steps: Sequence[tuple[int, RecordConverter]]
-) -> Sequence[Finding]:
+) -> Sequence[CompatibilityIssue]:
     if old.schema_version > new.schema_version:
         return (
-            Finding(
+            CompatibilityIssue(
                 "",
-                FieldVerdict.REFUSE,
+                FieldCompatibility.REJECT,
                 "schema-version-older",
                 f"the state has schema version {old.schema_version}, {new.name} has only {new.schema_version}",
                 "Restore with the program that wrote it, or a later one",
@@ -432,15 +443,15 @@ def _judge_version(
     if not steps:
         return ()
     path = ", ".join(f"{version} -> {version + 1} by {name_of(converter)}" for version, converter in steps)
-    return (Finding("", FieldVerdict.MIGRATE, "record-converted", f"schema versions {path}"),)
+    return (CompatibilityIssue("", FieldCompatibility.MIGRATE, "record-converted", f"schema versions {path}"),)
 
 
 def _left_to_converters(
-    findings: Sequence[Finding],
+    issues: Sequence[CompatibilityIssue],
     old: WrittenRecord,
     matches: Sequence[FieldMatch[RecordField]],
     steps: Sequence[tuple[int, RecordConverter]],
-) -> list[Finding]:
+) -> list[CompatibilityIssue]:
     """What the rules reject is left to the converters; what they lose is lost unless a converter reads it."""
     read = {name for _, step in steps if isinstance(step, ReadingConverter) for name in step.fields}
     names = {f".{part.name}": part.name for part in old.fields}
@@ -448,36 +459,36 @@ def _left_to_converters(
         f".{match.new.name}": old.fields[match.old_index].name for match in matches if match.old_index is not None
     }
     left = []
-    for finding in findings:
-        name = names.get(next(iter(split_path(finding.path)), ""))
-        if finding.verdict is FieldVerdict.LOSSY and name not in read:
-            fixes = (finding.fix, f'If a converter reads {name}, declare it: reads_fields("{name}")(converter)')
-            reason = f"{finding.reason} unless a converter reads them"
-            finding = evolve(finding, reason=reason, fix=". ".join(filter(None, fixes)))
-        elif finding.path and finding.verdict in (FieldVerdict.REFUSE, FieldVerdict.LOSSY):
-            reason = f"{finding.reason}: left to the converters"
-            finding = evolve(finding, verdict=FieldVerdict.MIGRATE, reason=reason, fix="")
-        left.append(finding)
+    for issue in issues:
+        name = names.get(next(iter(split_path(issue.path)), ""))
+        if issue.compatibility is FieldCompatibility.LOSSY and name not in read:
+            fixes = (issue.fix, f'If a converter reads {name}, declare it: reads_fields("{name}")(converter)')
+            reason = f"{issue.reason} unless a converter reads them"
+            issue = evolve(issue, reason=reason, fix=". ".join(filter(None, fixes)))
+        elif issue.path and issue.compatibility in (FieldCompatibility.REJECT, FieldCompatibility.LOSSY):
+            reason = f"{issue.reason}: left to the converters"
+            issue = evolve(issue, compatibility=FieldCompatibility.MIGRATE, reason=reason, fix="")
+        left.append(issue)
     return left
 
 
-def _converted(new: RecordField) -> Finding:
+def _converted(new: RecordField) -> CompatibilityIssue:
     assert new.converter is not None
     reason = f"each old value goes through {name_of(new.converter)}"
-    return Finding(f".{new.name}", FieldVerdict.MIGRATE, "field-converted", reason)
+    return CompatibilityIssue(f".{new.name}", FieldCompatibility.MIGRATE, "field-converted", reason)
 
 
-def _needed(part: WrittenField, new: AttrsSerializer[Any]) -> list[Finding]:
+def _needed(part: WrittenField, new: AttrsSerializer[Any]) -> list[CompatibilityIssue]:
     """What a converter cannot be given: values that this program must not read."""
     try:
         inside = list(all_inside(restored_with(part.snapshot, new)))
     except UnresolvableSerializerError as error:
-        return [Finding(f".{part.name}", FieldVerdict.REFUSE, "field-unreadable", str(error))]
+        return [CompatibilityIssue(f".{part.name}", FieldCompatibility.REJECT, "field-unreadable", str(error))]
     pickles = {one.class_name for one in inside if isinstance(one, PickleSerializer) and not one.is_chosen}
     return [
-        Finding(
+        CompatibilityIssue(
             f".{part.name}",
-            FieldVerdict.REFUSE,
+            FieldCompatibility.REJECT,
             "pickle-class",
             f"the converter needs the values, which are pickles of {name}, and are only unpickled where the program "
             f"says so",
@@ -487,12 +498,12 @@ def _needed(part: WrittenField, new: AttrsSerializer[Any]) -> list[Finding]:
     ]
 
 
-def _stepped_over(part: WrittenField) -> list[Finding]:
+def _stepped_over(part: WrittenField) -> list[CompatibilityIssue]:
     """Why the values of a removed field cannot even be stepped over; nothing if they can."""
     try:
         part.snapshot.restore_serializer()
     except UnresolvableSerializerError as error:
-        return [Finding(f".{part.name}", FieldVerdict.REFUSE, "field-unreadable", str(error))]
+        return [CompatibilityIssue(f".{part.name}", FieldCompatibility.REJECT, "field-unreadable", str(error))]
     return []
 
 
@@ -524,21 +535,23 @@ def reused_name(match: FieldMatch[Any]) -> str:
     return f"; the stored {match.new.name} continues as {match.claimant}" if match.claimant else ""
 
 
-def _added(match: FieldMatch[RecordField], removed: Sequence[WrittenField]) -> Finding:
+def _added(match: FieldMatch[RecordField], removed: Sequence[WrittenField]) -> CompatibilityIssue:
     new = match.new
     path = f".{new.name}"
     origin = _looks_like(new.name, [part.name for part in removed])
     # It was seen to fit when the class was registered, but a factory may make another one today.
     problem = default_problem(new) if new.default_factory is not None else ""
     if problem:
-        return Finding(path, FieldVerdict.REFUSE, "field-default-unfit", problem, "Give it one that fits")
+        return CompatibilityIssue(
+            path, FieldCompatibility.REJECT, "field-default-unfit", problem, "Give it one that fits"
+        )
     if new.has_default:
         how = "made by its factory" if new.default_factory is not None else f"default {shown(new.default)}"
-        return Finding(path, FieldVerdict.MIGRATE, "field-added", how + reused_name(match))
+        return CompatibilityIssue(path, FieldCompatibility.MIGRATE, "field-added", how + reused_name(match))
     rename = f', or declare the rename: metadata=former_names("{origin}")' if origin else ""
-    return Finding(
+    return CompatibilityIssue(
         path,
-        FieldVerdict.REFUSE,
+        FieldCompatibility.REJECT,
         "field-added-without-default",
         "the field is new and old records have no value for it" + reused_name(match),
         f"Give it a default{rename}",
@@ -550,9 +563,9 @@ def _removed(
     matches: Sequence[FieldMatch[RecordField]],
     old_fields: Sequence[WrittenField],
     has_converters: bool,
-) -> list[Finding]:
+) -> list[CompatibilityIssue]:
     added = [match.new.name for match in matches if match.old_index is None]
-    findings = []
+    issues = []
     claimant_of: dict[str, str] = {}
     for match in matches:
         # Of a declaration that the stored field has as well nothing is new: the removed field was another one then.
@@ -563,10 +576,10 @@ def _removed(
     for part in removed:
         claimant = claimant_of.get(part.name)
         if claimant is not None and not has_converters:
-            findings.append(
-                Finding(
+            issues.append(
+                CompatibilityIssue(
                     f".{part.name}",
-                    FieldVerdict.REFUSE,
+                    FieldCompatibility.REJECT,
                     "ambiguous-rename",
                     f"{claimant} declares the former name {part.name}, but the state holds both fields",
                     f"Keep {part.name} until {claimant} is renamed too, or drop the former name",
@@ -575,11 +588,17 @@ def _removed(
             continue
         target = _looks_like(part.name, added) if len(removed) <= MAX_COMPARED_NAMES else None
         fix = f'It looks like a rename to {target}: declare metadata=former_names("{part.name}")' if target else ""
-        findings += _stepped_over(part)
-        findings.append(
-            Finding(f".{part.name}", FieldVerdict.LOSSY, "field-removed", "the field is gone, its values are lost", fix)
+        issues += _stepped_over(part)
+        issues.append(
+            CompatibilityIssue(
+                f".{part.name}",
+                FieldCompatibility.LOSSY,
+                "field-removed",
+                "the field is gone, its values are lost",
+                fix,
+            )
         )
-    return findings
+    return issues
 
 
 def _looks_like(name: str, candidates: Sequence[str]) -> str | None:

@@ -4,7 +4,7 @@ Fields are matched by name, in record batches as in structs at any depth. Intege
 may become finer, strings may become binary or get longer offsets; a cast that would lose a value stops the migration.
 An added field must be nullable, and is null.
 
-What a new serializer takes over although the old snapshot, which cannot know it, has refused it.
+What a new serializer takes over although the old snapshot, which cannot know it, has rejected it.
 
 * A serializer without configuration adopts those whose values it accepts. That is always a migration: it accepts on
   write what the old one returned, but returns another Python type, so that even equal bytes must pass through both.
@@ -15,10 +15,10 @@ What a new serializer takes over although the old snapshot, which cannot know it
 What may change about an enum.
 
 Constants may be added, inserted and reordered: old data keeps its ordinals, because the new serializer is
-reconfigured to the old order with new constants behind it. A constant that is gone makes the verdict *incompatible*,
-naming it. (Flink throws while it reads the snapshot, before there is a verdict, and inside a POJO only when the
-serializer is restored, after it has said that all is well.) A constant is renamed by leaving its old name as an alias,
-which Python's enums have:
+reconfigured to the old order with new constants behind it. A constant that is gone makes the compatibility result
+*incompatible*, naming it. (Flink throws while it reads the snapshot, before there is a compatibility result, and
+inside a POJO only when the serializer is restored, after it has said that all is well.) A constant is renamed by
+leaving its old name as an alias, which Python's enums have:
 
     class Colour(enum.Enum):
         CRIMSON = 1
@@ -40,9 +40,9 @@ import pyarrow.types as pat
 from snapshots.compatibility import (
     AS_IS,
     REWRITE,
+    CompatibilityIssue,
     CompatibilityKind,
-    FieldVerdict,
-    Finding,
+    FieldCompatibility,
     Plan,
     TypeSerializerSchemaCompatibility,
     another_serializer,
@@ -64,7 +64,7 @@ from typeserializers.scalars.enums import EnumSerializer, EnumSerializerSnapshot
 def adopt_accepted(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any] | None:
-    """The verdict on a serializer that accepts the values of a few others."""
+    """The compatibility result on a serializer that accepts the values of a few others."""
     snapshot = new_serializer.snapshot_configuration()
     assert isinstance(snapshot, AdoptingTypeSerializerSnapshot)
     if snapshot_class_name(type(old_snapshot)) not in snapshot.adopted_snapshots:
@@ -73,7 +73,7 @@ def adopt_accepted(
     old, new = names_apart(old_serializer.type_name, type(old_serializer).__name__, new_serializer)
     reason = f"{old} becomes {new}; a value that does not fit it stops the migration"
     return TypeSerializerSchemaCompatibility.compatible_after_migration(
-        [Finding("", FieldVerdict.MIGRATE, "serializer-adopted", reason)], plan=REWRITE
+        [CompatibilityIssue("", FieldCompatibility.MIGRATE, "serializer-adopted", reason)], plan=REWRITE
     )
 
 
@@ -81,7 +81,7 @@ def adopt_accepted(
 def adopt_list(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: ListSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any] | None:
-    """The verdict on a list of another class (`ArrayListSerializer`): that on one of the same class."""
+    """The compatibility result on a list of another class (`ArrayListSerializer`): that on one of the same class."""
     snapshot_class = type(new_serializer.snapshot_configuration())
     if not isinstance(old_snapshot, ListSerializerSnapshot) or type(old_snapshot) is snapshot_class:
         return None
@@ -92,25 +92,25 @@ def adopt_list(
 def adopt_converted(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: ConvertingSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """The inner serializer's own verdict if it allows anything, else the first converter that fits."""
-    verdict = resolve_compatibility(old_snapshot, new_serializer.inner)
-    if not verdict.is_incompatible:
+    """The inner serializer's own compatibility result if it allows anything, else the first converter that fits."""
+    compatibility = resolve_compatibility(old_snapshot, new_serializer.inner)
+    if not compatibility.is_incompatible:
         reconfigured = None
-        if verdict.is_with_reconfigured_serializer:
-            reconfigured = new_serializer.around(verdict.reconfigured_serializer)
-        plan = InnerPlan(verdict.plan)
+        if compatibility.is_with_reconfigured_serializer:
+            reconfigured = new_serializer.around(compatibility.reconfigured_serializer)
+        plan = InnerPlan(compatibility.plan)
         return TypeSerializerSchemaCompatibility(
-            verdict.kind, verdict.findings, reconfigured, unchanged=verdict.unchanged, plan=plan
+            compatibility.kind, compatibility.issues, reconfigured, unchanged=compatibility.unchanged, plan=plan
         )
     for converter in new_serializer.converters:
         source = resolve_compatibility(old_snapshot, converter.source)
         if not source.is_incompatible:
             reason = f"each {converter.source.type_name} goes through {name_of(converter.function)}"
             return TypeSerializerSchemaCompatibility.compatible_after_migration(
-                [Finding("", FieldVerdict.MIGRATE, "value-converted", reason), *source.findings],
+                [CompatibilityIssue("", FieldCompatibility.MIGRATE, "value-converted", reason), *source.issues],
                 plan=ConverterPlan(converter, source.plan),
             )
-    return verdict
+    return compatibility
 
 
 MAX_COMPARED_NAMES: Final = 100
@@ -119,16 +119,16 @@ MAX_COMPARED_NAMES: Final = 100
 
 @RULES.judges(EnumSerializerSnapshot)
 def judge_enum(old: EnumSerializerSnapshot[Any], new: TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
-    """The verdict on an enum taking over the constants of another one."""
+    """The compatibility result on an enum taking over the constants of another one."""
     if type(new) is not EnumSerializer:
         return TypeSerializerSchemaCompatibility.incompatible(another_serializer(old.name, "EnumSerializer", new))
     if old.name != new.name and old.name not in new.former_names:
         return TypeSerializerSchemaCompatibility.incompatible(_renamed(old.name, new.name))
-    findings = []
+    issues = []
     if old.name != new.name:
-        findings.append(Finding("", FieldVerdict.AS_IS, "enum-renamed", f"was {old.name}"))
+        issues.append(CompatibilityIssue("", FieldCompatibility.AS_IS, "enum-renamed", f"was {old.name}"))
     if old.constants == new.constants:
-        return TypeSerializerSchemaCompatibility.compatible_as_is(findings)
+        return TypeSerializerSchemaCompatibility.compatible_as_is(issues)
     known: Mapping[str, Any] = new.enum_class.__members__
     added = _added_constants(old.constants, new.constants, known)
     removed = [constant for constant in old.constants if constant not in known]
@@ -136,20 +136,24 @@ def judge_enum(old: EnumSerializerSnapshot[Any], new: TypeSerializer[Any]) -> Ty
         return TypeSerializerSchemaCompatibility.incompatible(_removed(old.name, removed, added))
     if added:
         reason = f"new: {', '.join(added)}; the old constants keep their ordinals"
-        findings.append(Finding("", FieldVerdict.RECONFIGURE, "enum-constants-added", reason))
+        issues.append(CompatibilityIssue("", FieldCompatibility.RECONFIGURE, "enum-constants-added", reason))
     renamed = {constant: known[constant].name for constant in old.constants if known[constant].name != constant}
     for constant, name in renamed.items():
-        findings.append(Finding("", FieldVerdict.RECONFIGURE, "enum-constant-renamed", f"{constant} is now {name}"))
+        issues.append(
+            CompatibilityIssue("", FieldCompatibility.RECONFIGURE, "enum-constant-renamed", f"{constant} is now {name}")
+        )
     for name, merged in _merged(old.constants, known).items():
         reason = f"{' and '.join(merged)} are one constant now: {name}"
-        findings.append(Finding("", FieldVerdict.RECONFIGURE, "enum-constants-merged", reason, merges_values=True))
-    if not findings or findings[-1].verdict is FieldVerdict.AS_IS:
+        issues.append(
+            CompatibilityIssue("", FieldCompatibility.RECONFIGURE, "enum-constants-merged", reason, merges_values=True)
+        )
+    if not issues or issues[-1].compatibility is FieldCompatibility.AS_IS:
         reason = "the constants are in another order; the old ones keep their ordinals"
-        findings.append(Finding("", FieldVerdict.RECONFIGURE, "enum-constants-reordered", reason))
+        issues.append(CompatibilityIssue("", FieldCompatibility.RECONFIGURE, "enum-constants-reordered", reason))
     order = (*_named_anew(old.constants, known), *added)
     return TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
         EnumSerializer(new.enum_class, order, name=new.name, former_names=new.former_names),
-        findings,
+        issues,
         plan=EnumPlan(tuple(known[constant].name for constant in old.constants)),
     )
 
@@ -178,17 +182,17 @@ def _named_anew(old: Sequence[str], known: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def _renamed(old: str, new: str) -> Finding:
-    return Finding(
+def _renamed(old: str, new: str) -> CompatibilityIssue:
+    return CompatibilityIssue(
         "",
-        FieldVerdict.REFUSE,
+        FieldCompatibility.REJECT,
         "enum-class",
         f"the state holds constants of {old}, the new enum is {new}",
         f'If {new} is what {old} became, declare __former_names__ = ("{old}",) on it',
     )
 
 
-def _removed(name: str, removed: list[str], added: list[str]) -> Finding:
+def _removed(name: str, removed: list[str], added: list[str]) -> CompatibilityIssue:
     hints = []
     # With more constants on either side every pair of names would be compared.
     comparable = len(removed) <= MAX_COMPARED_NAMES and len(added) <= MAX_COMPARED_NAMES
@@ -196,9 +200,9 @@ def _removed(name: str, removed: list[str], added: list[str]) -> Finding:
         close = difflib.get_close_matches(constant, added, n=1, cutoff=0.5)
         if close:
             hints.append(f"if {constant} became {close[0]}, keep {constant} as an alias of it")
-    return Finding(
+    return CompatibilityIssue(
         "",
-        FieldVerdict.REFUSE,
+        FieldCompatibility.REJECT,
         "enum-constants-removed",
         f"{name} no longer has {', '.join(removed)}, which the state may hold",
         "; ".join(["Keep what was removed", *hints]),
@@ -231,23 +235,23 @@ _LONGER: Final = {
 def judge_arrow(
     old: ArrowIpcSerializerSnapshot[Any], new: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """The verdict on a schema taking over the batches, or structs, of another one."""
+    """The compatibility result on a schema taking over the batches, or structs, of another one."""
     if type(new) is not old.serializer_class:
         return TypeSerializerSchemaCompatibility.incompatible(
             another_serializer("Arrow data", old.serializer_class.__name__, new)
         )
     assert isinstance(new, ArrowIpcSerializer)
-    findings = resolve_fields(list(old.schema), list(new.schema), "")
-    kind = worst_kind(finding.verdict.kind for finding in findings)
+    issues = resolve_fields(list(old.schema), list(new.schema), "")
+    kind = worst_kind(issue.compatibility.kind for issue in issues)
     names = list(old.schema.names)
     columns = tuple(names.index(name) if name in names else None for name in new.schema.names)
     plan: Plan = AS_IS if kind is CompatibilityKind.AS_IS else ArrowPlan(columns)
-    return TypeSerializerSchemaCompatibility(kind, tuple(findings), plan=plan)
+    return TypeSerializerSchemaCompatibility(kind, tuple(issues), plan=plan)
 
 
-def resolve_fields(old: list[pa.Field], new: list[pa.Field], path: str) -> list[Finding]:
+def resolve_fields(old: list[pa.Field], new: list[pa.Field], path: str) -> list[CompatibilityIssue]:
     """What happens to the fields of a record batch or struct."""
-    found: list[Finding] = []
+    found: list[CompatibilityIssue] = []
     old_fields = {part.name: part for part in old}
     for part in new:
         where = f"{path}.{part.name}"
@@ -260,24 +264,30 @@ def resolve_fields(old: list[pa.Field], new: list[pa.Field], path: str) -> list[
     for name in old_fields:
         if name not in names:
             reason = "the field is gone, its values are lost"
-            found.append(Finding(f"{path}.{name}", FieldVerdict.LOSSY, "arrow-field-removed", reason))
+            found.append(CompatibilityIssue(f"{path}.{name}", FieldCompatibility.LOSSY, "arrow-field-removed", reason))
     if [name for name in names if name in old_fields] != [name for name in old_fields if name in names]:
         reason = "the fields are in another order"
-        found.append(Finding(path, FieldVerdict.MIGRATE, "arrow-fields-reordered", reason))
+        found.append(CompatibilityIssue(path, FieldCompatibility.MIGRATE, "arrow-fields-reordered", reason))
     return found
 
 
-def _resolve_field(old: pa.Field, new: pa.Field, path: str) -> list[Finding]:
+def _resolve_field(old: pa.Field, new: pa.Field, path: str) -> list[CompatibilityIssue]:
     found = []
     if old.nullable and not new.nullable:
         reason = "the state may hold null here, the new field may not"
-        found.append(Finding(path, FieldVerdict.REFUSE, "arrow-field-became-required", reason, "Keep it nullable"))
+        found.append(
+            CompatibilityIssue(
+                path, FieldCompatibility.REJECT, "arrow-field-became-required", reason, "Keep it nullable"
+            )
+        )
     elif new.nullable and not old.nullable:
-        found.append(Finding(path, FieldVerdict.AS_IS, "arrow-field-became-optional", "it may be null now"))
+        found.append(
+            CompatibilityIssue(path, FieldCompatibility.AS_IS, "arrow-field-became-optional", "it may be null now")
+        )
     return found + resolve_types(old.type, new.type, path)
 
 
-def resolve_types(old: pa.DataType, new: pa.DataType, path: str) -> list[Finding]:
+def resolve_types(old: pa.DataType, new: pa.DataType, path: str) -> list[CompatibilityIssue]:
     """What happens to values of a type."""
     if pat.is_struct(old) and pat.is_struct(new):
         return resolve_fields(list(old), list(new), path)
@@ -293,21 +303,25 @@ def resolve_types(old: pa.DataType, new: pa.DataType, path: str) -> list[Finding
     if old == new:
         return []
     if _is_widening(old, new):
-        return [Finding(path, FieldVerdict.MIGRATE, "arrow-type-widened", f"{old} is widened to {new}")]
+        return [
+            CompatibilityIssue(path, FieldCompatibility.MIGRATE, "arrow-type-widened", f"{old} is widened to {new}")
+        ]
     return [_changed(old, new, path)]
 
 
-def _added_field(part: pa.Field, where: str) -> Finding:
+def _added_field(part: pa.Field, where: str) -> CompatibilityIssue:
     if part.nullable:
-        return Finding(where, FieldVerdict.MIGRATE, "arrow-field-added", "null in what was before")
+        return CompatibilityIssue(where, FieldCompatibility.MIGRATE, "arrow-field-added", "null in what was before")
     reason = "the field is new and not nullable"
-    return Finding(where, FieldVerdict.REFUSE, "arrow-field-added-required", reason, "Make it nullable")
+    return CompatibilityIssue(
+        where, FieldCompatibility.REJECT, "arrow-field-added-required", reason, "Make it nullable"
+    )
 
 
-def _changed(old: pa.DataType, new: pa.DataType, path: str) -> Finding:
+def _changed(old: pa.DataType, new: pa.DataType, path: str) -> CompatibilityIssue:
     reason = f"{old} cannot become {new} without losing values"
     fix = "Keep the type, or add a field of another name"
-    return Finding(path, FieldVerdict.REFUSE, "arrow-type-changed", reason, fix)
+    return CompatibilityIssue(path, FieldCompatibility.REJECT, "arrow-type-changed", reason, fix)
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -2,9 +2,10 @@
 
 To the snapshots alone, a value with its last access and one without are different types, and *incompatible*. A keyed
 backend may do better, because it can rewrite every value: it looks at an old snapshot through `ttl_aware`, under which
-both with or both without is the ordinary verdict, and otherwise the *values'* snapshots decide: if they are compatible
-in any way, the verdict is *after migration*. Lists and maps are looked into, because list state has the access time in
-each element and map state in each value. `ttl_migration` is the conversion that such a verdict asks for.
+both with or both without is the ordinary compatibility result, and otherwise the *values'* snapshots decide: if they
+are compatible in any way, the compatibility result is *after migration*. Lists and maps are looked into, because list
+state has the access time in each element and map state in each value. `ttl_migration` is the conversion that such a
+compatibility result asks for.
 
 Values that get a time-to-live count as accessed now; values that lose it stay for good, even if they had expired.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeVar
 
-from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
+from snapshots.compatibility import CompatibilityIssue, FieldCompatibility, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import read_versioned_snapshot, register_snapshot, write_versioned_snapshot
 from snapshots.errors import SnapshotFormatError
@@ -26,13 +27,17 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 
 T = TypeVar("T")
 
-TTL_ENABLED: Final = Finding("", FieldVerdict.MIGRATE, "ttl-enabled", "every value counts as accessed when it migrates")
-TTL_DISABLED: Final = Finding("", FieldVerdict.MIGRATE, "ttl-disabled", "access times go; expired values stay for good")
+TTL_ENABLED: Final = CompatibilityIssue(
+    "", FieldCompatibility.MIGRATE, "ttl-enabled", "every value counts as accessed when it migrates"
+)
+TTL_DISABLED: Final = CompatibilityIssue(
+    "", FieldCompatibility.MIGRATE, "ttl-disabled", "access times go; expired values stay for good"
+)
 
 
 @register_snapshot("org.apache.flink.runtime.state.ttl.TtlAwareSerializerSnapshot")
 class TtlAwareSerializerSnapshot(TypeSerializerSnapshot[T]):
-    """A snapshot whose verdict lets time-to-live be turned on and off.
+    """A snapshot whose compatibility result lets time-to-live be turned on and off.
 
     The format is Flink's, version 1: ``bool(has time-to-live) envelope(snapshot)``.
     """
@@ -76,15 +81,15 @@ class TtlAwareSerializerSnapshot(TypeSerializerSnapshot[T]):
         if becomes_enabled == self.is_ttl_enabled:
             return resolve_compatibility(old, new)
         if isinstance(new, TtlSerializer):
-            verdict = resolve_compatibility(old, new.value_serializer)
+            compatibility = resolve_compatibility(old, new.value_serializer)
         else:
             assert isinstance(old, TtlSerializerSnapshot)
-            verdict = resolve_compatibility(old.value_snapshot, new)
-        if verdict.is_incompatible:
-            return TypeSerializerSchemaCompatibility.incompatible(*verdict.findings)
+            compatibility = resolve_compatibility(old.value_snapshot, new)
+        if compatibility.is_incompatible:
+            return TypeSerializerSchemaCompatibility.incompatible(*compatibility.issues)
         change = TTL_ENABLED if becomes_enabled else TTL_DISABLED
-        plan = TimestampPlan(verdict.plan) if becomes_enabled else TimestampRemovalPlan(verdict.plan)
-        return TypeSerializerSchemaCompatibility.compatible_after_migration([change, *verdict.findings], plan=plan)
+        plan = TimestampPlan(compatibility.plan) if becomes_enabled else TimestampRemovalPlan(compatibility.plan)
+        return TypeSerializerSchemaCompatibility.compatible_after_migration([change, *compatibility.issues], plan=plan)
 
 
 def ttl_aware(snapshot: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[Any]:
@@ -107,5 +112,7 @@ def ttl_aware_part(snapshot: TypeSerializerSnapshot[Any]) -> TypeSerializerSnaps
 def resolve_ttl_aware_compatibility(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[T]
 ) -> TypeSerializerSchemaCompatibility[T]:
-    """The verdict of a keyed backend: as `resolve_compatibility`, but time-to-live may be turned on and off."""
+    """The compatibility result of a keyed backend: as `resolve_compatibility`, but time-to-live may be turned on and
+    off.
+    """
     return resolve_compatibility(ttl_aware(old_snapshot), new_serializer)

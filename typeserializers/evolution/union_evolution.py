@@ -9,10 +9,10 @@ goes from one type over to another, such as from ``int`` to ``float``, though a 
 
     union-members-reordered     reconfigured: the members keep the tags that they were written with
     union-member-added          migration: no old value is of it
-    union-member-removed        refused: an old value may be of it
-    union-member-ambiguous      refused: two members could go on as one, or one as two
+    union-member-removed        rejected: an old value may be of it
+    union-member-ambiguous      rejected: two members could go on as one, or one as two
     became-union                migration: every old value is of the member that is named
-    union-member-missing        refused: the old type is none of the members
+    union-member-missing        rejected: the old type is none of the members
 
 What is inside a member may change as the field of a record may (`typeserializers.evolution.record_evolution`).
 """
@@ -27,9 +27,9 @@ from attrs import frozen
 from snapshots.compatibility import (
     AS_IS,
     AsIsPlan,
+    CompatibilityIssue,
     CompatibilityKind,
-    FieldVerdict,
-    Finding,
+    FieldCompatibility,
     Plan,
     TypeSerializerSchemaCompatibility,
     another_serializer,
@@ -47,36 +47,41 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 
 @frozen
 class MemberMatch:
-    """What became of an old member: its name, the index of the new one that goes on from it, and their verdict.
+    """What became of an old member: its name, the index of the new one that goes on from it, and their compatibility
+    result.
 
     Without such an index, ``rivals`` are the names of the new members between which there is no choosing.
     """
 
     old_name: str
     new_index: int | None = None
-    verdict: TypeSerializerSchemaCompatibility[Any] | None = None
+    compatibility: TypeSerializerSchemaCompatibility[Any] | None = None
     rivals: tuple[str, ...] = ()
 
     @property
     def successor(self) -> Origin:
-        """The new member, with the plan for the values; only of a match that nothing refuses."""
+        """The new member, with the plan for the values; only of a match that nothing rejects."""
         assert self.new_index is not None
-        assert self.verdict is not None
-        return Origin(self.new_index, self.verdict.plan)
+        assert self.compatibility is not None
+        return Origin(self.new_index, self.compatibility.plan)
 
 
 def resolve_member(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """The verdict on a member taking over another: that of a part, without promotions to another Python type."""
-    verdict = resolve_part(old_snapshot, new_serializer)
-    if verdict.is_incompatible:
-        return verdict
+    """The compatibility result on a member taking over another: that of a part, without promotions to another Python
+    type.
+    """
+    compatibility = resolve_part(old_snapshot, new_serializer)
+    if compatibility.is_incompatible:
+        return compatibility
     old_serializer = restored_with(old_snapshot, new_serializer)
     if not is_promotion(old_serializer, new_serializer) or old_serializer.python_type is new_serializer.python_type:
-        return verdict
+        return compatibility
     reason = f"values of {old_serializer.type_name} in a union do not become {new_serializer.type_name}"
-    return TypeSerializerSchemaCompatibility.incompatible(Finding("", FieldVerdict.REFUSE, "union-member", reason))
+    return TypeSerializerSchemaCompatibility.incompatible(
+        CompatibilityIssue("", FieldCompatibility.REJECT, "union-member", reason)
+    )
 
 
 def match_members(
@@ -93,8 +98,8 @@ def match_members(
             wanted_by = [other for other, others in candidates.items() if set(others) & set(found)]
             name = old_members[old].type_name
             if len(found) == 1 and len(wanted_by) == 1:
-                verdict = resolve_member(old_snapshots[old], new_members[found[0]])
-                matches[old] = MemberMatch(name, found[0], verdict)
+                compatibility = resolve_member(old_snapshots[old], new_members[found[0]])
+                matches[old] = MemberMatch(name, found[0], compatibility)
                 free.discard(found[0])
             elif found:
                 matches[old] = MemberMatch(name, rivals=tuple(new_members[index].type_name for index in found))
@@ -125,7 +130,7 @@ def match_members(
     def is_of_one_class(old: int, new: int) -> bool:
         return _python_type(old_members[old]) is _python_type(new_members[new])
 
-    # The last rule matches what is refused anyway, so that the verdict says why.
+    # The last rule matches what is rejected anyway, so that the compatibility result says why.
     for rule in (is_declared, takes_over, is_of_one_class):
         decide({old: [new for new in sorted(free) if rule(old, new)] for old in undecided()})
     return tuple(matches.get(old, MemberMatch(member.type_name)) for old, member in enumerate(old_members))
@@ -135,7 +140,9 @@ def match_members(
 def judge_union(
     old_snapshot: UnionSerializerSnapshot, new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """The verdict on a union taking over what another one wrote, which is the same at the top and in a record."""
+    """The compatibility result on a union taking over what another one wrote, which is the same at the top and in a
+    record.
+    """
     if type(new_serializer) is not UnionSerializer:
         return TypeSerializerSchemaCompatibility.incompatible(
             another_serializer(old_snapshot.type_name_of_state(), UnionSerializer.__name__, new_serializer)
@@ -145,39 +152,46 @@ def judge_union(
         matches = match_members(old_snapshot.nested_snapshots, new_members)
     except UnresolvableSerializerError as error:
         return TypeSerializerSchemaCompatibility.incompatible(
-            Finding("", FieldVerdict.REFUSE, "union-member-unknown", str(error), "Register the state anew")
+            CompatibilityIssue(
+                "", FieldCompatibility.REJECT, "union-member-unknown", str(error), "Register the state again"
+            )
         )
-    findings, unchanged = _told_of(matches, new_members)
+    issues, unchanged = _told_of(matches, new_members)
     continued = [match.new_index for match in matches]
     rivals = {name for match in matches for name in match.rivals}
     added = [
         member for index, member in enumerate(new_members) if index not in continued and member.type_name not in rivals
     ]
     if None in continued:
-        findings += [_advice(match, added, new_members) for match in matches if match.new_index is None]
-    findings += [
-        Finding(_path(member), FieldVerdict.MIGRATE, "union-member-added", "no old value is of it") for member in added
+        issues += [_advice(match, added, new_members) for match in matches if match.new_index is None]
+    issues += [
+        CompatibilityIssue(_path(member), FieldCompatibility.MIGRATE, "union-member-added", "no old value is of it")
+        for member in added
     ]
     if not added and continued != sorted(index for index in continued if index is not None):
         order = ", ".join(match.old_name for match in matches)
         reason = f"the members go on in the order in which they were written: {order}"
-        findings.append(Finding("", FieldVerdict.RECONFIGURE, "union-members-reordered", reason))
-    verdicts = [match.verdict for match in matches if match.verdict is not None]
-    kind = worst_kind([*(finding.verdict.kind for finding in findings), *(verdict.kind for verdict in verdicts)])
+        issues.append(CompatibilityIssue("", FieldCompatibility.RECONFIGURE, "union-members-reordered", reason))
+    compatibilities = [match.compatibility for match in matches if match.compatibility is not None]
+    kind = worst_kind(
+        [*(issue.compatibility.kind for issue in issues), *(compatibility.kind for compatibility in compatibilities)]
+    )
     plan: Plan | None = None
     if kind is not CompatibilityKind.INCOMPATIBLE:
         plan = _plan(kind, tuple(match.successor for match in matches))
     reconfigured: TypeSerializer[Any] | None = None
     if kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
         reconfigured = UnionSerializer([_going_on(match, new_members) for match in matches])
-    return TypeSerializerSchemaCompatibility(kind, tuple(findings), reconfigured, unchanged=unchanged, plan=plan)
+    return TypeSerializerSchemaCompatibility(kind, tuple(issues), reconfigured, unchanged=unchanged, plan=plan)
 
 
 @RULES.adopts(UnionSerializerSnapshot)
 def adopt_one_type(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: UnionSerializer
 ) -> TypeSerializerSchemaCompatibility[Any] | None:
-    """``X`` may become ``X | Y``: the verdict on a union taking over state whose values were all of one type."""
+    """``X`` may become ``X | Y``: the compatibility result on a union taking over state whose values were all of one
+    type.
+    """
     if isinstance(old_snapshot, (UnionSerializerSnapshot, NullableSerializerSnapshot)):
         return None
     new_members = new_serializer.member_serializers
@@ -190,19 +204,19 @@ def adopt_one_type(
     if match.new_index is None:
         new_type = " | ".join(member.type_name for member in new_members)
         return TypeSerializerSchemaCompatibility.incompatible(
-            Finding(
+            CompatibilityIssue(
                 "",
-                FieldVerdict.REFUSE,
+                FieldCompatibility.REJECT,
                 "union-member-missing",
                 f"the state holds {match.old_name}, the new type is {new_type}",
                 f"Make {match.old_name} a member too, or convert the old values (converted_by, ConvertingSerializer)",
             )
         )
-    findings, _ = _told_of(matches, new_members)
-    became = Finding("", FieldVerdict.MIGRATE, "became-union", f"every old value is {match.old_name}")
-    kind = worst_kind([finding.verdict.kind for finding in (became, *findings)])
+    issues, _ = _told_of(matches, new_members)
+    became = CompatibilityIssue("", FieldCompatibility.MIGRATE, "became-union", f"every old value is {match.old_name}")
+    kind = worst_kind([issue.compatibility.kind for issue in (became, *issues)])
     plan = None if kind is CompatibilityKind.INCOMPATIBLE else BecameUnionPlan(match.successor)
-    return TypeSerializerSchemaCompatibility(kind, (became, *findings), plan=plan)
+    return TypeSerializerSchemaCompatibility(kind, (became, *issues), plan=plan)
 
 
 def _plan(kind: CompatibilityKind, successors: tuple[Origin, ...]) -> Plan:
@@ -213,35 +227,35 @@ def _plan(kind: CompatibilityKind, successors: tuple[Origin, ...]) -> Plan:
 
 def _told_of(
     matches: Sequence[MemberMatch], new_members: Sequence[TypeSerializer[Any]]
-) -> tuple[list[Finding], tuple[str, ...]]:
-    findings: list[Finding] = []
+) -> tuple[list[CompatibilityIssue], tuple[str, ...]]:
+    issues: list[CompatibilityIssue] = []
     unchanged: list[str] = []
     for match in matches:
-        if match.new_index is None or match.verdict is None:
+        if match.new_index is None or match.compatibility is None:
             continue
         path = _path(new_members[match.new_index])
-        findings += [finding.below(path) for finding in match.verdict.findings]
-        unchanged += [path + inner for inner in match.verdict.unchanged]
-    return findings, tuple(unchanged)
+        issues += [issue.below(path) for issue in match.compatibility.issues]
+        unchanged += [path + inner for inner in match.compatibility.unchanged]
+    return issues, tuple(unchanged)
 
 
 def _advice(
     match: MemberMatch, added: Sequence[TypeSerializer[Any]], new_members: Sequence[TypeSerializer[Any]]
-) -> Finding:
+) -> CompatibilityIssue:
     path = f"{{member {match.old_name}}}"
     if match.rivals:
         reason = f"{match.old_name} could continue as {' or as '.join(match.rivals)}"
         if len(match.rivals) == 1:
             reason = f"{match.old_name} and another member of the state could both continue as {match.rivals[0]}"
         fix = "Give the members different names, or remove the former names that lead to several members"
-        return Finding(path, FieldVerdict.REFUSE, "union-member-ambiguous", reason, fix)
+        return CompatibilityIssue(path, FieldCompatibility.REJECT, "union-member-ambiguous", reason, fix)
     rename = ""
     if added:
         names = ", ".join(member.type_name for member in added)
         rename = f'; if one of {names} is what it became, declare __former_names__ = ("{match.old_name}",) on it'
-    return Finding(
+    return CompatibilityIssue(
         path,
-        FieldVerdict.REFUSE,
+        FieldCompatibility.REJECT,
         "union-member-removed",
         f"the state may hold {match.old_name} here, the new members are {_listed(new_members)}",
         f"Keep {match.old_name} in the union, or convert the old values (converted_by, ConvertingSerializer){rename}",
@@ -250,9 +264,9 @@ def _advice(
 
 def _going_on(match: MemberMatch, new_members: Sequence[TypeSerializer[Any]]) -> TypeSerializer[Any]:
     assert match.new_index is not None
-    assert match.verdict is not None
-    if match.verdict.is_with_reconfigured_serializer:
-        return match.verdict.reconfigured_serializer
+    assert match.compatibility is not None
+    if match.compatibility.is_with_reconfigured_serializer:
+        return match.compatibility.reconfigured_serializer
     return new_members[match.new_index]
 
 

@@ -79,13 +79,13 @@ def is_nested_too_deep(error: Exception) -> bool:
 
 
 MAX_COMPILED_SOURCES = 4096
-"""Distinct generated functions whose code a process keeps; then it begins anew."""
+"""Distinct generated functions whose code a process keeps; then it begins again."""
 
 _compiled: dict[str, CodeType] = {}
 
 
 def _code_of(name: str, source: str) -> CodeType:
-    """The code of a source. A worker makes the same functions anew in every epoch: each is compiled, and noted for
+    """The code of a source. A worker makes the same functions again in every epoch: each is compiled, and noted for
     tracebacks, once.
     """
     code = _compiled.get(source)

@@ -10,7 +10,7 @@ Serializers that compile: the base of all built-in ones.
 
 Such a serializer has its layout written down twice: against the views (`write_to`, `read_from`), which is the readable
 specification, and as generated code (`emit_write`, `emit_read`), which is what runs. The two must agree on every byte
-and on every refusal; the contract kit checks it with generated values.
+and on every rejection; the contract kit checks it with generated values.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class ReadingSerializer(CompiledTypeSerializer[Any]):
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:
         # What is around it is compiled as a whole, for reading and writing, and then only reads.
-        emitter.append(f"{emitter.function.bind('refuse', self.write_to)}({value}, None)")
+        emitter.append(f"{emitter.function.bind('reject', self.write_to)}({value}, None)")
 
     def snapshot_configuration(self) -> NoReturn:
         raise NotImplementedError("a part of a migration is never persisted")

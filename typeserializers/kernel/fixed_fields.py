@@ -3,7 +3,7 @@
 Libraries that are handed a value and a type make the one fit the other: they round whole numbers to doubles, cut off
 microseconds where milliseconds are stored, take the zone of the host for a time without one, make infinity of what is
 too large. State would then hold another value than the one it was given, and nobody would be told. So a serializer that
-leaves the writing to a library compares what comes back, and refuses what is not equal.
+leaves the writing to a library compares what comes back, and rejects what is not equal.
 
 The shared body of serializers whose value is a fixed row of numbers, such as a date or a window.
 
@@ -11,7 +11,7 @@ A subclass names a value class, the ``struct`` format of its bytes and the attri
 for null, where it writes one at all, is one more row of numbers, which no real value has.
 
 A value of exactly the value class was validated when it was made and is written without further checks. Anything else
-goes through `converted`, where a subclass says what it accepts besides (a ``datetime`` for an `Instant`) and refuses
+goes through `converted`, where a subclass says what it accepts besides (a ``datetime`` for an `Instant`) and rejects
 the rest with the reason; the same function therefore answers for the compiled and the view-based code and for
 `problems`.
 

@@ -1,7 +1,7 @@
 """Record families: ways of writing a class whose objects are their fields, such as attrs classes or pydantic models.
 
 A family says which classes are of it, what their fields are, and how one is made again. All else is the same for every
-record: how it is stored, how it evolves, in what words it is refused. So a class of one family takes over the state of
+record: how it is stored, how it evolves, in what words it is rejected. So a class of one family takes over the state of
 a class of another that has its name and fields.
 
 Families are part of the rules of inference (`typeserializers.kernel.serializer_inference.InferenceRules`): those of
@@ -50,8 +50,8 @@ def former_names(*names: str) -> Mapping[str, Any]:
 def converted_by(converter: FieldConverter) -> Mapping[str, Any]:
     """Field metadata that says how to make the field's value from an old one of a type that no rule covers.
 
-    ``converter(old_value)`` returns the new value. It is used only where the verdict would otherwise be a refusal: once
-    the state is written anew, it has nothing to do and may be removed.
+    ``converter(old_value)`` returns the new value. It is used only where the compatibility result would otherwise be a
+    rejection: once the state is written again, it has nothing to do and may be removed.
     """
     return {CONVERTER_KEY: converter}
 
@@ -101,7 +101,7 @@ def metadata_of(declared: Mapping[Any, Any], hint: Any) -> dict[str, Any]:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """The name of a converter in findings and errors."""
+    """The name of a converter in issues and errors."""
     if isinstance(function, ReadingConverter):
         return name_of(function.function)
     return getattr(function, "__qualname__", None) or repr(function)
@@ -128,7 +128,7 @@ class DeclaredField:
     ``argument`` is how it is passed to what makes a record, by place unless ``keyword_only``. ``metadata`` is what the
     class says of the field (`typeserializers.kernel.record_families`), and ``former_names`` are names that the class
     itself knows the field by beside its own. A ``default_factory`` takes no argument. A field that ``is_given`` is one
-    that a constructor takes; any other is refused, because it could not be restored.
+    that a constructor takes; any other is rejected, because it could not be restored.
     """
 
     name: str
@@ -167,7 +167,7 @@ class RecordFamily(ABC):
         """Whether the class inherits from one of this family and is none itself: its own fields would be lost."""
         return False
 
-    def refusal(self, record_class: Any) -> str | None:
+    def rejection(self, record_class: Any) -> str | None:
         """Why no class like this can be stored, with what to do; None if it can."""
         return None
 

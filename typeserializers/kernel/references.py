@@ -119,7 +119,7 @@ def holds_references(serializer: TypeSerializer[Any]) -> TypeGuard[ReferenceHold
 
 @cache
 def _is_holder(serializer_class: type) -> bool:
-    # Python finds out anew, method by method, each time it is asked.
+    # Python finds out again, method by method, each time it is asked.
     return issubclass(serializer_class, ReferenceHolder)
 
 

@@ -1,10 +1,10 @@
 """Reading past what nobody needs: its bytes are stepped over, and nothing is made of them.
 
 A value that a migration drops need not mean anything to the new program. The class of a pickle may be gone, and
-unpickling is refused, and unwanted, where nobody needs the value; a record class may have begun to refuse old values.
+unpickling is rejected, and unwanted, where nobody needs the value; a record class may have begun to reject old values.
 So in their place stands what reads as many bytes and returns an object that stands for nothing. How that is done is
 known to the serializer (`TypeSerializer.stepping_over`); here is what it may return, and the walk over its parts.
-Whatever else is around them, of whatever class, is put together anew from these parts and reads as ever.
+Whatever else is around them, of whatever class, is put together again from these parts and reads as ever.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ serializers; a failed write leaves nothing behind; reading never needs more than
 
 Snapshots of serializers without configuration that take over the state of a few others.
 
-The old snapshot of a simple serializer refuses every other class; the new one may then adopt it, by the rule in
+The old snapshot of a simple serializer rejects every other class; the new one may then adopt it, by the rule in
 `typeserializers.evolution.simple_evolution`.
 """
 
@@ -109,11 +109,11 @@ class TypeSerializer(ABC, Generic[T]):
 
     @property
     def type_name(self) -> str:
-        """The type of the values as a person writes it, such as ``int`` or ``list[str]``, for findings and errors."""
+        """The type of the values as a person writes it, such as ``int`` or ``list[str]``, for issues and errors."""
         try:
             return self.python_type.__name__
         except Exception:
-            # A class whose constructor refuses an empty value still has a serializer that can be named.
+            # A class whose constructor rejects an empty value still has a serializer that can be named.
             return type(self).__name__
 
     @property
@@ -133,7 +133,7 @@ class TypeSerializer(ABC, Generic[T]):
 
     @property
     def is_optional_type(self) -> bool:
-        """Whether None is one of the intended values; a record refuses None in a field whose type is not optional."""
+        """Whether None is one of the intended values; a record rejects None in a field whose type is not optional."""
         return False
 
     @property
@@ -142,7 +142,7 @@ class TypeSerializer(ABC, Generic[T]):
         return False
 
     @property
-    def may_refuse_what_it_wrote(self) -> bool:
+    def may_reject_what_it_wrote(self) -> bool:
         """Whether reading bytes that were put together from parts, each of which was read, could find a fault.
 
         A migration reads such new bytes once before they count. False where reading runs nothing of a user's own (a
@@ -165,8 +165,8 @@ class TypeSerializer(ABC, Generic[T]):
     def configuration(self) -> Hashable:
         """What tells two serializers of the same class apart; the base of equality. By default their snapshots do.
 
-        Equal serializers read each other's bytes without a verdict: override it only where the snapshot says more than
-        the bytes depend on, or to compare faster.
+        Equal serializers read each other's bytes without a compatibility result: override it only where the snapshot
+        says more than the bytes depend on, or to compare faster.
         """
         snapshot = self.snapshot_configuration()
         return () if isinstance(snapshot, SimpleTypeSerializerSnapshot) else snapshot_to_bytes(snapshot)
@@ -300,7 +300,7 @@ class TypeSerializer(ABC, Generic[T]):
         return f"{type(self).__name__}()"
 
     def __getstate__(self) -> dict[str, Any]:
-        # A compiled codec is a generated function, which cannot be pickled; it is made anew on first use.
+        # A compiled codec is a generated function, which cannot be pickled; it is made again on first use.
         state = self.__dict__.copy()
         state.pop("_codec", None)
         return state

@@ -2,7 +2,7 @@
 
 A serializer says by `TypeSerializer.emit_is_exact` which values come back from their bytes as they are, and by
 `emit_size` about how much memory one takes. What it says holds for the code that it was written beside: a subclass that
-writes or reads in another way says it anew, or says nothing, which is always right and only slower.
+writes or reads in another way says it again, or says nothing, which is always right and only slower.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     unregistered := as registered: those that the serializer had met
 
 A serializer inside that is not known here does not make the whole unreadable: it is kept as its bytes, with the reason,
-and refused by name when it is needed.
+and rejected by name when it is needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
+from snapshots.compatibility import CompatibilityIssue, FieldCompatibility, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import read_versioned_snapshot, snapshot_to_bytes
 from snapshots.errors import MalformedDataError, SnapshotFormatError, StateFormatError, UnresolvableSerializerError
@@ -39,7 +39,7 @@ class UnreadableSnapshot(TypeSerializerSnapshot[Any]):
         return 1
 
     def write_snapshot(self, out: DataOutputView) -> None:
-        raise SnapshotFormatError(f"a serializer that is not known here cannot be written anew: {self.reason}")
+        raise SnapshotFormatError(f"a serializer that is not known here cannot be written again: {self.reason}")
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
         raise SnapshotFormatError("this snapshot only stands for another one and is never written")
@@ -51,9 +51,9 @@ class UnreadableSnapshot(TypeSerializerSnapshot[Any]):
         self, new_serializer: TypeSerializer[Any]
     ) -> TypeSerializerSchemaCompatibility[Any]:
         return TypeSerializerSchemaCompatibility.incompatible(
-            Finding(
+            CompatibilityIssue(
                 "",
-                FieldVerdict.REFUSE,
+                FieldCompatibility.REJECT,
                 "serializer-unreadable",
                 f"what wrote the state here cannot be loaded: {self.reason}",
                 "Register a snapshot class under that name, or rewrite the state without it",

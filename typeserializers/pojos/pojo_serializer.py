@@ -21,7 +21,7 @@ exist in this process, and those in the snapshot. Nothing is imported.
 
 What stands before the fields of a POJO: whether it is null, of exactly this class, or of which subclass.
 
-Each field has a null flag of its own; what is refused there is here, too.
+Each field has a null flag of its own; what is rejected there is here, too.
 
 What several writers of one POJO have learned, as one snapshot: the subclasses that any of them has met.
 
@@ -84,12 +84,12 @@ def unregistered_prefix(name: str) -> bytes:
     return out.to_bytes()
 
 
-def refuse_none(name: str) -> None:
+def reject_none(name: str) -> None:
     """Raises `TypeError` for None in a field that is to be written and has no place for it."""
     raise TypeError(f".{name} is None, but the field is not optional")
 
 
-def refuse_null(name: str) -> None:
+def reject_null(name: str) -> None:
     """Raises `MalformedDataError` for the null flag of a field that has no place for None."""
     raise MalformedDataError(f".{name} is null, but is not optional")
 
@@ -209,8 +209,8 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         return True
 
     @property
-    def may_refuse_what_it_wrote(self) -> bool:
-        return settable_twin(self.record_class) is None or super().may_refuse_what_it_wrote
+    def may_reject_what_it_wrote(self) -> bool:
+        return settable_twin(self.record_class) is None or super().may_reject_what_it_wrote
 
     def configuration(self) -> Hashable:
         return self.shape, self.shape.record_class, self.registered_subclasses
@@ -275,7 +275,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         for part in self.fields:
             item = getattr(value, part.attribute)
             if item is None and not part.is_optional:
-                refuse_none(part.name)
+                reject_none(part.name)
             out.write_boolean(item is None)
             if item is not None:
                 part.serializer.serialize(item, out)
@@ -290,7 +290,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         for part in self.fields:
             is_null = source.read_boolean()
             if is_null and not part.is_optional:
-                refuse_null(part.name)
+                reject_null(part.name)
             items.append(None if is_null else part.serializer.deserialize(source))
         return self._construct(items)
 
@@ -310,7 +310,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
 
     def _emit_write_field(self, emitter: WriteEmitter, part: PojoField, item: str) -> None:
         if not part.is_optional:
-            emitter.line(f"if {item} is None: {emitter.function.bind('refuse', refuse_none)}({part.name!r})")
+            emitter.line(f"if {item} is None: {emitter.function.bind('reject', reject_none)}({part.name!r})")
             emitter.fixed("?", "False")
             part.serializer.emit_write(emitter, item)
             return
@@ -338,7 +338,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
     def _emit_read_field(self, emitter: ReadEmitter, part: PojoField) -> str:
         is_null, item = emitter.fixed("?"), emitter.function.fresh("x")
         if not part.is_optional:
-            emitter.line(f"if {is_null}: {emitter.function.bind('refuse', refuse_null)}({part.name!r})")
+            emitter.line(f"if {is_null}: {emitter.function.bind('reject', reject_null)}({part.name!r})")
             return part.serializer.emit_read(emitter)
         present = emitter.child()
         expression = part.serializer.emit_read(present)
@@ -502,7 +502,7 @@ class PojoSerializerSnapshot(RuledTypeSerializerSnapshot["R | None"], Generic[R]
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
         if read_version != CURRENT_VERSION:
             raise SnapshotFormatError(
-                f"version {read_version} of a POJO snapshot is not read; write it anew with a release of Flink that "
+                f"version {read_version} of a POJO snapshot is not read; write it again with a release of Flink that "
                 f"knows version {CURRENT_VERSION}"
             )
         self.pojo = read_pojo(source)

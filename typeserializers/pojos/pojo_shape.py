@@ -26,7 +26,7 @@ from typeserializers.records.record_serializer import (
     check_defaults,
     check_shape,
     check_values_are_kept,
-    refuse_undecorated,
+    reject_undecorated,
     stand_in_class,
 )
 from typeserializers.records.record_shape import RecordField, RecordShape, shape_of
@@ -106,7 +106,7 @@ def pojo_shape_of(
 ) -> PojoShape:
     """The shape of a class; raises `UnknownTypeError` with the path of what cannot be a POJO field."""
     where = inference.path or record_class.__name__
-    refuse_undecorated(record_class, inference.rules, where)
+    reject_undecorated(record_class, inference.rules, where)
     record = shape_of(record_class, field_serializers, inference)
     check_shape(record, where)
     check_defaults(record, where)
@@ -115,7 +115,7 @@ def pojo_shape_of(
     for part in record.fields:
         serializer, is_optional = part.serializer, part.serializer.is_optional_type
         if part.name not in field_serializers:
-            _refuse_records(serializer, f"{where}.{part.name}")
+            _reject_records(serializer, f"{where}.{part.name}")
             if isinstance(serializer, NullableSerializer):
                 serializer = serializer.inner
         declaring = next(
@@ -190,7 +190,7 @@ def _attribute_names(names: list[str]) -> list[str]:
     return attributes
 
 
-def _refuse_records(serializer: TypeSerializer[Any], where: str) -> None:
+def _reject_records(serializer: TypeSerializer[Any], where: str) -> None:
     for inner in _all_inside(serializer):
         if isinstance(inner, AttrsSerializer):
             raise UnknownTypeError(

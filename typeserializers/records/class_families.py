@@ -1,14 +1,14 @@
 """pydantic models as records: field by field, by pydantic's own account of them. pydantic 2.11 or newer.
 
 A record is made by the model's own validation, with its fields by name, as the constructors of attrs classes and
-dataclasses run when a record is read: what a validator changes it changes again, and what it refuses of old data is
+dataclasses run when a record is read: what a validator changes it changes again, and what it rejects of old data is
 told by the migration with its state, path and value. The other names that a model takes a field by in its input
 (``alias``, ``validation_alias``, ``AliasChoices``) count as former names of the field, unless another field has such a
 name.
 
 What no field says is not stored: computed fields and cached properties are derived again, and ``model_fields_set`` is
 every field of a record that was read. Where something of a value would be lost, or would come back as another type, the
-model is refused.
+model is rejected.
 
 The families of record classes that Python users write most: attrs classes, dataclasses and NamedTuples.
 
@@ -110,7 +110,7 @@ class NamedTupleFamily(RecordFamily):
     def is_frozen(self, record_class: Any) -> bool:
         return True
 
-    def refusal(self, record_class: Any) -> str | None:
+    def rejection(self, record_class: Any) -> str | None:
         for base in record_class.__mro__:
             if "_field_defaults" in base.__dict__:
                 break
@@ -172,7 +172,7 @@ class MsgspecFamily(RecordFamily):
         msgspec = _msgspec()
         return msgspec is not None and issubclass(candidate, msgspec.Struct)
 
-    def refusal(self, record_class: Any) -> str | None:
+    def rejection(self, record_class: Any) -> str | None:
         if record_class is _msgspec().Struct:
             return "any struct could be meant by Struct: name the class, or a union of those that may occur"
         return None
@@ -235,8 +235,8 @@ class PydanticFamily(RecordFamily):
         pydantic = _pydantic()
         return pydantic is not None and issubclass(candidate, pydantic.BaseModel)
 
-    def refusal(self, record_class: Any) -> str | None:
-        return next(_refusals(record_class), None)
+    def rejection(self, record_class: Any) -> str | None:
+        return next(_rejections(record_class), None)
 
     def fields(self, record_class: Any) -> Sequence[DeclaredField]:
         if not record_class.__pydantic_complete__:
@@ -262,7 +262,7 @@ class PydanticDataclassFamily(RecordFamily):
         own = candidate.__dict__
         return "__dataclass_fields__" in own and "__pydantic_validator__" in own and _pydantic() is not None
 
-    def refusal(self, record_class: Any) -> str | None:
+    def rejection(self, record_class: Any) -> str | None:
         return _EXTRA if record_class.__pydantic_config__.get("extra") == "allow" else None
 
     def fields(self, record_class: Any) -> Sequence[DeclaredField]:
@@ -330,7 +330,7 @@ def _aliases(info: Any) -> Iterator[str]:
             yield alias
 
 
-def _refusals(model: Any) -> Iterator[str]:
+def _rejections(model: Any) -> Iterator[str]:
     """Why a model cannot be stored, each with what to do."""
     pydantic: Any = _pydantic()
     version = tuple(int(part) for part in pydantic.VERSION.split(".")[:2])

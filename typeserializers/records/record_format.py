@@ -138,7 +138,7 @@ def is_field_name(name: str) -> bool:
 
 
 def encoded_default(part: RecordField) -> bytes | None:
-    """The bytes of a field's default; raises `SerializationError` for one that its own serializer refuses."""
+    """The bytes of a field's default; raises `SerializationError` for one that its own serializer rejects."""
     if not part.has_default:
         return None
     try:

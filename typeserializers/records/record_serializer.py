@@ -4,7 +4,7 @@
 
 The bytes carry no names: names, former names, defaults and the schema version are in the snapshot
 (`typeserializers.records.record_format`). A field is optional exactly if its serializer is (`float | None` is a
-`NullableSerializer`); None in any other field is refused. The rules of evolution are in
+`NullableSerializer`); None in any other field is rejected. The rules of evolution are in
 `typeserializers.evolution.record_evolution`.
 
 A rename is declared on the field, and stays declared for as long as state of the old name may exist:
@@ -28,7 +28,7 @@ any condition fails, the class is called as ever.
 What a class must keep to be a record: that its objects can be made again from their fields, and its defaults fit.
 
 A class that breaks it would be written without complaint and fail, or come back as something else, when it is read. So
-it is refused when its serializer is made, with the field and what to do.
+it is rejected when its serializer is made, with the field and what to do.
 """
 
 from __future__ import annotations
@@ -276,13 +276,13 @@ def _sample(serializer: TypeSerializer[Any], attempt: int) -> Any:
     return serializer.create_instance() if samples is None else samples[attempt]
 
 
-def refuse_undecorated(record_class: Any, rules: InferenceRules, where: str) -> None:
+def reject_undecorated(record_class: Any, rules: InferenceRules, where: str) -> None:
     """Raises `UnknownTypeError` for a class that only inherits from a record class: its own fields would be lost."""
     if isinstance(record_class, type) and any(family.forgets_fields_of(record_class) for family in rules.families):
         bases = ", ".join(base.__name__ for base in record_class.__bases__)
         raise UnknownTypeError(
             f"{where}: {record_class.__name__} inherits from {bases} without being made a record itself, so that its "
-            f"own fields would be lost; decorate it as its base class is, or, for a NamedTuple, write all fields anew"
+            f"own fields would be lost; decorate it as its base class is, or, for a NamedTuple, write all fields again"
         )
 
 
@@ -335,7 +335,7 @@ def default_problem(part: RecordField) -> str:
         default = part.make_default()
     except Exception as error:
         return f"its factory failed ({type(error).__name__}: {error})"
-    reason = "None, but the field is not optional" if default is None and part.refuses_none else ""
+    reason = "None, but the field is not optional" if default is None and part.rejects_none else ""
     try:
         if not reason:
             part.serializer.to_bytes(default)
@@ -390,7 +390,7 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         source_serializers: Sequence[TypeSerializer[Any]] = (),
         rules: InferenceRules = DEFAULT_RULES,
     ) -> None:
-        refuse_undecorated(record_class, rules, record_class.__name__)
+        reject_undecorated(record_class, rules, record_class.__name__)
         with collected_references() as references:
             shape = shape_of(record_class, field_serializers or {}, Inference(rules=rules))
         check_shape(shape, record_class.__name__)
@@ -437,10 +437,10 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         return self.shape.is_frozen and all(part.serializer.is_immutable_type for part in self.fields)
 
     @property
-    def may_refuse_what_it_wrote(self) -> bool:
-        # A converter may return anything, and a constructor that does more than set fields may refuse it.
+    def may_reject_what_it_wrote(self) -> bool:
+        # A converter may return anything, and a constructor that does more than set fields may reject it.
         has_converter = bool(self.shape.converters) or any(part.converter for part in self.fields)
-        return has_converter or settable_twin(self.record_class) is None or super().may_refuse_what_it_wrote
+        return has_converter or settable_twin(self.record_class) is None or super().may_reject_what_it_wrote
 
     def configuration(self) -> Hashable:
         return self.shape, self.shape.record_class
@@ -509,10 +509,10 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
 
     def write_to(self, value: R, out: DataOutputView) -> None:
         if value.__class__ is not self.shape.record_class:
-            self._refuse_class(value)
+            self._reject_class(value)
         for part in self.fields:
             item = getattr(value, part.name)
-            if item is None and part.refuses_none:
+            if item is None and part.rejects_none:
                 raise TypeError(f".{part.name} is None")
             part.serializer.serialize(item, out)
 
@@ -520,29 +520,29 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         items = []
         for part in self.fields:
             item = part.serializer.deserialize(source)
-            if item is None and part.refuses_none:
+            if item is None and part.rejects_none:
                 raise MalformedDataError(f".{part.name} is null before byte {source.position}, but is not optional")
             items.append(item)
         return self.record_of(items)
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:
         value = emitter.once(value)
-        refuse = emitter.function.bind("refuse", self._refuse_class)
+        reject = emitter.function.bind("reject", self._reject_class)
         expected = emitter.function.bind("record_class", self.shape.record_class)
-        emitter.line(f"if {value}.__class__ is not {expected}: {refuse}({value})")
+        emitter.line(f"if {value}.__class__ is not {expected}: {reject}({value})")
         for part in self.fields:
             expression = f"{value}.{part.name}"
-            if part.refuses_none:
+            if part.rejects_none:
                 expression = emitter.once(expression)
-                emitter.line(f"if {expression} is None: {refuse}({value})")
+                emitter.line(f"if {expression} is None: {reject}({value})")
             part.serializer.emit_write(emitter, expression)
 
     def emit_read(self, emitter: ReadEmitter) -> str:
         arguments = []
         for part in self.fields:
             expression = part.serializer.emit_read(emitter)
-            if part.refuses_none:
-                emitter.line(f"if {expression} is None: {emitter.function.bind('refuse', _refuse_null)}('{part.name}')")
+            if part.rejects_none:
+                emitter.line(f"if {expression} is None: {emitter.function.bind('reject', _reject_null)}('{part.name}')")
             arguments.append(expression)
         return self.emit_construction(emitter, arguments)
 
@@ -600,14 +600,14 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         record: R = self.shape.record_of(items)
         return record
 
-    def _refuse_class(self, value: Any) -> None:
+    def _reject_class(self, value: Any) -> None:
         raise TypeError(f"not a writable {self.shape.name}: {shown(value)}")
 
     def __repr__(self) -> str:
         return f"AttrsSerializer({self.shape.name})"
 
 
-def _refuse_null(name: str) -> None:
+def _reject_null(name: str) -> None:
     raise MalformedDataError(f".{name} is null, but is not optional")
 
 

@@ -66,8 +66,8 @@ class RecordField:
         return self.default_factory() if self.default_factory is not None else self.default
 
     @property
-    def refuses_none(self) -> bool:
-        """Whether None must be refused here although the serializer would write it."""
+    def rejects_none(self) -> bool:
+        """Whether None must be rejected here although the serializer would write it."""
         return self.serializer.accepts_none and not self.serializer.is_optional_type
 
 
@@ -118,10 +118,10 @@ def shape_of(
     if family is None:
         families = ", ".join(known.description for known in inference.rules.families)
         raise UnknownTypeError(f"{where}: {record_class!r} is no record; records are {families}")
-    refusal = family.refusal(record_class)
-    if refusal is not None:
+    rejection = family.rejection(record_class)
+    if rejection is not None:
         place = f"{where}: {record_class.__name__}" if inference.path else where
-        raise UnknownTypeError(f"{place}: {refusal}")
+        raise UnknownTypeError(f"{place}: {rejection}")
     declared = _declared_fields(family, record_class, where)
     unknown = sorted(set(field_serializers) - {item.name for item in declared})
     if unknown:

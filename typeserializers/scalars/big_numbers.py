@@ -4,7 +4,7 @@
     decimal := integer(unscaled value) i32(scale), the scale missing for null
 
 A decimal is the unscaled value times ten to the power of minus the scale, so 1.50 and 1.5 are different bytes; Python's
-``Decimal`` keeps the two apart as well. What Java's BigDecimal does not have is refused: NaN, infinities and the
+``Decimal`` keeps the two apart as well. What Java's BigDecimal does not have is rejected: NaN, infinities and the
 negative zero. What turns an integer into digits takes time that grows with the square of its size; decimals are
 therefore limited to `MAX_DIGITS` digits in both directions.
 """

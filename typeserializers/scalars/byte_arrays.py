@@ -21,7 +21,7 @@ from typeserializers.kernel.known_serializers import ARRAY, BASE, nested_snapsho
 
 
 def checked_bytes(value: Any) -> bytes:
-    """Passes bytes, copies a bytearray or memoryview, refuses everything else."""
+    """Passes bytes, copies a bytearray or memoryview, rejects everything else."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, (bytearray, memoryview)):

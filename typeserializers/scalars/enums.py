@@ -207,7 +207,7 @@ class EnumSerializerSnapshot(RuledTypeSerializerSnapshot[C]):
         if read_version < 3:
             raise SnapshotFormatError(
                 f"version {read_version} of an enum snapshot is not described and not read; "
-                f"write it anew with a release of Flink that knows version 3"
+                f"write it again with a release of Flink that knows version 3"
             )
         self.name = source.read_utf()
         self.constants = tuple(source.read_utf() for _ in range(source.read_count(minimum_item_bytes=2)))

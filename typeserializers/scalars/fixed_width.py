@@ -4,7 +4,7 @@ Each is one ``struct`` format character plus what Java adds to it: a boolean is 
 written as the canonical NaN of ``Float.floatToIntBits`` and ``Double.doubleToLongBits``.
 
 Where a float is stored, whole numbers and decimals are taken that a float can be; 2**53 + 1 would become another
-number, and is refused. Only a Python float is rounded, to the 32 bits of a `FloatSerializer`: that type is for that.
+number, and is rejected. Only a Python float is rounded, to the 32 bits of a `FloatSerializer`: that type is for that.
 """
 
 from __future__ import annotations

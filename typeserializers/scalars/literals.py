@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
+from snapshots.compatibility import CompatibilityIssue, FieldCompatibility, TypeSerializerSchemaCompatibility
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
@@ -181,16 +181,18 @@ class LiteralSerializerSnapshot(CompositeTypeSerializerSnapshot[T, LiteralSerial
         # The values are stored as those of their type.
         return resolve_compatibility(self.nested_snapshots[0], new_serializer)
 
-    def resolve_outer_schema_compatibility(self, new_serializer: LiteralSerializer[Any]) -> Sequence[Finding]:
+    def resolve_outer_schema_compatibility(
+        self, new_serializer: LiteralSerializer[Any]
+    ) -> Sequence[CompatibilityIssue]:
         old = self.restore_serializer()
         assert isinstance(old, LiteralSerializer)
         removed = [value for value in old.values if not new_serializer.accepts(value)]
         if not removed or (len(removed) == len(old.values) and type(old.inner) is not type(new_serializer.inner)):
             return ()
         return (
-            Finding(
+            CompatibilityIssue(
                 "",
-                FieldVerdict.REFUSE,
+                FieldCompatibility.REJECT,
                 "literal-values-removed",
                 f"the state may hold {cut(', '.join(map(shown, removed)), _MAX_SHOWN_VALUES)}, which is none of "
                 f"{new_serializer.described()}",

@@ -35,7 +35,7 @@ written as they are, so a lone one survives.
 
 The serializer of text, in Flink's encoding (see `typeserializers.scalars.strings`).
 
-It also writes None, as Flink's does; a record nevertheless refuses None in a field that is not optional.
+It also writes None, as Flink's does; a record nevertheless rejects None in a field that is not optional.
 """
 
 from __future__ import annotations
@@ -576,7 +576,7 @@ class StringSerializer(CompiledTypeSerializer["str | None"]):
         encoded = function.fresh("b")
         small = function.bind("small_lengths", SMALL_LENGTHS)
         varint = function.bind("encode_varint", encode_varint)
-        # Anything but a plain ASCII str takes the call, which also writes None and refuses what is not a str.
+        # Anything but a plain ASCII str takes the call, which also writes None and rejects what is not a str.
         emitter.line(f"if {value}.__class__ is str and {value}.isascii():")
         emitter.line(f"    {encoded} = {value}.encode()")
         emitter.line(f"    n = len({encoded}) + 1")

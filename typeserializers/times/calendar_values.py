@@ -11,7 +11,7 @@ Python's ``date``, naive ``time`` and naive ``datetime`` too. To get those back,
 Dates and times of the calendar without a time zone, in the ranges of Java's ``java.time``.
 
 Python's ``datetime`` ends at microseconds and at the years 1 and 9999; these do not. They convert to and from it
-where the value fits, and refuse where something would be lost.
+where the value fits, and reject where something would be lost.
 """
 
 from __future__ import annotations

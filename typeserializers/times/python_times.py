@@ -7,7 +7,7 @@
     timedelta  := i32(days) i32(seconds) i32(microseconds)
 
 Zone kinds 2 and 3 are a ``datetime.timezone`` without and with a name, 4 is a ``zoneinfo.ZoneInfo``. Any other time
-zone cannot be made again from what it says about itself, and is refused.
+zone cannot be made again from what it says about itself, and is rejected.
 
 The bytes of date and time are those of Flink's serializers, but Flink can hold more than Python; so a state changes
 between the two by a migration, which stops at a value that does not fit.
@@ -53,7 +53,7 @@ _UTC: Final = datetime.timezone.utc
 
 
 class PythonDateSerializer(FixedFieldsSerializer[datetime.date]):
-    """A ``datetime.date``; a `LocalDate` of the years 1 to 9999 is accepted. A ``datetime`` is refused."""
+    """A ``datetime.date``; a `LocalDate` of the years 1 to 9999 is accepted. A ``datetime`` is rejected."""
 
     format_characters = "iBB"
     value_class = datetime.date

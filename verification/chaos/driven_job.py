@@ -152,12 +152,12 @@ class DrivenJob:
         return None
 
     def _check_progress(self) -> None:
-        verdict = self._progress.verdict(time.monotonic(), self._work.seconds())
-        if verdict is not None:
+        compatibility = self._progress.compatibility(time.monotonic(), self._work.seconds())
+        if compatibility is not None:
             words = last_words(self._driver.pid, self._log, self._application)
             words.update(self._world.last_words())
             told = "\n".join(f"--- {who}\n{said}" for who, said in words.items())
-            raise DifferenceError(f"the job makes no progress: {verdict}\n{told}")
+            raise DifferenceError(f"the job makes no progress: {compatibility}\n{told}")
 
 
 _HITS: Final[Mapping[Target, Callable[[DrivenJob, Strike], bool]]] = {

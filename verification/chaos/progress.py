@@ -40,7 +40,7 @@ class Progress:
         self.sign_s, self.work_at_sign_s = now_s, work_s
         self._still_since_s, self._work_since_still_s = now_s, work_s
 
-    def verdict(self, now_s: float, work_s: float) -> str | None:
+    def compatibility(self, now_s: float, work_s: float) -> str | None:
         """Why it is not to be waited for any longer, in words; None if it is."""
         worked_s = work_s - self.work_at_sign_s
         if worked_s > MOST_WORK_S:

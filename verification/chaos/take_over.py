@@ -145,9 +145,9 @@ class _Driver:
         progress = Progress(time.monotonic(), self._work.seconds())
         while True:
             yield
-            verdict = progress.verdict(time.monotonic(), self._work.seconds())
-            if verdict is not None:
-                raise self._failure(verdict)
+            compatibility = progress.compatibility(time.monotonic(), self._work.seconds())
+            if compatibility is not None:
+                raise self._failure(compatibility)
 
     def _failure(self, what: str) -> DifferenceError:
         words = last_words(self._process.pid, self._log, "")

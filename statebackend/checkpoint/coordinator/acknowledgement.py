@@ -13,7 +13,7 @@ The bytes travel through the engine and are not trusted on arrival:
     checksum        := 8 bytes, xxh3 with 64 bits of body, big-endian
     body            := Avro binary encoding of the record in `_SCHEMA`, nothing after it
 
-They live no longer than the epoch, between processes of one release: a version that is not this one is refused.
+They live no longer than the epoch, between processes of one release: a version that is not this one is rejected.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _SCHEMA: dict[str, Any] = {
 }
 _PARSED = fastavro.parse_schema(_SCHEMA)
 _check_item_count = item_count_check(_SCHEMA)
-# A record is its fields one behind the other, so that it can be read in three parts: what is in front of the state,
+# A record is its fields one behind the other, so that it can be read in three parts: what is before the state,
 # the state, whose bytes are kept, and what is behind it.
 _STATE_AT = [one["name"] for one in _SCHEMA["fields"]].index("state")
 _BEFORE_STATE, _BEHIND_STATE = (

@@ -188,12 +188,12 @@ class CheckpointCoordinator:
         if pending is None:
             return self._discard_late(acknowledgement)
         if acknowledgement.task not in pending.tasks:
-            return _refused(AcknowledgementOutcome.UNKNOWN, acknowledgement, "")
+            return _rejected(AcknowledgementOutcome.UNKNOWN, acknowledgement, "")
         known = pending.acknowledgements.get(acknowledgement.task)
         if known is not None:
             return _judge_repetition(pending, known, acknowledgement)
         if pending.state is CheckpointState.CONFLICTED:
-            return _refused(AcknowledgementOutcome.DISCARDED, acknowledgement, "the checkpoint is in conflict")
+            return _rejected(AcknowledgementOutcome.DISCARDED, acknowledgement, "the checkpoint is in conflict")
         pending.record(acknowledgement)
         return AcknowledgementResult(AcknowledgementOutcome.SUCCESS)
 
@@ -289,7 +289,7 @@ class CheckpointCoordinator:
                 # The completed checkpoint owns this very state, so it must not be discarded.
                 return AcknowledgementResult(AcknowledgementOutcome.DISCARDED, detail="a repetition")
         state = self.state_of(acknowledgement.checkpoint_id)
-        return _refused(AcknowledgementOutcome.DISCARDED, acknowledgement, state.name if state else "never triggered")
+        return _rejected(AcknowledgementOutcome.DISCARDED, acknowledgement, state.name if state else "never triggered")
 
     def _operators_of(self, pending: PendingCheckpoint) -> tuple[OperatorState, ...]:
         by_uid: dict[str, list[SubtaskState]] = {}
@@ -365,5 +365,5 @@ def _key_groups_of(subtasks: Sequence[SubtaskState]) -> int:
     return max([len(subtasks), *[one.keyed.key_group_end + 1 for one in subtasks if one.keyed is not None]])
 
 
-def _refused(outcome: AcknowledgementOutcome, acknowledgement: Acknowledgement, detail: str) -> AcknowledgementResult:
+def _rejected(outcome: AcknowledgementOutcome, acknowledgement: Acknowledgement, detail: str) -> AcknowledgementResult:
     return AcknowledgementResult(outcome, (acknowledgement.state,), detail)

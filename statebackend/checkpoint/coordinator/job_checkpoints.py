@@ -2,7 +2,7 @@
 
 It is composed of parts that each decide one thing:
 
-    checkpoint_requests     which request is next, and which is refused
+    checkpoint_requests     which request is next, and which is rejected
     acknowledgement_policy  which tasks a checkpoint waits for
     checkpoint_attempts     what follows what, from the id to the notice, by a table
     checkpoint_coordinator  which acknowledgements count, and whose state is to be discarded
@@ -52,7 +52,7 @@ from statebackend.checkpoint.coordinator.requests import (
     CheckpointRequestQueue,
     CoordinatorLoad,
     FailurePolicy,
-    RefuseRequest,
+    RejectRequest,
     RequestDecision,
 )
 from statebackend.checkpoint.coordinator.triggering import (
@@ -99,7 +99,7 @@ class JobCheckpoints:
         self._are_savepoints_forced = not are_checkpoints_unaligned
         self._tasks: Collection[CheckpointTask] = ()
         self._interval_ms: int | None = None
-        self._refusal: CheckpointFailureReason | None = None
+        self._rejection: CheckpointFailureReason | None = None
         self._removing_count = 0
         self._numbered_up_to = -1 if last_completed_id is None else last_completed_id
 
@@ -133,9 +133,9 @@ class JobCheckpoints:
 
     def _start_scheduler(self, event: SchedulerStarted) -> _Actions:
         check_integer("interval_ms", event.interval_ms, 1, MAX_ID)
-        if self._refusal is CheckpointFailureReason.SHUTDOWN:
+        if self._rejection is CheckpointFailureReason.SHUTDOWN:
             return ()
-        self._refusal = None
+        self._rejection = None
         self._interval_ms = event.interval_ms
         return (StartPeriodicTimer(event.now_ms + event.interval_ms),)
 
@@ -144,15 +144,15 @@ class JobCheckpoints:
         return (StopPeriodicTimer(),)
 
     def _suspend(self, event: Suspended) -> _Actions:
-        return self._refuse_all(CheckpointFailureReason.SUSPENDED, event.now_ms)
+        return self._reject_all(CheckpointFailureReason.SUSPENDED, event.now_ms)
 
     def _shut_down(self, event: Shutdown) -> _Actions:
-        return self._refuse_all(CheckpointFailureReason.SHUTDOWN, event.now_ms)
+        return self._reject_all(CheckpointFailureReason.SHUTDOWN, event.now_ms)
 
-    def _refuse_all(self, reason: CheckpointFailureReason, now_ms: int) -> _Actions:
-        if self._refusal is CheckpointFailureReason.SHUTDOWN:
+    def _reject_all(self, reason: CheckpointFailureReason, now_ms: int) -> _Actions:
+        if self._rejection is CheckpointFailureReason.SHUTDOWN:
             return ()
-        self._refusal = reason
+        self._rejection = reason
         self._interval_ms = None
         waiting = self._queue.drop_all()
         actions: list[CoordinatorAction] = [StopPeriodicTimer()]
@@ -175,8 +175,8 @@ class JobCheckpoints:
         return self._submit(CheckpointRequest(event.request_id, event.kind, is_forced), event.now_ms)
 
     def _submit(self, request: CheckpointRequest, now_ms: int) -> _Actions:
-        if self._refusal is not None:
-            return (AnswerRequest(request.request_id, None, self._refusal, self._refusal.value),)
+        if self._rejection is not None:
+            return (AnswerRequest(request.request_id, None, self._rejection, self._rejection.value),)
         return self._decided(self._queue.submit(request, self._load(now_ms)), now_ms)
 
     def _next(self, now_ms: int) -> _Actions:
@@ -186,12 +186,12 @@ class JobCheckpoints:
         actions: list[CoordinatorAction] = []
         while decisions:
             for one in decisions:
-                actions += self._refused(one, now_ms) if isinstance(one, RefuseRequest) else self._begin(one.request)
+                actions += self._rejected(one, now_ms) if isinstance(one, RejectRequest) else self._begin(one.request)
             # A request whose tasks are not running is over, and the next one has its turn.
             decisions = self._queue.next(self._load(now_ms))
         return actions
 
-    def _refused(self, decision: RefuseRequest, now_ms: int) -> _Actions:
+    def _rejected(self, decision: RejectRequest, now_ms: int) -> _Actions:
         answer = AnswerRequest(decision.request.request_id, None, decision.reason, decision.reason.value)
         if decision.retry_in_ms is None or self._interval_ms is None:
             return (answer,)

@@ -77,7 +77,7 @@ class SchedulerStopped:
 
 @frozen
 class Suspended:
-    """The job stands still: what is under way is over, and what waits is refused, until the scheduler starts again."""
+    """The job stands still: what is under way is over, and what waits is rejected, until the scheduler starts again."""
 
     now_ms: int
 

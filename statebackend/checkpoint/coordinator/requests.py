@@ -13,8 +13,8 @@ Which request for a checkpoint is next: a queue, and the rules by which one of i
     order       savepoints, then what is forced, then what was asked for, then what is periodic; then the oldest
     nothing     begins while another one is being begun, or while too many old checkpoints are still being removed
     a limit     of pending checkpoints lets only forced ones pass
-    a pause     behind the last completed checkpoint is kept by periodic ones: they are refused and come again
-    a full      queue refuses what comes, or drops a periodic request of it for something that was asked for
+    a pause     behind the last completed checkpoint is kept by periodic ones: they are rejected and come again
+    a full      queue rejects what comes, or drops a periodic request of it for something that was asked for
 
 A savepoint is forced as long as checkpoints are aligned. When they are not, it would wait for its barriers behind
 records that checkpoints overtake: it is the first of the queue, and waits its turn. (Flink's
@@ -41,7 +41,7 @@ __all__ = [
     "CheckpointRequestQueue",
     "CoordinatorLoad",
     "FailurePolicy",
-    "RefuseRequest",
+    "RejectRequest",
     "RequestDecision",
 ]
 
@@ -118,7 +118,7 @@ class BeginCheckpoint:
 
 
 @frozen
-class RefuseRequest:
+class RejectRequest:
     """The request is over; a periodic one may come again after ``retry_in_ms``."""
 
     request: CheckpointRequest
@@ -126,7 +126,7 @@ class RefuseRequest:
     retry_in_ms: int | None = None
 
 
-RequestDecision = BeginCheckpoint | RefuseRequest
+RequestDecision = BeginCheckpoint | RejectRequest
 
 
 @frozen(kw_only=True)
@@ -159,7 +159,7 @@ class CoordinatorLoad:
 
 @frozen
 class CheckpointRequestQueue:
-    """See the module. Each call answers for at most one request to begin, besides those that are refused."""
+    """See the module. Each call answers for at most one request to begin, besides those that are rejected."""
 
     limits: CheckpointLimits
     _waiting: list[CheckpointRequest] = field(factory=list, init=False, repr=False)
@@ -173,13 +173,13 @@ class CheckpointRequestQueue:
         """Takes a request in; O(waiting requests)."""
         is_full = len(self._waiting) >= self.limits.max_waiting_requests
         if is_full and not self._waiting[-1].kind.is_periodic:
-            return (RefuseRequest(request, CheckpointFailureReason.TOO_MANY_REQUESTS),)
+            return (RejectRequest(request, CheckpointFailureReason.TOO_MANY_REQUESTS),)
         bisect.insort(self._waiting, request, key=lambda one: one.rank)
-        dropped = [RefuseRequest(self._waiting.pop(), CheckpointFailureReason.TOO_MANY_REQUESTS)] if is_full else []
+        dropped = [RejectRequest(self._waiting.pop(), CheckpointFailureReason.TOO_MANY_REQUESTS)] if is_full else []
         return (*dropped, *self.next(load))
 
     def next(self, load: CoordinatorLoad) -> Sequence[RequestDecision]:
-        """The request that begins, or is refused for coming too early; none if none may."""
+        """The request that begins, or is rejected for coming too early; none if none may."""
         most = self.limits.max_concurrent_checkpoints
         if load.is_beginning or not self._waiting or load.removing_count > most:
             return ()
@@ -189,7 +189,7 @@ class CheckpointRequestQueue:
         del self._waiting[0]
         wait_ms = self._left_of_pause_ms(load)
         if first.kind.is_periodic and not first.is_forced and wait_ms > 0:
-            return (RefuseRequest(first, CheckpointFailureReason.MINIMUM_PAUSE, wait_ms),)
+            return (RejectRequest(first, CheckpointFailureReason.MINIMUM_PAUSE, wait_ms),)
         return (BeginCheckpoint(first),)
 
     def drop_all(self) -> Sequence[CheckpointRequest]:

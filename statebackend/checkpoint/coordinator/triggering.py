@@ -101,7 +101,7 @@ class TriggeringStep(enum.Enum):
     NOTIFY_COMPLETE = "tell the tasks that it is complete, a savepoint's only if the job stops with it"
     NOTIFY_ABORTED = "tell the tasks that it is given up, and which checkpoint completed last"
     DISCARD = "discard acknowledged state"
-    TAKE_BACK = "discard the state of what could not be stored"
+    ROLL_BACK = "discard the state of what could not be stored"
     REMOVE_LOCATION = "remove its place"
     ANSWER = "answer who asked for it"
 
@@ -127,7 +127,7 @@ TRIGGERING_TRANSITIONS: Final[
             )
             for phase in (_P.COORDINATING, _P.HOOKING, _P.AWAITING)
         },
-        (_P.STORING, _E.FAILED): (_P.OVER, (_S.TAKE_BACK, _S.REMOVE_LOCATION, _S.NOTIFY_ABORTED, _S.ANSWER)),
+        (_P.STORING, _E.FAILED): (_P.OVER, (_S.ROLL_BACK, _S.REMOVE_LOCATION, _S.NOTIFY_ABORTED, _S.ANSWER)),
     }
 )
 """(phase, event) -> (next phase, steps); everything else is illegal. Reports of what is over are ignored."""
@@ -307,7 +307,7 @@ class CheckpointAttempts:
             return _discarded(self.coordinator.subsume(one.id))
         return _discarded(self.coordinator.abort(one.id, one.detail))
 
-    def _take_back(self, one: CheckpointAttempt, now_ms: int) -> _Actions:
+    def _roll_back(self, one: CheckpointAttempt, now_ms: int) -> _Actions:
         return _discarded(self.coordinator.storing_failed(one.id, one.detail))
 
     def _remove_location(self, one: CheckpointAttempt, now_ms: int) -> _Actions:
@@ -359,7 +359,7 @@ _STEPS: Final[Mapping[TriggeringStep, Callable[[CheckpointAttempts, CheckpointAt
     TriggeringStep.NOTIFY_COMPLETE: CheckpointAttempts._notify_complete,
     TriggeringStep.NOTIFY_ABORTED: CheckpointAttempts._notify_aborted,
     TriggeringStep.DISCARD: CheckpointAttempts._discard,
-    TriggeringStep.TAKE_BACK: CheckpointAttempts._take_back,
+    TriggeringStep.ROLL_BACK: CheckpointAttempts._roll_back,
     TriggeringStep.REMOVE_LOCATION: CheckpointAttempts._remove_location,
     TriggeringStep.ANSWER: CheckpointAttempts._answer,
 }

@@ -16,19 +16,19 @@ from statebackend.checkpoint.errors import CorruptJobIdentityError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import checksum_of_bytes
 
-__all__ = ["corrupt", "read_sealed_json", "sealed_json", "unsealed_json"]
+__all__ = ["checksummed_json", "corrupt", "parse_checksummed_json", "read_checksummed_json"]
 
 _MAX_BYTES = 64 << 10
 
 
-def sealed_json(content: Mapping[str, Any], format_version: int) -> bytes:
+def checksummed_json(content: Mapping[str, Any], format_version: int) -> bytes:
     """The bytes of a file with this content."""
     sealed: dict[str, Any] = {"format_version": format_version, **content}
     sealed["checksum"] = checksum_of_bytes(_canonical(sealed))
     return (json.dumps(sealed, indent=2) + "\n").encode()
 
 
-def read_sealed_json(
+def read_checksummed_json(
     file_system: CheckpointFileSystem, path: str, *format_versions: int, max_bytes: int = _MAX_BYTES
 ) -> dict[str, Any]:
     """The content of a file of one of these versions, proved whole; its values are not judged.
@@ -37,11 +37,11 @@ def read_sealed_json(
     """
     if file_system.size(path) > max_bytes:
         corrupt(file_system, path, "is too large")
-    return unsealed_json(file_system.read_file(path), file_system.location(path), *format_versions)
+    return parse_checksummed_json(file_system.read_file(path), file_system.location(path), *format_versions)
 
 
-def unsealed_json(data: bytes, where: str, *format_versions: int) -> dict[str, Any]:
-    """The content of these bytes, as `read_sealed_json` tells it; `where` they are from is for messages."""
+def parse_checksummed_json(data: bytes, where: str, *format_versions: int) -> dict[str, Any]:
+    """The content of these bytes, as `read_checksummed_json` tells it; `where` they are from is for messages."""
     try:
         content: dict[str, Any] = json.loads(data.decode("utf-8"))
         checksum = content.pop("checksum")

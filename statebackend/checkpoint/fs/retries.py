@@ -1,6 +1,6 @@
 """What is tried again, how often, and after which pauses: the store is busy, or the network has lost something.
 
-The pause doubles from one attempt to the next, and a part of it is drawn by lot, so that many tasks that were refused
+The pause doubles from one attempt to the next, and a part of it is drawn by lot, so that many tasks that were rejected
 together do not come back together (exponential back-off with jitter).
 
 The clock of this machine that never goes back: by it whoever waits, or holds something for a while, counts time.
@@ -18,15 +18,15 @@ from typing import TypeVar
 
 from attrs import field, frozen, validators
 
-__all__ = ["BoundedRetries", "is_passing_status", "steady_ms", "steady_s"]
+__all__ = ["BoundedRetries", "is_passing_status", "monotonic_ms", "monotonic_s"]
 
 
-def steady_s() -> float:
+def monotonic_s() -> float:
     """Seconds that never go back."""
     return time.monotonic()
 
 
-def steady_ms() -> int:
+def monotonic_ms() -> int:
     """Milliseconds that never go back."""
     return time.monotonic_ns() // 1_000_000
 

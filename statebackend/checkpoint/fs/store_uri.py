@@ -4,7 +4,7 @@
     s3://bucket/jobs/flights?endpoint_override=127.0.0.1:9000&scheme=http                 as it is shown and stored
 
 Who a URI is shown to finds the place by it, and opens it with credentials of his own, from the environment. What a URI
-has in front of an `@` goes as a whole when there is a password in it or the store is S3, whose key is half of a secret;
+has before an `@` goes as a whole when there is a password in it or the store is S3, whose key is half of a secret;
 otherwise it may be part of the place, as in `abfss://container@account`. Of the query those parameters go whose names
 say what they are, and those with an `@` in their value.
 
@@ -130,7 +130,7 @@ def endpoint_of(place: str) -> str:
 
 
 def _credentials(uri: str) -> tuple[int, int] | None:
-    """Where the credentials in front of the place begin and end; None if there are none.
+    """Where the credentials before the place begin and end; None if there are none.
 
     They end at an `@`. Where somebody has left it out, all that follows may be secret.
     """

@@ -2,7 +2,7 @@
 
 Which checkpoints of a job are complete, as one object: `completed-checkpoints.json`.
 
-It is a sealed JSON file (see `sealed_json`):
+It is a sealed JSON file (see `checksummed_json`):
 
     job_id          whose it is
     leader          the token of the driver that wrote it; each leadership draws one
@@ -60,10 +60,10 @@ from statebackend.checkpoint.errors import (
     StorageError,
     UncertainCheckpointError,
 )
-from statebackend.checkpoint.fs.checksummed_json import sealed_json, unsealed_json
+from statebackend.checkpoint.fs.checksummed_json import checksummed_json, parse_checksummed_json
 from statebackend.checkpoint.fs.conditional_objects import ConditionalObjects
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
-from statebackend.checkpoint.fs.retries import steady_ms
+from statebackend.checkpoint.fs.retries import monotonic_ms
 from statebackend.checkpoint.ha.services import DirectoryServices, JobRecords, JobServices
 from statebackend.checkpoint.invariants import MAX_ID, check_identifier, check_integer, checked_relative_path, require
 from statebackend.checkpoint.metadata import CheckpointMetadata
@@ -146,12 +146,12 @@ class CompletedRecord:
             "set_aside": _listed(self.set_aside),
             "driver_files": self.driver_files,
         }
-        return sealed_json(content, _FORMAT_VERSION)
+        return checksummed_json(content, _FORMAT_VERSION)
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> CompletedRecord:
         """Raises `CorruptJobIdentityError`, naming where the bytes are from."""
-        content = unsealed_json(data, where, _FORMAT_VERSION)
+        content = parse_checksummed_json(data, where, _FORMAT_VERSION)
         try:
             completed, set_aside = _pointers(content.pop("completed")), _pointers(content.pop("set_aside"))
             return cls(completed=completed, set_aside=set_aside, **content)
@@ -290,7 +290,7 @@ class ObjectPointers:
         return frozenset(paths)
 
     def _change(self, change: _Change) -> None:
-        """Writes the record anew. Raises `LeadershipLostError` if another driver has, `StorageError` if in doubt."""
+        """Writes the record again. Raises `LeadershipLostError` if another driver has, `StorageError` if in doubt."""
         for _ in range(_TRIES):
             self._check_leading()
             changed = change(self._record)
@@ -370,7 +370,7 @@ class ObjectStoreHighAvailability:
     """Leads jobs whose directories are on a store with conditional writes, such as S3; a `JobServices`.
 
     A driver that is killed keeps the next one waiting for ``lease_ms`` milliseconds. A driver that finds another one
-    leading is refused, or waits for as long as that takes if it ``is_stand_by``. All drivers of a job may differ in
+    leading is rejected, or waits for as long as that takes if it ``is_stand_by``. All drivers of a job may differ in
     both. ``monotonic_ms`` is the clock by which a lease runs out that another driver holds and does not renew.
 
     Raises `InvariantViolationError` for a length out of range and, where it is used, `StorageError` if boto3 is not
@@ -380,7 +380,7 @@ class ObjectStoreHighAvailability:
     lease_ms: int = DEFAULT_LEASE_MS
     is_stand_by: bool = False
     driver_directory: str | None = field(default=None)
-    monotonic_ms: Callable[[], int] = field(default=steady_ms, repr=False)
+    monotonic_ms: Callable[[], int] = field(default=monotonic_ms, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self._lease()

@@ -17,7 +17,7 @@ session timeout. So a request that got no answer is made again as long as the se
 nothing. A transaction that got no answer may have been carried out: whoever makes one finds out (`commit`).
 
 What is asked and cannot be sent waits in the client and may be sent later; so a caller that gives up closes the
-session, or has made sure that what comes late is refused.
+session, or has made sure that what comes late is rejected.
 
 The nodes of a job in ZooKeeper: where they are and what is in them. `docs/formats-checkpoint.md` has the grammar.
 
@@ -28,7 +28,7 @@ The nodes of a job in ZooKeeper: where they are and what is in them. `docs/forma
     <root>/<job>/checkpoints/<id>           a completed checkpoint: where its metadata file is
     <root>/<job>/set-aside/<id>-<n>         one that was given up by an explicit fallback
 
-All content but that of `leaders` is sealed JSON (see `sealed_json`).
+All content but that of `leaders` is sealed JSON (see `checksummed_json`).
 
 The leadership of a job in ZooKeeper: a node that exists as long as the session of its driver does.
 
@@ -85,9 +85,9 @@ from statebackend.checkpoint.errors import (
     StorageError,
     UncertainCheckpointError,
 )
-from statebackend.checkpoint.fs.checksummed_json import sealed_json, unsealed_json
+from statebackend.checkpoint.fs.checksummed_json import checksummed_json, parse_checksummed_json
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
-from statebackend.checkpoint.fs.retries import steady_s
+from statebackend.checkpoint.fs.retries import monotonic_s
 from statebackend.checkpoint.ha.leadership import LossListener
 from statebackend.checkpoint.ha.services import DirectoryServices, JobRecords
 from statebackend.checkpoint.invariants import check_identifier, checksum_of_bytes
@@ -115,7 +115,7 @@ from statebackend.checkpoint.store.driver_files import (
 )
 from statebackend.checkpoint.store.driver_lock import DriverLockFile
 from statebackend.checkpoint.store.job_directory import JobDirectory, JobIdentity
-from statebackend.checkpoint.store.job_files import read_fall_back, read_kept_in, write_kept_in
+from statebackend.checkpoint.store.job_files import read_kept_in, read_roll_back, write_kept_in
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient, TransactionRequest
@@ -123,7 +123,7 @@ if TYPE_CHECKING:
 __all__ = [
     "JobNode",
     "JobNodes",
-    "Refused",
+    "Rejected",
     "UnknownOutcomeError",
     "ZooKeeperHighAvailability",
     "ZooKeeperLeadership",
@@ -150,8 +150,8 @@ class UnknownOutcomeError(StorageError):
 
 
 @frozen
-class Refused:
-    """A transaction that was refused whole: the place of the first operation that could not be, and why."""
+class Rejected:
+    """A transaction that was rejected whole: the place of the first operation that could not be, and why."""
 
     index: int
     error: Exception
@@ -169,7 +169,7 @@ class ZooKeeperSettings:
     session_timeout_s: float = 10.0
     connection_timeout_s: float = 15.0
     client_options: Mapping[str, Any] = field(factory=dict)
-    monotonic_s: Callable[[], float] = steady_s
+    monotonic_s: Callable[[], float] = monotonic_s
 
     def __attrs_post_init__(self) -> None:
         if not self.hosts:
@@ -237,7 +237,7 @@ class ZooKeeperSession:
             if not self.exists(ancestor):
                 self._make_one(ancestor)
 
-    def commit(self, what: str, build: Callable[[TransactionRequest], object]) -> Refused | None:
+    def commit(self, what: str, build: Callable[[TransactionRequest], object]) -> Rejected | None:
         """Carry out a transaction once; None if it was. What stands in the way is returned, and nothing was done.
 
         Raises `UnknownOutcomeError` if there was no answer.
@@ -253,7 +253,7 @@ class ZooKeeperSession:
         consequences = (self._errors.RolledBackError, self._errors.RuntimeInconsistency)
         for index, result in enumerate(results):
             if isinstance(result, Exception) and not isinstance(result, consequences):
-                return Refused(index, result)
+                return Rejected(index, result)
         return None
 
     def may_pass(self, error: Exception) -> bool:
@@ -456,12 +456,12 @@ class JobNode:
 
     def encode(self) -> bytes:
         """The content of the node."""
-        return sealed_json(asdict(self), _FORMAT_VERSION)
+        return checksummed_json(asdict(self), _FORMAT_VERSION)
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> JobNode:
         """From the content of the node. Raises `CorruptJobIdentityError`."""
-        content = unsealed_json(data, where, _FORMAT_VERSION)
+        content = parse_checksummed_json(data, where, _FORMAT_VERSION)
         try:
             return cls(**content)
         except (InvariantViolationError, TypeError) as error:
@@ -470,13 +470,13 @@ class JobNode:
 
 def encode_pointer(pointer: CheckpointPointer) -> bytes:
     """The content of the node of a checkpoint."""
-    return sealed_json(asdict(pointer), _FORMAT_VERSION)
+    return checksummed_json(asdict(pointer), _FORMAT_VERSION)
 
 
 def decode_pointer(data: bytes, checkpoint_id: int, where: str) -> CheckpointPointer:
     """From the content of the node of a checkpoint. Raises `CorruptMetadataError`."""
     try:
-        content = unsealed_json(data, where, _FORMAT_VERSION)
+        content = parse_checksummed_json(data, where, _FORMAT_VERSION)
         pointer = CheckpointPointer(content.pop("checkpoint_id"), FileHandle(**content.pop("metadata_file")))
         if content or pointer.checkpoint_id != checkpoint_id:
             raise InvariantViolationError("it is that of another checkpoint, or says more than it should")
@@ -487,12 +487,12 @@ def decode_pointer(data: bytes, checkpoint_id: int, where: str) -> CheckpointPoi
 
 def encode_text(value: Any) -> bytes:
     """The content of a node with one value."""
-    return sealed_json({"value": value}, _FORMAT_VERSION)
+    return checksummed_json({"value": value}, _FORMAT_VERSION)
 
 
 def decode_text(data: bytes, where: str, kind: type) -> Any:
     """From the content of a node with one value of that type. Raises `CorruptJobIdentityError`."""
-    content = unsealed_json(data, where, _FORMAT_VERSION)
+    content = parse_checksummed_json(data, where, _FORMAT_VERSION)
     if content.keys() != {"value"} or type(content["value"]) is not kind:
         raise CorruptJobIdentityError(f"{where} does not hold one value of type {kind.__name__}")
     return content["value"]
@@ -566,17 +566,17 @@ class ZooKeeperLeadership:
         is_uncertain = False
         while True:
             try:
-                refused = self.session.commit(what, guarded)
+                rejected = self.session.commit(what, guarded)
             except UnknownOutcomeError:
                 is_uncertain = True
                 if self.session.is_past(deadline_s) or not self.session.wait_for_connection(deadline_s):
                     raise
                 continue
-            if refused is None or (is_uncertain and self._was_done(is_done)):
+            if rejected is None or (is_uncertain and self._was_done(is_done)):
                 return None
-            if refused.index == 0:
+            if rejected.index == 0:
                 raise self._loss(f"its node {self._node} has gone")
-            return refused.error
+            return rejected.error
 
     def at_loss(self, listener: LossListener) -> None:
         """See `Leadership`; called by a thread of its own."""
@@ -732,7 +732,7 @@ class ZooKeeperPointers:
                 f"is lost. {error}"
             ) from error
         if obstacle is not None:
-            # It was refused, so nobody will ever point there.
+            # It was rejected, so nobody will ever point there.
             with contextlib.suppress(CheckpointError):
                 self._fs.delete_directory(pointer.directory)
             raise StorageError(
@@ -899,7 +899,7 @@ class ZooKeeperHighAvailability:
     stand_by_timeout_s: float | None = field(default=None, kw_only=True)
     client_options: Mapping[str, Any] = field(factory=dict, kw_only=True, repr=False)
     driver_directory: str | None = field(default=None, kw_only=True)
-    monotonic_s: Callable[[], float] = field(default=steady_s, kw_only=True, repr=False)
+    monotonic_s: Callable[[], float] = field(default=monotonic_s, kw_only=True, repr=False)
 
     def __attrs_post_init__(self) -> None:
         checked_root(self.root)
@@ -979,7 +979,7 @@ class ZooKeeperHighAvailability:
         is_local = file_system.local_path() is not None
         lock = DriverLockFile().lead(file_system, directory.identity.job_name) if is_local else None
         try:
-            if read_fall_back(file_system) is not None:
+            if read_roll_back(file_system) is not None:
                 raise JobDirectoryMismatchError(
                     f"going back to an older checkpoint was begun in {file_system.uri} and is not finished: finish it "
                     f"without high availability first"

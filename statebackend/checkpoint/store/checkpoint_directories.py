@@ -150,16 +150,16 @@ class FoundCheckpoints:
         self.check_newest()
         return self.retained[max(self.retained)].metadata if self.retained else None
 
-    def fall_back_target(self, fall_back_to: int | str) -> CheckpointMetadata:
-        """The checkpoint that `recover(fall_back_to=...)` would make the newest.
+    def roll_back_target(self, roll_back_to: int | str) -> CheckpointMetadata:
+        """The checkpoint that `recover(roll_back_to=...)` would make the newest.
 
         "previous" is the newest that can be read, except for the newest of all. Raises `CheckpointNotFoundError`,
         naming those there are, or `CorruptMetadataError`.
         """
-        if fall_back_to == PREVIOUS:
+        if roll_back_to == PREVIOUS:
             return self._newest_before_the_newest().metadata
-        check_integer("fall_back_to", fall_back_to, 0, MAX_ID)
-        return self.target(int(fall_back_to)).metadata
+        check_integer("roll_back_to", roll_back_to, 0, MAX_ID)
+        return self.target(int(roll_back_to)).metadata
 
     def target(self, checkpoint_id: int) -> RetainedCheckpoint:
         """The checkpoint to fall back to. Raises `CheckpointNotFoundError` or `CorruptMetadataError`."""
@@ -176,7 +176,7 @@ class FoundCheckpoints:
         newest = max(self.unreadable)
         way_out = (
             f"To give up checkpoint {newest} and continue from checkpoint {max(self.retained)}, start with "
-            f"fall_back_to={max(self.retained)}; readable are {_listed(self.retained)}."
+            f"roll_back_to={max(self.retained)}; readable are {_listed(self.retained)}."
             if self.retained
             else "No other checkpoint is readable; start from a savepoint in a new job directory."
         )
@@ -210,7 +210,7 @@ class FoundCheckpoints:
             f"{self.file_system.location(directory)} continues from checkpoint {parent_id} with digest "
             f"{one.metadata.parent_digest}, but the checkpoint {parent_id} found here has digest "
             f"{parent.metadata_file.checksum}: the directory mixes two histories. Bring back the original directories "
-            f"from a backup, or start with fall_back_to={parent_id}."
+            f"from a backup, or start with roll_back_to={parent_id}."
         )
 
 

@@ -109,10 +109,10 @@ class CompletedCheckpointStore(Protocol):
     def unreadable(self) -> Mapping[int, CorruptMetadataError]:
         """Older checkpoints that `recover` could not read; they stay until they would be dropped anyway."""
 
-    def recover(self, *, fall_back_to: int | None = None) -> CheckpointMetadata | None:
+    def recover(self, *, roll_back_to: int | None = None) -> CheckpointMetadata | None:
         """Find the completed checkpoints, remove unfinished ones, return the newest (None if none).
 
-        A damaged newest checkpoint raises `CorruptMetadataError`. With `fall_back_to=<id>` everything newer than that
+        A damaged newest checkpoint raises `CorruptMetadataError`. With `roll_back_to=<id>` everything newer than that
         checkpoint is set aside and it becomes the newest; if it cannot be read either, nothing is moved.
         """
 
@@ -202,7 +202,7 @@ class SharedStateRegistry:
         self._protected: set[str] = set()
 
     def register(self, checkpoint_id: int, paths: Iterable[str]) -> None:
-        """Let a checkpoint refer to `paths`. An id that is registered is refused."""
+        """Let a checkpoint refer to `paths`. An id that is registered is rejected."""
         if checkpoint_id in self._paths_by_checkpoint:
             raise InvariantViolationError(f"checkpoint {checkpoint_id} is already registered")
         distinct = frozenset(paths)
@@ -287,20 +287,20 @@ class DefaultCompletedCheckpointStore:
         """Older checkpoints that `recover` could not read; they stay until they would be dropped anyway."""
         return MappingProxyType(self._unreadable)
 
-    def recover(self, *, fall_back_to: int | None = None) -> CheckpointMetadata | None:
+    def recover(self, *, roll_back_to: int | None = None) -> CheckpointMetadata | None:
         """Find the completed checkpoints, remove unfinished ones, return the newest (None if none).
 
-        A damaged newest checkpoint raises `CorruptMetadataError`. With `fall_back_to=<id>` everything
+        A damaged newest checkpoint raises `CorruptMetadataError`. With `roll_back_to=<id>` everything
         newer than that checkpoint is set aside, the newest first, and it becomes the newest; if it cannot be read
         either, nothing is moved. May be called again; it then starts from what is on the storage.
         """
         with self._lock:
             found = self._pointers.find()
             retained, unreadable = found.retained, found.unreadable
-            if fall_back_to is not None:
-                found.target(fall_back_to)
+            if roll_back_to is not None:
+                found.target(roll_back_to)
                 for checkpoint_id in sorted({*retained, *unreadable}, reverse=True):
-                    if checkpoint_id > fall_back_to:
+                    if checkpoint_id > roll_back_to:
                         self._pointers.set_aside(checkpoint_id)
                         retained.pop(checkpoint_id, None)
                         unreadable.pop(checkpoint_id, None)

@@ -26,7 +26,7 @@ from typing import Final
 from statebackend.checkpoint.errors import CheckpointError, JobDirectoryMismatchError, MissingFileError, StorageError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import checked_segment
-from statebackend.checkpoint.store.job_files import FALL_BACK_FILE_NAME, TIME_EPOCH_FILE_NAME
+from statebackend.checkpoint.store.job_files import NO_DATA_EPOCH_FILE_NAME, ROLL_BACK_FILE_NAME
 
 __all__ = [
     "DRIVERS_DIRECTORY",
@@ -40,7 +40,7 @@ __all__ = [
 DRIVERS_DIRECTORY: Final = "drivers"
 
 _IN_A_JOB_DIRECTORY: Final = ("spark", "spark-rearranged")
-_FILES: Final = (TIME_EPOCH_FILE_NAME, FALL_BACK_FILE_NAME)
+_FILES: Final = (NO_DATA_EPOCH_FILE_NAME, ROLL_BACK_FILE_NAME)
 _TRIES: Final = 100
 _OF_NO_JOB: Final = "of-no-job"
 
@@ -67,7 +67,7 @@ def copy_driver_files(file_system: CheckpointFileSystem, source_directory: str, 
     """Copy the driver files in one directory of a job directory to another, which nobody else writes to.
 
     Files are linked where that can be: nobody changes one in place. Raises `JobDirectoryMismatchError` if the former
-    are on a disk and not there, since to go on without them would be to read the sources anew, and `StorageError` if
+    are on a disk and not there, since to go on without them would be to read the sources again, and `StorageError` if
     they do not stand still.
     """
     if file_system.local_path() is not None:
@@ -84,7 +84,7 @@ def copy_driver_files(file_system: CheckpointFileSystem, source_directory: str, 
                 # What has gone as a whole is not a log without files.
                 check_driver_files(file_system, source_directory)
             return
-        # Of this round, or of a take-over that another driver's write has made begin anew.
+        # Of this round, or of a take-over that another driver's write has made begin again.
         for path in there - found.keys():
             target.delete(path)
             copied.pop(path, None)

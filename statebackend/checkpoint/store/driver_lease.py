@@ -1,4 +1,4 @@
-"""Leadership on an object store: a lease, which is an object that its holder writes anew while it lives.
+"""Leadership on an object store: a lease, which is an object that its holder writes again while it lives.
 
     driver-lease.json     who holds it, how often it was renewed, how long it lasts, whether it was given back
 
@@ -20,7 +20,7 @@ holder that could not renew for long, and whose lease nobody took, goes on.
 | it is killed, paused, or cut off from the store | one length after the other has begun to watch |
 | it lives | never; the other is told who leads within a third of the length, or waits as a stand-by |
 
-`driver-lease.json` is a sealed JSON file (see `sealed_json`) with the fields of `LeaseRecord`.
+`driver-lease.json` is a sealed JSON file (see `checksummed_json`) with the fields of `LeaseRecord`.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from statebackend.checkpoint.errors import (
     JobDirectoryLockedError,
     LeadershipLostError,
 )
-from statebackend.checkpoint.fs.checksummed_json import sealed_json, unsealed_json
+from statebackend.checkpoint.fs.checksummed_json import checksummed_json, parse_checksummed_json
 from statebackend.checkpoint.fs.conditional_objects import ConditionalObjects
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
-from statebackend.checkpoint.fs.retries import steady_ms
+from statebackend.checkpoint.fs.retries import monotonic_ms
 from statebackend.checkpoint.ha.leadership import LossListener
 from statebackend.checkpoint.invariants import check_integer, require
 
@@ -88,12 +88,12 @@ class LeaseRecord:
 
     def to_bytes(self) -> bytes:
         """The content of the object."""
-        return sealed_json(asdict(self), _FORMAT_VERSION)
+        return checksummed_json(asdict(self), _FORMAT_VERSION)
 
     @classmethod
     def from_bytes(cls, content: bytes, place: str) -> LeaseRecord:
         """Raises `CorruptJobIdentityError` with the place for what no driver has written."""
-        fields = unsealed_json(content, place, _FORMAT_VERSION)
+        fields = parse_checksummed_json(content, place, _FORMAT_VERSION)
         try:
             return cls(**fields)
         except (InvariantViolationError, TypeError) as error:
@@ -135,13 +135,13 @@ class ObjectStoreLease:
     """Leadership by a lease in the job directory, on a store with conditional writes; a `LeadershipProvider`.
 
     ``lease_ms`` is its length: what a driver that was killed keeps the next one waiting. ``is_stand_by`` says that a
-    driver waits for as long as another leads, instead of refusing to start. ``monotonic_ms`` is a clock, ``sleep``
+    driver waits for as long as another leads, instead of rejecting to start. ``monotonic_ms`` is a clock, ``sleep``
     waits for so many seconds, and ``keeper`` is given what renews the lease and every how many seconds.
     """
 
     lease_ms: int = field(default=DEFAULT_LEASE_MS)
     is_stand_by: bool = False
-    monotonic_ms: Callable[[], int] = steady_ms
+    monotonic_ms: Callable[[], int] = monotonic_ms
     sleep: Callable[[float], object] = time.sleep
     keeper: Callable[[Callable[[], bool], float], LeaseKeeper] = ThreadKeeper
 
@@ -259,7 +259,7 @@ class DriverLease:
             listener(loss)
 
     def renew(self) -> bool:
-        """Write the lease anew; whether this driver still holds it. Raises `StorageError` if that is not known."""
+        """Write the lease again; whether this driver still holds it. Raises `StorageError` if that is not known."""
         with self._lock:
             if self._loss is not None or self._is_closing:
                 return False

@@ -64,7 +64,7 @@ class DriverLock:
 
     @staticmethod
     def is_held(path: str) -> bool:
-        """Whether a process holds the lock at this moment. A driver that takes it in that moment may be refused."""
+        """Whether a process holds the lock at this moment. A driver that takes it in that moment may be rejected."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:

@@ -6,11 +6,11 @@
     high-availability.json    where that is, and the completed checkpoints are noted, see high_availability_file
     checkpoints/ shared/ set-aside/    see completed_checkpoint_store
 
-A directory is created for a job, or opened again by the same job; anything else is refused before it is
+A directory is created for a job, or opened again by the same job; anything else is rejected before it is
 touched. A directory that has files but no `job.json` is somebody else's. Each opening is a *run* with an
 id of its own, which fences off messages of earlier runs.
 
-`job.json` is a sealed JSON file (see `sealed_json`) with `job_id`, `job_name`, `max_parallelism`, `created_ms`.
+`job.json` is a sealed JSON file (see `checksummed_json`) with `job_id`, `job_name`, `max_parallelism`, `created_ms`.
 
 What a job directory was begun from: `origin.json`, beside `job.json`.
 
@@ -18,8 +18,8 @@ A job that begins from a savepoint may fail before its first checkpoint. The nex
 whether it is named again or not, so the directory remembers it from before its first epoch. A directory without the
 file was begun from nothing, or by a release that kept this in the properties of its checkpoints only.
 
-`origin.json` is a sealed JSON file (see `sealed_json`) with the fields of `JobOrigin`. Version 1, which is still read,
-had no `begun_anew`.
+`origin.json` is a sealed JSON file (see `checksummed_json`) with the fields of `JobOrigin`. Version 1, which is still
+read, had no `begun_anew`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from attrs import asdict, frozen
 
 from snapshots.errors import shown
 from statebackend.checkpoint.errors import InvariantViolationError, JobDirectoryMismatchError
-from statebackend.checkpoint.fs.checksummed_json import corrupt, read_sealed_json, sealed_json
+from statebackend.checkpoint.fs.checksummed_json import checksummed_json, corrupt, read_checksummed_json
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.ha.leadership import Leadership, LeadershipProvider
 from statebackend.checkpoint.invariants import check_identifier, check_integer, check_uuid, require
@@ -98,14 +98,14 @@ class JobOrigin:
 
 def write_origin(file_system: CheckpointFileSystem, origin: JobOrigin) -> None:
     """Make the job directory at the root of `file_system` remember its origin, durably."""
-    file_system.write_file(ORIGIN_FILE_NAME, sealed_json(asdict(origin), _ORIGIN_FORMAT_VERSION))
+    file_system.write_file(ORIGIN_FILE_NAME, checksummed_json(asdict(origin), _ORIGIN_FORMAT_VERSION))
 
 
 def read_origin(file_system: CheckpointFileSystem) -> JobOrigin | None:
     """The origin of the job directory at the root of `file_system`. Raises `CorruptJobIdentityError`."""
     if not file_system.exists(ORIGIN_FILE_NAME):
         return None
-    content = read_sealed_json(file_system, ORIGIN_FILE_NAME, 1, _ORIGIN_FORMAT_VERSION)
+    content = read_checksummed_json(file_system, ORIGIN_FILE_NAME, 1, _ORIGIN_FORMAT_VERSION)
     try:
         return JobOrigin(**{**content, "begun_anew": tuple(content.get("begun_anew", ()))})
     except (InvariantViolationError, TypeError) as error:
@@ -196,7 +196,7 @@ class JobDirectory:
                 led.check()
                 if origin is not None:
                     write_origin(file_system, origin)
-                file_system.write_file(JOB_FILE_NAME, sealed_json(asdict(wanted), _FORMAT_VERSION))
+                file_system.write_file(JOB_FILE_NAME, checksummed_json(asdict(wanted), _FORMAT_VERSION))
                 identity = wanted
             return cls(file_system, identity, led)
         except BaseException:
@@ -258,7 +258,7 @@ def _read_identity(file_system: CheckpointFileSystem) -> JobIdentity | None:
 
 
 def _decode(file_system: CheckpointFileSystem) -> JobIdentity:
-    content = read_sealed_json(file_system, JOB_FILE_NAME, _FORMAT_VERSION)
+    content = read_checksummed_json(file_system, JOB_FILE_NAME, _FORMAT_VERSION)
     try:
         return JobIdentity(**content)
     except (InvariantViolationError, TypeError) as error:

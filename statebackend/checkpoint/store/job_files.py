@@ -2,9 +2,9 @@
 
 A directory whose pointers are in ZooKeeper holds metadata files of checkpoints that never became complete, and a driver
 that knew nothing of ZooKeeper would take it for one without checkpoints. So the directory says where they are, from the
-moment on at which they are there, and a driver that looks elsewhere is refused.
+moment on at which they are there, and a driver that looks elsewhere is rejected.
 
-`high-availability.json` is a sealed JSON file (see `sealed_json`) with the field `kept_in`, a text such as
+`high-availability.json` is a sealed JSON file (see `checksummed_json`) with the field `kept_in`, a text such as
 `zookeeper:/statebackend/flights`. It is written once, when a job is first led so.
 
 A fall-back that has been begun: `fall-back.json`, there from its first step to its last.
@@ -14,7 +14,7 @@ directory's owner keeps for them. A crash in between leaves a directory that fit
 disk before the first step, and goes after the last; as long as it is there, the only start is one that takes all steps
 again, each of which finds what it has done.
 
-`fall-back.json` is a sealed JSON file (see `sealed_json`) with the fields of `FallBack`.
+`fall-back.json` is a sealed JSON file (see `checksummed_json`) with the fields of `Rollback`.
 
 The epoch without records that is open: `time-epoch.json`, there from before its tasks run until its output is shown.
 
@@ -27,7 +27,7 @@ told by the newest checkpoint:
     its own checkpoint is the newest          its output may not be committed yet
     anything else                             it was left behind by a history that was given up, and means nothing
 
-`time-epoch.json` is a sealed JSON file (see `sealed_json`) with the fields of `OpenTimeEpoch`.
+`time-epoch.json` is a sealed JSON file (see `checksummed_json`) with the fields of `OpenNoDataEpoch`.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ from attrs import asdict, frozen
 
 from snapshots.errors import shown
 from statebackend.checkpoint.errors import InvariantViolationError, JobDirectoryMismatchError
-from statebackend.checkpoint.fs.checksummed_json import corrupt, read_sealed_json, sealed_json
+from statebackend.checkpoint.fs.checksummed_json import checksummed_json, corrupt, read_checksummed_json
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import MAX_ID, check_integer, is_checksum, path_segment, require
 from statebackend.checkpoint.metadata import CheckpointMetadata
 
 __all__ = [
-    "FALL_BACK_FILE_NAME",
     "HIGH_AVAILABILITY_FILE_NAME",
+    "NO_DATA_EPOCH_FILE_NAME",
     "NO_SOURCE_LOG",
-    "TIME_EPOCH_FILE_NAME",
-    "FallBack",
-    "OpenTimeEpoch",
+    "ROLL_BACK_FILE_NAME",
+    "OpenNoDataEpoch",
+    "Rollback",
     "check_kept_in",
-    "end_fall_back",
-    "end_time_epoch",
-    "read_fall_back",
+    "end_no_data_epoch",
+    "end_roll_back",
     "read_kept_in",
-    "read_time_epoch",
-    "write_fall_back",
+    "read_no_data_epoch",
+    "read_roll_back",
     "write_kept_in",
-    "write_time_epoch",
+    "write_no_data_epoch",
+    "write_roll_back",
 ]
 
 
-FALL_BACK_FILE_NAME = "fall-back.json"
+ROLL_BACK_FILE_NAME = "fall-back.json"
 
 NO_SOURCE_LOG = "no-source-log"
 """The source log of a job whose sources are read by itself: there is none to be set aside."""
@@ -72,7 +72,7 @@ _MAX_INTEGER = (1 << 63) - 1
 
 
 @frozen(kw_only=True)
-class FallBack:
+class Rollback:
     """`checkpoint_id` is to become the newest; `newest_id` is the newest epoch that was begun before.
 
     `source_log` is the name, below `set-aside/`, of the source log as it was, or `NO_SOURCE_LOG`.
@@ -92,34 +92,34 @@ class FallBack:
         )
 
 
-def write_fall_back(file_system: CheckpointFileSystem, fall_back: FallBack) -> None:
+def write_roll_back(file_system: CheckpointFileSystem, roll_back: Rollback) -> None:
     """Begin a fall-back in the job directory at the root of `file_system`, durably."""
-    file_system.write_file(FALL_BACK_FILE_NAME, sealed_json(asdict(fall_back), _ROLLBACK_FORMAT_VERSION))
+    file_system.write_file(ROLL_BACK_FILE_NAME, checksummed_json(asdict(roll_back), _ROLLBACK_FORMAT_VERSION))
 
 
-def read_fall_back(file_system: CheckpointFileSystem) -> FallBack | None:
+def read_roll_back(file_system: CheckpointFileSystem) -> Rollback | None:
     """The fall-back that was begun and not ended, if there is one. Raises `CorruptJobIdentityError`."""
-    if not file_system.exists(FALL_BACK_FILE_NAME):
+    if not file_system.exists(ROLL_BACK_FILE_NAME):
         return None
-    content = read_sealed_json(file_system, FALL_BACK_FILE_NAME, _ROLLBACK_FORMAT_VERSION)
+    content = read_checksummed_json(file_system, ROLL_BACK_FILE_NAME, _ROLLBACK_FORMAT_VERSION)
     try:
-        return FallBack(**content)
+        return Rollback(**content)
     except (InvariantViolationError, TypeError) as error:
-        corrupt(file_system, FALL_BACK_FILE_NAME, f"is not valid: {error}")
+        corrupt(file_system, ROLL_BACK_FILE_NAME, f"is not valid: {error}")
 
 
-def end_fall_back(file_system: CheckpointFileSystem) -> None:
+def end_roll_back(file_system: CheckpointFileSystem) -> None:
     """End the fall-back, durably: all its steps are taken."""
-    file_system.delete(FALL_BACK_FILE_NAME, durable=True)
+    file_system.delete(ROLL_BACK_FILE_NAME, durable=True)
 
 
-TIME_EPOCH_FILE_NAME: Final = "time-epoch.json"
+NO_DATA_EPOCH_FILE_NAME: Final = "time-epoch.json"
 
 _NO_DATA_EPOCH_FORMAT_VERSION: Final = 1
 
 
 @frozen(kw_only=True)
-class OpenTimeEpoch:
+class OpenNoDataEpoch:
     """An epoch without records. `parent_digest` is that of the checkpoint before it, None if there is none of the job.
 
     `is_drain` says that it is at the end of time.
@@ -148,25 +148,25 @@ class OpenTimeEpoch:
         return self.parent_digest == digest and not self.is_drain
 
 
-def write_time_epoch(file_system: CheckpointFileSystem, epoch: OpenTimeEpoch) -> None:
+def write_no_data_epoch(file_system: CheckpointFileSystem, epoch: OpenNoDataEpoch) -> None:
     """Open an epoch without records in the job directory at the root of `file_system`, durably."""
-    file_system.write_file(TIME_EPOCH_FILE_NAME, sealed_json(asdict(epoch), _NO_DATA_EPOCH_FORMAT_VERSION))
+    file_system.write_file(NO_DATA_EPOCH_FILE_NAME, checksummed_json(asdict(epoch), _NO_DATA_EPOCH_FORMAT_VERSION))
 
 
-def read_time_epoch(file_system: CheckpointFileSystem) -> OpenTimeEpoch | None:
+def read_no_data_epoch(file_system: CheckpointFileSystem) -> OpenNoDataEpoch | None:
     """The epoch that was opened and not ended, if there is one. Raises `CorruptJobIdentityError`."""
-    if not file_system.exists(TIME_EPOCH_FILE_NAME):
+    if not file_system.exists(NO_DATA_EPOCH_FILE_NAME):
         return None
-    content = read_sealed_json(file_system, TIME_EPOCH_FILE_NAME, _NO_DATA_EPOCH_FORMAT_VERSION)
+    content = read_checksummed_json(file_system, NO_DATA_EPOCH_FILE_NAME, _NO_DATA_EPOCH_FORMAT_VERSION)
     try:
-        return OpenTimeEpoch(**content)
+        return OpenNoDataEpoch(**content)
     except (InvariantViolationError, TypeError) as error:
-        corrupt(file_system, TIME_EPOCH_FILE_NAME, f"is not valid: {error}")
+        corrupt(file_system, NO_DATA_EPOCH_FILE_NAME, f"is not valid: {error}")
 
 
-def end_time_epoch(file_system: CheckpointFileSystem) -> None:
+def end_no_data_epoch(file_system: CheckpointFileSystem) -> None:
     """End the epoch: its output is committed. If a crash undoes it, the output is committed again."""
-    file_system.delete(TIME_EPOCH_FILE_NAME)
+    file_system.delete(NO_DATA_EPOCH_FILE_NAME)
 
 
 HIGH_AVAILABILITY_FILE_NAME: Final = "high-availability.json"
@@ -178,7 +178,7 @@ def read_kept_in(file_system: CheckpointFileSystem) -> str | None:
     """Where the checkpoints of the job directory are noted; None: in it. Raises `CorruptJobIdentityError`."""
     if not file_system.exists(HIGH_AVAILABILITY_FILE_NAME):
         return None
-    content = read_sealed_json(file_system, HIGH_AVAILABILITY_FILE_NAME, _HIGH_AVAILABILITY_FORMAT_VERSION)
+    content = read_checksummed_json(file_system, HIGH_AVAILABILITY_FILE_NAME, _HIGH_AVAILABILITY_FORMAT_VERSION)
     kept_in = content.get("kept_in")
     if content.keys() != {"kept_in"} or not isinstance(kept_in, str) or not kept_in:
         corrupt(file_system, HIGH_AVAILABILITY_FILE_NAME, "does not say where the checkpoints are noted")
@@ -188,7 +188,7 @@ def read_kept_in(file_system: CheckpointFileSystem) -> str | None:
 def write_kept_in(file_system: CheckpointFileSystem, kept_in: str) -> None:
     """Say where they are from now on, durably."""
     file_system.write_file(
-        HIGH_AVAILABILITY_FILE_NAME, sealed_json({"kept_in": kept_in}, _HIGH_AVAILABILITY_FORMAT_VERSION)
+        HIGH_AVAILABILITY_FILE_NAME, checksummed_json({"kept_in": kept_in}, _HIGH_AVAILABILITY_FORMAT_VERSION)
     )
 
 

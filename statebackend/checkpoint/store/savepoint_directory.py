@@ -4,7 +4,7 @@ A savepoint directory holds `_metadata` (kind SAVEPOINT) and every data file it 
 relative to the directory, so it can be copied, moved and archived as a whole. While it is being written
 there is a file `_in_progress` instead of `_metadata`:
 
-    create_savepoint_directory(uri)    refuses anything but an absent or empty directory
+    create_savepoint_directory(uri)    rejects anything but an absent or empty directory
     fs.upload / fs.write_file ...      data files, by any number of tasks
     write_savepoint(fs, metadata)      checks that all files are there, writes `_metadata`, last
 
@@ -59,7 +59,7 @@ def check_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSyst
     fs = CheckpointFileSystem.from_uri(uri)
     present = _present(fs)
     if present:
-        raise SavepointExistsError(_refusal(fs, present))
+        raise SavepointExistsError(_rejection(fs, present))
     _check_nobody_removes(fs, fs.local_path() or os.fspath(uri))
     return fs
 
@@ -71,11 +71,11 @@ def create_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSys
     """
     fs = check_savepoint_directory(uri)
     if not fs.create_file(_IN_PROGRESS, _IN_PROGRESS_TEXT.format(writer=uuid.uuid4().hex).encode()):
-        raise SavepointExistsError(_refusal(fs, (_IN_PROGRESS,)))
+        raise SavepointExistsError(_rejection(fs, (_IN_PROGRESS,)))
     if fs.exists(METADATA_FILE_NAME):
         # Somebody else has begun and finished one there since it was looked at.
         fs.delete(_IN_PROGRESS)
-        raise SavepointExistsError(_refusal(fs, (METADATA_FILE_NAME,)))
+        raise SavepointExistsError(_rejection(fs, (METADATA_FILE_NAME,)))
     return fs
 
 
@@ -135,7 +135,7 @@ def write_savepoint(fs: CheckpointFileSystem, metadata: CheckpointMetadata) -> F
     present = _present(fs)
     surplus = set(present) - {file.path for file in metadata.files} - {_IN_PROGRESS}
     if METADATA_FILE_NAME in present or (surplus and _IN_PROGRESS not in present):
-        raise SavepointExistsError(_refusal(fs, sorted(surplus)))
+        raise SavepointExistsError(_rejection(fs, sorted(surplus)))
     fs.verify_present(metadata.files)
     for path in surplus:
         fs.delete(path)
@@ -220,7 +220,7 @@ def _present(fs: CheckpointFileSystem) -> tuple[str, ...]:
     return (*listed, *unlisted)
 
 
-def _refusal(fs: CheckpointFileSystem, present: tuple[str, ...] | list[str]) -> str:
+def _rejection(fs: CheckpointFileSystem, present: tuple[str, ...] | list[str]) -> str:
     instead = "give a directory that is empty or does not exist yet"
     if METADATA_FILE_NAME in present:
         what = "already is a checkpoint or savepoint"

@@ -100,7 +100,7 @@ class CancelledCheckpoint:
 
 @frozen
 class OvertakingBarrier:
-    """A barrier as it comes out in front of what was sent before it, and of that what is in flight."""
+    """A barrier as it comes out before what was sent before it, and of that what is in flight."""
 
     barrier: CheckpointBarrier
     overtaken: Sequence[InFlight]
@@ -127,7 +127,7 @@ DEFAULT_CAPACITY: Final = 16
 
 @define
 class _Overtaking:
-    """A barrier in front of a channel, and how many of the elements that it has overtaken are the reader's part."""
+    """A barrier before a channel, and how many of the elements that it has overtaken are the reader's part."""
 
     barrier: CheckpointBarrier
     of_reader: int

@@ -191,7 +191,7 @@ class ChannelBarriers:
         self._arrive(channel, barrier, ())
 
     def overtook(self, channel: Channel, element: OvertakingBarrier) -> None:
-        """A channel has delivered a barrier, in front of what it had to deliver before."""
+        """A channel has delivered a barrier, before what it had to deliver before."""
         self._arrive(channel, element.barrier, element.overtaken)
 
     def cancelled(self, channel: Channel, element: CancelledCheckpoint) -> None:

@@ -1,6 +1,6 @@
 """The network of a job as one state machine: which moves there are, and what a move does.
 
-    feed, send        from outside: something for a source to read, an errand beside the channels
+    feed, send        from outside: something for a source to read, an mail beside the channels
     step              one move, which the scheduler chooses
     run               moves until nobody can: everything that was fed is processed, except by who is paused
     advance_processing_time
@@ -13,7 +13,7 @@ those in front first, each when nothing is on its way to it any more; each is a 
 room. Sources neither read nor send barriers before all have come. Where nobody stands behind, they may at once.
 
 Invariants: what a subtask has sent to another arrives in that order; who sends nothing blocks nobody but behind a
-barrier; after `run` all channels are empty and no errand waits.
+barrier; after `run` all channels are empty and no mail waits.
 
 Who moves next, of those who may: the one source of order in a network.
 
@@ -33,7 +33,7 @@ from attrs import frozen
 
 from statebackend.checkpoint.barriers.elements import CheckpointBarrier
 from statebackend.local.network.channel import Channel, SubtaskId
-from statebackend.local.network.subtasks import Errand, OperatorSubtask, OutputSubtask, SourceSubtask
+from statebackend.local.network.subtasks import Mail, OperatorSubtask, OutputSubtask, SourceSubtask
 from statebackend.streaming.errors import StreamJobError
 
 __all__ = ["DownstreamFirst", "Move", "Network", "Scheduler", "Shuffled"]
@@ -69,7 +69,7 @@ class Shuffled:
 
 @frozen
 class Move:
-    """A subtask takes the next element of a channel, or without one does ``what``; without a subtask an errand is done.
+    """A subtask takes the next element of a channel, or without one does ``what``; without a subtask an mail is done.
 
     ``make`` does it.
     """
@@ -77,12 +77,12 @@ class Move:
     subtask: OperatorSubtask | OutputSubtask | SourceSubtask[Any] | None
     channel: Channel | None
     make: Callable[[], None]
-    errand: Errand | None = None
+    mail: Mail | None = None
     what: str = ""
 
     def __str__(self) -> str:
-        if self.errand is not None:
-            return str(self.errand)
+        if self.mail is not None:
+            return str(self.mail)
         assert self.subtask is not None
         reader = f"{self.subtask.subtask_id.node}[{self.subtask.subtask_id.index}]"
         if self.channel is None:
@@ -108,7 +108,7 @@ class Network:
         self._in_reading_order = sorted(sources, key=lambda one: one.subtask_id not in read_first)
         self.operators = tuple(operators)
         self.output = output
-        self.errands: list[Errand] = []
+        self.mails: list[Mail] = []
         """What waits to be done beside the channels."""
         self._scheduler = scheduler
         self._behind: deque[OperatorSubtask] = deque()
@@ -118,14 +118,14 @@ class Network:
         self._behind_first = tuple(behind)
         self._readers: tuple[OperatorSubtask | OutputSubtask, ...] = (output, *behind)
 
-    def send(self, errand: Errand) -> None:
-        """Puts an errand among the moves."""
-        self.errands.append(errand)
+    def send(self, mail: Mail) -> None:
+        """Puts an mail among the moves."""
+        self.mails.append(mail)
 
     def moves(self) -> Iterator[Move]:
-        """What can happen next: errands, the oldest first, then what is downstream first."""
-        for errand in self.errands:
-            yield Move(None, None, partial(self._do, errand), errand)
+        """What can happen next: mails, the oldest first, then what is downstream first."""
+        for mail in self.mails:
+            yield Move(None, None, partial(self._do, mail), mail)
         for subtask in self._readers:
             for channel in subtask.readable():
                 yield Move(subtask, channel, partial(subtask.step, channel))
@@ -172,9 +172,9 @@ class Network:
         for source in self.sources:
             source.trigger(CheckpointBarrier(checkpoint_id=checkpoint_id))
 
-    def _do(self, errand: Errand) -> None:
-        self.errands.remove(errand)
-        errand.make()
+    def _do(self, mail: Mail) -> None:
+        self.mails.remove(mail)
+        mail.make()
 
     def resume(self) -> None:
         """Goes on from what was restored: from here on there are moves that bring operators to their watermarks.

@@ -11,7 +11,7 @@
 | end of input     | when it has come on all channels it goes on                                                     |
 | close            | likewise                                                                                        |
 
-What the operator emits goes on at once, so what timers emit is in front of the watermark at which they fire. An
+What the operator emits goes on at once, so what timers emit is before the watermark at which they fire. An
 operator that holds watermarks back says itself when one goes on.
 
 What was in flight in a checkpoint that the subtask goes on from is taken before anything else that its channels have,
@@ -23,14 +23,14 @@ What is to be done in a run beside what travels on channels, one move each: mess
     write                                                             a snapshot is written, and then acknowledged
     store                                                             the coordinator stores a checkpoint
 
-Errands have no order among each other: whoever sends two must bear that the second is there first.
+Mails have no order among each other: whoever sends two must bear that the second is there first.
 
 A source in the network: what it is given to read waits here, and is read one piece per move.
 
 A source of an alignment group that is too far ahead of the slowest reads no further until that has come closer; it
 still sends barriers, which do not wait for what is not read. Whether a source has more to read is said from outside:
 one that has not, and has read all, is waited for by nobody. Behind the barrier that its job stops with, nothing is read
-any more; if the job is drained the end of time is in front of it.
+any more; if the job is drained the end of time is before it.
 
 The end of the network: one subtask that all sinks read through, so that what comes out has one order.
 
@@ -69,8 +69,8 @@ from statebackend.streaming.time.watermark_alignment import AlignmentGroup
 from statebackend.streaming.time.watermark_generators import Watermark, WatermarkElement, WatermarkStatus
 
 __all__ = [
-    "Errand",
     "LastBarrier",
+    "Mail",
     "OperatorSubtask",
     "OperatorWork",
     "OutputListener",
@@ -82,7 +82,7 @@ __all__ = [
 
 
 @frozen(eq=False)
-class Errand:
+class Mail:
     """What is to be done, for which checkpoint, and to, from or of which task, if one; ``make`` does it."""
 
     name: str

@@ -113,7 +113,7 @@ def _bytes_of(marker: bytes | str) -> Sequence[bytes]:
     except UnicodeEncodeError:
         # State may have half of a pair of surrogates, and UTF-8 not.
         texts = []
-    # In front of a short text its length takes one byte, in front of a longer one more.
+    # In front of a short text its length takes one byte, before a longer one more.
     stored = StringSerializer().to_bytes(marker)
     prefix = 1
     while stored[prefix - 1] & 0x80:

@@ -1,7 +1,7 @@
 """The changes that a plan is made of, each of which is data, and what each makes of the drafts.
 
 A change raises `PlanError`, or what the state's meta data raises, and has then changed nothing that counts: drafts of
-which one change was refused are thrown away.
+which one change was rejected are thrown away.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """From entries as columns of values to rows as columns of bytes, and nothing that does not fit.
 
-What is refused is told with state, key and column. Columns that nobody changes are not encoded: their bytes go through.
+What is rejected is told with state, key and column. Columns that nobody changes are not encoded: their bytes go
+through.
 
 The times of last access of values and of lists whose elements have one each, where plans change or merge them.
 
@@ -8,9 +9,9 @@ Keys as a job knows them: of all Python values that are one key, the one whose b
 
 Only a moment is many values: a job knows it as a datetime in `datetime.timezone.utc`, and finds nothing under the bytes
 of another zone, though they have the same key group. Here a datetime in any zone becomes that one. A datetime without a
-zone is refused: which moment it is would depend on the machine that writes the savepoint.
+zone is rejected: which moment it is would depend on the machine that writes the savepoint.
 
-What serializers would write and no job has for a key is refused too: None, in any column, and True for a number.
+What serializers would write and no job has for a key is rejected too: None, in any column, and True for a number.
 
 From rows as columns of bytes to entries as columns of values: what `EntryReader` reads, many at a time.
 
@@ -62,7 +63,7 @@ __all__ = [
     "joined_chunks",
     "key_of",
     "latest_time",
-    "refused_key",
+    "rejected_key",
     "stored_keys",
     "time_or_now",
     "times_behind",
@@ -103,7 +104,7 @@ def time_or_now(time_ms: int | None) -> int:
     return wall_clock() if time_ms is None else time_ms
 
 
-def refused_key(serializer: TypeSerializer[Any], keys: Sequence[Any] | pa.Array) -> tuple[int, str] | None:
+def rejected_key(serializer: TypeSerializer[Any], keys: Sequence[Any] | pa.Array) -> tuple[int, str] | None:
     """The first of these keys that serializers would write and no job has: its place, and why; None if all are keys."""
     if isinstance(keys, pa.Array):
         # Of columns only those of numbers and text come as they are.
@@ -112,7 +113,7 @@ def refused_key(serializer: TypeSerializer[Any], keys: Sequence[Any] | pa.Array)
         place = _none_or_truth(serializer, keys)
         return None if place is None else (place, _why(keys[place], "None cannot be one"))
     if not all(issubclass(kind, (tuple, list)) for kind in set(map(type, keys))):
-        # What is no key of several columns is for the serializer to refuse.
+        # What is no key of several columns is for the serializer to reject.
         return None
     for part, column in zip(serializer.field_serializers, zip(*keys, strict=False), strict=False):
         place = _none_or_truth(part, column)
@@ -123,10 +124,10 @@ def refused_key(serializer: TypeSerializer[Any], keys: Sequence[Any] | pa.Array)
 
 def _none_or_truth(serializer: TypeSerializer[Any], values: Sequence[Any]) -> int | None:
     is_number = isinstance(serializer, FixedWidthSerializer) and serializer.value_class is int
-    refused = {type(None), bool} if is_number else {type(None)}
-    if refused.isdisjoint(map(type, values)):
+    rejected = {type(None), bool} if is_number else {type(None)}
+    if rejected.isdisjoint(map(type, values)):
         return None
-    return next(place for place, value in enumerate(values) if type(value) in refused)
+    return next(place for place, value in enumerate(values) if type(value) in rejected)
 
 
 def _why(value: Any, if_none: str) -> str:
@@ -286,7 +287,7 @@ def canonical(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 @frozen
 class _Encoding:
-    """Entries of a schema; ``given_keys`` gives their keys, to name what is refused."""
+    """Entries of a schema; ``given_keys`` gives their keys, to name what is rejected."""
 
     schema: EntrySchema
     given_keys: Keys
@@ -311,22 +312,22 @@ class _Encoding:
     def _timers(self, columns: Columns) -> pa.Array:
         schema = self.schema
         spaces = columns["namespace"] if schema.has_namespaces else [VOID_NAMESPACE] * len(columns["value"])
-        self._refuse_none(spaces, "namespace", "None cannot be one")
+        self._reject_none(spaces, "namespace", "None cannot be one")
         timers = list(map(Timer, columns["value"], self._canonical_keys(columns["key"]), spaces))
         return self._written(schema.serializers[ELEMENT_ROLE], timers, "timer")
 
     def _canonical_keys(self, keys: Sequence[Any]) -> Sequence[Any]:
         serializer = self.schema.key_serializer
-        refused = refused_key(serializer, keys)
-        if refused is not None:
-            raise self._misfit("key", refused[1], refused[0])
+        rejected = rejected_key(serializer, keys)
+        if rejected is not None:
+            raise self._misfit("key", rejected[1], rejected[0])
         make = canonical_key(serializer)
         if make is None:
             return keys
         given = keys.to_pylist() if isinstance(keys, pa.Array) else keys
         made: list[Any] = []
         try:
-            # What came before a refusal stays in the list, and so tells which key was refused.
+            # What came before a rejection stays in the list, and so tells which key was rejected.
             made.extend(map(make, given))
         except (ValueError, OverflowError) as error:
             raise self._misfit("key", f"{shown(given[len(made)])}: {error}", len(made)) from error
@@ -337,7 +338,7 @@ class _Encoding:
         if schema.is_list:
             self._check_lists(values)
         elif not schema.is_map:
-            self._refuse_none(values, "value", "None means that there is no entry; leave it out")
+            self._reject_none(values, "value", "None means that there is no entry; leave it out")
         if not schema.is_timed:
             return values
         assert times is not None
@@ -353,7 +354,7 @@ class _Encoding:
             if type(None) in set(map(type, elements)):
                 raise self._misfit("value", "None cannot be an element of a list", row)
 
-    def _refuse_none(self, values: Sequence[Any] | pa.Array, what: str, reason: str) -> None:
+    def _reject_none(self, values: Sequence[Any] | pa.Array, what: str, reason: str) -> None:
         if isinstance(values, pa.Array):
             values = values.to_pylist() if values.null_count else ()
         if type(None) in set(map(type, values)):
@@ -361,7 +362,7 @@ class _Encoding:
 
     def _written(self, serializer: TypeSerializer[Any], values: Sequence[Any] | pa.Array, what: str) -> pa.Array:
         if what in _NEVER_NONE:
-            self._refuse_none(values, what, "None cannot be one")
+            self._reject_none(values, what, "None cannot be one")
         whole = stored_column(serializer, values)
         if whole is not None:
             return whole
@@ -369,8 +370,8 @@ class _Encoding:
         try:
             return pa.array(list(map(serializer.codec.write, given)), pa.binary())
         except Exception as unclear:
-            # The bare codec tells less of what it refuses, so that is written once more.
-            for row, error in enumerate(map(partial(_refusal, serializer.to_bytes), given)):
+            # The bare codec tells less of what it rejects, so that is written once more.
+            for row, error in enumerate(map(partial(_rejection, serializer.to_bytes), given)):
                 if error is not None:
                     raise self._misfit(what, str(error), row) from error
             raise unclear
@@ -383,7 +384,7 @@ class _Encoding:
         return EntryError(f"state {self.schema.name!r}{place}: the {what} does not fit: {reason}")
 
 
-def _refusal(to_bytes: Callable[[Any], bytes], value: Any) -> SerializationError | None:
+def _rejection(to_bytes: Callable[[Any], bytes], value: Any) -> SerializationError | None:
     try:
         to_bytes(value)
     except SerializationError as error:

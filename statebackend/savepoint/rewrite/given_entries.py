@@ -188,11 +188,11 @@ def _values_of(batch: pa.RecordBatch, name: str, schema: EntrySchema) -> Sequenc
         return _python_values(column, is_key=name == "key")
     except _UNREADABLE:
         for row in range(len(column)):
-            _refuse_unreadable(batch.slice(row, 1), name, schema)
+            _reject_unreadable(batch.slice(row, 1), name, schema)
         raise
 
 
-def _refuse_unreadable(row: pa.RecordBatch, name: str, schema: EntrySchema) -> None:
+def _reject_unreadable(row: pa.RecordBatch, name: str, schema: EntrySchema) -> None:
     """Raises `EntryError` if Python has no value for that of the row."""
     column = row.column(name)
     try:

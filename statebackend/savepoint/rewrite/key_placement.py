@@ -11,9 +11,9 @@ Values as stored ones, a column at a time: the inverse of `statebackend.savepoin
 and text.
 
     long, int, double    the number, big-endian: a column is turned around as a whole
-    text                 the number of its characters, and one more, in front of them: a byte each in short ASCII text
+    text                 the number of its characters, and one more, before them: a byte each in short ASCII text
 
-A column that has anything else in it, such as a value of another class, is for its serializer to write, or to refuse.
+A column that has anything else in it, such as a value of another class, is for its serializer to write, or to reject.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a new savepoint is to be made of, before any of it is there: its files, and the state that refers to them.
 
 A file comes from scratch space, from memory, or, byte by byte, from the savepoint that is rewritten. On one disk the
-first and the last become links. It is given its place at the very end, when nothing can be refused any more.
+first and the last become links. It is given its place at the very end, when nothing can be rejected any more.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ A key has one list of its sessions, pairs of a window and of the window that its
 overlap or touch: a job makes one session of such, with what both hold and one timer. A plan changes state by state, and
 cannot. Laid side by side all the same, each would fire at its own end with the records of both, or none.
 
-What becomes of two entries that have got one address: one value by a function, one timer, or a refusal.
+What becomes of two entries that have got one address: one value by a function, one timer, or a rejection.
 
-The state without keys of a new savepoint: dealt out, filtered, given anew; what nobody filters is copied as files.
+The state without keys of a new savepoint: dealt out, filtered, given again; what nobody filters is copied as files.
 
 Elements that a plan gives are one file, which the subtasks share: of a list each refers to its run of rows, of a
 broadcast state each to all of them.
@@ -61,7 +61,7 @@ from statebackend.savepoint.rewrite.new_files import (
     path_in,
     relocated,
 )
-from statebackend.savepoint.rewrite.sorted_rows import MergingRepeated, RefusingRepeated, Repeated, fewer_runs
+from statebackend.savepoint.rewrite.sorted_rows import MergingRepeated, RejectingRepeated, Repeated, fewer_runs
 from statebackend.savepoint.rewrite.staged_entries import StagedEntries
 from statebackend.savepoint.rewrite.state_tasks import (
     Collected,
@@ -145,7 +145,7 @@ def repeated_in(operator_uid: str, state: StateDraft) -> Repeated | None:
         return MergingRepeated(_first)
     if state.merge is not None:
         return MergingRepeated(_Merging(state.schema, state.merge))
-    return RefusingRepeated(_Refusal(operator_uid, state.schema))
+    return RejectingRepeated(_Rejection(operator_uid, state.schema))
 
 
 def _first(rows: pa.RecordBatch) -> bytes:
@@ -184,7 +184,7 @@ class _Merging:
 
 
 @frozen
-class _Refusal:
+class _Rejection:
     """What is raised for two entries of one address."""
 
     uid: str
@@ -321,8 +321,8 @@ def _filtered(
     for key, value in read_slices(reading.source, part.slices):
         cell = (key if state.mode is OperatorStateMode.BROADCAST else value) or b""
         element = decoded_cell(state.name, serializer, cell)
-        refusing = (number for predicate, number in state.predicates if not _holds(predicate, element, state.name))
-        number = next(refusing, None)
+        rejecting = (number for predicate, number in state.predicates if not _holds(predicate, element, state.name))
+        number = next(rejecting, None)
         if number is None:
             rows.append((key, value))
         else:

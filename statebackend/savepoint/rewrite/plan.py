@@ -5,12 +5,12 @@
 Changes are carried out in the order in which they are given, each on what the ones before have left: a state that was
 renamed is known under its new name from there on. A plan reads nothing, and what its functions are called with is told
 only when it is written. The same plan may be written many times, unless it gives entries by an iterator, which ends:
-that is refused the second time.
+that is rejected the second time.
 
 Entries that an iterator gives can be read once: read again they would be fewer, or none, and nobody would know.
 
 A second writing of the plan, a second state that is given the same iterator, and a generator that has ended are all
-refused. What can be iterated over again (a list, a table, `Savepoint.read`) is not wrapped.
+rejected. What can be iterated over again (a list, a table, `Savepoint.read`) is not wrapped.
 
 The changes that make several operators of one, and one of several; see `statebackend.savepoint.rewrite.changes`.
 """
@@ -263,7 +263,7 @@ class Plan:
     def merge_operators(self, uids: Sequence[str], into: str, *, merge: Mapping[str, Merge] | None = None) -> Plan:
         """Makes one operator of several with keys of one type.
 
-        States of one name become one state. A key that is in two of them is refused, unless ``merge`` has a function
+        States of one name become one state. A key that is in two of them is rejected, unless ``merge`` has a function
         for the state, which makes one value of two, in the order of the uids.
         """
         return self._with(MergeOperators(_listed("the operators to merge", uids), into, _merges(merge)))
@@ -285,9 +285,9 @@ class Plan:
         schema (`EntrySchema.of_stored`), which has its namespaces.
 
         Entries come in any order and number, or were staged by tasks elsewhere (`StagedEntries`). Two of one key are
-        refused, or made one by ``merge``. ``namespace`` is the type of the namespaces, or its serializer, of state that
-        has some. ``last_access_ms`` is the time, in milliseconds, from which entries live in state with a time-to-live
-        that do not say it themselves; by default that at which this is called.
+        rejected, or made one by ``merge``. ``namespace`` is the type of the namespaces, or its serializer, of state
+        that has some. ``last_access_ms`` is the time, in milliseconds, from which entries live in state with a
+        time-to-live that do not say it themselves; by default that at which this is called.
         """
         return self._add(uid, state, entries, merge, namespace, last_access_ms, replaces=False)
 
@@ -344,7 +344,7 @@ class Plan:
         """Puts ``function(value)`` in the place of every value, as the descriptor writes it, under its name.
 
         Of a list the value is the list. The user keys of a map stay the values they are, written by the descriptor's
-        serializer of user keys; two that it writes alike are refused. So is, with state and key, what it cannot write.
+        serializer of user keys; two that it writes alike are rejected. So is, with state and key, what it cannot write.
 
         In state with a time-to-live a value keeps its time of last access. A list that comes back as it was keeps the
         times of its elements; of any other nobody knows which element was which, and all have the latest time that was
@@ -377,7 +377,7 @@ class Plan:
     ) -> Plan:
         """Puts ``function(key)`` in the place of every key, in all keyed states and timers; ``key`` are its types.
 
-        Namespaces, times and values stay with their key. Two keys that become one are refused where both have an
+        Namespaces, times and values stay with their key. Two keys that become one are rejected where both have an
         entry, unless ``merge`` has a function for the state.
         """
         return self._with(changes.ChangeKeysOf(uid, function, _columns(key), _merges(merge)))
@@ -385,17 +385,18 @@ class Plan:
     def migrate_operator(self, uid: str, registered: Iterable[tuple[Descriptor, TypeSerializer[Any]]]) -> Plan:
         """Brings keyed state to what a job registers: descriptors, each with the serializer of its namespaces.
 
-        Entries are migrated as a job would migrate them at its start, by the same code and verdicts; what has expired
-        by their time-to-live is left out. State that is not named, and state without keys, goes on as it is.
+        Entries are migrated as a job would migrate them at its start, by the same code and compatibility results; what
+        has expired by their time-to-live is left out. State that is not named, and state without keys, goes on as it
+        is.
         """
         return self._with(changes.MigrateOperator(uid, tuple(registered)))
 
     def change_max_parallelism(self, max_parallelism: int) -> Plan:
-        """Another number of key groups, 1 to 32768: all keys are dealt out anew."""
+        """Another number of key groups, 1 to 32768: all keys are dealt out again."""
         return self._with(changes.ChangeMaxParallelism(max_parallelism))
 
     def change_parallelism(self, parallelism: int) -> Plan:
-        """In how many parts the state of each operator that is written anew is to lie; any job restores any number."""
+        """In how many parts the state of each operator that is written again is to lie; any job restores any number."""
         return self._with(changes.ChangeParallelism(parallelism))
 
     def drop_source_progress(self) -> Plan:
@@ -403,7 +404,7 @@ class Plan:
         return self._with(changes.Drop("source_progress"))
 
     def drop_watermarks(self) -> Plan:
-        """Forgets what is known of event time: it begins anew with the first records."""
+        """Forgets what is known of event time: it begins again with the first records."""
         return self._with(changes.Drop("watermarks"))
 
     def drop_sinks(self) -> Plan:
@@ -469,5 +470,5 @@ def _columns(key: Key) -> tuple[str, ...]:
 
 
 def _name_of(descriptor: object) -> str:
-    """The name of the state, for messages; what is no descriptor is refused when the plan is written."""
+    """The name of the state, for messages; what is no descriptor is rejected when the plan is written."""
     return getattr(descriptor, "name", shown(descriptor))

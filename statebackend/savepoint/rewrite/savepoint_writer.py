@@ -14,9 +14,9 @@ Whoever they send to knows of them what is true of both: the earlier watermark, 
 
 Running the tasks of a plan: one after the other in this process, or in several processes of their own.
 
-Processes are started anew (`spawn`) and get their tasks pickled, so the functions of a plan must then be importable: of
-a module, not of a script's body, and no lambdas. A failure in one ends all. They tell of their progress when a task has
-ended.
+Processes are started again (`spawn`) and get their tasks pickled, so the functions of a plan must then be importable:
+of a module, not of a script's body, and no lambdas. A failure in one ends all. They tell of their progress when a task
+has ended.
 """
 
 from __future__ import annotations
@@ -322,9 +322,9 @@ class SavepointWriter:
             drafts.max_parallelism = self._max_parallelism
         problems = []
         for number, change in enumerate(plan.changes, 1):
-            refusal = _refusal(change, drafts)
-            if refusal is not None:
-                problems.append(f"change {number} ({type(change).__name__}): {refusal}")
+            rejection = _rejection(change, drafts)
+            if rejection is not None:
+                problems.append(f"change {number} ({type(change).__name__}): {rejection}")
         try:
             if type(drafts.max_parallelism) is not int:
                 raise TypeError(f"max_parallelism is a whole number, not {shown(drafts.max_parallelism)}")
@@ -358,7 +358,7 @@ class SavepointWriter:
         if is_checkpoint and metadata.source_positions is not None and "source_progress" not in drafts.dropped:
             raise PlanError(
                 f"the log of what was read of the sources lies beside the checkpoint {metadata.checkpoint_id}, not in "
-                f"it: take a savepoint of the job and rewrite that, or let the sources be read anew "
+                f"it: take a savepoint of the job and rewrite that, or let the sources be read again "
                 f"(drop_source_progress)"
             )
         identity = SavepointIdentity(metadata.job_id, metadata.checkpoint_id, metadata.timestamp_ms)
@@ -422,7 +422,7 @@ class SavepointWriter:
         )
 
 
-def _refusal(change: Change, drafts: Drafts) -> Exception | None:
+def _rejection(change: Change, drafts: Drafts) -> Exception | None:
     try:
         change.apply(drafts)
     except _REFUSALS as error:

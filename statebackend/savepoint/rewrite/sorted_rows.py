@@ -18,7 +18,7 @@ it, addresses below it.
 Memory holds `memory_bytes` while rows are added (and their sorted copy while a run is written), and behind that a batch
 of each run; a row that is larger by itself is a batch of its own.
 
-Rows of one address, found among sorted rows: refused, merged by a function, or let through where they are a list's.
+Rows of one address, found among sorted rows: rejected, merged by a function, or let through where they are a list's.
 
 Whether there are any is a comparison of each column with itself, shifted by one row. Only where there are some are rows
 looked at by themselves.
@@ -42,7 +42,7 @@ __all__ = [
     "MEMORY_BYTES",
     "MOST_RUNS",
     "MergingRepeated",
-    "RefusingRepeated",
+    "RejectingRepeated",
     "Repeated",
     "RowSorter",
     "Run",
@@ -58,7 +58,7 @@ _DISTINCT_ADDRESS = ("key_group", "key", "namespace", "user_key")
 Merge = Callable[[pa.RecordBatch], bytes]
 """From the rows of one address, in their order, to the value of the one row that takes their place."""
 
-RefuseRepeated = Callable[[pa.RecordBatch], Exception]
+RejectRepeated = Callable[[pa.RecordBatch], Exception]
 """From the first two rows of one address to what to raise."""
 
 Repeated = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -66,20 +66,20 @@ Repeated = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @frozen
-class RefusingRepeated:
-    """Raises the refusal for the first address that has two rows."""
+class RejectingRepeated:
+    """Raises the rejection for the first address that has two rows."""
 
-    refusal: RefuseRepeated
+    rejection: RejectRepeated
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         last: pa.RecordBatch | None = None
         for batch in batches:
             if last is not None and _is_same(last, batch.slice(0, 1)):
-                raise self.refusal(pa.concat_batches([last, batch.slice(0, 1)]))
+                raise self.rejection(pa.concat_batches([last, batch.slice(0, 1)]))
             repeats = _repeats(batch)
             first = -1 if repeats is None else pc.index(repeats, True).as_py()
             if first >= 0:
-                raise self.refusal(batch.slice(first, 2))
+                raise self.rejection(batch.slice(first, 2))
             yield batch
             last = batch.slice(batch.num_rows - 1)
 

@@ -33,7 +33,7 @@ The forms that values take in Arrow: each makes an array of many values at once,
 A form of a record makes one array for each field out of all records and puts them together; it never makes a dict of a
 record. None is null in every form.
 
-A form *loses nothing or refuses*: a value that does not fit its type raises `ColumnValueError`, which names the value,
+A form *loses nothing or rejects*: a value that does not fit its type raises `ColumnValueError`, which names the value,
 and is never rounded, cut off or made null. Where a type of values has no bound that Arrow has a type for, the form says
 in `note` what stands in its place.
 """

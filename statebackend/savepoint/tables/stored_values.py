@@ -1,8 +1,8 @@
 """The way back: from columns of Arrow, in the types that `known_forms` tells, to the values that serializers write.
 
 What has no type of its own in Arrow and is text in JSON there (unions, pickles, Avro values, other libraries' types)
-has no way back, and is refused by name. A moment comes back in UTC, whatever zone it had: Arrow keeps none. Keys are in
-UTC in every job. A decimal comes back as the same number, with the 18 digits behind the point that its column has.
+has no way back, and is rejected by name. A moment comes back in UTC, whatever zone it had: Arrow keeps none. Keys are
+in UTC in every job. A decimal comes back as the same number, with the 18 digits behind the point that its column has.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from pyspark.sql.types import IntegerType, LongType, TimestampType
 
 from statebackend.spark.columns import column_meant_by
 from statebackend.spark.tasks.arrow_input import TIME_COLUMN, TIME_TYPE
-from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.declared_schema import RESERVED_PREFIX
 from statebackend.streaming.runtime.event_time import EventTime, check_follows_from_epochs
@@ -36,7 +36,7 @@ from statebackend.streaming.stream_graph import (
     UnionNode,
 )
 
-__all__ = ["HiddenTime", "TimeOfOperator"]
+__all__ = ["EventTimeColumn", "TimeOfOperator"]
 
 _METHOD: Final = "assign_timestamps_and_watermarks()"
 
@@ -49,7 +49,7 @@ class TimeOfOperator:
     may_be_early: bool = False
 
 
-class HiddenTime:
+class EventTimeColumn:
     """The column in the frames of one job; `prepare` is called once for each node that gives timestamps."""
 
     def __init__(self, graph: JobGraph) -> None:
@@ -178,7 +178,8 @@ def _given_column(frame: DataFrame, given: Any, source_name: str, method: str) -
     column = column_meant_by(given, frame.columns) if isinstance(given, str) else given
     if not isinstance(column, Column):
         raise JobDefinitionError(
-            f"{_METHOD}: {method} is {cited(given, 80)}; on Spark it takes the name of a column or a Column, and no "
+            f"{_METHOD}: {method} is {format_value(given, 80)}; on Spark it "
+            f"takes the name of a column or a Column, and no "
             f"function of a record"
         )
     try:

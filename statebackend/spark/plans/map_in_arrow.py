@@ -1,10 +1,10 @@
 """``DataFrame.mapInArrow`` without pandas.
 
-PySpark's own method refuses to run when pandas is not installed, although neither the driver nor the workers use it.
+PySpark's own method rejects to run when pandas is not installed, although neither the driver nor the workers use it.
 The same plan node is made here, of a function as PySpark's class of them makes it, which asks for no pandas.
 
 Making a function takes PySpark some forty calls into the JVM, most of which say the same every time. A plan that is
-built anew for every epoch uses an `ArrowMap`, which says it once and then makes a function with three. For that it
+built again for every epoch uses an `ArrowMap`, which says it once and then makes a function with three. For that it
 calls constructors inside Spark, which are nobody's promise (those here are of PySpark 4.1 to 4.3): they are tried when
 an `ArrowMap` is made, and where they are others, each function is made in PySpark's way.
 """
@@ -110,7 +110,7 @@ class _DirectFunctions:
 
 
 class _JavaList:
-    """The Java list of a Python list, made anew when its elements are others."""
+    """The Java list of a Python list, made again when its elements are others."""
 
     def __init__(self, context: Any) -> None:
         self._new_list = context._jvm.java.util.ArrayList

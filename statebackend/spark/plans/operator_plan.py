@@ -545,6 +545,6 @@ def _unreadable(schema: str, where: str, error: AnalysisException) -> JobDefinit
     """In the words of the other runtime, where that cannot read it either."""
     try:
         parsed_schema(schema, where)
-    except JobDefinitionError as refused:
-        return refused
+    except JobDefinitionError as rejected:
+        return rejected
     return unreadable_schema(schema, where, " ".join(str(error).split("== SQL ==")[0].split()))

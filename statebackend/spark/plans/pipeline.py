@@ -1,4 +1,4 @@
-"""From the graph of a job to Spark plans: checked once on the driver, built anew for every epoch.
+"""From the graph of a job to Spark plans: checked once on the driver, built again for every epoch.
 
 A plan is built node by node, in the order of the graph: each node makes the frames of its edges out of those that it
 reads. If what is behind an operator may read its rows more or less than once - a step or a sink of unknown habits, or
@@ -24,7 +24,7 @@ from typing import Any, Final
 from attrs import define, field, frozen
 from pyspark.sql import DataFrame
 
-from statebackend.spark.plans.event_time_column import HiddenTime
+from statebackend.spark.plans.event_time_column import EventTimeColumn
 from statebackend.spark.plans.operator_plan import PreparedOperator, processed, processed_without_rows
 from statebackend.spark.plans.placement import SubtaskPlacement
 from statebackend.spark.sources.source_union import split_sources
@@ -42,29 +42,29 @@ from statebackend.streaming.stream_graph import (
     UnionNode,
 )
 
-__all__ = ["EpochPlan", "Pipeline", "SilentNodes", "silent_nodes"]
+__all__ = ["EpochPlan", "InactiveNodes", "Pipeline", "inactive_nodes"]
 
 
 _PASSING_ON: Final = (TimestampsNode, UnionNode)
 
 
 @frozen
-class SilentNodes:
+class InactiveNodes:
     """``operators`` are the uids of those that are fed by nothing, ``left_out`` what nobody else reads."""
 
     operators: frozenset[str] = frozenset()
     left_out: frozenset[Node] = frozenset()
 
 
-def silent_nodes(graph: JobGraph) -> SilentNodes:
+def inactive_nodes(graph: JobGraph) -> InactiveNodes:
     """Those of a graph in an epoch without records; takes time in proportion to its edges."""
     silent: set[Node] = set()
     fed_by_nothing: set[Node] = set()
     for node in graph.nodes:
-        has_silent_inputs = all(edge.node in silent for edge in node.inputs)
-        if isinstance(node, SourceNode) or (isinstance(node, _PASSING_ON) and has_silent_inputs):
+        has_inactive_inputs = all(edge.node in silent for edge in node.inputs)
+        if isinstance(node, SourceNode) or (isinstance(node, _PASSING_ON) and has_inactive_inputs):
             silent.add(node)
-        elif isinstance(node, OperatorNode) and has_silent_inputs:
+        elif isinstance(node, OperatorNode) and has_inactive_inputs:
             fed_by_nothing.add(node)
     planned: set[Node] = set()
     for node in reversed(graph.nodes):
@@ -73,7 +73,7 @@ def silent_nodes(graph: JobGraph) -> SilentNodes:
         if node in planned and node not in fed_by_nothing:
             planned.update(edge.node for edge in node.inputs)
     uids = frozenset(node.uid for node in graph.operators if node in fed_by_nothing)
-    return SilentNodes(uids, frozenset(graph.nodes) - planned)
+    return InactiveNodes(uids, frozenset(graph.nodes) - planned)
 
 
 @define
@@ -104,12 +104,12 @@ class Pipeline:
     source: DataFrame
     sinks: JobSinks
     is_source_kept: bool
-    time: HiddenTime
-    _silent: SilentNodes = field(init=False)
+    time: EventTimeColumn
+    _silent: InactiveNodes = field(init=False)
 
     @_silent.default
-    def _silent_nodes_of_graph(self) -> SilentNodes:
-        return silent_nodes(self.graph)
+    def _inactive_nodes_of_graph(self) -> InactiveNodes:
+        return inactive_nodes(self.graph)
 
     def build(
         self,
@@ -125,7 +125,7 @@ class Pipeline:
         Runs operators whose rows are kept, so it raises what their tasks raise.
         """
         plan = EpochPlan()
-        silent = self._silent if is_without_records else SilentNodes()
+        silent = self._silent if is_without_records else InactiveNodes()
         try:
             if self.is_source_kept and not silent.left_out.issuperset(self.graph.sources):
                 frame = plan.keep(frame)
@@ -150,7 +150,7 @@ class _Building:
         placement: SubtaskPlacement,
         processing_time_ms: int,
         plan: EpochPlan,
-        silent: SilentNodes,
+        silent: InactiveNodes,
     ) -> None:
         self._session = frame.sparkSession
         self._silent = silent

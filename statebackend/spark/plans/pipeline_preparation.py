@@ -27,7 +27,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from statebackend.spark.plans.event_time_column import HiddenTime
+from statebackend.spark.plans.event_time_column import EventTimeColumn
 from statebackend.spark.plans.map_in_arrow import map_in_arrow
 from statebackend.spark.plans.operator_plan import PreparedOperator, prepare_operator
 from statebackend.spark.plans.pipeline import Pipeline
@@ -133,7 +133,7 @@ class _Preparation:
     def __init__(self, spark: SparkSession, graph: JobGraph, parallelism: int, max_parallelism: int) -> None:
         self._spark = spark
         self._graph = graph
-        self.time = HiddenTime(graph)
+        self.time = EventTimeColumn(graph)
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
         self._frames: dict[StreamEdge, DataFrame] = {}

@@ -15,8 +15,8 @@ the shuffled rows must be off, which is a setting of the application's start: `l
 
 The frame is made, and looked at, before the first epoch with several executors: where one has got too many subtasks,
 because another was slow to begin, it is made again, which costs next to nothing. Executors that come later find no
-work. So when there are new ones, the frame is looked at again, and made anew if it is out of balance; then state moves,
-once.
+work. So when there are new ones, the frame is looked at again, and made again if it is out of balance; then state
+moves, once.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ their order alone:
     no uids                     as many, of the same names      the same, in their order; whatever uids they have now
     no uids                     anything else                   what `uid_of_place` calls those of the state
     uids                        the uid                         the same, if they read the same
-    uids                        not the uid                     dropped: refused, unless the program says so
+    uids                        not the uid                     dropped: rejected, unless the program says so
     not the uid                 the uid                         new, and read from the beginning
 
 Among sources without a uid none comes or goes: it could not be told which.
@@ -59,7 +59,7 @@ def former_sources(
 
 
 def lines_of(former: Sequence[ReadSource], now: Sequence[ReadSource]) -> tuple[int | None, ...]:
-    """For each of Spark's sources now the line of the former ones that is its own; None for one that begins anew."""
+    """For each of Spark's sources now the line of the former ones that is its own; None for one that begins again."""
     lines = {key: line for line, key in enumerate(_keys(former))}
     return tuple(lines.get(key) for key in _keys(now))
 

@@ -5,7 +5,7 @@
     set-aside/spark-<n>/       the former
 
 Spark counts its sources by position: a log in another order would give each source what another has read. So when the
-program has other sources than the log, or has them in another order, the log is written anew before Spark sees it (see
+program has other sources than the log, or has them in another order, the log is written again before Spark sees it (see
 `source_rearrangement`): every batch that Spark still knows, also the one that it has planned and not ended, and those
 that a fall-back may go back to.
 
@@ -31,15 +31,15 @@ How far a source was read says nothing about its columns. Yet what is read from 
 columns changed: files that no epoch has read, records of the batch that is replayed. So a change of columns is judged
 before the start, by what would become of those:
 
-    of a column                               what is not read yet          verdict
+    of a column                               what is not read yet          compatibility result
     ----------------------------------------  ----------------------------  -------------------------------------------
     is as it was, whatever its place          is read as it was             goes on
     is new                                    has nulls in it               goes on
     is gone                                   is not asked for it           goes on: the program does not name it
     is wider: an integer or a decimal of      is read as the wider type     goes on
       more digits, a double of a float
-    has another type                          fails, or has nulls           refused
-    some are gone and some are new            a column that was renamed     refused: which it is cannot be told
+    has another type                          fails, or has nulls           rejected
+    some are gone and some are new            a column that was renamed     rejected: which it is cannot be told
                                                 has nulls in it
 
 The same holds for the fields of a struct, and inside of arrays and maps. Whether a column may be null is not looked at,
@@ -59,7 +59,7 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.metadata import SOURCE_PROGRESS_DIRECTORY, ReadSource
 from statebackend.checkpoint.store.checkpoint_directories import SET_ASIDE_DIRECTORY
 from statebackend.checkpoint.store.job_directory import write_origin
-from statebackend.checkpoint.store.job_files import end_time_epoch
+from statebackend.checkpoint.store.job_files import end_no_data_epoch
 from statebackend.checkpoint.store.savepoint_directory import SavedSourceProgress
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.spark.sources.matching import check_kept, check_one_log_each, former_sources, lines_of, with_uids
@@ -78,7 +78,7 @@ from statebackend.spark.sources.progress import (
     source_order,
     whole_source_log,
 )
-from statebackend.streaming.errors import JobRestoreError, SourceProgressMismatchError, cited
+from statebackend.streaming.errors import JobRestoreError, SourceProgressMismatchError, format_value
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
 from statebackend.streaming.runtime.starting_point import StartingPoint
 from statebackend.streaming.time.former_sources import without_sources
@@ -113,7 +113,7 @@ class Rearrangement:
 
     @cached_property
     def lines(self) -> tuple[int | None, ...]:
-        """For each of the sources now the line of the former ones that is its own; None for one that begins anew."""
+        """For each of the sources now the line of the former ones that is its own; None for one that begins again."""
         lines = lines_of(self.former, self.now)
         return tuple(None if one.uid in self.begun_anew else line for one, line in zip(self.now, lines, strict=True))
 
@@ -263,7 +263,7 @@ def _is_wider(was: Any, now: Any) -> bool:
 
 def _shown_type(schema: Any) -> str:
     name = schema.get("type") if isinstance(schema, Mapping) else schema
-    return name if isinstance(name, str) else cited(name, _SHOWN_CHARACTERS)
+    return name if isinstance(name, str) else format_value(name, _SHOWN_CHARACTERS)
 
 
 def _listed(names: list[str]) -> str:
@@ -342,7 +342,7 @@ class SourceLogPlan:
         if point.is_new_origin and point.origin is not None:
             # In this order: a log that does not fit the origin must not outlive a crash in between.
             file_system.delete_directory(SOURCE_LOG_DIRECTORY)
-            end_time_epoch(file_system)
+            end_no_data_epoch(file_system)
             write_origin(job_files, point.origin)
         if self.begins_from_savepoint:
             assert point.state is not None

@@ -17,14 +17,14 @@ writes its entry first. Copied as it stands it would therefore hide files from t
 data loss. So entries after the logOffset of batch N are left out.
 Every tenth entry is `<n>.compact` and repeats all before it (`spark.sql.streaming.fileSource.log.compactInterval`),
 so the last such entry and those after it are captured. Spark deletes older ones, but none that the offsets it still
-retains need (`spark.sql.streaming.minBatchesToRetain`); a log with a hole is refused.
+retains need (`spark.sql.streaming.minBatchesToRetain`); a log with a hole is rejected.
 
 Which line of the offsets belongs to which directory, `source-order.json` says (see `source_order_file`). In a log
 without it: in format v2 each line starts with the source's name; in v1 it is the position, except that a DataFrame used
-twice (`df.union(df)`) has two lines and one directory. Where that cannot be resolved, capturing is refused.
+twice (`df.union(df)`) has two lines and one directory. Where that cannot be resolved, capturing is rejected.
 
 Left out: `.crc` files (Spark treats them as optional) and temporary files. State that Spark's own stateful
-operators keep in the same directory cannot be moved (it holds absolute paths), so its presence is refused, not
+operators keep in the same directory cannot be moved (it holds absolute paths), so its presence is rejected, not
 dropped.
 
 The layout was read off Spark 4.3's own files, and is checked against a running Spark by the tests.
@@ -62,11 +62,11 @@ from typing import Any, Final
 from attrs import asdict, frozen
 
 from statebackend.checkpoint.errors import CheckpointError, InvariantViolationError
-from statebackend.checkpoint.fs.checksummed_json import corrupt, read_sealed_json, sealed_json
+from statebackend.checkpoint.fs.checksummed_json import checksummed_json, corrupt, read_checksummed_json
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import checked_relative_path
 from statebackend.checkpoint.metadata import ReadSource
-from statebackend.streaming.errors import cited
+from statebackend.streaming.errors import format_value
 
 __all__ = [
     "NO_OFFSET",
@@ -110,7 +110,7 @@ class OffsetLines:
         if not self.version:
             return "it is empty"
         if not re.fullmatch("v[0-9]+", self.version):
-            return f"its first line is {cited(self.version, 20)} and no version"
+            return f"its first line is {format_value(self.version, 20)} and no version"
         if self.version not in ("v1", "v2"):
             return None
         if not is_json_object(self.batch):
@@ -185,7 +185,7 @@ def source_order(sources: Sequence[ReadSource], schemas: Sequence[Schema] = ()) 
     known = list(schemas or [None] * len(sources))
     if len(known) != len(sources):
         raise ValueError(f"{len(sources)} sources have {len(known)} schemas")
-    return sealed_json({"sources": [asdict(one) for one in sources], "schemas": known}, _FORMAT_VERSION)
+    return checksummed_json({"sources": [asdict(one) for one in sources], "schemas": known}, _FORMAT_VERSION)
 
 
 def read_source_order(file_system: CheckpointFileSystem, log_directory: str = "") -> SourceOrder | None:
@@ -193,7 +193,7 @@ def read_source_order(file_system: CheckpointFileSystem, log_directory: str = ""
     path = f"{log_directory}/{SOURCE_ORDER_FILE_NAME}" if log_directory else SOURCE_ORDER_FILE_NAME
     if not file_system.exists(path):
         return None
-    content: dict[str, Any] = read_sealed_json(file_system, path, *_VERSIONS, max_bytes=_MAX_BYTES)
+    content: dict[str, Any] = read_checksummed_json(file_system, path, *_VERSIONS, max_bytes=_MAX_BYTES)
     try:
         sources = tuple(ReadSource(**one) for one in content["sources"])
         schemas = tuple(content.get("schemas", [None] * len(sources)))
@@ -480,7 +480,8 @@ def _offset_lines(fs: CheckpointFileSystem, name: str, offsets: bytes) -> tuple[
     version, _, rest = offsets.decode("utf-8", "replace").partition("\n")
     if version not in ("v1", "v2"):
         raise SourceProgressError(
-            f"{fs.location(name)} has format {cited(version, 20)}; only v1 and v2 are known, and a file source cannot "
+            f"{fs.location(name)} has format {format_value(version, 20)}; "
+            f"only v1 and v2 are known, and a file source cannot "
             f"be cut at the right place without reading it"
         )
     return version, rest.split("\n")[1:]

@@ -1,4 +1,4 @@
-"""``withWatermark`` on the frame of a source: taken over as the watermarks of the source, or refused, never ignored.
+"""``withWatermark`` on the frame of a source: taken over as the watermarks of the source, or rejected, never ignored.
 
 It stands in the analysed plan of the frame, at any depth, and marks its column: the mark goes with the column through
 selects and renamings. Where it cannot be told which column that has become, or whether it is that of all records, the
@@ -28,7 +28,7 @@ from pyspark.sql.types import TimestampType
 
 from statebackend.checkpoint.metadata import ReadSource
 from statebackend.spark.sources.progress import Schema
-from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.stream_graph import JobGraph
 from statebackend.streaming.watermark_strategy import WatermarkStrategy
 
@@ -71,25 +71,29 @@ def check_sources_named(
     """Raises `JobDefinitionError` for a source that cannot be meant; ``uids`` are those of the job's own sources."""
     if isinstance(allow_dropped_sources, str) or not isinstance(allow_dropped_sources, Collection):
         raise JobDefinitionError(
-            f"allow_dropped_sources is {cited(allow_dropped_sources, 80)}; it takes the uids of the sources to go on "
+            f"allow_dropped_sources is {format_value(allow_dropped_sources, 80)}; "
+            f"it takes the uids of the sources to go on "
             f"without, as a list"
         )
     for uid in allow_dropped_sources:
         if uid in uids:
             raise JobDefinitionError(
-                f"allow_dropped_sources has {cited(uid, 80)}, which is a source of the job; leave it out of one of both"
+                f"allow_dropped_sources has {format_value(uid, 80)}, which is "
+                f"a source of the job; leave it out of one of both"
             )
     if isinstance(restore_source_progress, bool):
         return
     if not isinstance(restore_source_progress, Mapping):
         raise JobDefinitionError(
-            f"restore_source_progress is {cited(restore_source_progress, 80)}; it takes True, False, or a dict such as "
+            f"restore_source_progress is {format_value(restore_source_progress, 80)}; "
+            f"it takes True, False, or a dict such as "
             f"{{'flights': False}}, by uid"
         )
     for uid, is_restored in restore_source_progress.items():
         if uid not in uids or not isinstance(is_restored, bool):
             raise JobDefinitionError(
-                f"restore_source_progress has {cited(uid, 80)}: {cited(is_restored, 80)}; it takes True or False for a "
+                f"restore_source_progress has {format_value(uid, 80)}: "
+                f"{format_value(is_restored, 80)}; it takes True or False for a "
                 f"source of the job, which has {', '.join(map(repr, uids))}"
             )
 
@@ -111,13 +115,13 @@ def _own_log(leaf: Any, number: int) -> str:
 
 
 def check_trigger(frame: DataFrame, trigger: Mapping[str, Any] | None) -> None:
-    """Raises `JobDefinitionError` for a trigger that Spark would refuse, or that has no epochs."""
+    """Raises `JobDefinitionError` for a trigger that Spark would reject, or that has no epochs."""
     examples = 'such as {"processingTime": "1 second"} or {"availableNow": True}'
     if trigger is None:
         return
     if not isinstance(trigger, Mapping):
         raise JobDefinitionError(
-            f"trigger is {cited(trigger, 80)}; it takes the arguments of Spark's trigger as a dict, {examples}"
+            f"trigger is {format_value(trigger, 80)}; it takes the arguments of Spark's trigger as a dict, {examples}"
         )
     unknown = [name for name in trigger if name not in _TRIGGERS]
     if unknown:
@@ -129,7 +133,7 @@ def check_trigger(frame: DataFrame, trigger: Mapping[str, Any] | None) -> None:
             frame.writeStream.trigger(**trigger)
     except (PySparkException, TypeError, ValueError) as error:
         raise JobDefinitionError(
-            f"trigger is {cited(dict(trigger), 80)}, which Spark does not take: {str(error).splitlines()[0]}. "
+            f"trigger is {format_value(dict(trigger), 80)}, which Spark does not take: {str(error).splitlines()[0]}. "
             f"It takes one of {', '.join(_TRIGGERS)}, {examples}"
         ) from error
 
@@ -162,13 +166,13 @@ def watermark_of_frame(frame: DataFrame) -> WatermarkStrategy[Any] | None:
         return None
     names = ", ".join(sorted({repr(str(node.eventTime().name())) for node, _ in nodes}))
     if len(nodes) > 1:
-        raise _refused(names, "it is used more than once")
+        raise _rejected(names, "it is used more than once")
     branches = [above.nodeName() for above in nodes[0][1] if above.children().size() > 1]
     if branches:
-        raise _refused(names, f"it stands below a {branches[-1].lower()}, and does not hold for all records")
+        raise _rejected(names, f"it stands below a {branches[-1].lower()}, and does not hold for all records")
     columns = [field for field in frame.schema.fields if _DELAY_OF_COLUMN in field.metadata]
     if len(columns) != 1 or not isinstance(columns[0].dataType, TimestampType):
-        raise _refused(names, "its column is not one of the source's, as a timestamp, any more")
+        raise _rejected(names, "its column is not one of the source's, as a timestamp, any more")
     [column] = columns
     bounded = WatermarkStrategy.for_bounded_out_of_orderness(int(column.metadata[_DELAY_OF_COLUMN]))
     return bounded.with_timestamps(column.name)
@@ -182,7 +186,7 @@ def _nodes(plan: Any, above: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[Any, 
         yield from _nodes(children.apply(index), (*above, plan))
 
 
-def _refused(names: str, why: str) -> JobDefinitionError:
+def _rejected(names: str, why: str) -> JobDefinitionError:
     return JobDefinitionError(
         f"from_dataframe: the frame has withWatermark({names}, ...), which cannot be taken over: {why}. Leave it out, "
         f"and say assign_timestamps_and_watermarks(...) behind from_dataframe"

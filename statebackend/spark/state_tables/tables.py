@@ -26,7 +26,7 @@ are read are with theirs. The files of a backend are restored by it, and what a 
 The table of one keyed state: a row for each value, each list, and each entry of a map.
 
 The columns are those of `statebackend.savepoint.tables`, by the first subtask that has the state. A subtask that was
-written under a schema of other columns is refused with a word on what to do.
+written under a schema of other columns is rejected with a word on what to do.
 
 The table of an operator's timers: all its services, or one; a row for each timer that is set.
 

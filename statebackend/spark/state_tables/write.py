@@ -61,7 +61,7 @@ class WrittenState:
 
     @property
     def schema(self) -> EntrySchema:
-        """The state, whose records are of classes that each call makes anew.
+        """The state, whose records are of classes that each call makes again.
 
         Raises `UnresolvableSerializerError` for stored state of a serializer that is not known here.
         """

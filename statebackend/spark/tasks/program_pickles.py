@@ -1,6 +1,6 @@
 """Pickles of what belongs to a program, for processes that have not imported it.
 
-A class of ``__main__``, of a notebook or of a function travels by value: unpickling makes it anew, or finds the one
+A class of ``__main__``, of a notebook or of a function travels by value: unpickling makes it again, or finds the one
 that the process has of it. Where cloudpickle, which does that, is not enough:
 
 * It makes the class in any case, and drops it where the process has one. A snapshot class that was dropped would stand
@@ -39,7 +39,7 @@ from snapshots.type_serializer_snapshot import (
     define_snapshot_class,
     without_defining_snapshot_classes,
 )
-from statebackend.streaming.errors import MissingModuleError, cited
+from statebackend.streaming.errors import MissingModuleError, format_value
 
 __all__ = ["pickled", "unpickled"]
 
@@ -105,7 +105,9 @@ class ProgramModules:
             try:
                 pickles[names] = pickled(snapshot_class)
             except Exception as error:
-                unavailable.update(dict.fromkeys(names, f"it cannot be sent to the workers: {cited(error, 200)}"))
+                unavailable.update(
+                    dict.fromkeys(names, f"it cannot be sent to the workers: {format_value(error, 200)}")
+                )
         return cls(allowed_snapshot_modules(), modules, pickles, unavailable)
 
     def install(self) -> None:
@@ -142,7 +144,7 @@ def _register_pickled(names: tuple[str, ...], class_pickle: bytes) -> Mapping[st
     try:
         register_snapshot(names[0], aliases=names[1:])(unpickled(class_pickle))
     except Exception as error:
-        return dict.fromkeys(names, f"it cannot be unpickled here: {cited(error, 200)}")
+        return dict.fromkeys(names, f"it cannot be unpickled here: {format_value(error, 200)}")
     return {}
 
 

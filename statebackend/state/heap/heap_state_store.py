@@ -155,7 +155,7 @@ class HeapStateStore(StateStore):
         self.tables.clear()
 
     def release_states(self) -> None:
-        """Ends an epoch of a store that is kept: its handles are dead, and descriptors are registered anew.
+        """Ends an epoch of a store that is kept: its handles are dead, and descriptors are registered again.
 
         A descriptor with the same serializers then gets the same entries; one with others is judged against what the
         last one left, as after a restore.
@@ -235,7 +235,7 @@ class HeapStateStore(StateStore):
             return content, entries
         if known.history.has_unwritten_changes:
             return StateContent(StateFiles(needs_base=True)), entries
-        # A snapshot under way says nothing about entries that were made anew.
+        # A snapshot under way says nothing about entries that were made again.
         return StateContent(content.files), entries
 
     def _reader(self, table: HeapStateTable) -> tuple[HeapTable, Mapping[str, TypeSerializer[Any]]]:
@@ -276,7 +276,7 @@ class HeapStateStore(StateStore):
         return meta
 
     def _extend(self, state: StateMeta, stored: list[StoredFile], batches: list[CanonicalBatch]) -> None:
-        # The snapshots as they are read just now: the classes of those that we know may have been defined anew since.
+        # The snapshots as they are read just now: the classes of those that we know may have been defined again since.
         meta = state.with_files(())
         table = self.tables.get(state.name) or self._add_table(StateSchema(meta))
         table.schema = evolve(table.schema, meta=meta)

@@ -22,7 +22,7 @@ lists are atomic in CPython; `copy_now` is the one that walks a dict which may c
 
 Which keys there are in a key group is kept apart, in lists of *members*, at eight bytes a key. The owner's hot path
 does not touch them: for a key that was not there the epoch says so, and who reads the state takes it over from there.
-Nor does a removal: members may be gone or be listed twice, until so many are that the lists are made anew.
+Nor does a removal: members may be gone or be listed twice, until so many are that the lists are made again.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
 
     def ended(self, snapshot: KeyedStateSnapshot | None) -> None:
         frozen = [(state.table, state.entries) for state in self._states if state.entries is not None]
-        # At once: a snapshot prepared in between would write changes anew that its files hold already.
+        # At once: a snapshot prepared in between would write changes again that its files hold already.
         with self._lock:
             if snapshot is not None:
                 for state, files in zip(self._states, self._new_files, strict=True):

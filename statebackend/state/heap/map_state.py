@@ -320,5 +320,5 @@ class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
         try:
             return self._store(value)
         except SerializationError as error:
-            refused = error.at(f"{{{shown(key)}}}")
-            raise (refused if self._read is None else refused.within(self.describe())) from error
+            rejected = error.at(f"{{{shown(key)}}}")
+            raise (rejected if self._read is None else rejected.within(self.describe())) from error

@@ -224,6 +224,6 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
     def _open_table(self) -> QueueTable:
         if self._table is None:
             raise StateBackendClosedError(
-                f"state {self.name!r} is closed: state handles live for one epoch and are made anew in open()"
+                f"state {self.name!r} is closed: state handles live for one epoch and are made again in open()"
             )
         return self._table

@@ -2,14 +2,14 @@
 
 A state touched a hundred times in an epoch is read once and written once. Each access goes to a dict of live entries
 first; at the barrier `drain` gives what changed, and the cache starts empty. A value is encoded at the moment of the
-update: that is what refuses a value that does not fit, and what keeps a mutable value that the caller goes on changing
+update: that is what rejects a value that does not fit, and what keeps a mutable value that the caller goes on changing
 from leaking in. Values of immutable types are handed out as they are, once they are what their bytes say (see
 `statebackend.state.value_forms`).
 
 How many bytes the write-back caches of a process may hold.
 
 Every backend of a process gets an equal share of what it is configured to, so that a process with many of them holds no
-more than one with a single one. The shares are made anew when a backend is opened or closed; who holds more than its
+more than one with a single one. The shares are made again when a backend is opened or closed; who holds more than its
 share by then writes out at its next access.
 """
 

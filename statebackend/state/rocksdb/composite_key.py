@@ -60,8 +60,8 @@ class RawKeys:
     def _compile_prefix(self, is_namespaced: bool) -> Callable[[Any, int], bytes]:
         function = GeneratedFunction("raw_key", "entry_key, key_group")
         emitter = WriteEmitter(function)
-        refuse = function.bind("refuse", self.key_groups.require)
-        check = f"if not {self.key_groups.start} <= key_group <= {self.key_groups.end}: {refuse}(key_group)"
+        reject = function.bind("reject", self.key_groups.require)
+        check = f"if not {self.key_groups.start} <= key_group <= {self.key_groups.end}: {reject}(key_group)"
         emitter.fixed("H", "key_group")
         key = "entry_key"
         if is_namespaced:

@@ -5,12 +5,12 @@ What we know about the library and guard against here:
 * ``close()`` leaves the database open while a column family, iterator or snapshot of it lives, and the next open then
   fails on the lock. All of them are made here, and dropped before closing; scans that are under way are ended.
 * ``ReadOptions.set_iterate_lower_bound`` sets the *upper* bound. Bounds are never used: scans seek and stop by hand.
-* A child process can read and seem to write through the parent's handle. A forked child is refused everything.
+* A child process can read and seem to write through the parent's handle. A forked child is rejected everything.
 * All failures are plain ``Exception`` with a text; they become `RocksDBError` here, with the path. Point reads alone
   are not wrapped, because another call costs them too much: readers give what they catch to `reading_failed`.
 * An iterator that meets damage ends as if there were nothing more. Whenever one ends, the place is looked at again in
   a way that tells the two apart, so that damage never passes for the end.
-* A whole filter block that is larger than a shard of the block cache never stays in it: each read reads it anew, a
+* A whole filter block that is larger than a shard of the block cache never stays in it: each read reads it again, a
   hundred times slower. Index and filters are partitioned.
 * ``Snapshot`` keeps point reads consistent, and forgets to do so for its iterators, which see later writes. An
   iterator of the column family itself is consistent as of its making, on any thread, also when its column family is
@@ -59,7 +59,7 @@ Scan = Generator[tuple[bytes, bytes], None, None]
 
 
 class RocksDBError(StateBackendError):
-    """RocksDB refused an operation or found its files damaged."""
+    """RocksDB rejected an operation or found its files damaged."""
 
 
 @contextlib.contextmanager
@@ -114,7 +114,7 @@ def _options() -> Any:
     table.set_bloom_filter(10, False)
     table.set_block_size(8 << 10)
     # Index and filter live in the cache, in parts: a whole filter of a large file would be larger than a shard of the
-    # cache, never fit, and be read anew at every access.
+    # cache, never fit, and be read again at every access.
     table.set_cache_index_and_filter_blocks(True)
     table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
     table.set_partition_filters(True)
@@ -295,12 +295,12 @@ class ColumnFamily:
         return int(value)
 
     def disown(self) -> None:
-        """Refuses reads in a forked child, which must not drop the parent's handle either."""
-        self.get = self._refuse_child
+        """Rejects reads in a forked child, which must not drop the parent's handle either."""
+        self.get = self._reject_child
 
-    def _refuse_child(self, *_: Any) -> bytes:
+    def _reject_child(self, *_: Any) -> bytes:
         self._store.check_process()
-        raise AssertionError("only a forked child is refused")
+        raise AssertionError("only a forked child is rejected")
 
     def release(self) -> None:
         """Drops the handle, without which the database could not be closed."""
@@ -396,7 +396,7 @@ class RocksDBEngine:
     def check_process(self) -> None:
         """Raises `RocksDBError` in a process that inherited the store by a fork."""
         if self.is_inherited:
-            raise RocksDBError(f"the database at {self.path} belongs to process {self._process}; open it anew here")
+            raise RocksDBError(f"the database at {self.path} belongs to process {self._process}; open it again here")
 
     def close(self) -> None:
         """Closes the database and releases its lock; may be called twice. In a forked child it does nothing."""

@@ -2,7 +2,7 @@
 
 A database that holds what is wanted is at rest: rows are looked up as they lie on the disk, few changes are kept beside
 it, and more open it for writing (`statebackend.state.rocksdb.read_only_database`). If it turns out to be unfit only
-then, it is filled anew from the handles that it was a copy of, and what is kept comes on top. It may turn out so
+then, it is filled again from the handles that it was a copy of, and what is kept comes on top. It may turn out so
 before anything on the disk has changed, and no later.
 
 Nothing is ever written through the memtable. A file of changes is *both* ingested into the state's column family *and*
@@ -222,7 +222,7 @@ class LocalDatabase:
 
     @property
     def engine(self) -> RocksDBEngine:
-        """The engine, open for writing; raises `RocksDBError`, or what filling the database anew does."""
+        """The engine, open for writing; raises `RocksDBError`, or what filling the database again does."""
         if self._at_rest is not None:
             self._open_for_writing(self._at_rest)
         return self._opened()
@@ -355,7 +355,7 @@ class LocalDatabase:
     def _check_process(self) -> None:
         if self.is_inherited:
             raise RocksDBError(
-                f"the database at {self.directory.database_path} belongs to process {self._process}; open it anew here"
+                f"the database at {self.directory.database_path} belongs to process {self._process}; open it again here"
             )
 
     def _change(self) -> None:

@@ -28,7 +28,7 @@ cut once they are here. On a remote store each subtask would read all of them. S
 a file brings it, and all of them link to it. The files stay until the operator's state is opened where it is, which is
 the epoch after, for subtasks may come one after the other; on a local store they are links and take no room.
 
-Nothing depends on a file that is there: if it is taken away meanwhile, or cannot be linked, it is brought anew. The
+Nothing depends on a file that is there: if it is taken away meanwhile, or cannot be linked, it is brought again. The
 boot id is in the name because nothing here is synced to disk.
 """
 

@@ -86,7 +86,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         self._value_serializer = NullableSerializer(value_serializer)
         self._key_is_object = key_serializer.equal_values_have_equal_bytes
         self._is_immutable = value_serializer.is_immutable_type
-        self._exact_key = compile_exact(key_serializer, lambda: f"{self.describe()}, key of the map", refuse_none=True)
+        self._exact_key = compile_exact(key_serializer, lambda: f"{self.describe()}, key of the map", reject_none=True)
         self._exact_value = compile_exact(self._value_serializer, self.describe)
         self._held = self._changes = self._drains = self._resets = 0
 

@@ -29,7 +29,7 @@ until the dead outnumber the living. An element behind the frontier may be in th
 does not ask, because the change says the same either way, and the head cannot change by it.
 
 What the store holds of a changed element is mostly known, so that nobody has to look it up: a member that was not
-changed before came from a page, and what is no member in front of the frontier is not there.
+changed before came from a page, and what is no member before the frontier is not there.
 
 Elements are polled in order over all key groups, so no group has anything left before the head. The queue keeps that
 *lower bound*, and a store in which removed elements have to be stepped over begins its first pages there.
@@ -274,7 +274,7 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
     def _check_open(self) -> None:
         if self._is_closed:
             raise StateBackendClosedError(
-                f"state {self.name!r} is closed: state handles live for one epoch and are made anew in open()"
+                f"state {self.name!r} is closed: state handles live for one epoch and are made again in open()"
             )
 
 
@@ -355,7 +355,7 @@ class RocksDBPriorityQueue(PagedPriorityQueue[T]):
         return page
 
     def stored_heads(self, limit: int) -> Iterator[tuple[int, list[bytes]]]:
-        # One scan goes on from group to group; it is only begun anew at full pages, and where that skips deletions.
+        # One scan goes on from group to group; it is only begun again at full pages, and where that skips deletions.
         key_group, end, lower_bound = self.key_groups.start, self.key_groups.end, self.lower_bound
         while key_group <= end:
             page: list[bytes] = []

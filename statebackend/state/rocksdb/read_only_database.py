@@ -76,7 +76,8 @@ class DatabaseAtRest:
             try:
                 self._reader = self._open_reader()
             except RocksDBError:
-                # Whether it can be used after all, or is to be filled anew, is found out when it is opened for writing.
+                # Whether it can be used after all, or is to be filled again, is found out when it is opened for
+                # writing.
                 return self.opened(name)
         return self._reader.column_family(self.rows[name].name)
 
@@ -101,7 +102,7 @@ _at_rest: weakref.WeakSet[DatabaseAtRest] = weakref.WeakSet()
 
 
 def _disown_all() -> None:
-    # What is kept must not be read by a child either: nothing would refuse it before it needs the disk.
+    # What is kept must not be read by a child either: nothing would reject it before it needs the disk.
     for database in _at_rest:
         database.disown()
 

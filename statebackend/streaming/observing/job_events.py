@@ -1,9 +1,9 @@
 """What a job tells its listeners, and how: one event after the other, on the threads of the job.
 
     started                one of these, first of all
-    restored, migrated     the verdicts on the state that it begins from; of each state, that all its subtasks are done
-    epoch_completed        behind each epoch, with its checkpoint; of a job that fails, not of the epoch that failed
-    checkpoint_completed, checkpoint_failed
+    restored, migrated     the compatibility results on the state that it begins from; of each state, that all its
+    subtasks are done epoch_completed        behind each epoch, with its checkpoint; of a job that fails, not of the
+    epoch that failed checkpoint_completed, checkpoint_failed
     savepoint_written
     terminated             one of these, last of all but savepoints that are written behind the end
 

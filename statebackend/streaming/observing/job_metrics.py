@@ -231,12 +231,14 @@ class FailedCheckpoint:
 
 @frozen(kw_only=True)
 class RestoredStateFigures:
-    """A state that the run began from: the verdict on it, as text, and what its migration did over all subtasks."""
+    """A state that the run began from: the compatibility result on it, as text, and what its migration did over all
+    subtasks.
+    """
 
     operator_uid: str
     state_name: str
-    verdict: str
-    findings: tuple[str, ...] = ()
+    compatibility: str
+    issues: tuple[str, ...] = ()
     entries_migrated: int = 0
     duration_s: float = 0.0
     is_operator_state: bool = False

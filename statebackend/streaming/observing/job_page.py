@@ -329,8 +329,8 @@ def _restored(told: JobFigures) -> Section:
         (
             one.operator_uid,
             one.state_name + (" (operator state)" if one.is_operator_state else ""),
-            one.verdict,
-            "; ".join(one.findings) or NOTHING,
+            one.compatibility,
+            "; ".join(one.issues) or NOTHING,
             f"{one.entries_migrated:,}",
             shown_duration(one.duration_s),
         )

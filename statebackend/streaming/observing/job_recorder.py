@@ -65,7 +65,7 @@ TEXT_CHARACTERS: Final = 2000
 """What is longer of the text of a failure is cut."""
 
 _READINGS: Final = 5
-"""How often what a runtime knows is read anew before what it knew last is told."""
+"""How often what a runtime knows is read again before what it knew last is told."""
 
 _log = logger_of(__name__)
 
@@ -75,7 +75,9 @@ REMEMBERED_FAILURES: Final = 100
 
 @frozen
 class LiveFigures:
-    """What a runtime knows of itself at a moment; ``schema_reports`` are the verdicts on restored state, by uid."""
+    """What a runtime knows of itself at a moment; ``schema_reports`` are the compatibility results on restored state,
+    by uid.
+    """
 
     schema_reports: Mapping[str, SchemaReport] = field(factory=dict)
     newest: CheckpointMetadata | None = None
@@ -140,7 +142,7 @@ class JobRecorder:
         return restore_report_of(self._live_now().schema_reports, self.subtask_reports)
 
     def started(self) -> None:
-        """The run begins; the verdicts on what it restores are known."""
+        """The run begins; the compatibility results on what it restores are known."""
         self.listeners.tell(lambda listener: listener.started(JobStarted(self.run, self)))
         states = self._restored()
         if states:
@@ -261,8 +263,8 @@ class JobRecorder:
             RestoredStateFigures(
                 operator_uid=one.operator_uid,
                 state_name=one.state_name,
-                verdict=one.verdict.kind.label,
-                findings=tuple(map(str, one.verdict.findings)),
+                compatibility=one.compatibility.kind.label,
+                issues=tuple(map(str, one.compatibility.issues)),
                 entries_migrated=one.entries_migrated,
                 duration_s=one.duration_s,
                 is_operator_state=one.is_operator_state,

@@ -45,7 +45,7 @@ class LoggedProgress(JobListener):
     def restored(self, event: StateRestored) -> None:
         """Says which states are migrated."""
         for one in event.states:
-            if one.verdict == _MIGRATED:
+            if one.compatibility == _MIGRATED:
                 _log.info(
                     "job %r: state %r of operator %r is migrated to its new schema",
                     event.run.job_name,

@@ -220,7 +220,7 @@ class PrometheusMetrics(JobListener):
                     self._registry.unregister(self)
 
     def describe(self) -> Iterator[Any]:
-        """The families without samples, so that a registry refuses a second collector of the same names."""
+        """The families without samples, so that a registry rejects a second collector of the same names."""
         return (_family(one) for one in FAMILIES)
 
     def collect(self) -> Iterator[Any]:

@@ -37,7 +37,7 @@ from statebackend.state.errors import StateRegistrationError
 from statebackend.state.operator_state_descriptors import OperatorStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.streaming.async_functions import AsyncContext, AsyncRetryStrategy
-from statebackend.streaming.errors import cited, told
+from statebackend.streaming.errors import format_value, told
 from statebackend.streaming.operators.function_calls import check_results
 from statebackend.streaming.operators.subtask_context import DelegatingContext
 from statebackend.streaming.rows.record_copies import copied
@@ -60,12 +60,12 @@ class StatelessContext(DelegatingContext):
     """The context of an operator, for a function that can have no state."""
 
     def register(self, descriptor: StateDescriptor) -> NoReturn:
-        raise self._refusal()
+        raise self._rejection()
 
     def register_operator_state(self, descriptor: OperatorStateDescriptor) -> NoReturn:
-        raise self._refusal()
+        raise self._rejection()
 
-    def _refusal(self) -> StateRegistrationError:
+    def _rejection(self) -> StateRegistrationError:
         return StateRegistrationError(
             f"operator {self.operator_uid!r}: an AsyncFunction has no state: its results come whenever they come; keep "
             f"state in a KeyedProcessFunction before or behind it"
@@ -112,7 +112,7 @@ class RecordRequest:
                 delay_ms = None if retry is None else retry.delay_after_results(self.attempt, results)
                 if delay_ms is None or self.is_over:
                     return results
-                self.failures = f"it gave {cited(results, 80)}"
+                self.failures = f"it gave {format_value(results, 80)}"
             await asyncio.sleep(delay_ms / 1000)
 
     async def _invoked(self) -> list[Any]:
@@ -121,7 +121,7 @@ class RecordRequest:
         if hasattr(made, "__aiter__"):
             return [copied(result) async for result in made]
         if not inspect.isawaitable(made):
-            raise TypeError(f"{_METHOD} returned {cited(made, 80)} at once; write it as async def")
+            raise TypeError(f"{_METHOD} returned {format_value(made, 80)} at once; write it as async def")
         results = await made
         if results is None:
             return []

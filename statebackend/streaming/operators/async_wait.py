@@ -66,7 +66,7 @@ from statebackend.streaming.errors import (
     JobDefinitionError,
     StreamJobError,
     UserFunctionError,
-    cited,
+    format_value,
     told,
 )
 from statebackend.streaming.functions import RuntimeContext
@@ -391,7 +391,9 @@ class AsyncWaitOperator(Operator):
         for value, timestamp, key in zip(batch.records, timestamps, keys, strict=False):
             self._wait_until(lambda: self._queue.has_room)
             self._begin(
-                InFlightRecord(value, timestamp, cited(key, _KEY_CHARACTERS) if self._definition.is_keyed else None)
+                InFlightRecord(
+                    value, timestamp, format_value(key, _KEY_CHARACTERS) if self._definition.is_keyed else None
+                )
             )
         self._advance(0)
 
@@ -512,7 +514,7 @@ class AsyncWaitOperator(Operator):
 
     def _place(self, record: InFlightRecord) -> str:
         key = "" if record.key is None else f", key {record.key}"
-        return f"operator {self._uid!r}{key}, record {cited(record.value, _RECORD_CHARACTERS)}"
+        return f"operator {self._uid!r}{key}, record {format_value(record.value, _RECORD_CHARACTERS)}"
 
     def _invoke_failure(self, one: _InFlight, error: BaseException) -> Exception:
         if isinstance(error, StreamJobError):

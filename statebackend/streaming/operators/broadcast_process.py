@@ -6,7 +6,7 @@ current. Each subtask keeps its own copy of the broadcast state, and takes the s
 The broadcast states of an operator, guarded: only what every subtask does alike may change them.
 
 `GuardedBroadcastStates.may_change` is true while a record of the broadcast stream is processed, and in `open()`.
-Outside of it a change is an error, also by a handle that the function has kept. Views for the other side refuse by
+Outside of it a change is an error, also by a handle that the function has kept. Views for the other side reject by
 saying so, not by lacking a method.
 """
 
@@ -33,7 +33,7 @@ from statebackend.streaming.broadcast_functions import (
     KeyedReadOnlyContext,
     ReadOnlyContext,
 )
-from statebackend.streaming.errors import cited
+from statebackend.streaming.errors import format_value
 from statebackend.streaming.functions import RuntimeContext
 from statebackend.streaming.operators.function_calls import call_failure, call_user, check_results, of_key, of_record
 from statebackend.streaming.operators.keyed_process import ElementMethod, KeyedCallForms, KeyedProcessOperator
@@ -65,7 +65,7 @@ class GuardedBroadcastStates:
 
     def register(self, descriptor: BroadcastStateDescriptor[K, V]) -> BroadcastState[K, V]:
         """Registers a state; raises as the backend does."""
-        # The backend refuses a second descriptor of one name.
+        # The backend rejects a second descriptor of one name.
         state: Any = self._register(descriptor)
         known = self._states.get(descriptor.name)
         if known is None:
@@ -79,14 +79,15 @@ class GuardedBroadcastStates:
         if known is None or (known[0] is not descriptor and known[0] != descriptor):
             names = ", ".join(map(repr, self._states)) or "none"
             raise StateRegistrationError(
-                f"get_broadcast_state was given {cited(descriptor, 120)}, and the broadcast states of the operator are "
+                f"get_broadcast_state was given {format_value(descriptor, 120)}, "
+                f"and the broadcast states of the operator are "
                 f"{names}: pass it to broadcast(...) too, or register it in open() with "
                 f"context.operator_state.get_broadcast_state"
             )
         return known[1]
 
     def read_only(self, descriptor: BroadcastStateDescriptor[K, V]) -> ReadOnlyBroadcastState[K, V]:
-        """As `writable`, a view that refuses to change it."""
+        """As `writable`, a view that rejects to change it."""
         return self.writable(descriptor).read_only()
 
 
@@ -131,37 +132,37 @@ class GuardedBroadcastState(_Readable[K, V], BroadcastState[K, V]):
         self._changing().clear()
 
     def read_only(self) -> ReadOnlyBroadcastState[K, V]:
-        return _RefusingView(self._state, self._name, self._guard)
+        return _RejectingView(self._state, self._name, self._guard)
 
     def _changing(self) -> BroadcastState[K, V]:
         if not self._guard.may_change:
-            raise write_refused(self._name)
+            raise write_rejected(self._name)
         return self._state
 
 
-class _RefusingView(_Readable[K, V], ReadOnlyBroadcastState[K, V]):
+class _RejectingView(_Readable[K, V], ReadOnlyBroadcastState[K, V]):
     """A state that can only be read, and says so."""
 
     __slots__ = ()
 
     def put(self, key: K, value: V | None) -> NoReturn:
-        """Refused."""
-        raise write_refused(self._name)
+        """Rejected."""
+        raise write_rejected(self._name)
 
     def put_all(self, entries: Mapping[K, V | None]) -> NoReturn:
-        """Refused."""
-        raise write_refused(self._name)
+        """Rejected."""
+        raise write_rejected(self._name)
 
     def remove(self, key: K) -> NoReturn:
-        """Refused."""
-        raise write_refused(self._name)
+        """Rejected."""
+        raise write_rejected(self._name)
 
     def clear(self) -> NoReturn:
-        """Refused."""
-        raise write_refused(self._name)
+        """Rejected."""
+        raise write_rejected(self._name)
 
 
-def write_refused(name: str) -> BroadcastWriteError:
+def write_rejected(name: str) -> BroadcastWriteError:
     """What is raised where the state of that name must not be changed."""
     return BroadcastWriteError(
         f"broadcast state {name!r} can be changed in process_broadcast_element only: what else runs in a subtask "
@@ -249,7 +250,7 @@ class KeyedBroadcastOperator(Operator):
                 where = f"{of_key(self._uid, key)}, broadcast {of_record(self._broadcast.record)}"
                 raise call_failure(error, where, "the function of apply_to_keyed_state") from error
 
-        # A state that is not registered is refused here.
+        # A state that is not registered is rejected here.
         self._context.register(descriptor)
         self._context.keyed.apply_to_all_keys(VOID_NAMESPACE, VOID_NAMESPACE_SERIALIZER, descriptor, apply)
 

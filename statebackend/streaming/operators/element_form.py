@@ -17,7 +17,7 @@ from typing import Any
 
 from attrs import frozen
 
-from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.rows.record_serializer import stored_records
 from statebackend.streaming.rows.row_reader import is_row_class, row_class
@@ -49,7 +49,7 @@ def _values(names: tuple[str, ...], record: Any) -> tuple[Any, ...]:
             return tuple([record[name] for name in names])
     elif not isinstance(record, tuple) and all(hasattr(record, name) for name in names):
         return tuple([getattr(record, name) for name in names])
-    raise TypeError(f"{cited(record, 120)} is no record of the columns {', '.join(names)}")
+    raise TypeError(f"{format_value(record, 120)} is no record of the columns {', '.join(names)}")
 
 
 @frozen

@@ -19,7 +19,7 @@ from statebackend.streaming.errors import (
     MissingTimestampError,
     StreamJobError,
     UserFunctionError,
-    cited,
+    format_value,
     one_line,
     told,
 )
@@ -33,12 +33,12 @@ _RECORD_CHARACTERS: Final = 200
 
 def of_key(uid: str, key: Any) -> str:
     """An operator and a key, as errors name them."""
-    return f"operator {uid!r}, key {cited(key, _KEY_CHARACTERS)}"
+    return f"operator {uid!r}, key {format_value(key, _KEY_CHARACTERS)}"
 
 
 def of_record(record: Any) -> str:
     """A record, as errors name it."""
-    return f"record {cited(record, _RECORD_CHARACTERS)}"
+    return f"record {format_value(record, _RECORD_CHARACTERS)}"
 
 
 def call_failure(error: Exception, where: str, method: str) -> Exception:
@@ -54,7 +54,7 @@ def missing_timestamp(where: str, who_needs_it: str, instead: str) -> MissingTim
     """That a record has none where it must; ``where`` names operator, key and record, ``instead`` another way out."""
     return MissingTimestampError(
         f"{where}: the record has no timestamp, and {who_needs_it}: give it one by "
-        f"WatermarkStrategy.with_timestamps(...), leave such records out in front of the operator, or {instead}"
+        f"WatermarkStrategy.with_timestamps(...), leave such records out before the operator, or {instead}"
     )
 
 
@@ -82,11 +82,11 @@ def check_results(result: Any, method: str) -> None:
     is_record = hasattr(result, "_fields") or hasattr(result, "asDict")
     if is_record or isinstance(result, (str, bytes, bytearray, Mapping)):
         raise TypeError(
-            f"{method} returned {cited(result, _CHARACTERS)}, which is one record and not an iterable of "
+            f"{method} returned {format_value(result, _CHARACTERS)}, which is one record and not an iterable of "
             f"records; yield it, or return a list of records"
         )
     if not isinstance(result, Iterable):
         raise TypeError(
-            f"{method} returned {cited(result, _CHARACTERS)}, which is not an iterable of records; "
+            f"{method} returned {format_value(result, _CHARACTERS)}, which is not an iterable of records; "
             f"yield the records, or return a list of them"
         )

@@ -1,7 +1,7 @@
 """Timers of a function over keyed streams: in the subtask's state, or none for a function that could not be called.
 
 Only a function that overrides ``on_timer`` has queues of timers in its state. Adding ``on_timer`` to a function begins
-with empty ones; removing it leaves timers in restored state that nobody would fire, which a start refuses as any state
+with empty ones; removing it leaves timers in restored state that nobody would fire, which a start rejects as any state
 that nobody registers.
 """
 
@@ -69,7 +69,7 @@ class KeyedTimers(TimerService):
 
 
 class NoTimers(TimerService):
-    """The time, for a function that has no timers: there is none to delete, and registering one is refused."""
+    """The time, for a function that has no timers: there is none to delete, and registering one is rejected."""
 
     def __init__(self, uid: str, function_name: str, clock: Callable[[], int], watermark_ms: int) -> None:
         self.watermark_ms = watermark_ms
@@ -85,18 +85,18 @@ class NoTimers(TimerService):
         return self._clock()
 
     def register_event_time_timer(self, timestamp_ms: int) -> None:
-        self._refuse()
+        self._reject()
 
     def delete_event_time_timer(self, timestamp_ms: int) -> None:
         pass
 
     def register_processing_time_timer(self, timestamp_ms: int) -> None:
-        self._refuse()
+        self._reject()
 
     def delete_processing_time_timer(self, timestamp_ms: int) -> None:
         pass
 
-    def _refuse(self) -> NoReturn:
+    def _reject(self) -> NoReturn:
         raise JobDefinitionError(
             f"operator {self._uid!r}: {self._function_name} registers a timer, and has no method that is called when "
             f"it is due; override on_timer(self, timestamp, context)"

@@ -196,7 +196,7 @@ class Operator(ABC):
         """No record at or before that time is expected any more. Timers due were called before."""
 
     def let_watermarks_out(self) -> None:  # noqa: B027
-        """Emits what stands in front of the watermarks that the operator holds back, and those: none stays behind."""
+        """Emits what stands before the watermarks that the operator holds back, and those: none stays behind."""
 
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         """A timer that the operator has registered is due by the watermark."""

@@ -54,9 +54,9 @@ def check_is_as_planned(
     for role, serializer in descriptor.serializers.items():
         if snapshot_to_bytes(serializer.snapshot_configuration()) == planned.snapshots[role]:
             continue
-        verdict = resolve_compatibility(snapshot_from_bytes(planned.snapshots[role]), serializer)
-        if verdict.kind not in _SAME_BYTES:
-            told = "; ".join(map(str, verdict.findings)) or verdict.kind.label
+        compatibility = resolve_compatibility(snapshot_from_bytes(planned.snapshots[role]), serializer)
+        if compatibility.kind not in _SAME_BYTES:
+            told = "; ".join(map(str, compatibility.issues)) or compatibility.kind.label
             raise StateRegistrationError(
                 f"{where} with another {role} serializer, {type(serializer).__name__}, than open() on the driver, "
                 f"which the start has judged ({told}): {_ADVICE}"

@@ -6,7 +6,7 @@ costs nothing but its call; with timestamps, each row is emitted with that of it
 
 An epoch allocates many small objects that live to its end, and Python's cyclic garbage collector, which is driven by
 allocations, would walk all of them over and over: a third of the loop's time, measured. So an epoch runs inside
-`paused_garbage_collection`, and the youngest generation is collected in front of a batch if much has been left behind
+`paused_garbage_collection`, and the youngest generation is collected before a batch if much has been left behind
 since the last time: what is in cycles is freed then, while its number is bounded, and of what a batch made and nobody
 holds any more nothing is looked at.
 """

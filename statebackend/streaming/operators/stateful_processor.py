@@ -65,7 +65,7 @@ from statebackend.state.operator_state_descriptors import BroadcastStateDescript
 from statebackend.state.states import BroadcastState, ListState, MapState, ValueState
 from statebackend.state.ttl_config import StateTtlConfig
 from statebackend.state.value_state import ValueStateDescriptor
-from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.functions import OperatorStateStore, RuntimeContext
 from statebackend.streaming.operators.function_calls import call_failure, call_user, of_key
 from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator
@@ -141,7 +141,8 @@ class ProcessorSchema:
             value = self._tuple_of(value)
         if len(value) != len(self._names):
             raise ValueError(
-                f"{self.where}: {cited(value, _SHOWN_CHARACTERS)} has {len(value)} values, and the schema has the "
+                f"{self.where}: {format_value(value, _SHOWN_CHARACTERS)} has "
+                f"{len(value)} values, and the schema has the "
                 f"{len(self._names)} fields {', '.join(self._names)}"
             )
         return self._to_stored(value if self._before is None else self._before(value))
@@ -162,7 +163,7 @@ class ProcessorSchema:
         if isinstance(value, Mapping):
             return tuple(value.get(name) for name in self._names)
         raise TypeError(
-            f"{self.where}: {cited(value, _SHOWN_CHARACTERS)} is no value of state: give a tuple of the fields "
+            f"{self.where}: {format_value(value, _SHOWN_CHARACTERS)} is no value of state: give a tuple of the fields "
             f"{', '.join(self._names)}"
         )
 
@@ -494,11 +495,11 @@ class ProcessorHandle:
     def deleteIfExists(self, stateName: str) -> None:  # noqa: N802, N803
         """Says that the processor keeps no such state any more.
 
-        State that no ``init`` registers is dropped at a start with ``allow_non_restored_state=True``, and refused by
+        State that no ``init`` registers is dropped at a start with ``allow_non_restored_state=True``, and rejected by
         any other: so nothing is done here, but for a state that this ``init`` has registered, which is an error.
         """
         if stateName in self._names:
-            self._refuse(f"deleteIfExists({stateName!r}) of a state that init() registers; leave out one of both")
+            self._reject(f"deleteIfExists({stateName!r}) of a state that init() registers; leave out one of both")
 
     def end_of_init(self) -> None:
         """From here on no state can be registered."""
@@ -521,10 +522,10 @@ class ProcessorHandle:
 
     def _known_timers(self, method: str) -> ProcessorTimers:
         if self._timers is None:
-            self._refuse(f"{method}() in time_mode='none'; timers need 'processingTime' or 'eventTime'")
+            self._reject(f"{method}() in time_mode='none'; timers need 'processingTime' or 'eventTime'")
         return self._timers
 
-    def _refuse(self, what: str) -> NoReturn:
+    def _reject(self, what: str) -> NoReturn:
         raise JobDefinitionError(f"operator {self._context.operator_uid!r}: {what}")
 
 
@@ -679,7 +680,7 @@ class StatefulProcessorOperator(Operator):
             if isinstance(row, tuple) and not hasattr(row, "asDict") and len(row) == len(self._names):
                 return tuple(row)
             raise TypeError(
-                f"{cited(row, _SHOWN_ROW_CHARACTERS)} was emitted, which is no Row of the columns "
+                f"{format_value(row, _SHOWN_ROW_CHARACTERS)} was emitted, which is no Row of the columns "
                 f"{', '.join(self._names)}; yield Row(name=value, ...)"
             )
         by_name = dict(zip(fields, row, strict=True))

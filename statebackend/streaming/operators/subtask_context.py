@@ -14,7 +14,7 @@ from statebackend.state.internal_states import InternalState
 from statebackend.state.key_context import KeySetter
 from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
 from statebackend.state.operator_state_descriptors import OperatorStateDescriptor
-from statebackend.state.state_compatibility import judge_state
+from statebackend.state.state_compatibility import check_state
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.state_meta import StateMeta
 from statebackend.state.states import State
@@ -66,7 +66,7 @@ class SubtaskContext(RuntimeContext):
     the same restored states in the same epoch, or those of one state would be left under two schemas, which no other
     parallelism could restore. So a restored state is taken over under another schema only if it is planned, and what is
     planned must be registered in `open()` of every subtask. (A restored state whose schema stays may be registered at
-    any time. A new one may not: the next start would find stored state that nobody registers, and refuse it.)
+    any time. A new one may not: the next start would find stored state that nobody registers, and reject it.)
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class SubtaskContext(RuntimeContext):
         return set_key_of_timers
 
     def leave_key(self) -> None:
-        """Makes no key current: keyed state refuses every access, and timers too, until the next one is."""
+        """Makes no key current: keyed state rejects every access, and timers too, until the next one is."""
         self.keyed.leave_key()
         self._current.leave()
 
@@ -206,7 +206,7 @@ class SubtaskContext(RuntimeContext):
     def _not_registered_on_the_driver(self, what: str, name: str) -> StateRegistrationError:
         return StateRegistrationError(
             f"operator {self._operator_uid!r}: {what} {name!r} is new, and open() does not register it on the driver, "
-            f"so that the next start would refuse what is in it; register it in open(), in every subtask and whatever "
+            f"so that the next start would reject what is in it; register it in open(), in every subtask and whatever "
             f"is_restored says"
         )
 
@@ -214,11 +214,13 @@ class SubtaskContext(RuntimeContext):
         stored = self.keyed.current_meta().state(descriptor.name)
         if stored is None:
             raise self._not_registered_on_the_driver("state", descriptor.name)
-        verdict = judge_state(stored, descriptor, namespace_serializer)
-        if verdict.kind is CompatibilityKind.INCOMPATIBLE:
-            # The backend refuses it, and says why.
+        compatibility = check_state(stored, descriptor, namespace_serializer)
+        if compatibility.kind is CompatibilityKind.INCOMPATIBLE:
+            # The backend rejects it, and says why.
             return
-        snapshots = {role: serializer.snapshot_configuration() for role, serializer in verdict.serializers.items()}
+        snapshots = {
+            role: serializer.snapshot_configuration() for role, serializer in compatibility.serializers.items()
+        }
         namespace_snapshot = snapshots.pop("namespace", stored.namespace_snapshot)
         if not StateMeta.of_one_schema(stored.name, stored.kind, namespace_snapshot, snapshots).has_schema_of(stored):
             raise StateRegistrationError(

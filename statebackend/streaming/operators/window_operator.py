@@ -12,7 +12,7 @@ A restored window may have been registered with another lateness: one that is fo
 then, and whatever fires before registers the timer of today.
 
 What the functions of the user's raise is told with operator, key, and record or window. After it nothing is used any
-more, and the epoch is processed anew from the last snapshot.
+more, and the epoch is processed again from the last snapshot.
 
 The windows of one key that merge, and under which namespace what each holds is.
 
@@ -53,7 +53,7 @@ from statebackend.state.list_state import ListStateDescriptor
 from statebackend.state.operator_state_descriptors import OperatorStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.states import ListState, State
-from statebackend.streaming.errors import StreamJobError, cited
+from statebackend.streaming.errors import StreamJobError, format_value
 from statebackend.streaming.functions import RuntimeContext
 from statebackend.streaming.operators.aligned_batches import AlignedBatches
 from statebackend.streaming.operators.element_form import element_form
@@ -282,7 +282,7 @@ class WindowTriggerContext(OnMergeContext):
         handle.merge_namespaces(self.window, self.merged)
 
 
-class _RefusingStates:
+class _RejectingStates:
     """State per window where windows merge."""
 
     def get_state(self, descriptor: StateDescriptor) -> Any:
@@ -292,7 +292,7 @@ class _RefusingStates:
         )
 
 
-class _RefusedState(State):
+class _RejectedState(State):
     """What registering state per window gives where windows merge: a function may serve other assigners too."""
 
     def __init__(self, descriptor: StateDescriptor) -> None:
@@ -301,20 +301,20 @@ class _RefusedState(State):
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("_"):
             return object.__getattribute__(self, name)
-        return _RefusingStates().get_state(self._descriptor)
+        return _RejectingStates().get_state(self._descriptor)
 
     def clear(self) -> None:
-        """Refused, as every access."""
+        """Rejected, as every access."""
 
 
 class _RegisteredStates:
-    """What registers state per window, at once or refusing it at its use."""
+    """What registers state per window, at once or rejecting it at its use."""
 
     def __init__(self, states: PartitionedStates | None) -> None:
         self._states = states
 
     def get_state(self, descriptor: StateDescriptor) -> Any:
-        return _RefusedState(descriptor) if self._states is None else self._states.register(descriptor)
+        return _RejectedState(descriptor) if self._states is None else self._states.register(descriptor)
 
 
 class OpeningContext(DelegatingContext, WindowRuntimeContext):
@@ -381,7 +381,7 @@ class FunctionContext(WindowContext[Any]):
         self._timers = timers
         self._output = output
         self._handles = () if states is None else tuple(states.handles)
-        self._window_states: WindowStateStore = _RefusingStates() if states is None else _WindowStates(states, self)
+        self._window_states: WindowStateStore = _RejectingStates() if states is None else _WindowStates(states, self)
         self._global_states = _GlobalStates(opening.registered, opening.operator_uid)
 
     def enter(self, window: Any) -> None:
@@ -405,7 +405,7 @@ class FunctionContext(WindowContext[Any]):
     def output(self, tag: OutputTag[Any], value: Any) -> None:
         if not isinstance(tag, OutputTag):
             given: object = tag
-            raise TypeError(f"output() takes an OutputTag and a record, and was given {cited(given, 80)}")
+            raise TypeError(f"output() takes an OutputTag and a record, and was given {format_value(given, 80)}")
         if tag in self._output.side_outputs:
             self._output.add(tag, value, self.window.max_timestamp)
 
@@ -608,7 +608,9 @@ class WindowOperator(Operator):
         if result is TriggerResult.CONTINUE:
             return
         if result.__class__ is not TriggerResult:
-            raise TypeError(f"{type(self._trigger).__name__} returned {cited(result, 80)}, which is no TriggerResult")
+            raise TypeError(
+                f"{type(self._trigger).__name__} returned {format_value(result, 80)}, which is no TriggerResult"
+            )
         if result.fires:
             self._function_context.enter(window)
             self._state.fire(window, self._fire)

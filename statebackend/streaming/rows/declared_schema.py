@@ -20,7 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import evolve, field, frozen
 
-from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.errors import JobDefinitionError, format_value
 
 __all__ = [
     "OF_OUTPUT_TAG",
@@ -130,7 +130,8 @@ def parsed_schema(ddl: str, where: str) -> DeclaredSchema:
 def unreadable_schema(ddl: str, where: str, why: object) -> JobDefinitionError:
     """What is told of a DDL string that declares no schema; ``where`` begins the message."""
     return JobDefinitionError(
-        f"{where}: the schema {cited(ddl, 200)} cannot be read: {why}; write it as 'name type, ...' with types such as "
+        f"{where}: the schema {format_value(ddl, 200)} cannot be read: {why}; "
+        f"write it as 'name type, ...' with types such as "
         f"string, bigint, double, timestamp, decimal(10,2), array<int>, struct<a: int>"
     )
 
@@ -241,7 +242,7 @@ class _Parser:
         while position < end:
             match = _TOKEN.match(ddl, position)
             if match is None:
-                raise _SyntaxError(f"{cited(ddl[position:], 20)} is not expected there")
+                raise _SyntaxError(f"{format_value(ddl[position:], 20)} is not expected there")
             kind = match.lastgroup or ""
             self._tokens.append((kind, match[kind].replace("``", "`") if kind == "quoted" else match[kind]))
             position = match.end()

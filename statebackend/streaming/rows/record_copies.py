@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import attrs
 
-from statebackend.streaming.errors import StreamJobError, cited, told
+from statebackend.streaming.errors import StreamJobError, format_value, told
 from typeserializers.records.record_shape import field_names
 
 __all__ = ["IMMUTABLE_TYPES", "copied", "copied_records"]
@@ -87,7 +87,8 @@ def copied_records(records: Sequence[Any], where: str) -> Sequence[Any]:
         made.extend(map(copied, records))
     except TypeError as error:
         raise StreamJobError(
-            f"{where}, record {cited(records[len(made)], _SHOWN_CHARACTERS)}: {error}. Give records of values that can "
+            f"{where}, record {format_value(records[len(made)], _SHOWN_CHARACTERS)}: "
+            f"{error}. Give records of values that can "
             f"be copied, or define __deepcopy__ in the class of the record"
         ) from error
     return made

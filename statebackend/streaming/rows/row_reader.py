@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from statebackend.streaming.errors import StreamJobError, cited, one_line
+from statebackend.streaming.errors import StreamJobError, format_value, one_line
 from statebackend.streaming.rows.time_zones import time_zone_named
 
 __all__ = [
@@ -173,7 +173,7 @@ class RowReader:
             for field, cell in zip(self.schema, cells, strict=True):
                 if isinstance(cell, Exception):
                     others = ", ".join(
-                        f"{name}={cited(value, 80)}"
+                        f"{name}={format_value(value, 80)}"
                         for name, value in zip(self.schema.names, cells, strict=True)
                         if not isinstance(value, Exception)
                     )

@@ -34,7 +34,7 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import field, frozen
 
-from statebackend.streaming.errors import StreamJobError, cited
+from statebackend.streaming.errors import StreamJobError, format_value
 from statebackend.streaming.rows.record_copies import IMMUTABLE_TYPES, copied
 from statebackend.streaming.rows.row_reader import is_row_class, row_class
 from statebackend.streaming.rows.time_zones import time_zone_named
@@ -182,7 +182,7 @@ class RowWriter:
             raise
         except _CONVERSION_ERRORS as error:
             for row, value in zip(rows, values, strict=True):
-                reason = writer.refusal(value)
+                reason = writer.rejection(value)
                 if reason is not None:
                     raise self._misfit(writer, value, reason, row) from error
             raise RowMismatchError(f"{self._where}column {writer.name!r} ({writer.description}): {error}") from error
@@ -205,7 +205,7 @@ def _can_change(column_type: pa.DataType) -> bool:
 
 
 def _shown(value: Any) -> str:
-    return cited(value, _SHOWN_CHARACTERS)
+    return format_value(value, _SHOWN_CHARACTERS)
 
 
 def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
@@ -245,9 +245,9 @@ class _RecordShape:
             return partial(self._from_names, names, get if len(names) > 1 else lambda record: (get(record),))
         if self._single_value_allowed:
             return lambda value: (value,)
-        return self._refuse
+        return self._reject
 
-    def _refuse(self, value: Any) -> tuple[Any, ...]:
+    def _reject(self, value: Any) -> tuple[Any, ...]:
         raise _MismatchError(
             f"a {type(value).__name__} is not a row of the columns ({', '.join(self._names)}); emit a tuple, a dict, "
             f"a Row or an attrs instance"
@@ -319,7 +319,7 @@ class _ColumnWriter:
     def _oversize(self) -> str:
         return f"column {self.name!r} ({self.description}): the values of one batch are larger than 2 GiB"
 
-    def refusal(self, value: Any) -> Exception | None:
+    def rejection(self, value: Any) -> Exception | None:
         """Why this value alone does not fit, None if it does."""
         try:
             self.array([value])

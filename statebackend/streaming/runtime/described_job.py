@@ -1,8 +1,8 @@
 """A job as its state knows it: operators with what they register, without a source, a session or a record.
 
-It is what an environment has found out about its graph before anything runs, and all that a verdict on stored state
-asks for. A lock is made of it (`lock_of`), and put to it (`judged_by`): with the code that judges a savepoint at a
-start.
+It is what an environment has found out about its graph before anything runs, and all that a compatibility result on
+stored state asks for. A lock is made of it (`lock_of`), and put to it (`judged_by`): with the code that judges a
+savepoint at a start.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from attrs import field, frozen
 
-from snapshots.compatibility import FieldVerdict, Finding
-from snapshots.type_serializer_snapshot import RULES, VerdictRules
+from snapshots.compatibility import CompatibilityIssue, FieldCompatibility
+from snapshots.type_serializer_snapshot import RULES, CompatibilityRules
 from statebackend.savepoint.lockfile import LockedOperator, StateLock
 from statebackend.savepoint.restored_state import RestoredState, StoredSchemas
 from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
@@ -23,7 +23,7 @@ from statebackend.state.state_compatibility import SchemaReport
 from statebackend.state.state_meta import KeyedStateMeta, first_meta_of
 from statebackend.streaming.errors import JobDefinitionError, JobRestoreError
 from statebackend.streaming.runtime.job_start import StartingOperator, judged, reports_of
-from statebackend.streaming.runtime.restore_plan import refusal_of_key_groups
+from statebackend.streaming.runtime.restore_plan import rejection_of_key_groups
 from statebackend.streaming.runtime.state_registration import keyed_descriptors
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -36,7 +36,7 @@ class DescribedJob:
 
     operators: Mapping[str, StartingOperator]
     max_parallelism: int
-    rules: VerdictRules = field(default=RULES, repr=False)
+    rules: CompatibilityRules = field(default=RULES, repr=False)
     sources: Sequence[str] = ()
 
 
@@ -54,28 +54,28 @@ class Takeover:
     """What a job would take over of stored state, and what it would leave behind.
 
     ``dropped_operators`` have state and are not in the job. A start accepts them, and states that are not registered,
-    only with ``allow_non_restored_state``. ``refusal`` is why no start accepts any of it, for other key groups; the
+    only with ``allow_non_restored_state``. ``rejection`` is why no start accepts any of it, for other key groups; the
     states are judged all the same.
     """
 
     reports: Mapping[str, SchemaReport]
     dropped_operators: tuple[str, ...] = ()
-    refusal: str | None = None
+    rejection: str | None = None
 
     @property
     def is_possible(self) -> bool:
-        """Whether nothing that is registered is refused."""
-        return self.refusal is None and all(report.is_compatible for report in self.reports.values())
+        """Whether nothing that is registered is rejected."""
+        return self.rejection is None and all(report.is_compatible for report in self.reports.values())
 
     @property
-    def lossy(self) -> Sequence[tuple[str, str, Finding]]:
+    def lossy(self) -> Sequence[tuple[str, str, CompatibilityIssue]]:
         """What is lost inside of states that are taken over, with the operator and the state."""
         return [
-            (uid, verdict.state_name, finding)
+            (uid, compatibility.state_name, issue)
             for uid, report in self.reports.items()
-            for verdict in (*report.verdicts, *report.operator_state_verdicts)
-            for finding in verdict.findings
-            if finding.verdict is FieldVerdict.LOSSY
+            for compatibility in (*report.compatibilities, *report.operator_state_compatibilities)
+            for issue in compatibility.issues
+            if issue.compatibility is FieldCompatibility.LOSSY
         ]
 
     @property
@@ -137,7 +137,7 @@ def takeover_of(
 def _takeover(job: DescribedJob, stored: StoredSchemas, reports: Mapping[str, SchemaReport]) -> Takeover:
     known = [*job.operators, *job.sources]
     dropped = tuple(uid for uid in stored.operator_uids if uid not in known)
-    return Takeover(reports, dropped, refusal_of_key_groups(stored, job.max_parallelism))
+    return Takeover(reports, dropped, rejection_of_key_groups(stored, job.max_parallelism))
 
 
 def _locked(operator: StartingOperator) -> LockedOperator:

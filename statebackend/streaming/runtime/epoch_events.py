@@ -157,7 +157,7 @@ class AbortSink:
 
 
 @frozen
-class Refuse:
+class Reject:
     """Raise this."""
 
     error: Exception

@@ -13,7 +13,7 @@ The event time of a job, apart from any runtime: which of its sources have one, 
 
 A runtime whose epochs are "a watermark, then the records of the batch" lets its tasks report the largest timestamps of
 channels and asks `JobWatermarks` for the watermarks of the next epoch. So a watermark follows from the largest
-timestamps alone; a generator of the user's, which sees every record, cannot be carried out there, and is refused by
+timestamps alone; a generator of the user's, which sees every record, cannot be carried out there, and is rejected by
 `check_follows_from_epochs`.
 """
 

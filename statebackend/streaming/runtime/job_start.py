@@ -1,13 +1,14 @@
-"""What a start does before anything is touched, once for every environment: so they refuse the same in the same words.
+"""What a start does before anything is touched, once for every environment: so they reject the same in the same words.
 
     what to continue from          `starting_point`; of a checkpoint of its own, that another runtime did not write it
-    what the job does with it      operators, key groups, backend, parallelism, files, and the verdict on every state
-    the leadership                 of the job, which a stand-by waits for; then all is looked up again, and judged again
+    what the job does with it      operators, key groups, backend, parallelism, files, and the compatibility result on
+    every state the leadership                 of the job, which a stand-by waits for; then all is looked up again, and
+    judged again
                                    if another driver has been there in between
 
 Only behind that is anything written.
 
-What `check` gives: the verdicts on the state of each operator, for a program, as text and for a notebook.
+What `check` gives: the compatibility results on the state of each operator, for a program, as text and for a notebook.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from attrs import frozen
 
-from snapshots.type_serializer_snapshot import RULES, VerdictRules
+from snapshots.type_serializer_snapshot import RULES, CompatibilityRules
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.ha.leadership import telling_of_loss
 from statebackend.checkpoint.ha.services import JobRecords, JobServices
@@ -27,7 +28,7 @@ from statebackend.checkpoint.store.job_directory import JobDirectory
 from statebackend.savepoint.html_pages import table_fragment
 from statebackend.savepoint.restored_state import RestoredState, StoredSchemas
 from statebackend.state.state_backend import StateBackend
-from statebackend.state.state_compatibility import SchemaReport, StateVerdict
+from statebackend.state.state_compatibility import SchemaReport, StateCompatibility
 from statebackend.streaming.errors import JobRestoreError
 from statebackend.streaming.runtime.restore_plan import (
     check_backend,
@@ -42,19 +43,19 @@ from statebackend.streaming.runtime.state_registration import RegisteredStates, 
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = [
-    "VERDICT_COLUMNS",
+    "COMPATIBILITY_COLUMNS",
     "Engine",
     "LockedStart",
     "SchemaReports",
     "StartingOperator",
     "check_written_by",
+    "compatibility_rows",
     "judged",
     "locked_start",
     "looked_up",
     "report_of",
     "reports_of",
     "require_compatible",
-    "verdict_rows",
 ]
 
 
@@ -67,26 +68,28 @@ class SchemaReports(dict[str, SchemaReport]):
     def _repr_html_(self) -> str:
         is_compatible = all(report.is_compatible for report in self.values())
         title = "no state is restored" if not self else "compatible" if is_compatible else "incompatible"
-        return table_fragment(title, VERDICT_COLUMNS, self._rows())
+        return table_fragment(title, COMPATIBILITY_COLUMNS, self._rows())
 
     def _rows(self) -> Iterator[tuple[object, ...]]:
         for uid, report in self.items():
-            yield from verdict_rows(uid, (report.key_verdict, *report.verdicts, *report.operator_state_verdicts))
+            yield from compatibility_rows(
+                uid, (report.key_compatibility, *report.compatibilities, *report.operator_state_compatibilities)
+            )
             for name in (*report.unregistered, *report.unregistered_operator_state):
                 yield uid, name, "not registered, kept as it is", None, None, None
 
 
-VERDICT_COLUMNS: Final = ("operator", "state", "verdict", "at", "why", "what to do")
+COMPATIBILITY_COLUMNS: Final = ("operator", "state", "verdict", "at", "why", "what to do")
 
 
-def verdict_rows(uid: str, verdicts: Iterable[StateVerdict]) -> Iterator[tuple[object, ...]]:
-    """A row for each finding, or for a verdict without any."""
-    for verdict in verdicts:
-        name, kind = verdict.state_name, verdict.kind.label
-        if not verdict.findings:
+def compatibility_rows(uid: str, compatibilities: Iterable[StateCompatibility]) -> Iterator[tuple[object, ...]]:
+    """A row for each issue, or for a compatibility result without any."""
+    for compatibility in compatibilities:
+        name, kind = compatibility.state_name, compatibility.kind.label
+        if not compatibility.issues:
             yield uid, name, kind, None, None, None
-        for finding in verdict.findings:
-            yield uid, name, kind, finding.path, finding.reason, finding.fix
+        for issue in compatibility.issues:
+            yield uid, name, kind, issue.path, issue.reason, issue.fix
 
 
 T = TypeVar("T")
@@ -99,7 +102,7 @@ class LockedStart(Generic[T]):
     directory: JobDirectory
     records: JobRecords
     point: StartingPoint
-    verdict: T
+    compatibility: T
 
 
 class Engine(enum.Enum):
@@ -149,11 +152,12 @@ def judged(
     parallelism: int | None,
     max_parallelism: int,
     allow_non_restored_state: bool,
-    rules: VerdictRules = RULES,
+    rules: CompatibilityRules = RULES,
     takes_channel_state: bool = False,
     sources: Collection[str] = (),
 ) -> SchemaReports:
-    """The verdicts, by ``rules``, on the state that a job would continue from, by operator uid; touches nothing.
+    """The compatibility results, by ``rules``, on the state that a job would continue from, by operator uid; touches
+    nothing.
 
     ``sources`` are those that go on from positions in the state, by uid. ``takes_channel_state`` says whether records
     that were on their way go on from where they were. Without a ``backend`` or a ``parallelism``, they are those of
@@ -177,9 +181,9 @@ def reports_of(
     stored: StoredSchemas,
     operators: Mapping[str, StartingOperator],
     allow_non_restored_state: bool,
-    rules: VerdictRules = RULES,
+    rules: CompatibilityRules = RULES,
 ) -> SchemaReports:
-    """The verdicts, by ``rules``, on the stored state of all operators that have some, by uid.
+    """The compatibility results, by ``rules``, on the stored state of all operators that have some, by uid.
 
     Raises `JobRestoreError` for unregistered state.
     """
@@ -198,9 +202,9 @@ def report_of(
     key_serializer: TypeSerializer[Any],
     states: RegisteredStates,
     allow_non_restored_state: bool,
-    rules: VerdictRules = RULES,
+    rules: CompatibilityRules = RULES,
 ) -> SchemaReport:
-    """The verdicts, by ``rules``, on the state of one operator, which has some.
+    """The compatibility results, by ``rules``, on the state of one operator, which has some.
 
     Raises `JobRestoreError` for unregistered state.
     """
@@ -240,7 +244,7 @@ def locked_start(
     JobDirectory.check(job_dir, name, max_parallelism)
     with services.looking(CheckpointFileSystem.from_uri(job_dir), JobDirectory.inspect(job_dir)) as records:
         point = find(records)
-        verdict = judge(records, point)
+        compatibility = judge(records, point)
     directory = JobDirectory.open(
         job_dir, name, max_parallelism, leadership=services, kept_in=services.kept_in(name), origin=point.origin
     )
@@ -250,8 +254,8 @@ def locked_start(
             records = services.take_over(directory)
             found = find(records)
             if found.identity != point.identity:
-                verdict = judge(records, found)
-        return LockedStart(directory, records, found, verdict)
+                compatibility = judge(records, found)
+        return LockedStart(directory, records, found, compatibility)
     except BaseException:
         directory.close()
         raise

@@ -232,7 +232,7 @@ def _remove_group(job: str, name: str) -> bool:
         return False
     if lock is None:
         return False
-    # Who waits for the lock need not wait for the files: it makes the directory anew.
+    # Who waits for the lock need not wait for the files: it makes the directory again.
     try:
         # What another task is about to remove may be gone, its lock with it.
         with contextlib.suppress(FileNotFoundError):

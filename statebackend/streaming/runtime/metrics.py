@@ -12,13 +12,13 @@ nothing.
 
 How far event time is, for people: the watermark of each source and operator, how far it is behind, what was late.
 
-The lag is the processing time of the last epoch less the watermark. Metrics are those of one run, and begin anew with
+The lag is the processing time of the last epoch less the watermark. Metrics are those of one run, and begin again with
 the next.
 
 The metrics of a job's keyed state, put together from what its subtasks acknowledge.
 
 They travel in the acknowledgements of an epoch, of which checkpoints keep nothing; so they are those of one run, and
-begin anew with the next. Metrics are for people: some that cannot be read are left out, and fail no epoch.
+begin again with the next. Metrics are for people: some that cannot be read are left out, and fail no epoch.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def restores_by_subtask(
 ) -> tuple[SubtaskRestore, ...]:
     """For each subtask the old handles that overlap its key groups, and its share of the operator state.
 
-    ``is_same_run`` says that the state is that of the epoch before, in this run: then nothing is dealt out anew.
+    ``is_same_run`` says that the state is that of the epoch before, in this run: then nothing is dealt out again.
     Takes time in proportion to the old and the new subtasks, and the overlaps.
     """
     if operator is None:
@@ -85,9 +85,9 @@ def check_operators(
 ) -> None:
     """Raises `JobRestoreError` if the state does not fit the job's operators or key groups."""
     where = stored.where
-    refusal = refusal_of_key_groups(stored, max_parallelism)
-    if refusal is not None:
-        raise JobRestoreError(refusal)
+    rejection = rejection_of_key_groups(stored, max_parallelism)
+    if rejection is not None:
+        raise JobRestoreError(rejection)
     unknown = [uid for uid in stored.operator_uids if uid not in uids]
     if unknown and not allow_non_restored_state:
         raise JobRestoreError(
@@ -98,14 +98,14 @@ def check_operators(
         )
 
 
-def refusal_of_key_groups(stored: StoredSchemas, max_parallelism: int) -> str | None:
+def rejection_of_key_groups(stored: StoredSchemas, max_parallelism: int) -> str | None:
     """Why no job of that `max_parallelism` can start from the state, with the ways out; None if it can."""
     if stored.max_parallelism == max_parallelism:
         return None
     return (
         f"the state at {stored.where} has max_parallelism {stored.max_parallelism}, the job {max_parallelism}: "
         f"keys would change their groups. Set max_parallelism={stored.max_parallelism}; or start from a savepoint that "
-        f"was written anew with Plan().change_max_parallelism({max_parallelism}) (docs/changing-state.md)"
+        f"was written again with Plan().change_max_parallelism({max_parallelism}) (docs/changing-state.md)"
     )
 
 

@@ -22,7 +22,7 @@ from snapshots.loggers import logger_of
 from statebackend.checkpoint.ha.services import JobServices
 from statebackend.state.key_groups import check_parallelism
 from statebackend.state.metrics import StateMetricsConfig
-from statebackend.streaming.errors import JobDefinitionError, cited, shown_instance
+from statebackend.streaming.errors import JobDefinitionError, format_value, shown_instance
 from statebackend.streaming.operators.keyed_timers import overrides_on_timer
 from statebackend.streaming.operators.operator import place_of_input
 from statebackend.streaming.runtime.event_time import EventTime
@@ -30,13 +30,13 @@ from statebackend.streaming.stream_graph import Node, OperatorNode, upstream_of
 
 __all__ = [
     "TIMESTAMP_TYPES",
+    "blocked_timers",
     "check_given",
     "check_whole_numbers",
-    "held_timers",
     "is_instance_of",
     "unfit_column",
     "unfit_type",
-    "warn_of_held_timers",
+    "warn_of_blocked_timers",
 ]
 
 
@@ -68,7 +68,7 @@ def check_whole_numbers(given: Mapping[str, object]) -> None:
     """Raises `JobDefinitionError`, naming the setting, for what is no whole number; None is one that is left out."""
     for name, number in given.items():
         if number is not None and type(number) is not int:
-            raise JobDefinitionError(f"{name} is {cited(number, 80)}; it takes a whole number")
+            raise JobDefinitionError(f"{name} is {format_value(number, 80)}; it takes a whole number")
 
 
 def is_instance_of(given: object, kind: type) -> bool:
@@ -79,13 +79,13 @@ def is_instance_of(given: object, kind: type) -> bool:
 _logger = logger_of(__name__)
 
 
-def warn_of_held_timers(event_time: EventTime | None, job_name: str) -> None:
+def warn_of_blocked_timers(event_time: EventTime | None, job_name: str) -> None:
     """Logs a warning for every input that holds the timers of its operator."""
-    for told in () if event_time is None else held_timers(event_time):
+    for told in () if event_time is None else blocked_timers(event_time):
         _logger.warning("job %r: %s", job_name, told)
 
 
-def held_timers(event_time: EventTime) -> list[str]:
+def blocked_timers(event_time: EventTime) -> list[str]:
     """What there is to tell, one line for each such input of an operator that has timers of event time.
 
     An operator none of whose records have timestamps has timers of processing time alone, and is left out.
@@ -131,7 +131,7 @@ def unfit_column(
 ) -> JobDefinitionError:
     """Of a column that the records have not; ``method`` is that of the strategy, ``why`` says more if there is more."""
     return JobDefinitionError(
-        f"source {source_name!r}: {method}({cited(given, 80)}) does not fit its records, which have the columns "
+        f"source {source_name!r}: {method}({format_value(given, 80)}) does not fit its records, which have the columns "
         f"{', '.join(columns)}{f': {why}' if why else ''}"
     )
 

@@ -19,7 +19,7 @@ from statebackend.checkpoint.fs.store_uri import endpoint_of, without_secrets
 from statebackend.checkpoint.metadata import CheckpointMetadata, SavepointIdentity
 from statebackend.checkpoint.store.checkpoint_directories import METADATA_FILE_NAME, checkpoint_directory
 from statebackend.checkpoint.store.job_directory import ORIGIN_FILE_NAME, JobOrigin, read_origin
-from statebackend.checkpoint.store.job_files import NO_SOURCE_LOG, read_fall_back
+from statebackend.checkpoint.store.job_files import NO_SOURCE_LOG, read_roll_back
 from statebackend.checkpoint.store.savepoint_directory import read_savepoint
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.streaming.errors import JobRestoreError, SourceProgressMismatchError
@@ -104,14 +104,14 @@ def starting_point(
     return StartingPoint(savepoint, origin=origin, is_new_origin=is_new)
 
 
-def check_no_fall_back(file_system: CheckpointFileSystem) -> None:
+def check_no_roll_back(file_system: CheckpointFileSystem) -> None:
     """Raises `JobRestoreError` if a fall-back of the job directory was begun and not ended."""
-    begun = read_fall_back(file_system)
+    begun = read_roll_back(file_system)
     if begun is not None:
         engine = "" if begun.source_log == NO_SOURCE_LOG else "on Spark "
         raise JobRestoreError(
             f"going back to checkpoint {begun.checkpoint_id} was begun in {file_system.uri} and is not finished: start "
-            f"the job {engine}again with fall_back_to={begun.checkpoint_id}"
+            f"the job {engine}again with roll_back_to={begun.checkpoint_id}"
         )
 
 
@@ -176,7 +176,7 @@ def _origin_of(savepoint: RestoredState, with_source_progress: bool, begun_anew:
         raise JobRestoreError(
             f"the savepoint {savepoint.file_system.location('')} does not say how far its source was read: it was not "
             f"taken of a job on Spark. Pass restore_source_progress=False to take its state and read the source from "
-            f"the beginning; event time begins anew then, and nothing is late for what it was before"
+            f"the beginning; event time begins again then, and nothing is late for what it was before"
         )
     return JobOrigin(
         savepoint_uri=savepoint.file_system.uri,

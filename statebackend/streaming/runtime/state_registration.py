@@ -1,7 +1,7 @@
 """Which state a function registers, found by running its `open()` without any state behind it.
 
 The driver does this before a job starts: with the descriptors in hand it asks the snapshots of a savepoint for their
-verdict, and refuses an upgrade that cannot work before anything is touched.
+compatibility result, and rejects an upgrade that cannot work before anything is touched.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, TypeVar, cast
 from attrs import field, frozen
 
 from snapshots.compatibility import worst_kind
-from snapshots.type_serializer_snapshot import RULES, VerdictRules
+from snapshots.type_serializer_snapshot import RULES, CompatibilityRules
 from statebackend.state.descriptors import Descriptor
 from statebackend.state.errors import NoCurrentKeyError, StateRegistrationError
 from statebackend.state.key_context import KeySetter
 from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
-from statebackend.state.operator_state_backend import judge_operator_state
+from statebackend.state.operator_state_backend import check_operator_state
 from statebackend.state.operator_state_descriptors import OperatorStateDescriptor
 from statebackend.state.operator_state_handles import OperatorStateMeta
 from statebackend.state.operator_state_tables import TABLES
 from statebackend.state.priority_queue import TIMER_STATES
-from statebackend.state.state_compatibility import SchemaReport, StateVerdict, judge_key_serializer, judge_state
+from statebackend.state.state_compatibility import SchemaReport, StateCompatibility, check_key_serializer, check_state
 from statebackend.state.state_kind import StateDescriptor, StateKind
 from statebackend.state.state_meta import KeyedStateMeta, StateMeta
 from statebackend.state.states import State
@@ -45,19 +45,19 @@ _NO_QUEUE: Any = None
 """What a service has that never gets as far as its queue, because no key is ever current."""
 
 
-def _refuse(*_: Any, **__: Any) -> Any:
+def _reject(*_: Any, **__: Any) -> Any:
     raise NoCurrentKeyError("state cannot be read or written in open(): there is no current key yet")
 
 
 @cache
 def _unusable(kind: StateKind) -> type[State]:
-    """The handle of a kind that refuses every access."""
+    """The handle of a kind that rejects every access."""
     handle_class = kind.handle_class
-    refusals = {
-        name: property(_refuse) if isinstance(getattr(handle_class, name), property) else _refuse
+    rejections = {
+        name: property(_reject) if isinstance(getattr(handle_class, name), property) else _reject
         for name in handle_class.__abstractmethods__
     }
-    return type(f"Unusable{handle_class.__name__}", (handle_class,), refusals)
+    return type(f"Unusable{handle_class.__name__}", (handle_class,), rejections)
 
 
 @frozen
@@ -80,7 +80,7 @@ class RegisteredStates:
 class RegistrationContext(RuntimeContext):
     """Remembers what is registered.
 
-    Handles of keyed state refuse to be used, since there is no key. Operator state may be used in `open()`, so its
+    Handles of keyed state reject to be used, since there is no key. Operator state may be used in `open()`, so its
     handles work: they are those of a subtask that has none yet, and what is written to them is kept by nobody.
     """
 
@@ -166,7 +166,7 @@ class RegistrationContext(RuntimeContext):
 
     def key_setter(self) -> KeySetter:
         """A function that is never called."""
-        return _refuse
+        return _reject
 
     def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
         self._remember(self._operator, descriptor.name, descriptor)
@@ -231,9 +231,10 @@ def schema_report(
     registered: RegisteredStates,
     keyed: Sequence[KeyedStateMeta],
     operator_state: Sequence[OperatorStateMeta],
-    rules: VerdictRules = RULES,
+    rules: CompatibilityRules = RULES,
 ) -> SchemaReport:
-    """The verdict, by ``rules``, on everything that the operator registers, over what was stored in all its subtasks.
+    """The compatibility result, by ``rules``, on everything that the operator registers, over what was stored in all
+    its subtasks.
 
     ``keyed`` is what `distinct_metas` leaves of the subtasks' meta data; there is at least one.
     """
@@ -250,15 +251,15 @@ def schema_report(
     operator_descriptors = {descriptor.name: descriptor for descriptor in registered.operator}
     return SchemaReport(
         operator_uid,
-        _worst([judge_key_serializer(meta.key_snapshot, key_serializer, rules) for meta in keyed]),
-        verdicts=tuple(
-            _worst([judge_state(state, descriptor, namespaces(name), rules) for state in restored[name]])
+        _worst([check_key_serializer(meta.key_snapshot, key_serializer, rules) for meta in keyed]),
+        compatibilities=tuple(
+            _worst([check_state(state, descriptor, namespaces(name), rules) for state in restored[name]])
             for name, descriptor in descriptors.items()
             if name in restored
         ),
         unregistered=tuple(name for name in restored if name not in descriptors),
-        operator_state_verdicts=tuple(
-            judge_operator_state(old.mode, old.parts, descriptor, rules)
+        operator_state_compatibilities=tuple(
+            check_operator_state(old.mode, old.parts, descriptor, rules)
             for name, descriptor in operator_descriptors.items()
             if (old := restored_operator_state.get(name)) is not None
         ),
@@ -266,6 +267,6 @@ def schema_report(
     )
 
 
-def _worst(verdicts: Sequence[StateVerdict]) -> StateVerdict:
-    worst = worst_kind([verdict.kind for verdict in verdicts])
-    return next(verdict for verdict in verdicts if verdict.kind is worst)
+def _worst(compatibilities: Sequence[StateCompatibility]) -> StateCompatibility:
+    worst = worst_kind([compatibility.kind for compatibility in compatibilities])
+    return next(compatibility for compatibility in compatibilities if compatibility.kind is worst)

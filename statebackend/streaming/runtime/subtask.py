@@ -458,7 +458,7 @@ class Subtask:
             progress=self._tell,
             clock=clock,
             metrics=operator.metrics,
-            rules=operator.rules.verdicts,
+            rules=operator.rules.compatibilities,
             conversions=operator.rules.conversions,
         )
 

@@ -7,7 +7,7 @@ keep for themselves under reserved names is theirs to answer for.
 
 The functions of a process for which setup() has run: once per run and operator, whatever number of tasks follow.
 
-A task asks for its function with `WorkerFunctions.function`, and gets an object of its own, made anew of the pickle,
+A task asks for its function with `WorkerFunctions.function`, and gets an object of its own, made again of the pickle,
 with the attributes that setup() has left (see `statebackend.streaming.functions`). What setup() was called on stays
 here until
 

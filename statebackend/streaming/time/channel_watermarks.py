@@ -86,7 +86,7 @@ class _Channel:
 
 
 class ChannelWatermarks:
-    """The channels of all sources of a job. What is refused changes nothing."""
+    """The channels of all sources of a job. What is rejected changes nothing."""
 
     def __init__(self, sources: Mapping[str, SourceTime]) -> None:
         self._sources = {name: _Source(name, time) for name, time in sources.items()}
@@ -149,7 +149,7 @@ class ChannelWatermarks:
     def restore(self, channels: Iterable[ChannelWatermark], watermarks_ms: Mapping[str, int]) -> None:
         """Goes on from a checkpoint, with what each source had sent last.
 
-        Sources that are no more are left out; one without channels there begins anew, at the watermark that it had.
+        Sources that are no more are left out; one without channels there begins again, at the watermark that it had.
         """
         by_source: dict[str, list[ChannelWatermark]] = {}
         for channel in channels:
@@ -253,7 +253,7 @@ class _Source:
         known = self._channels_of_today(channels)
         # Whether this is a channel of that name, or a source that had none until now, its next records tell.
         self._stands_for_all = [one.channel for one in known] == [_ONLY_CHANNEL]
-        # Who was at the end of time begins anew: a source that is read on has not ended.
+        # Who was at the end of time begins again: a source that is read on has not ended.
         states = (
             ValveChannel(
                 one.channel,
@@ -263,14 +263,14 @@ class _Source:
             for one in known
         )
         self._valve = StatusWatermarkValve.restored(ValveState(watermark_ms, tuple(states)))
-        # When who is active was so last is asked anew: the job may have stood still.
+        # When who is active was so last is asked again: the job may have stood still.
         self._channels = {
             one.channel: _Channel(one.largest_timestamp_ms, one.last_active_ms if one.is_idle else None)
             for one in known
         }
 
     def _channels_of_today(self, channels: list[ChannelWatermark]) -> list[ChannelWatermark]:
-        """Those that a source without channels has no more are one that begins anew."""
+        """Those that a source without channels has no more are one that begins again."""
         names = {one.channel for one in channels}
         if not names or (not self._time.has_channels and names != {_ONLY_CHANNEL}):
             idle = bool(channels) and all(one.is_idle for one in channels)

@@ -255,7 +255,7 @@ class TimestampsAndWatermarks(Generic[T]):
     def restore(
         self, watermark_ms: int, status: WatermarkStatus, channels: Mapping[Hashable, TimedChannel] = NO_CHANNELS
     ) -> None:
-        """Goes on from what had come out last; the generators begin anew, and only what is larger comes out.
+        """Goes on from what had come out last; the generators begin again, and only what is larger comes out.
 
         The channels are waited for as before; a strategy without channels takes none. Raises `ValueError` for what is
         no time.

@@ -3,7 +3,7 @@
 A generator sees every event with its timestamp, and is asked in regular intervals. It may emit a watermark at either:
 *periodic* ones remember in `on_event` and emit in `on_periodic_emit`, *punctuated* ones emit in `on_event`. What it
 emits need not grow: who takes it lets only what is larger through. A generator belongs to one source, or to one channel
-of it, and lives as long as the run: it begins anew after a restore.
+of it, and lives as long as the run: it begins again after a restore.
 
 What runs through a job beside records: watermarks, and the status of whoever sends them.
 

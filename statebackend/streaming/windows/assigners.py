@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from attrs import frozen
 
-from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.time.timestamps import Duration, clamped, duration_ms
 from statebackend.streaming.windows.triggers import EventTimeTrigger, NeverTrigger, ProcessingTimeTrigger, Trigger
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -70,7 +70,7 @@ class WindowAssigner(ABC, Generic[W]):
 
     @property
     def needs_timestamps(self) -> bool:
-        """Whether a record without a timestamp is refused."""
+        """Whether a record without a timestamp is rejected."""
         return self.is_event_time
 
     @property
@@ -128,7 +128,8 @@ def _aligned(assigner: str, size: Duration, slide: Duration | None, offset: Dura
     offset_ms = duration_ms(offset, f"{assigner}: the offset")
     if abs(offset_ms) >= slide_ms:
         raise JobDefinitionError(
-            f"{assigner}: the offset {cited(offset, 40)} is not less than the distance of two windows, {slide_ms} ms; "
+            f"{assigner}: the offset {format_value(offset, 40)} is not less "
+            f"than the distance of two windows, {slide_ms} ms; "
             f"leave out whole distances, which change nothing"
         )
     return AlignedWindows(size_ms, slide_ms, offset_ms)
@@ -225,7 +226,7 @@ def _fixed_gap(assigner: str, gap: Duration) -> _FixedGap:
 def _dynamic_gap(assigner: str, function: Callable[[Any], Duration]) -> _DynamicGap:
     if not callable(function):
         raise JobDefinitionError(
-            f"{assigner}: with_dynamic_gap() takes a function of a record, not {cited(function, 80)}"
+            f"{assigner}: with_dynamic_gap() takes a function of a record, not {format_value(function, 80)}"
         )
     return _DynamicGap(function)
 

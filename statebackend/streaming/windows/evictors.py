@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from attrs import field, frozen
 
-from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.time.timestamps import Duration, duration_ms
 
 __all__ = ["CountEvictor", "DeltaEvictor", "Evictor", "TimeEvictor", "TimestampedValue"]
@@ -69,7 +69,7 @@ class CountEvictor(_OneTimeEvictor):
         """Keeps the last ``max_count`` records that came; ``after`` evicts when the function has seen all."""
         if type(max_count) is not int or max_count < 0:
             raise JobDefinitionError(
-                f"CountEvictor.of() takes a number of records from 0 on, not {cited(max_count, 40)}"
+                f"CountEvictor.of() takes a number of records from 0 on, not {format_value(max_count, 40)}"
             )
         return cls(max_count, after=after)
 
@@ -113,7 +113,7 @@ class DeltaEvictor(_OneTimeEvictor):
         """Keeps the records for which ``delta_function(record, last)`` is below ``threshold``; ``after`` as above."""
         if not callable(delta_function):
             raise JobDefinitionError(
-                f"DeltaEvictor.of() takes a function of two records, not {cited(delta_function, 80)}"
+                f"DeltaEvictor.of() takes a function of two records, not {format_value(delta_function, 80)}"
             )
         return cls(threshold, delta_function, after=after)
 

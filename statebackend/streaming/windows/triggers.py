@@ -14,7 +14,7 @@ the current key and window and is named in `Trigger.state_descriptors`. Timers b
 given up, `Trigger.clear` takes away all of that.
 
 Where windows merge, a trigger says what is to become of the timers and the state of those that have merged; one that
-cannot is refused when the job is built.
+cannot is rejected when the job is built.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from attrs import field, frozen
 from statebackend.state.folding_states import ReducingStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.value_state import ValueStateDescriptor
-from statebackend.streaming.errors import JobDefinitionError, cited
+from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, Duration, clamped, duration_ms
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.fixed_width import LongSerializer
@@ -245,7 +245,9 @@ class NeverTrigger(Trigger[Any, Any]):
 
 def _check_count(trigger: Any, attribute: Any, count: Any) -> None:
     if type(count) is not int or count < 1:
-        raise JobDefinitionError(f"CountTrigger.of() takes a number of records from 1 on, not {cited(count, 40)}")
+        raise JobDefinitionError(
+            f"CountTrigger.of() takes a number of records from 1 on, not {format_value(count, 40)}"
+        )
 
 
 @frozen
@@ -297,7 +299,7 @@ class PurgingTrigger(Trigger[Any, Any]):
     def of(cls, nested: Trigger[Any, Any]) -> PurgingTrigger:
         """Purges when ``nested`` fires; `JobDefinitionError` for what is no trigger."""
         if not isinstance(nested, Trigger):
-            raise JobDefinitionError(f"PurgingTrigger.of() takes a trigger, not {cited(nested, 80)}")
+            raise JobDefinitionError(f"PurgingTrigger.of() takes a trigger, not {format_value(nested, 80)}")
         return cls(nested)
 
     @property
@@ -486,7 +488,7 @@ class DeltaTrigger(Trigger[Any, Any]):
         """
         if not callable(delta_function):
             raise JobDefinitionError(
-                f"DeltaTrigger.of() takes a function of two records, not {cited(delta_function, 80)}"
+                f"DeltaTrigger.of() takes a function of two records, not {format_value(delta_function, 80)}"
             )
         return cls(threshold, delta_function, ValueStateDescriptor("last-fired", element_type))
 

@@ -16,7 +16,7 @@ from attrs import Attribute, field, frozen
 
 from statebackend.state.descriptors import as_serializer
 from statebackend.state.states import AggregateFunction
-from statebackend.streaming.errors import JobDefinitionError, cited, shown_instance
+from statebackend.streaming.errors import JobDefinitionError, format_value, shown_instance
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.windows.assigners import WindowAssigner
 from statebackend.streaming.windows.evictors import Evictor
@@ -36,7 +36,7 @@ __all__ = [
 
 def _check_callable(contents: Any, attribute: Attribute[Any], function: object) -> None:
     if not callable(function):
-        raise JobDefinitionError(f"reduce() takes a function of two records, not {cited(function, 80)}")
+        raise JobDefinitionError(f"reduce() takes a function of two records, not {format_value(function, 80)}")
 
 
 @frozen

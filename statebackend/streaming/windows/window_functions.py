@@ -62,7 +62,7 @@ class WindowContext(ABC, Generic[W]):
 
     @abstractmethod
     def window_state(self) -> WindowStateStore:
-        """State per key and window, as registered in `open()`; refused where windows merge."""
+        """State per key and window, as registered in `open()`; rejected where windows merge."""
 
     @abstractmethod
     def global_state(self) -> WindowStateStore:

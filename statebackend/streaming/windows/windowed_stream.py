@@ -29,7 +29,7 @@ from attrs import evolve, field, frozen
 
 from statebackend.state.descriptors import as_serializer
 from statebackend.state.states import AggregateFunction
-from statebackend.streaming.errors import JobDefinitionError, cited, shown_instance
+from statebackend.streaming.errors import JobDefinitionError, format_value, shown_instance
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.time.timestamps import Duration, duration_ms
 from statebackend.streaming.windows.assigners import WindowAssigner
@@ -204,7 +204,9 @@ class WindowedStream(Generic[S]):
     ) -> S:
         """As `process`, by a plain function of key, window and records that yields or returns a list."""
         if not callable(function):
-            raise JobDefinitionError(f"apply() takes a function of key, window and records, not {cited(function, 80)}")
+            raise JobDefinitionError(
+                f"apply() takes a function of key, window and records, not {format_value(function, 80)}"
+            )
         applied = AppliedWindowFunction(function)
         return self._end(ListedContents(), applied, function, uid, schema, name, element_type)
 
@@ -341,7 +343,7 @@ class WindowedStreamPair(Generic[S]):
         ``right_type`` are serializers or type hints of the records, where an input has no schema.
         """
         if not callable(function):
-            raise JobDefinitionError(f"apply() takes a function of two, not {cited(function, 80)}")
+            raise JobDefinitionError(f"apply() takes a function of two, not {format_value(function, 80)}")
         left, right = (None if one is None else as_serializer(one) for one in (left_type, right_type))
         definition = WindowDefinition(
             assigner=self._assigner,

@@ -1,7 +1,7 @@
-"""Hand-written serializers that change, as a user's would: words by their numbers, longs that may be refused.
+"""Hand-written serializers that change, as a user's would: words by their numbers, longs that may be rejected.
 
 A `LearningWordSerializer` gives every new word the next number: the bytes are numbers, the words are in the snapshot
-alone, which every snapshot must therefore take anew.
+alone, which every snapshot must therefore take again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
-from snapshots.compatibility import FieldVerdict, Finding, TypeSerializerSchemaCompatibility
+from snapshots.compatibility import CompatibilityIssue, FieldCompatibility, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
 from snapshots.errors import MalformedDataError
@@ -95,7 +95,7 @@ class WordSerializerSnapshot(WordsSnapshot):
     ) -> TypeSerializerSchemaCompatibility[str]:
         if not isinstance(new_serializer, WordSerializer) or not set(self.words) <= set(new_serializer.words):
             return TypeSerializerSchemaCompatibility.incompatible(
-                Finding("", FieldVerdict.REFUSE, "word-removed", "a word is gone", "Keep it")
+                CompatibilityIssue("", FieldCompatibility.REJECT, "word-removed", "a word is gone", "Keep it")
             )
         if new_serializer.words[: len(self.words)] == self.words:
             return TypeSerializerSchemaCompatibility.compatible_as_is()
@@ -176,14 +176,18 @@ class LearningWordSerializerSnapshot(WordsSnapshot):
     ) -> TypeSerializerSchemaCompatibility[str]:
         if not isinstance(new_serializer, LearningWordSerializer):
             return TypeSerializerSchemaCompatibility.incompatible(
-                Finding("", FieldVerdict.REFUSE, "another-serializer", "these are words", "Keep the serializer")
+                CompatibilityIssue(
+                    "", FieldCompatibility.REJECT, "another-serializer", "these are words", "Keep the serializer"
+                )
             )
         known = tuple(new_serializer.words)
         if known[: len(self.words)] == self.words:
             return TypeSerializerSchemaCompatibility.compatible_as_is()
         if self.words[: len(known)] != known:
             return TypeSerializerSchemaCompatibility.incompatible(
-                Finding("", FieldVerdict.REFUSE, "other-words", f"{known} are not {self.words}", "Begin anew")
+                CompatibilityIssue(
+                    "", FieldCompatibility.REJECT, "other-words", f"{known} are not {self.words}", "Begin again"
+                )
             )
         return TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
             LearningWordSerializer(self.words)

@@ -1,7 +1,7 @@
 """The contract of migrations that fail on an entry: nothing is changed, and the entry is named as the user knows it.
 
 What a migration writes must satisfy the serializer that is to read it, before it counts: a converter may return what a
-record refuses, and a class may refuse by now what it once accepted.
+record rejects, and a class may reject by now what it once accepted.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class FailingMigrationContract(ContractBase):
     @pytest.mark.parametrize("canonical", [False, True])
     @pytest.mark.parametrize("kind", list(KINDS))
     @pytest.mark.parametrize("failure", list(FAILURES))
-    def test_what_the_new_serializer_refuses_is_refused_with_its_place_and_nothing_is_changed(
+    def test_what_the_new_serializer_rejects_is_rejected_with_its_place_and_nothing_is_changed(
         self, harness: BackendHarness, failure: str, kind: str, canonical: bool
     ) -> None:
         describe, write = KINDS[kind]
@@ -224,9 +224,9 @@ class FailingMigrationContract(ContractBase):
         expected = content(harness, backend, describe(order_v1()))
         handle = harness.export(backend) if canonical else harness.snapshot(backend).handle
         restored = self.reopen(harness, handle)
-        with pytest.raises(StateMigrationException) as refused:
+        with pytest.raises(StateMigrationException) as rejected:
             restored.get_state(describe(new()))
-        message = str(refused.value)
+        message = str(rejected.value)
         wanted = ["operator 'operator-under-test'", "state 'orders'", "key 13", *told]
         assert [text for text in [*wanted, PLACES.get(kind, "")] if text not in message] == [], message
         carried = harness.snapshot(restored).handle

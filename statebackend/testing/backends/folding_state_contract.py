@@ -151,7 +151,7 @@ class FoldingStateContract(ContractBase):
             state.add(1)
             assert state.get() == result(8)
 
-    def test_a_first_value_that_does_not_fit_is_refused(self, backend: KeyedStateBackend) -> None:
+    def test_a_first_value_that_does_not_fit_is_rejected(self, backend: KeyedStateBackend) -> None:
         for descriptor in (SUM, IMMUTABLE_SUM, MUTABLE_SUM):
             state: Any = backend.get_state(descriptor)
             with pytest.raises(SerializationError, match=f"'{descriptor.name}'"):
@@ -195,7 +195,7 @@ class FoldingStateContract(ContractBase):
             with pytest.raises(StateRegistrationError, match="AggregateFunction"):
                 AggregatingStateDescriptor("sum", function, int)  # type: ignore[arg-type]
 
-    def test_another_function_under_a_name_that_is_taken_is_refused(self, backend: KeyedStateBackend) -> None:
+    def test_another_function_under_a_name_that_is_taken_is_rejected(self, backend: KeyedStateBackend) -> None:
         state = backend.get_state(SUM)
         assert backend.get_state(ReducingStateDescriptor("sum", operator.add, int)) is state
         others: list[StateDescriptor] = [

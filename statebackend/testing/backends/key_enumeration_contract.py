@@ -199,7 +199,7 @@ class KeyEnumerationContract(ContractBase):
         )
         assert found == {key: key for key in range(30)}
 
-    def test_a_walk_refuses_a_null_namespace_and_a_closed_backend(
+    def test_a_walk_rejects_a_null_namespace_and_a_closed_backend(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         with pytest.raises(SerializationError):

@@ -53,7 +53,7 @@ class KeyedContextContract(ContractBase):
     """See the module."""
 
     @pytest.mark.parametrize(("descriptor", "access"), ACCESSES)
-    def test_state_is_refused_while_no_key_is_current(
+    def test_state_is_rejected_while_no_key_is_current(
         self, harness: BackendHarness, descriptor: Any, access: Callable[[Any], Any]
     ) -> None:
         backend = harness.open(self.create_state_backend())
@@ -67,7 +67,7 @@ class KeyedContextContract(ContractBase):
             access(state)
 
     @pytest.mark.parametrize(("descriptor", "access"), ACCESSES)
-    def test_state_is_refused_once_the_backend_is_closed(
+    def test_state_is_rejected_once_the_backend_is_closed(
         self, harness: BackendHarness, backend: KeyedStateBackend, descriptor: Any, access: Callable[[Any], Any]
     ) -> None:
         state = backend.get_state(descriptor)
@@ -99,7 +99,7 @@ class KeyedContextContract(ContractBase):
             return
         assert rest == 99
 
-    def test_a_record_of_a_foreign_key_group_is_refused(self, harness: BackendHarness) -> None:
+    def test_a_record_of_a_foreign_key_group_is_rejected(self, harness: BackendHarness) -> None:
         backend = harness.open(self.create_state_backend(), subtask=1, parallelism=2)
         for descriptor in (VALUE, LIST, MAP, SUM, MUTABLE_SUM):
             state: Any = backend.get_state(descriptor)
@@ -109,7 +109,7 @@ class KeyedContextContract(ContractBase):
                     _write(state)
         assert harness.snapshot(backend).entries_written == 0
 
-    def test_a_key_that_does_not_fit_is_refused_where_it_would_be_stored(
+    def test_a_key_that_does_not_fit_is_rejected_where_it_would_be_stored(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         for descriptor in (VALUE, LIST, MAP, SUM, MUTABLE_SUM):

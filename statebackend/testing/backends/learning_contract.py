@@ -119,7 +119,7 @@ class LearningContract(ContractBase):
             1: shape(MIGRATED_TOWN),
             2: shape(PlaceV2(7)),
         }
-        assert restored.restore_reports[0].verdict.kind is CompatibilityKind.AFTER_MIGRATION
+        assert restored.restore_reports[0].compatibility.kind is CompatibilityKind.AFTER_MIGRATION
 
     @pytest.mark.parametrize("canonical", STORED)
     def test_what_a_later_epoch_has_met_is_in_its_snapshot(self, harness: BackendHarness, canonical: bool) -> None:
@@ -168,7 +168,7 @@ class LearningContract(ContractBase):
         second = self.reopen(harness, self.stored(harness, backend, canonical))
         third = ValueStateDescriptor("learned", places_v3())
         assert content(harness, second, third) == {1: TownV3(1, area=3, extra=2)}
-        assert second.restore_reports[0].verdict.kind is CompatibilityKind.AFTER_MIGRATION
+        assert second.restore_reports[0].compatibility.kind is CompatibilityKind.AFTER_MIGRATION
         last_one = self.reopen(harness, self.stored(harness, second, canonical))
         fourth = ValueStateDescriptor("learned", places_v4())
         assert content(harness, last_one, fourth) == {1: TownV4(1, extra=2, zone=0)}

@@ -84,7 +84,7 @@ class ListStateContract(ContractBase):
         state.add_all(iter(()))
         assert state.get() == [1]
 
-    def test_null_elements_and_null_lists_are_refused_and_change_nothing(self, backend: KeyedStateBackend) -> None:
+    def test_null_elements_and_null_lists_are_rejected_and_change_nothing(self, backend: KeyedStateBackend) -> None:
         # The serializer of text would write None; a list of text has none all the same.
         texts: Any = backend.get_state(ListStateDescriptor("texts", StringSerializer()))
         numbers: Any = backend.get_state(LIST)
@@ -101,7 +101,7 @@ class ListStateContract(ContractBase):
                     method(None)
             assert state.get() == [first]
 
-    def test_an_element_that_does_not_fit_is_refused_with_all_its_companions(
+    def test_an_element_that_does_not_fit_is_rejected_with_all_its_companions(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         state, legs = backend.get_state(LIST), backend.get_state(LEGS)

@@ -77,7 +77,7 @@ class MapStateContract(ContractBase):
         assert dict(restored.get_state(descriptor).items()) == {"one": b"\x01", "empty": b""}
 
     @pytest.mark.parametrize("descriptor", [MAP, NUMBERS])
-    def test_null_keys_are_refused(self, backend: KeyedStateBackend, descriptor: Any) -> None:
+    def test_null_keys_are_rejected(self, backend: KeyedStateBackend, descriptor: Any) -> None:
         state = backend.get_state(descriptor)
         with pytest.raises(SerializationError):
             state.put(None, 1)
@@ -85,7 +85,7 @@ class MapStateContract(ContractBase):
             state.put_all({None: 1})
         assert state.is_empty()
 
-    def test_what_does_not_fit_is_refused_with_all_its_companions(
+    def test_what_does_not_fit_is_rejected_with_all_its_companions(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         state: Any = backend.get_state(NUMBERS)

@@ -150,7 +150,7 @@ class MigrationContract(ContractBase):
         assert content(harness, backend, VALUE_NEW[name]) == expected
         report = backend.restore_reports[0]
         assert report.state_name == name
-        assert report.verdict.kind is CompatibilityKind.AFTER_MIGRATION
+        assert report.compatibility.kind is CompatibilityKind.AFTER_MIGRATION
         entries = {dict: lambda maps: sum(map(len, maps.values()))}.get(type(expected[0]), len)(expected)
         assert report.entries_migrated == entries or isinstance(expected[0], list)
         assert report.entries_migrated >= entries
@@ -165,7 +165,7 @@ class MigrationContract(ContractBase):
         del expected[3]
         again = self.reopen(harness, harness.snapshot(backend).handle)
         assert content(harness, again, VALUE_NEW[name]) == expected
-        assert again.restore_reports[0].verdict.kind is CompatibilityKind.AS_IS
+        assert again.restore_reports[0].compatibility.kind is CompatibilityKind.AS_IS
         assert content(harness, again, VALUE_OLD["flight" if name != "flight" else "leg"])
 
     @pytest.mark.parametrize("canonical", [False, True])
@@ -228,7 +228,7 @@ class MigrationContract(ContractBase):
         fill(harness, backend, range(20))
         restored = self.reopen(harness, harness.snapshot(backend).handle)
         assert contents(harness, restored) == filled(range(20), 0)
-        assert [(report.verdict.kind, report.entries_migrated) for report in restored.restore_reports] == [
+        assert [(report.compatibility.kind, report.entries_migrated) for report in restored.restore_reports] == [
             (CompatibilityKind.AS_IS, 0)
         ] * 3
 
@@ -269,7 +269,7 @@ class MigrationContract(ContractBase):
             "aggregating to reducing",
         ],
     )
-    def test_an_incompatible_descriptor_is_refused_and_nothing_is_changed(
+    def test_an_incompatible_descriptor_is_rejected_and_nothing_is_changed(
         self, harness: BackendHarness, old: StateDescriptor, new: StateDescriptor
     ) -> None:
         handle = self.old_state(harness, canonical=False)
@@ -428,7 +428,7 @@ KINDS: list[tuple[str, Described, Callable[[Any], object], Callable[[Any], objec
 class UnreadableEntriesContract(ContractBase):
     """See the module."""
 
-    @pytest.mark.parametrize("hasty", [BoxSerializer(6), BoxSerializer(is_short=True)], ids=["refuses", "reads less"])
+    @pytest.mark.parametrize("hasty", [BoxSerializer(6), BoxSerializer(is_short=True)], ids=["rejects", "reads less"])
     @pytest.mark.parametrize(
         ("described", "write", "read"), [kind[1:] for kind in KINDS], ids=[kind[0] for kind in KINDS]
     )

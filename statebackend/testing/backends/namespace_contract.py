@@ -133,7 +133,7 @@ class NamespaceContract(ContractBase):
         assert sorted(backend.get_keys_and_namespaces("value")) == [(key, "a") for key in range(5)]
         assert sorted(backend.get_keys_and_namespaces("list")) == [(key, "b") for key in range(5)]
 
-    def test_null_and_unfit_namespaces_are_refused_and_the_current_one_stays(self, backend: KeyedStateBackend) -> None:
+    def test_null_and_unfit_namespaces_are_rejected_and_the_current_one_stays(self, backend: KeyedStateBackend) -> None:
         # The serializer of text would write None; there is no null namespace all the same.
         for descriptor in ALL_KINDS:
             state: Any = backend.get_partitioned_state("a", TEXT, descriptor)
@@ -145,14 +145,14 @@ class NamespaceContract(ContractBase):
                     state.set_current_namespace(misfit)
             assert READ[descriptor.name](state) == 5
 
-    def test_a_null_namespace_serializer_is_refused(self, backend: KeyedStateBackend) -> None:
+    def test_a_null_namespace_serializer_is_rejected(self, backend: KeyedStateBackend) -> None:
         missing: Any = None
         with pytest.raises(StateRegistrationError, match=r"'value'.*serializer of its namespaces"):
             backend.get_partitioned_state("a", missing, VALUE)
         assert backend.get_partitioned_state("a", TEXT, VALUE).value() is None
 
     @pytest.mark.parametrize("descriptor", ALL_KINDS, ids=lambda descriptor: descriptor.name)
-    def test_state_is_refused_while_no_namespace_is_current(
+    def test_state_is_rejected_while_no_namespace_is_current(
         self, backend: KeyedStateBackend, descriptor: StateDescriptor
     ) -> None:
         state = backend.get_or_create_keyed_state(TEXT, descriptor)
@@ -224,7 +224,7 @@ class NamespaceContract(ContractBase):
             restored = self.reopen(harness, handle)
             state = restored.get_or_create_keyed_state(NEW_WORDS, descriptor)
             if epoch == 0:
-                assert restored.restore_reports[0].verdict.kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER
+                assert restored.restore_reports[0].compatibility.kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER
             assert namespaced_content(harness, restored, NEW_WORDS, descriptor) == expected
             assert sorted(restored.get_keys(descriptor.name, "green")) == list(range(5))
             harness.at(restored, 2)
@@ -251,7 +251,7 @@ class NamespaceContract(ContractBase):
             assert self._carried(harness, restored).get_partitioned_state(namespace, old, VALUE).value() == 5
             assert restored.get_partitioned_state(namespace, old, VALUE).value() == 5
 
-    def test_a_refused_migration_of_namespaces_says_why(self, harness: BackendHarness) -> None:
+    def test_a_rejected_migration_of_namespaces_says_why(self, harness: BackendHarness) -> None:
         backend = harness.open(self.create_state_backend())
         harness.at(backend, 1)
         backend.get_partitioned_state(FlightV1(1, 10, "UA"), flight_v1(), VALUE).update(5)

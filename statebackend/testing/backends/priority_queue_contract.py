@@ -258,7 +258,7 @@ class PriorityQueueContract(ContractBase):
         restored = self.reopen(harness, harness.snapshot(backend).handle).get_priority_queue(TIMERS)
         assert [element.timestamp for element in restored] == [3, 4, 5]
 
-    def test_a_refused_element_changes_nothing(self, harness: BackendHarness) -> None:
+    def test_a_rejected_element_changes_nothing(self, harness: BackendHarness) -> None:
         backend = self.layout(harness, 1, 2, 10)
         queue: Any = backend.get_priority_queue(TIMERS)
         queue.add(timer(1), 5)
@@ -331,7 +331,7 @@ class PriorityQueueContract(ContractBase):
         assert content(harness, backend, VALUE) == {8: 80}
         assert list(queue) == [timer(2)]
 
-    def test_a_closed_queue_refuses_everything(self, backend: KeyedStateBackend) -> None:
+    def test_a_closed_queue_rejects_everything(self, backend: KeyedStateBackend) -> None:
         queue = backend.get_priority_queue(TIMERS)
         queue.add(timer(1), 1)
         backend.close()

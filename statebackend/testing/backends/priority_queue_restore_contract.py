@@ -153,7 +153,7 @@ class PriorityQueueRestoreContract(ContractBase):
             *range(10)
         ]
 
-    def test_an_incompatible_or_migrated_element_serializer_is_refused(
+    def test_an_incompatible_or_migrated_element_serializer_is_rejected(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         flights: Any = PriorityQueueDescriptor("flights", flight_v1())

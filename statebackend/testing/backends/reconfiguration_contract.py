@@ -132,7 +132,7 @@ class ReconfigurationContract(ContractBase):
             restored = self.reopen(harness, handle)
             state = restored.get_state(new)
             if epoch == 0:
-                assert restored.restore_reports[0].verdict.kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER
+                assert restored.restore_reports[0].compatibility.kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER
             for key, word in written.items():
                 harness.at(restored, key)
                 assert read(state) == word

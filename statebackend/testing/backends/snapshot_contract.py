@@ -293,7 +293,7 @@ class SnapshotContract(ContractBase):
         back = self.reopen(harness, harness.export(there))
         assert contents(harness, back) == filled(KEYS, 0, 1)
 
-    def test_the_own_format_of_another_backend_is_refused(
+    def test_the_own_format_of_another_backend_is_rejected(
         self, harness: BackendHarness, backend: KeyedStateBackend, state_backend: StateBackend
     ) -> None:
         fill(harness, backend, KEYS)
@@ -329,7 +329,7 @@ class SnapshotContract(ContractBase):
         repaired = harness.open(self.create_state_backend(), handle, local="damaged")
         assert contents(harness, repaired) == filled(KEYS, 0, 1)
 
-    def test_damaged_meta_data_is_refused(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+    def test_damaged_meta_data_is_rejected(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
         fill(harness, backend, KEYS)
         handle = harness.snapshot(backend).handle
         for meta in (b"", handle.meta[:-1], handle.meta + b"\0", b"\xff" + handle.meta[1:]):

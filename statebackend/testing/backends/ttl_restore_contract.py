@@ -52,7 +52,7 @@ RECORDS: dict[str, Any] = {
 
 KINDS = list(_of_every_kind(leg_v1()))
 
-# Time-to-live before and after, and the finding that says what has happened to it.
+# Time-to-live before and after, and the issue that says what has happened to it.
 TOGGLES = {
     "turned on": (None, ON_WRITE, "ttl-enabled"),
     "turned off": (ON_WRITE, None, "ttl-disabled"),
@@ -96,7 +96,7 @@ class TtlRestoreContract(TtlContractBase):
         as_savepoint: bool,
     ) -> None:
         old_serializer, new_serializer, values, migrated = RECORDS[record]
-        old_ttl, new_ttl, finding = TOGGLES[toggle]
+        old_ttl, new_ttl, issue = TOGGLES[toggle]
         old = evolve(_of_every_kind(old_serializer())[kind], ttl=old_ttl)
         new = evolve(_of_every_kind(new_serializer())[kind], ttl=new_ttl)
         backend = self.fresh(harness)
@@ -108,10 +108,10 @@ class TtlRestoreContract(TtlContractBase):
         expected = {key: _written(kind, [migrated(value) for value in values]) for key in range(12)}
         assert content(harness, backend, new) == expected
         report = backend.restore_reports[0]
-        assert report.verdict.kind is CompatibilityKind.AFTER_MIGRATION
-        found = [one.rule for one in report.verdict.findings if one.rule.startswith("ttl-")]
-        assert found == ([] if finding is None else [finding])
-        assert any(one.path == ".minutes" for one in report.verdict.findings) or record == "immutable record"
+        assert report.compatibility.kind is CompatibilityKind.AFTER_MIGRATION
+        found = [one.rule for one in report.compatibility.issues if one.rule.startswith("ttl-")]
+        assert found == ([] if issue is None else [issue])
+        assert any(one.path == ".minutes" for one in report.compatibility.issues) or record == "immutable record"
         assert report.entries_migrated >= 12
         # What gets a time-to-live counts as accessed at the migration; what had one keeps its time.
         expires_at = {"turned on": 150, "turned off": None, "changed": 200}[toggle]
@@ -119,7 +119,7 @@ class TtlRestoreContract(TtlContractBase):
             backend = self.restored(harness, backend)
             clock.now_ms = 10**9 if expires_at is None else expires_at - 1
             assert content(harness, backend, new) == expected
-            assert backend.restore_reports[0].verdict.kind is CompatibilityKind.AS_IS
+            assert backend.restore_reports[0].compatibility.kind is CompatibilityKind.AS_IS
         if expires_at is not None:
             clock.now_ms = expires_at
             nothing: Any = {"list": [], "map": {}}.get(kind)
@@ -137,7 +137,7 @@ class TtlRestoreContract(TtlContractBase):
         changed = case.with_ttl(evolve(ON_WRITE, ttl_ms=ttl_ms))
         clock.now_ms = ttl_ms - 1
         assert case.read(backend.get_state(changed)) == case.content(1)
-        assert backend.restore_reports[0].verdict.kind is CompatibilityKind.AS_IS
+        assert backend.restore_reports[0].compatibility.kind is CompatibilityKind.AS_IS
         assert backend.restore_reports[0].entries_migrated == 0
         clock.now_ms = ttl_ms
         assert case.read(backend.get_state(changed)) == case.nothing
@@ -163,7 +163,7 @@ class TtlRestoreContract(TtlContractBase):
 
     @pytest.mark.parametrize("ttls", [(None, ON_WRITE), (ON_WRITE, None), (ON_WRITE, ON_WRITE)])
     @pytest.mark.parametrize("kind", KINDS)
-    def test_values_that_do_not_fit_are_refused_as_without_time_to_live(
+    def test_values_that_do_not_fit_are_rejected_as_without_time_to_live(
         self, harness: BackendHarness, clock: ManualClock, kind: str, ttls: Any
     ) -> None:
         old, new = (
@@ -173,9 +173,9 @@ class TtlRestoreContract(TtlContractBase):
         backend = self.fresh(harness)
         _write(kind, backend.get_state(old), FLIGHTS)
         backend = self.restored(harness, backend)
-        with pytest.raises(StateMigrationException, match=r"\.number") as refusal:
+        with pytest.raises(StateMigrationException, match=r"\.number") as rejection:
             backend.get_state(new)
-        assert "last_access" not in str(refusal.value)
+        assert "last_access" not in str(rejection.value)
         assert content(harness, backend, old) == {1: _written(kind, FLIGHTS)}
 
     @pytest.mark.parametrize("kind", KINDS)
@@ -217,7 +217,7 @@ class TtlRestoreContract(TtlContractBase):
             harness.at(backend, key)
             case.write(backend.get_partitioned_state(namespace, TEXT, descriptor), key)
         if way == "new base":
-            # Files that another parallelism wrote are not referred to: the state is written anew.
+            # Files that another parallelism wrote are not referred to: the state is written again.
             handle = harness.snapshot(backend).handle
             backend = harness.open(self.create_state_backend(), handle, subtask=0, parallelism=2)
             backend.get_or_create_keyed_state(TEXT, descriptor)

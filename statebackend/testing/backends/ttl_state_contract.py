@@ -359,7 +359,7 @@ class TtlStateContract(TtlContractBase):
         assert list(backend.get_keys(descriptor.name, "source")) == []
         assert list(backend.get_keys(descriptor.name, "other")) == []
 
-    def test_what_does_not_fit_is_refused_and_changes_nothing(
+    def test_what_does_not_fit_is_rejected_and_changes_nothing(
         self, harness: BackendHarness, clock: ManualClock
     ) -> None:
         backend = self.fresh(harness)
@@ -373,7 +373,7 @@ class TtlStateContract(TtlContractBase):
         entries.put("a", 1)
         total.add(1)
         text.add(1)
-        refusals: list[Callable[[], object]] = [
+        rejections: list[Callable[[], object]] = [
             lambda: value.update("text"),
             lambda: elements.add(None),
             lambda: elements.add_all([2, "text"]),
@@ -384,8 +384,8 @@ class TtlStateContract(TtlContractBase):
             lambda: total.add(None),
             lambda: text.add(None),
         ]
-        for refused in refusals:
+        for rejected in rejections:
             with pytest.raises(SerializationError, match="state '"):
-                refused()
+                rejected()
         assert (value.value(), elements.get(), dict(entries.items())) == (1, [1], {"a": 1})
         assert (total.get(), text.get()) == (1, "1")

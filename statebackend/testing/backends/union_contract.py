@@ -46,7 +46,7 @@ def _in_a_record(serializer: TypeSerializer[Any]) -> tuple[TypeSerializer[Any], 
     return AttrsSerializer(Reading, field_serializers={"value": serializer}), lambda value: Reading("s", value)
 
 
-# An old serializer and a new one, the verdict, values of before the change and values of after it.
+# An old serializer and a new one, the compatibility result, values of before the change and values of after it.
 CHANGES: dict[str, tuple[TypeSerializer[Any], TypeSerializer[Any], CompatibilityKind, list[Any], list[Any]]] = {
     "the same": (_union(STRING, BYTES), _union(STRING, BYTES), CompatibilityKind.AS_IS, ["é", b"\xff"], [b"", ""]),
     "members in another order": (
@@ -99,7 +99,7 @@ class UnionContract(ContractBase):
                 descriptor = describe(name, new_serializer)
                 state = restored.get_state(descriptor)
                 if key == len(before):
-                    assert restored.restore_reports[-1].verdict.kind is kind
+                    assert restored.restore_reports[-1].compatibility.kind is kind
                 assert _typed(content(harness, restored, descriptor)) == _typed(expected[name])
                 harness.at(restored, key)
                 write(state, wrapped(value))
@@ -110,7 +110,7 @@ class UnionContract(ContractBase):
             assert _typed(content(harness, restored, describe(name, new_serializer))) == _typed(expected[name])
 
     @pytest.mark.parametrize("place", [_at_the_top, _in_a_record], ids=["at the top", "in a record"])
-    def test_a_union_without_a_member_that_the_state_may_hold_is_refused_and_changes_nothing(
+    def test_a_union_without_a_member_that_the_state_may_hold_is_rejected_and_changes_nothing(
         self, harness: BackendHarness, place: Any
     ) -> None:
         (old_serializer, wrapped) = place(_union(LONG, STRING))
@@ -120,9 +120,9 @@ class UnionContract(ContractBase):
             write(backend.get_state(describe(name, old_serializer)), wrapped(5))
         restored = self.reopen(harness, harness.snapshot(backend).handle)
         for name, (describe, _, held) in _kinds().items():
-            for refused in (_union(STRING, BYTES), _union(STRING, BOOL), STRING, LONG):
+            for rejected in (_union(STRING, BYTES), _union(STRING, BOOL), STRING, LONG):
                 with pytest.raises(StateMigrationException):
-                    restored.get_state(describe(name, place(refused)[0]))
+                    restored.get_state(describe(name, place(rejected)[0]))
             descriptor = describe(name, old_serializer)
             assert _typed(content(harness, restored, descriptor)) == _typed({1: held(wrapped(5))})
 

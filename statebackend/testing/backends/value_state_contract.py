@@ -59,7 +59,7 @@ class ValueStateContract(ContractBase):
         assert content(harness, backend, VALUE) == {1: 1}
 
     @pytest.mark.parametrize("after_a_barrier", [False, True])
-    def test_update_with_none_clears_even_if_the_serializer_refuses_none(
+    def test_update_with_none_clears_even_if_the_serializer_rejects_none(
         self, harness: BackendHarness, backend: KeyedStateBackend, after_a_barrier: bool
     ) -> None:
         descriptor = ValueStateDescriptor("with default", int, 42)
@@ -103,7 +103,7 @@ class ValueStateContract(ContractBase):
         assert restored.get_state(descriptor).value() == LegV1("JFK", 0)
 
     @pytest.mark.parametrize("after_a_barrier", [False, True])
-    def test_a_value_that_does_not_fit_is_refused_at_once_and_changes_nothing(
+    def test_a_value_that_does_not_fit_is_rejected_at_once_and_changes_nothing(
         self, harness: BackendHarness, backend: KeyedStateBackend, after_a_barrier: bool
     ) -> None:
         state, leg = backend.get_state(VALUE), backend.get_state(LEG)

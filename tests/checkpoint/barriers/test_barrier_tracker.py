@@ -128,7 +128,7 @@ def test_a_channel_that_ended_says_nothing_more(behind_the_end: str) -> None:
         played.play(behind_the_end)
 
 
-def test_the_oldest_is_given_up_when_too_many_are_under_way() -> None:
+def test_the_oldest_is_abandoned_when_too_many_are_under_way() -> None:
     played = tracker(2).play(" ".join(f"B{one}@0" for one in range(1, MAX_TRACKED_CHECKPOINTS + 2)))
     assert played.checkpoints == "Am1"
     assert played.handler.pending_checkpoint_ids == tuple(range(2, MAX_TRACKED_CHECKPOINTS + 2))

@@ -100,7 +100,7 @@ def test_the_document_shows_the_tables() -> None:
 )
 def test_what_a_channel_cannot_deliver_is_an_error_that_changes_nothing(before: str, event: str, message: str) -> None:
     played = Played(ExactlyOnceHandler(2)).play(before)
-    _refused(played, event, message)
+    _rejected(played, event, message)
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_what_a_channel_cannot_deliver_is_an_error_that_changes_nothing(before: 
         ("B1@0", "B1@2", "there is none"),
     ],
 )
-def test_the_tracker_refuses_what_a_channel_cannot_deliver(before: str, event: str, message: str) -> None:
+def test_the_tracker_rejects_what_a_channel_cannot_deliver(before: str, event: str, message: str) -> None:
     played = Played(BarrierTracker(2)).play(before)
-    _refused(played, event, message)
+    _rejected(played, event, message)
 
 
 @pytest.mark.parametrize("handler", [ExactlyOnceHandler, BarrierTracker])
@@ -131,7 +131,7 @@ def test_a_savepoint_is_never_unaligned() -> None:
         CheckpointBarrier(checkpoint_id=3, alignment_timeout_ms=-1)
 
 
-def _refused(played: Played, event: str, message: str) -> None:
+def _rejected(played: Played, event: str, message: str) -> None:
     before = _told(played.handler)
     with pytest.raises(IllegalTransitionError, match=message):
         played.play(event)

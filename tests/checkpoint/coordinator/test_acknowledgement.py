@@ -68,7 +68,7 @@ def test_every_truncation_and_every_flipped_bit_is_found() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_hostile_bodies_with_a_right_checksum_are_refused_cheaply(body) -> None:
+def test_hostile_bodies_with_a_right_checksum_are_rejected_cheaply(body) -> None:
     import xxhash
 
     data = b"SBAK\x02" + xxhash.xxh3_64_digest(body) + body
@@ -101,7 +101,7 @@ def test_senseless_acknowledgements_cannot_be_built(change) -> None:
         acknowledgement(**change)
 
 
-def test_bytes_behind_the_record_are_refused_though_the_checksum_is_right() -> None:
+def test_bytes_behind_the_record_are_rejected_though_the_checksum_is_right() -> None:
     import xxhash
 
     body = acknowledgement().encode()[13:] + b"\0"

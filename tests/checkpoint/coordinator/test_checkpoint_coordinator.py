@@ -64,7 +64,7 @@ def test_all_acknowledgements_complete_a_checkpoint(coordinator) -> None:
     assert coordinator.acknowledgements(1) == {TASKS[0]: first, TASKS[1]: second}
 
 
-def test_completion_is_refused_naming_the_missing_tasks(coordinator) -> None:
+def test_completion_is_rejected_naming_the_missing_tasks(coordinator) -> None:
     coordinator.acknowledge(acknowledgement(1, 0))
     with pytest.raises(IncompleteCheckpointError, match=r"COMPLETE .* PENDING.*1 of 2 tasks: counter\[1\]") as caught:
         coordinator.complete(1)
@@ -176,7 +176,7 @@ def test_a_timeout_expires_what_was_triggered_long_enough_ago(coordinator) -> No
         coordinator.abort(1, "again")
 
 
-def test_key_groups_that_do_not_cover_the_operator_refuse_completion_and_change_nothing() -> None:
+def test_key_groups_that_do_not_cover_the_operator_reject_completion_and_change_nothing() -> None:
     coordinator = CheckpointCoordinator("job", "run", 1000, max_parallelism=5)
     coordinator.trigger(1, TASKS, 0)
     for task in TASKS:
@@ -187,10 +187,10 @@ def test_key_groups_that_do_not_cover_the_operator_refuse_completion_and_change_
     assert len(coordinator.abort(1, "broken").states_to_discard) == 2
 
 
-def test_a_completion_that_could_not_be_stored_is_taken_back(coordinator) -> None:
+def test_a_completion_that_could_not_be_stored_is_rolled_back(coordinator) -> None:
     complete(coordinator, 1)
-    taken_back = coordinator.storing_failed(1, "disk full")
-    assert (taken_back.state, len(taken_back.states_to_discard)) == (CheckpointState.ABORTED, 2)
+    rolled_back = coordinator.storing_failed(1, "disk full")
+    assert (rolled_back.state, len(rolled_back.states_to_discard)) == (CheckpointState.ABORTED, 2)
     assert coordinator.last_completed_id is None
     with pytest.raises(IllegalTransitionError, match=r"FAIL_STORING .* ABORTED.*disk full"):
         coordinator.storing_failed(1, "again")
@@ -204,7 +204,7 @@ def test_files_of_pending_checkpoints_are_in_use(coordinator) -> None:
 
 
 @pytest.mark.parametrize("tasks", [(), (TASKS[0], TASKS[0]), (TASKS[1],), (TASKS[0], TaskId("counter", 2))])
-def test_senseless_tasks_are_refused(tasks) -> None:
+def test_senseless_tasks_are_rejected(tasks) -> None:
     coordinator = CheckpointCoordinator("job", "run", 1000)
     with pytest.raises(InvariantViolationError):
         coordinator.trigger(1, tasks, 0)
@@ -227,7 +227,7 @@ def test_every_event_in_every_state_follows_the_table_or_changes_nothing(state, 
 
 
 @pytest.mark.parametrize("checkpoint_id", [0, 2])
-def test_only_the_completion_of_the_last_one_can_be_taken_back_or_subsume_others(coordinator, checkpoint_id) -> None:
+def test_only_the_completion_of_the_last_one_can_be_rolled_back_or_subsume_others(coordinator, checkpoint_id) -> None:
     for event in (coordinator.storing_failed, lambda number, _: coordinator.subsume(number)):
         with pytest.raises(IllegalTransitionError):
             event(checkpoint_id, "nothing is completed")

@@ -75,7 +75,7 @@ def test_nothing_is_begun_while_too_many_are_removed() -> None:
     assert one.told == [1]
 
 
-def test_a_queue_that_is_full_drops_what_is_periodic_and_refuses_the_rest() -> None:
+def test_a_queue_that_is_full_drops_what_is_periodic_and_rejects_the_rest() -> None:
     one = outside(waiting=2)
     one.start(10)
     one.request()
@@ -85,8 +85,8 @@ def test_a_queue_that_is_full_drops_what_is_periodic_and_refuses_the_rest() -> N
     also_asked = one.request()
     assert one.answers[periodic].failure is Reason.TOO_MANY_REQUESTS
     # What waits has been accepted: not even a savepoint takes its place.
-    for refused in (one.request(), one.request(Kind.SAVEPOINT)):
-        assert one.answers[refused].failure is Reason.TOO_MANY_REQUESTS
+    for rejected in (one.request(), one.request(Kind.SAVEPOINT)):
+        assert one.answers[rejected].failure is Reason.TOO_MANY_REQUESTS
     assert [request.request_id for request in one.checkpoints.waiting_requests] == [asked, also_asked]
 
 
@@ -110,7 +110,7 @@ def test_many_requests_whose_tasks_stop_running_are_all_answered() -> None:
         lambda: outside().handle(RemovalsChanged(-1, 0)),
     ],
 )
-def test_limits_that_make_no_sense_are_refused(make: Callable[[], object]) -> None:
+def test_limits_that_make_no_sense_are_rejected(make: Callable[[], object]) -> None:
     CheckpointLimits(max_concurrent_checkpoints=1, minimum_pause_ms=0, max_waiting_requests=1)
     with pytest.raises(InvariantViolationError):
         make()
@@ -126,6 +126,6 @@ def test_ids_of_requests_that_are_over_are_used_up() -> None:
         one.handle(CheckpointNumbered(2, 5, 0))
 
 
-def test_a_coordinator_with_a_limit_of_its_own_is_refused() -> None:
+def test_a_coordinator_with_a_limit_of_its_own_is_rejected() -> None:
     with pytest.raises(InvariantViolationError, match="belongs into CheckpointLimits"):
         JobCheckpoints(CheckpointCoordinator("job", "run", None))

@@ -28,7 +28,7 @@ def operator_of(ranges: list[tuple[int, int]], max_parallelism: int) -> Operator
 
 
 @given(st.integers(1, 300), st.data())
-def test_every_contiguous_cover_is_accepted_and_every_disturbed_one_refused(max_parallelism, data) -> None:
+def test_every_contiguous_cover_is_accepted_and_every_disturbed_one_rejected(max_parallelism, data) -> None:
     cuts = data.draw(st.sets(st.integers(1, max_parallelism - 1), max_size=20)) if max_parallelism > 1 else set()
     edges = [0, *sorted(cuts), max_parallelism]
     ranges = [(start, end - 1) for start, end in itertools.pairwise(edges)]
@@ -47,7 +47,7 @@ def test_a_gap_names_operator_subtask_and_range() -> None:
         check_operator_state(operator_of([(0, 1), (3, 3)], 4))
 
 
-def test_missing_and_misplaced_subtasks_are_refused() -> None:
+def test_missing_and_misplaced_subtasks_are_rejected() -> None:
     good = operator_state()
     with pytest.raises(InvariantViolationError, match="must cover key groups 0 to 3"):
         check_operator_state(attrs.evolve(good, subtasks=good.subtasks[:1]))
@@ -55,7 +55,7 @@ def test_missing_and_misplaced_subtasks_are_refused() -> None:
         check_operator_state(attrs.evolve(good, subtasks=good.subtasks[::-1]))
 
 
-def test_ambiguity_between_operators_is_refused() -> None:
+def test_ambiguity_between_operators_is_rejected() -> None:
     one = operator_state("one", (file_handle("shared/x", b"1"),))
     with pytest.raises(InvariantViolationError, match="uid 'one'"):
         check_operator_states([one, one])

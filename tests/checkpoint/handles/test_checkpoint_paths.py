@@ -32,7 +32,7 @@ ESCAPES = [
 
 
 @pytest.mark.parametrize("path", ESCAPES)
-def test_a_path_that_could_leave_its_directory_is_refused_everywhere(path: str, tmp_path) -> None:
+def test_a_path_that_could_leave_its_directory_is_rejected_everywhere(path: str, tmp_path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path / "root")
     source = tmp_path / "source"
     source.write_bytes(b"x")

@@ -72,7 +72,7 @@ def record_of(fs: CheckpointFileSystem, metadata: CheckpointMetadata) -> dict:
     return record
 
 
-def check_refused(fs: CheckpointFileSystem, data: bytes, match: str = "") -> None:
+def check_rejected(fs: CheckpointFileSystem, data: bytes, match: str = "") -> None:
     fs.write_file("bad/_metadata", data)
     with pytest.raises(CorruptMetadataError, match=r"bad/_metadata.*" + match):
         read_metadata(fs, "bad")
@@ -162,9 +162,9 @@ def test_every_truncation_is_found(fs) -> None:
     for length in range(len(data)):
         with pytest.raises(CorruptMetadataError, match="x is not usable"):
             metadata_module.decode_metadata(data[:length], "x")
-    check_refused(fs, data[:-1])
-    check_refused(fs, b"")
-    check_refused(fs, data + b"\0")
+    check_rejected(fs, data[:-1])
+    check_rejected(fs, b"")
+    check_rejected(fs, data + b"\0")
 
 
 def test_every_flipped_bit_is_found(fs) -> None:
@@ -187,14 +187,14 @@ def test_a_missing_file_is_named(fs) -> None:
         read_metadata(fs, "nowhere")
 
 
-def test_foreign_files_are_refused(fs) -> None:
-    check_refused(fs, b"PAR1 not avro at all")
+def test_foreign_files_are_rejected(fs) -> None:
+    check_rejected(fs, b"PAR1 not avro at all")
     output = io.BytesIO()
     fastavro.writer(output, {"type": "record", "name": "x", "fields": []}, [{}])
-    check_refused(fs, output.getvalue(), "not a metadata file of this package")
+    check_rejected(fs, output.getvalue(), "not a metadata file of this package")
 
 
-def test_a_newer_format_is_refused_as_newer(fs) -> None:
+def test_a_newer_format_is_rejected_as_newer(fs) -> None:
     newer = FORMAT_VERSION + 1
     fs.write_file("bad/_metadata", container(record_of(fs, metadata_of()), version=str(newer)))
     said = rf"bad/_metadata has format version {newer}.*up to {FORMAT_VERSION}"
@@ -202,14 +202,14 @@ def test_a_newer_format_is_refused_as_newer(fs) -> None:
         read_metadata(fs, "bad")
 
 
-def test_a_schema_that_is_not_ours_is_refused_before_it_is_used(fs) -> None:
+def test_a_schema_that_is_not_ours_is_rejected_before_it_is_used(fs) -> None:
     bomb = {
         "type": "record",
         "name": "statebackend.CheckpointMetadata",
         "fields": [{"name": "operators", "type": {"type": "array", "items": "null"}}],
     }
     data = container({"operators": [None] * 1000}, schema=bomb)
-    check_refused(fs, data, f"schema is not that of format version {FORMAT_VERSION}")
+    check_rejected(fs, data, f"schema is not that of format version {FORMAT_VERSION}")
 
 
 def test_texts_in_the_schema_may_change(fs) -> None:
@@ -218,18 +218,18 @@ def test_texts_in_the_schema_may_change(fs) -> None:
     assert read_metadata(fs, "other") == metadata_of()
 
 
-def test_a_record_that_breaks_an_invariant_is_refused(fs) -> None:
+def test_a_record_that_breaks_an_invariant_is_rejected(fs) -> None:
     record = record_of(fs, metadata_of())
     record["operators"][0]["subtasks"][1]["keyed"]["key_group_end"] = 2
-    check_refused(fs, container(record), "breaks an invariant: operator 'counter' must cover key groups 0 to 3")
+    check_rejected(fs, container(record), "breaks an invariant: operator 'counter' must cover key groups 0 to 3")
     record = record_of(fs, metadata_of(files=(file_handle("shared/a"),)))
     record["operators"][0]["subtasks"][0]["keyed"]["files"][0]["path"] = "../../etc/passwd"
-    check_refused(fs, container(record), r"breaks an invariant: path '../../etc/passwd'")
+    check_rejected(fs, container(record), r"breaks an invariant: path '../../etc/passwd'")
 
 
-def test_other_codecs_and_several_records_are_refused(fs) -> None:
+def test_other_codecs_and_several_records_are_rejected(fs) -> None:
     record = record_of(fs, metadata_of())
-    check_refused(fs, container(record, codec="null"), "deflate")
+    check_rejected(fs, container(record, codec="null"), "deflate")
     output = io.BytesIO()
     fastavro.writer(
         output,
@@ -239,16 +239,16 @@ def test_other_codecs_and_several_records_are_refused(fs) -> None:
         metadata={"statebackend.format_version": str(FORMAT_VERSION), "statebackend.checksum": NO_CHECKSUM},
     )
     data = output.getvalue()
-    check_refused(fs, data.replace(NO_CHECKSUM.encode(), checksum_of_bytes(data).encode(), 1), "exactly one record")
+    check_rejected(fs, data.replace(NO_CHECKSUM.encode(), checksum_of_bytes(data).encode(), 1), "exactly one record")
 
 
-def test_a_decompression_bomb_is_refused(fs, monkeypatch) -> None:
+def test_a_decompression_bomb_is_rejected(fs, monkeypatch) -> None:
     monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", 100_000)
     record = record_of(fs, metadata_of())
     record["source_positions"]["offsets"] = bytes(1_000_000)
     data = container(record)
     assert len(data) < 100_000
-    check_refused(fs, data, "more than the limit of 100000 bytes")
+    check_rejected(fs, data, "more than the limit of 100000 bytes")
 
 
 def test_a_decompression_bomb_is_not_unpacked(fs, monkeypatch) -> None:
@@ -258,17 +258,17 @@ def test_a_decompression_bomb_is_not_unpacked(fs, monkeypatch) -> None:
     monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", 100_000)
     tracemalloc.start()
     try:
-        check_refused(fs, data, "more than the limit of 100000 bytes")
+        check_rejected(fs, data, "more than the limit of 100000 bytes")
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 8 << 20
 
 
-def test_a_record_with_two_sinks_of_one_name_is_refused(fs) -> None:
+def test_a_record_with_two_sinks_of_one_name_is_rejected(fs) -> None:
     record = record_of(fs, metadata_of())
     record["sinks"] *= 2
-    check_refused(fs, container(record), "breaks an invariant: two sinks have one name")
+    check_rejected(fs, container(record), "breaks an invariant: two sinks have one name")
 
 
 def test_what_could_not_be_read_is_not_written(fs, monkeypatch) -> None:
@@ -291,7 +291,7 @@ def with_block(file: bytes, **changes: object) -> bytes:
     return changed.replace(NO_CHECKSUM.encode(), checksum_of_bytes(changed).encode(), 1)
 
 
-def test_bytes_behind_the_record_are_refused(fs) -> None:
+def test_bytes_behind_the_record_are_rejected(fs) -> None:
     record = record_of(fs, metadata_of())
     body = io.BytesIO()
     fastavro.schemaless_writer(body, METADATA_SCHEMAS[FORMAT_VERSION], record)
@@ -302,21 +302,23 @@ def test_bytes_behind_the_record_are_refused(fs) -> None:
 
     fs.write_file("whole/_metadata", block(body.getvalue()))
     assert read_metadata(fs, "whole") == metadata_of()
-    check_refused(fs, block(body.getvalue() + b"\0"), "there are bytes after its record")
-    check_refused(fs, block(body.getvalue()[:-1]), "cannot be decoded")
+    check_rejected(fs, block(body.getvalue() + b"\0"), "there are bytes after its record")
+    check_rejected(fs, block(body.getvalue()[:-1]), "cannot be decoded")
 
 
 @pytest.mark.parametrize("changes", [{"count": 0}, {"count": 2}, {"sync": bytes(16)}])
-def test_a_block_that_is_not_the_one_that_was_written_is_refused(fs, changes) -> None:
-    check_refused(fs, with_block(container(record_of(fs, metadata_of())), **changes), "exactly one record in one block")
+def test_a_block_that_is_not_the_one_that_was_written_is_rejected(fs, changes) -> None:
+    check_rejected(
+        fs, with_block(container(record_of(fs, metadata_of())), **changes), "exactly one record in one block"
+    )
 
 
-def test_bytes_behind_the_block_are_refused(fs) -> None:
+def test_bytes_behind_the_block_are_rejected(fs) -> None:
     data = container(record_of(fs, metadata_of()))
     place = data.index(b"xxh3:")
     longer = data[:place] + NO_CHECKSUM.encode() + data[place + 37 :] + b"\0"
     longer = longer.replace(NO_CHECKSUM.encode(), checksum_of_bytes(longer).encode(), 1)
-    check_refused(fs, longer, "exactly one record in one block")
+    check_rejected(fs, longer, "exactly one record in one block")
 
 
 def test_a_savepoint_has_its_source_progress_in_files(fs) -> None:
@@ -356,7 +358,7 @@ PROGRESS_FILE = file_handle("source-progress/offsets/7")
         ({"source_progress_files": (file_handle("source-progress"),)}, "must lie below source-progress/"),
     ],
 )
-def test_senseless_files_of_source_progress_are_refused(changes, match) -> None:
+def test_senseless_files_of_source_progress_are_rejected(changes, match) -> None:
     content = {"kind": CheckpointKind.SAVEPOINT, "source_progress": {}, "source_progress_files": (PROGRESS_FILE,)}
     with pytest.raises(InvariantViolationError, match=match):
         metadata_of(**{**content, **changes})
@@ -369,7 +371,7 @@ def test_the_size_of_metadata_can_be_asked_for_before_anything_is_written(fs, mo
         check_metadata_size(metadata_of(source_positions=offsets_of(bytes(1_000_000))))
 
 
-def test_a_stream_cut_before_its_end_is_refused(fs) -> None:
+def test_a_stream_cut_before_its_end_is_rejected(fs) -> None:
     record = record_of(fs, metadata_of())
     body = io.BytesIO()
     fastavro.schemaless_writer(body, METADATA_SCHEMAS[FORMAT_VERSION], record)
@@ -392,7 +394,7 @@ def test_a_stream_cut_before_its_end_is_refused(fs) -> None:
     place = broken.index(b"xxh3:")
     broken[place : place + 37] = NO_CHECKSUM.encode()
     broken[place : place + 37] = checksum_of_bytes(bytes(broken)).encode()
-    check_refused(fs, bytes(broken), "deflate stream")
+    check_rejected(fs, bytes(broken), "deflate stream")
 
 
 @pytest.mark.parametrize(
@@ -459,17 +461,17 @@ def with_header(file: bytes, old: bytes, new: bytes) -> bytes:
         (b"avro.schema", b"avro.schemb", "schema cannot be read"),
     ],
 )
-def test_a_header_that_says_something_else_is_refused(fs, old, new, match) -> None:
-    check_refused(fs, with_header(container(record_of(fs, metadata_of())), old, new), match)
+def test_a_header_that_says_something_else_is_rejected(fs, old, new, match) -> None:
+    check_rejected(fs, with_header(container(record_of(fs, metadata_of())), old, new), match)
 
 
 @pytest.mark.parametrize("version", ["0", "-1"])
-def test_a_version_that_never_was_is_refused(fs, version) -> None:
-    check_refused(fs, container(record_of(fs, metadata_of()), version=version), "there never was a format version")
+def test_a_version_that_never_was_is_rejected(fs, version) -> None:
+    check_rejected(fs, container(record_of(fs, metadata_of()), version=version), "there never was a format version")
 
 
-def test_a_version_that_is_no_number_is_refused(fs) -> None:
-    check_refused(fs, container(record_of(fs, metadata_of()), version="one"), "format version reads b'one'")
+def test_a_version_that_is_no_number_is_rejected(fs) -> None:
+    check_rejected(fs, container(record_of(fs, metadata_of()), version="one"), "format version reads b'one'")
 
 
 @pytest.mark.parametrize("checksum", [b"", b"xxh3:", b"xxh3:" + b"g" * 32, b"\xff" * 37])
@@ -479,7 +481,7 @@ def test_a_checksum_that_is_none_is_shown(fs, checksum) -> None:
     header["meta"]["statebackend.checksum"] = checksum
     output = io.BytesIO()
     fastavro.schemaless_writer(output, HEADER_SCHEMA, header)
-    check_refused(fs, output.getvalue(), "its checksum reads")
+    check_rejected(fs, output.getvalue(), "its checksum reads")
 
 
 def test_metadata_may_be_as_large_as_the_limit_and_not_larger(fs, monkeypatch) -> None:

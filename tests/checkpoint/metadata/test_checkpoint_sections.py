@@ -1,4 +1,4 @@
-"""What the sections of metadata refuse, and what two of them are together."""
+"""What the sections of metadata reject, and what two of them are together."""
 
 from __future__ import annotations
 

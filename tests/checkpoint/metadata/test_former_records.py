@@ -120,7 +120,7 @@ def test_what_was_read_is_known_though_no_positions_are() -> None:
 
 
 @pytest.mark.parametrize(("parallelism", "index"), [(2, 0), (1, 1)])
-def test_subtasks_that_are_missing_or_misplaced_are_refused(parallelism: int, index: int) -> None:
+def test_subtasks_that_are_missing_or_misplaced_are_rejected(parallelism: int, index: int) -> None:
     [operator] = record()["operators"]
     operator = {**operator, "parallelism": parallelism}
     operator["subtasks"] = [{**operator["subtasks"][0], "subtask_index": index}]
@@ -158,7 +158,7 @@ def test_operator_state_that_came_within_the_keyed_handle_is_a_part_of_its_own()
         (KeyedStateHandle("s", "heap", 0, 3, b"SBO1" + struct.pack(">iii", 1, 0, 99)), "cannot be read"),
     ],
 )
-def test_a_malformed_joined_handle_is_refused(handle: KeyedStateHandle, match: str) -> None:
+def test_a_malformed_joined_handle_is_rejected(handle: KeyedStateHandle, match: str) -> None:
     with pytest.raises(InvariantViolationError, match=match):
         separated_handle(handle)
 

@@ -44,7 +44,7 @@ class TestObjectStore(StorageContract):
         return CheckpointFileSystem.from_uri(bucket.uri("a%20root"))
 
 
-def test_upload_on_one_device_is_a_hard_link_unless_refused(tmp_path) -> None:
+def test_upload_on_one_device_is_a_hard_link_unless_rejected(tmp_path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path / "root")
     (tmp_path / "source").write_bytes(b"x")
     linked = fs.upload(tmp_path / "source", "linked")
@@ -55,10 +55,10 @@ def test_upload_on_one_device_is_a_hard_link_unless_refused(tmp_path) -> None:
 
 
 def test_upload_copies_where_links_are_impossible(tmp_path, monkeypatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
+    def reject(*_: object, **__: object) -> None:
         raise OSError(18, "Invalid cross-device link")
 
-    monkeypatch.setattr(local_storage.os, "link", refuse)
+    monkeypatch.setattr(local_storage.os, "link", reject)
     fs = CheckpointFileSystem.from_uri(tmp_path / "root")
     (tmp_path / "source").write_bytes(b"x")
     fs.read_file(fs.upload(tmp_path / "source", "copied"))
@@ -210,11 +210,11 @@ def test_a_path_may_begin_with_the_home_of_who_gives_it(tmp_path, monkeypatch) -
 
 
 def test_a_place_that_may_not_be_looked_into_is_not_told_to_be_absent(tmp_path, monkeypatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
+    def reject(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     fs = CheckpointFileSystem.from_uri(tmp_path / "root")
-    monkeypatch.setattr(local_storage.os, "stat", refuse)
+    monkeypatch.setattr(local_storage.os, "stat", reject)
     with pytest.raises(StorageError, match="Permission denied"):
         fs.why_absent()
 
@@ -263,7 +263,7 @@ def test_a_directory_is_moved_to_no_place_outside(tmp_path) -> None:
     assert fs.list_files() == ("a/file",)
 
 
-class Refusing(LocalStorage):
+class Rejecting(LocalStorage):
     """A store that says in its errors by which key it was asked."""
 
     def read(self, path: str) -> bytes:
@@ -272,7 +272,7 @@ class Refusing(LocalStorage):
 
 def test_another_process_of_the_program_gets_the_credentials_and_no_error_does(tmp_path) -> None:
     whole = "s3://name:whisper@bucket/root"
-    fs = CheckpointFileSystem(whole, Refusing(str(tmp_path)))
+    fs = CheckpointFileSystem(whole, Rejecting(str(tmp_path)))
     assert fs.__reduce__() == (CheckpointFileSystem.from_uri, (whole,))
     with pytest.raises(StorageError) as caught:
         fs.read_file("file")

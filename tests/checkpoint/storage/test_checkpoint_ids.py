@@ -23,13 +23,13 @@ def fs(tmp_path: Path) -> CheckpointFileSystem:
     return CheckpointFileSystem.from_uri(tmp_path / "job")
 
 
-def opened(fs: CheckpointFileSystem, fall_back_to: int | None = None) -> DirectoryCheckpointStore:
+def opened(fs: CheckpointFileSystem, roll_back_to: int | None = None) -> DirectoryCheckpointStore:
     store = DirectoryCheckpointStore(fs)
-    store.recover(fall_back_to=fall_back_to)
+    store.recover(roll_back_to=roll_back_to)
     return store
 
 
-def test_ids_increase_over_runs_failures_and_fall_backs(fs: CheckpointFileSystem) -> None:
+def test_ids_increase_over_runs_failures_and_roll_backs(fs: CheckpointFileSystem) -> None:
     store = opened(fs)
     assert [store.next_checkpoint_id() for _ in range(2)] == [0, 1]
     store.add(metadata_of(1))
@@ -41,7 +41,7 @@ def test_ids_increase_over_runs_failures_and_fall_backs(fs: CheckpointFileSystem
     fs.write_file("checkpoints/.chk-000000000008/_metadata", b"")
     assert opened(fs).next_checkpoint_id() == 9
     # Neither is the id of a checkpoint that was given up.
-    assert opened(fs, fall_back_to=1).next_checkpoint_id() == 6
+    assert opened(fs, roll_back_to=1).next_checkpoint_id() == 6
     again = opened(fs)
     assert again.next_checkpoint_id() == 6
     # Who counts from the checkpoint that was gone back to comes to the id of what was given up; both are kept.
@@ -50,7 +50,7 @@ def test_ids_increase_over_runs_failures_and_fall_backs(fs: CheckpointFileSystem
     assert again.latest() == metadata_of(5)
     assert fs.exists("set-aside/chk-000000000005-1/_metadata")
     assert again.next_checkpoint_id() == 7
-    opened(fs, fall_back_to=2)
+    opened(fs, roll_back_to=2)
     assert fs.exists("set-aside/chk-000000000005-2/_metadata")
 
 

@@ -82,17 +82,17 @@ def test_a_damaged_newest_checkpoint_is_an_error_that_tells_the_way_out(fs) -> N
     damage(fs, 3)
     before = fs.list_files()
     again = DirectoryCheckpointStore(fs)
-    with pytest.raises(CorruptMetadataError, match=r"chk-000000000003/_metadata.*fall_back_to=2; readable are 1, 2"):
+    with pytest.raises(CorruptMetadataError, match=r"chk-000000000003/_metadata.*roll_back_to=2; readable are 1, 2"):
         again.recover()
     with pytest.raises(IllegalTransitionError, match=r"recover\(\)"):
         again.latest()
     assert fs.list_files() == before
-    assert again.recover(fall_back_to=2).checkpoint_id == 2
+    assert again.recover(roll_back_to=2).checkpoint_id == 2
     assert fs.list_files("set-aside") == ("set-aside/chk-000000000003-1/_metadata",)
     assert DirectoryCheckpointStore(fs).recover().checkpoint_id == 2
     add(again, fs, 3, "f3")
     damage(fs, 3)
-    again.recover(fall_back_to=1)
+    again.recover(roll_back_to=1)
     assert fs.list_directories("set-aside") == (
         "chk-000000000002-1",
         "chk-000000000003-1",
@@ -106,7 +106,7 @@ def test_of_several_damaged_checkpoints_the_newest_is_the_one_to_give_up(fs) -> 
         add(store, fs, checkpoint_id)
     for checkpoint_id in (2, 3, 4):
         damage(fs, checkpoint_id)
-    told = r"the newest checkpoint, 4, .*chk-000000000004/_metadata.*give up checkpoint 4 .*fall_back_to=1"
+    told = r"the newest checkpoint, 4, .*chk-000000000004/_metadata.*give up checkpoint 4 .*roll_back_to=1"
     with pytest.raises(CorruptMetadataError, match=told):
         DirectoryCheckpointStore(fs).recover()
 
@@ -126,9 +126,9 @@ def test_a_parent_that_was_exchanged_is_found(fs, tmp_path) -> None:
     add(store_of(other), other, 1, timestamp_ms=5)
     path = "checkpoints/chk-000000000001/_metadata"
     fs.write_file(path, other.read_file(path))
-    with pytest.raises(CorruptMetadataError, match=r"mixes two histories.*fall_back_to=1"):
+    with pytest.raises(CorruptMetadataError, match=r"mixes two histories.*roll_back_to=1"):
         store_of(fs)
-    assert DirectoryCheckpointStore(fs).recover(fall_back_to=1).timestamp_ms == 5
+    assert DirectoryCheckpointStore(fs).recover(roll_back_to=1).timestamp_ms == 5
 
 
 def test_orphans_are_what_nobody_refers_to(fs) -> None:
@@ -201,7 +201,7 @@ def test_a_crash_after_any_operation_leaves_a_checkpoint_that_is_whole(tmp_path)
     assert outcomes == ["failed"] + ["added"] * 11
 
 
-def test_a_metadata_write_that_fails_after_its_rename_is_taken_back(fs, monkeypatch) -> None:
+def test_a_metadata_write_that_fails_after_its_rename_is_rolled_back(fs, monkeypatch) -> None:
     store = store_of(fs)
     add(store, fs, 1)
     real = os.fsync
@@ -231,14 +231,14 @@ def test_a_metadata_write_that_fails_after_its_rename_is_taken_back(fs, monkeypa
     assert ids(store) == ids(store_of(fs)) == [1]
 
 
-def test_the_target_of_a_fall_back_is_found_without_touching_anything(fs) -> None:
+def test_the_target_of_a_roll_back_is_found_without_touching_anything(fs) -> None:
     store = store_of(fs, 9)
     for checkpoint_id in (1, 2, 3, 4):
         add(store, fs, checkpoint_id)
     before = fs.list_files()
 
     def target(wanted: object) -> int:
-        return DirectoryPointers(fs).find().fall_back_target(wanted).checkpoint_id
+        return DirectoryPointers(fs).find().roll_back_target(wanted).checkpoint_id
 
     assert [target(wanted) for wanted in (1, 3, 4, "previous")] == [1, 3, 4, 3]
     damage(fs, 3)
@@ -249,9 +249,9 @@ def test_the_target_of_a_fall_back_is_found_without_touching_anything(fs) -> Non
     assert target("previous") == 2
     for wrong, error, match in (
         (5, CheckpointNotFoundError, "there are: 1, 2"),
-        ("last", InvariantViolationError, "fall_back_to"),
-        (True, InvariantViolationError, "fall_back_to"),
-        (-1, InvariantViolationError, "fall_back_to"),
+        ("last", InvariantViolationError, "roll_back_to"),
+        (True, InvariantViolationError, "roll_back_to"),
+        (-1, InvariantViolationError, "roll_back_to"),
     ):
         with pytest.raises(error, match=match):
             target(wrong)
@@ -262,12 +262,12 @@ def test_the_target_of_a_fall_back_is_found_without_touching_anything(fs) -> Non
     assert fs.list_files() == before
 
 
-def test_files_of_checkpoints_that_were_given_up_stay_until_those_are_removed(fs) -> None:
+def test_files_of_checkpoints_that_were_abandoned_stay_until_those_are_removed(fs) -> None:
     store = store_of(fs)
     for checkpoint_id in (1, 2, 3):
         add(store, fs, checkpoint_id, f"f{checkpoint_id}", "all")
     damage(fs, 3)
-    store.recover(fall_back_to=1)
+    store.recover(roll_back_to=1)
     # Nobody knows any more which files the damaged one had.
     assert store.delete_orphans() == ("shared/f3",)
     assert store_of(fs).delete_orphans() == ()
@@ -285,20 +285,20 @@ class MovingStorage(FailingStorage):
 
 
 @pytest.mark.parametrize("operations", range(7))
-def test_a_crash_at_any_move_of_a_fall_back_has_given_up_the_newest_only(tmp_path, operations) -> None:
+def test_a_crash_at_any_move_of_a_roll_back_has_abandoned_the_newest_only(tmp_path, operations) -> None:
     plain = CheckpointFileSystem.from_uri(tmp_path)
     store = store_of(plain, 9)
     for checkpoint_id in (1, 2, 3, 4):
         add(store, plain, checkpoint_id)
     storage = MovingStorage(str(tmp_path)).arm(operations)
     with contextlib.suppress(StorageError):
-        DirectoryCheckpointStore(CheckpointFileSystem(str(tmp_path), storage)).recover(fall_back_to=1)
+        DirectoryCheckpointStore(CheckpointFileSystem(str(tmp_path), storage)).recover(roll_back_to=1)
     # The newest first: what is left has no hole, and its newest is one of the chain.
     left = ids(store_of(plain))
     assert left == list(range(1, len(left) + 1))
     moved = list(plain.list_directories("set-aside"))
     assert moved == [f"chk-{checkpoint_id:012d}-1" for checkpoint_id in range(len(left) + 1, 5)]
-    assert DirectoryCheckpointStore(plain).recover(fall_back_to=1).checkpoint_id == 1
+    assert DirectoryCheckpointStore(plain).recover(roll_back_to=1).checkpoint_id == 1
 
 
 def test_what_decides_between_checkpoints_is_on_the_disk_before_what_depends_on_it(fs, monkeypatch) -> None:

@@ -26,7 +26,7 @@ from statebackend.checkpoint.fs.retries import BoundedRetries
 ATTEMPTS = 3
 
 
-def refusal(status: int, code: str) -> ClientError:
+def rejection(status: int, code: str) -> ClientError:
     return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutObject")
 
 
@@ -52,11 +52,11 @@ class Store:
         if condition == {"IfNoneMatch": "*"}:
             holds = self.content is None
         elif self.content is None:
-            raise refusal(404, "NoSuchKey")
+            raise rejection(404, "NoSuchKey")
         else:
             holds = condition == {"IfMatch": self.version}
         if not holds:
-            raise refusal(412, "PreconditionFailed")
+            raise rejection(412, "PreconditionFailed")
         self.content, self.revision = Body, self.revision + 1
         return {"ETag": self.version}
 
@@ -65,7 +65,7 @@ class Store:
         if self.gets and (error := self.gets.pop(0)()):
             raise error
         if self.content is None:
-            raise refusal(404, "NoSuchKey")
+            raise rejection(404, "NoSuchKey")
         length = 1 << 40 if self.is_large else len(self.content)
         return {"ContentLength": length, "Body": io.BytesIO(self.content), "ETag": self.version}
 
@@ -104,7 +104,7 @@ def test_who_finds_what_he_has_written_has_written_it(
         store.content, store.revision = b"own", store.revision + 1
         return ReadTimeoutError(endpoint_url="here")
 
-    store.puts = [take_and_lose_the_answer, *[lambda: refusal(503, "SlowDown")] * (loses - 1)]
+    store.puts = [take_and_lose_the_answer, *[lambda: rejection(503, "SlowDown")] * (loses - 1)]
     assert objects.write("a", b"own", former) == store.version
     assert store.content == b"own"
 
@@ -127,14 +127,14 @@ def test_a_condition_that_does_not_hold_is_no_error(
 ) -> None:
     def lose_to_another() -> Exception:
         store.content = b"another driver's"
-        return refusal(*answer)
+        return rejection(*answer)
 
     store.puts = [lose_to_another]
     assert objects.write("a", b"own", None) is None
     assert store.asked == ["put", "get"]
 
 
-CONFLICT = refusal(409, "ConditionalRequestConflict")
+CONFLICT = rejection(409, "ConditionalRequestConflict")
 
 
 @pytest.mark.parametrize("version", [False, True])
@@ -174,10 +174,10 @@ def test_an_object_that_has_gone_is_not_the_version_that_was_read(store: Store, 
 def test_a_bucket_that_is_not_there_is_an_error_and_no_object_that_has_gone(
     store: Store, objects: S3ConditionalObjects, version: str | None
 ) -> None:
-    store.puts = [lambda: refusal(404, "NoSuchBucket")]
+    store.puts = [lambda: rejection(404, "NoSuchBucket")]
     with pytest.raises(StorageError, match="cannot write s3://bucket/job/a"):
         objects.write("a", b"own", version)
-    store.gets = [lambda: refusal(404, "NoSuchBucket")]
+    store.gets = [lambda: rejection(404, "NoSuchBucket")]
     with pytest.raises(StorageError, match="cannot read s3://bucket/job/a"):
         objects.read("a")
     assert store.asked == ["put", "get"]
@@ -186,12 +186,12 @@ def test_a_bucket_that_is_not_there_is_an_error_and_no_object_that_has_gone(
 @pytest.mark.parametrize(
     "error",
     [
-        refusal(500, "InternalError"),
-        refusal(503, "SlowDown"),
-        refusal(502, "a proxy's own"),
-        refusal(400, "RequestTimeout"),
-        refusal(400, "Throttling"),
-        refusal(429, "of another store"),
+        rejection(500, "InternalError"),
+        rejection(503, "SlowDown"),
+        rejection(502, "a proxy's own"),
+        rejection(400, "RequestTimeout"),
+        rejection(400, "Throttling"),
+        rejection(429, "of another store"),
         ReadTimeoutError(endpoint_url="here"),
         ConnectTimeoutError(endpoint_url="here"),
         EndpointConnectionError(endpoint_url="here"),
@@ -215,8 +215,8 @@ def test_what_passes_is_asked_for_again_as_often_as_is_said(
 @pytest.mark.parametrize(
     "error",
     [
-        refusal(403, "AccessDenied"),
-        refusal(400, "InvalidRequest"),
+        rejection(403, "AccessDenied"),
+        rejection(400, "InvalidRequest"),
         SSLError(endpoint_url="here", error="a certificate that nobody knows"),
         NoCredentialsError(),
     ],

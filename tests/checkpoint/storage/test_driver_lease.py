@@ -275,20 +275,20 @@ def test_what_is_no_lease_is_neither_taken_nor_overwritten(waiting, content) -> 
     "fields",
     [{"lease_ms": 0}, {"lease_ms": 1 << 60}, {"token": ""}, {"renewal": -1}, {"is_released": 1}, {"holder": 1}],
 )
-def test_a_record_that_breaks_an_invariant_is_refused(fields) -> None:
+def test_a_record_that_breaks_an_invariant_is_rejected(fields) -> None:
     from attrs import asdict
 
-    from statebackend.checkpoint.fs.checksummed_json import sealed_json
+    from statebackend.checkpoint.fs.checksummed_json import checksummed_json
 
     with pytest.raises(JobDirectoryError, match="is not valid"):
-        LeaseRecord.from_bytes(sealed_json({**asdict(FRESH), **fields}, 1), "here")
+        LeaseRecord.from_bytes(checksummed_json({**asdict(FRESH), **fields}, 1), "here")
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
     assert LeaseRecord.from_bytes(FRESH.to_bytes(), "here") == FRESH
 
 
-def test_a_store_without_conditional_writes_is_refused(tmp_path) -> None:
+def test_a_store_without_conditional_writes_is_rejected(tmp_path) -> None:
     with pytest.raises(JobDirectoryError, match="no conditional writes"):
         ObjectStoreLease().lead(CheckpointFileSystem.from_uri(tmp_path), "job")
 
@@ -319,7 +319,7 @@ class Heedless(MemoryObjects):
 
 
 @pytest.mark.parametrize("heeds_absence", [False, True])
-def test_a_store_that_does_not_heed_a_condition_is_refused(tmp_path, monkeypatch, waiting, heeds_absence) -> None:
+def test_a_store_that_does_not_heed_a_condition_is_rejected(tmp_path, monkeypatch, waiting, heeds_absence) -> None:
     objects = Heedless()
     objects.heeds_absence = heeds_absence
     monkeypatch.setattr(LocalStorage, "conditional", lambda storage: objects)

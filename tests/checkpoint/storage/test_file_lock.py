@@ -137,7 +137,7 @@ def test_a_lock_is_released_once_and_has_no_file_then(tmp_path: Path) -> None:
     other.release()
 
 
-def test_a_lock_that_is_refused_leaves_no_descriptor(tmp_path: Path) -> None:
+def test_a_lock_that_is_rejected_leaves_no_descriptor(tmp_path: Path) -> None:
     held = exclusive(tmp_path / "file")
     with pytest.raises(BlockingIOError):
         exclusive(tmp_path / "file")

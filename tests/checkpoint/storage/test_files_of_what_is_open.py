@@ -11,22 +11,24 @@ import pytest
 from checkpoint_builders import metadata_of
 
 from statebackend.checkpoint import CheckpointFileSystem, CorruptJobIdentityError
-from statebackend.checkpoint.fs.checksummed_json import sealed_json
+from statebackend.checkpoint.fs.checksummed_json import checksummed_json
 from statebackend.checkpoint.store.job_files import (
-    FallBack,
-    OpenTimeEpoch,
-    end_fall_back,
-    end_time_epoch,
-    read_fall_back,
-    read_time_epoch,
-    write_fall_back,
-    write_time_epoch,
+    OpenNoDataEpoch,
+    Rollback,
+    end_no_data_epoch,
+    end_roll_back,
+    read_no_data_epoch,
+    read_roll_back,
+    write_no_data_epoch,
+    write_roll_back,
 )
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "job-1"
 DIGEST, OTHER = ("xxh3:" + "0" * 31 + last for last in "ab")
-FALL_BACK = FallBack(checkpoint_id=3, newest_id=5, source_log="spark-1")
-TIME_EPOCH = OpenTimeEpoch(checkpoint_id=8, parent_digest=DIGEST, processing_time_ms=1_700_000_000_123, is_drain=False)
+ROLL_BACK = Rollback(checkpoint_id=3, newest_id=5, source_log="spark-1")
+NO_DATA_EPOCH = OpenNoDataEpoch(
+    checkpoint_id=8, parent_digest=DIGEST, processing_time_ms=1_700_000_000_123, is_drain=False
+)
 WRONG_FALL_BACKS: list[Mapping[str, Any]] = [
     {"checkpoint_id": -1},
     {"newest_id": 2},
@@ -47,8 +49,15 @@ WRONG_TIME_EPOCHS: list[Mapping[str, Any]] = [
 @pytest.mark.parametrize(
     ("name", "opened", "write", "read", "end", "wrong"),
     [
-        ("fall-back.json", FALL_BACK, write_fall_back, read_fall_back, end_fall_back, WRONG_FALL_BACKS),
-        ("time-epoch.json", TIME_EPOCH, write_time_epoch, read_time_epoch, end_time_epoch, WRONG_TIME_EPOCHS),
+        ("fall-back.json", ROLL_BACK, write_roll_back, read_roll_back, end_roll_back, WRONG_FALL_BACKS),
+        (
+            "time-epoch.json",
+            NO_DATA_EPOCH,
+            write_no_data_epoch,
+            read_no_data_epoch,
+            end_no_data_epoch,
+            WRONG_TIME_EPOCHS,
+        ),
     ],
 )
 def test_what_was_begun_is_known_until_it_is_ended(
@@ -62,7 +71,7 @@ def test_what_was_begun_is_known_until_it_is_ended(
     good = path.read_bytes()
     assert good == (GOLDEN / name).read_bytes()
     for changes in wrong:
-        path.write_bytes(sealed_json({**attrs.asdict(opened), **changes}, 1))
+        path.write_bytes(checksummed_json({**attrs.asdict(opened), **changes}, 1))
         with pytest.raises(CorruptJobIdentityError, match=f"{name} is not valid"):
             read(fs)
     path.write_bytes(good[:-9])
@@ -74,10 +83,10 @@ def test_what_was_begun_is_known_until_it_is_ended(
 
 
 def test_what_an_open_epoch_without_records_means_is_told_by_the_newest_checkpoint() -> None:
-    assert [TIME_EPOCH.follows(one) for one in (DIGEST, OTHER, None)] == [True, False, False]
-    assert not attrs.evolve(TIME_EPOCH, is_drain=True).follows(DIGEST), "who starts a job again goes on"
-    assert attrs.evolve(TIME_EPOCH, parent_digest=None).follows(None)
+    assert [NO_DATA_EPOCH.follows(one) for one in (DIGEST, OTHER, None)] == [True, False, False]
+    assert not attrs.evolve(NO_DATA_EPOCH, is_drain=True).follows(DIGEST), "who starts a job again goes on"
+    assert attrs.evolve(NO_DATA_EPOCH, parent_digest=None).follows(None)
     own = metadata_of(8, parent_checkpoint_id=7, parent_digest=DIGEST)
-    assert TIME_EPOCH.is_epoch_of(own)
-    assert not TIME_EPOCH.is_epoch_of(attrs.evolve(own, parent_digest=OTHER))
-    assert not TIME_EPOCH.is_epoch_of(attrs.evolve(own, checkpoint_id=9))
+    assert NO_DATA_EPOCH.is_epoch_of(own)
+    assert not NO_DATA_EPOCH.is_epoch_of(attrs.evolve(own, parent_digest=OTHER))
+    assert not NO_DATA_EPOCH.is_epoch_of(attrs.evolve(own, checkpoint_id=9))

@@ -26,7 +26,7 @@ from statebackend.checkpoint import (
     StorageError,
 )
 from statebackend.checkpoint.errors import LeadershipLostError
-from statebackend.checkpoint.fs.checksummed_json import sealed_json
+from statebackend.checkpoint.fs.checksummed_json import checksummed_json
 from statebackend.checkpoint.store.driver_lock import DriverLock, DriverLockFile
 from statebackend.checkpoint.store.job_directory import read_origin, write_origin
 from statebackend.checkpoint.store.job_files import write_kept_in
@@ -65,7 +65,7 @@ def test_a_new_directory_is_created_and_opened_again_by_the_same_job(tmp_path) -
         assert second.run_id != first.run_id
 
 
-def test_another_job_or_max_parallelism_is_refused_and_nothing_is_touched(tmp_path) -> None:
+def test_another_job_or_max_parallelism_is_rejected_and_nothing_is_touched(tmp_path) -> None:
     JobDirectory.open(str(tmp_path), "flights", 128).close()
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
     with pytest.raises(JobDirectoryMismatchError, match=r"belongs to job 'flights', not to 'trains'"):
@@ -77,7 +77,7 @@ def test_another_job_or_max_parallelism_is_refused_and_nothing_is_touched(tmp_pa
     assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
 
 
-def test_a_directory_of_somebody_else_is_refused_and_not_touched(tmp_path) -> None:
+def test_a_directory_of_somebody_else_is_rejected_and_not_touched(tmp_path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     for call in (
         lambda: JobDirectory.inspect(str(tmp_path)),
@@ -96,7 +96,7 @@ def test_a_crash_before_the_identity_was_written_is_survived(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("max_parallelism", [0, -1, 40_000, True, "8"])
-def test_a_senseless_max_parallelism_is_refused_before_anything_exists(tmp_path, max_parallelism) -> None:
+def test_a_senseless_max_parallelism_is_rejected_before_anything_exists(tmp_path, max_parallelism) -> None:
     with pytest.raises(InvariantViolationError, match="max_parallelism"):
         JobDirectory.open(str(tmp_path / "job"), "flights", max_parallelism)
     assert not (tmp_path / "job").exists()
@@ -123,9 +123,9 @@ def test_every_change_of_the_identity_is_found(tmp_path) -> None:
         JobDirectory.open(str(tmp_path), "flights", 128)
 
 
-def test_a_newer_identity_is_refused_as_newer(tmp_path) -> None:
+def test_a_newer_identity_is_rejected_as_newer(tmp_path) -> None:
     JobDirectory.open(str(tmp_path), "flights", 128).close()
-    (tmp_path / "job.json").write_bytes(sealed_json({"more": "x"}, 2))
+    (tmp_path / "job.json").write_bytes(checksummed_json({"more": "x"}, 2))
     with pytest.raises(CorruptJobIdentityError, match="format version 2; this release reads 1"):
         JobDirectory.inspect(str(tmp_path))
 
@@ -279,13 +279,13 @@ def test_every_change_of_the_origin_is_found(tmp_path) -> None:
         {"begun_anew": 5},
         {"another": 1},
     ):
-        path.write_bytes(sealed_json({**attrs.asdict(ORIGIN), **wrong}, 2))
+        path.write_bytes(checksummed_json({**attrs.asdict(ORIGIN), **wrong}, 2))
         with pytest.raises(CorruptJobIdentityError, match=r"origin\.json is not valid"):
             read_origin(fs)
     longest = attrs.evolve(ORIGIN, savepoint_uri="/" * 8192, savepoint_timestamp_ms=0)
     write_origin(fs, longest)
     assert read_origin(fs) == longest
-    path.write_bytes(sealed_json({"more": "x"}, 3))
+    path.write_bytes(checksummed_json({"more": "x"}, 3))
     with pytest.raises(CorruptJobIdentityError, match="format version 3; this release reads 1 and 2"):
         read_origin(fs)
     path.write_bytes(good + b" " * (64 << 10))
@@ -385,7 +385,7 @@ def test_an_identity_that_makes_no_sense_cannot_be_built(changes) -> None:
         JobIdentity(**{**good, **changes})
 
 
-def test_a_lock_that_was_looked_at_or_refused_or_closed_leaves_no_descriptor_open(tmp_path) -> None:
+def test_a_lock_that_was_looked_at_or_rejected_or_closed_leaves_no_descriptor_open(tmp_path) -> None:
     path = str(tmp_path / "driver.lock")
     lock = DriverLock(path)
     assert len(descriptors_below(tmp_path)) == 1
@@ -424,10 +424,10 @@ def test_the_name_of_the_holder_replaces_a_longer_one_and_may_be_missing(tmp_pat
 
 
 def test_a_disk_without_locks_is_told_from_another_driver(tmp_path, monkeypatch) -> None:
-    def refuse(*_: object) -> None:
+    def reject(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("statebackend.checkpoint.fs.file_lock.fcntl.flock", refuse)
+    monkeypatch.setattr("statebackend.checkpoint.fs.file_lock.fcntl.flock", reject)
     with pytest.raises(JobDirectoryError, match="needs a file system with flock"):
         DriverLock(str(tmp_path / "driver.lock"))
     assert not descriptors_below(tmp_path)

@@ -149,7 +149,7 @@ def test_only_regular_files_count_as_files(tmp_path) -> None:
     assert fs.list_files() == ("directory/file", "gone")
 
 
-def test_a_named_pipe_in_the_place_of_a_file_is_refused_and_waits_for_nobody(tmp_path) -> None:
+def test_a_named_pipe_in_the_place_of_a_file_is_rejected_and_waits_for_nobody(tmp_path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path / "root")
     handle = fs.write_file("pipe", b"x")
     os.unlink(tmp_path / "root" / "pipe")
@@ -174,10 +174,10 @@ def test_what_is_uploaded_through_a_link_is_the_file_and_not_the_link(tmp_path) 
 
 
 def test_a_link_that_fails_for_want_of_space_is_an_error_and_not_a_copy(tmp_path, monkeypatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
+    def reject(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(local_storage.os, "link", refuse)
+    monkeypatch.setattr(local_storage.os, "link", reject)
     fs = CheckpointFileSystem.from_uri(tmp_path / "root")
     (tmp_path / "source").write_bytes(b"x")
     with pytest.raises(StorageError, match="No space left"):
@@ -190,12 +190,12 @@ def test_a_directory_that_cannot_be_listed_is_an_error_and_not_empty(tmp_path, m
     fs.write_file("a/b", b"x")
     scandir = os.scandir
 
-    def refuse(descriptor: int):
+    def reject(descriptor: int):
         if os.readlink(f"/proc/self/fd/{descriptor}").endswith("/a"):
             raise PermissionError(errno.EACCES, "Permission denied", "a")
         return scandir(descriptor)
 
-    monkeypatch.setattr(local_storage.os, "scandir", refuse)
+    monkeypatch.setattr(local_storage.os, "scandir", reject)
     for listed in (fs.list_files, lambda: fs.list_files("a"), lambda: fs.list_directories("a")):
         with pytest.raises(StorageError, match="Permission denied"):
             listed()

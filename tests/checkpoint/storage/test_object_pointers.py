@@ -23,7 +23,7 @@ from statebackend.checkpoint.store.checkpoint_directories import write_metadata
 from statebackend.testing.stores import checkpoint, file_handle
 
 
-def test_the_record_of_another_job_is_refused(tmp_path) -> None:
+def test_the_record_of_another_job_is_rejected(tmp_path) -> None:
     objects = MemoryObjects()
     fs = CheckpointFileSystem.from_uri(tmp_path)
     ObjectPointers(fs, objects, "one").take_over("a", lambda record: record)
@@ -71,7 +71,7 @@ def test_a_leader_that_is_overtaken_while_it_reads_its_checkpoints_hears_that_an
         former.find()
 
 
-def test_a_store_that_refuses_every_write_is_given_up(tmp_path) -> None:
+def test_a_store_that_rejects_every_write_is_abandoned(tmp_path) -> None:
     objects = MemoryObjects()
     pointers = ObjectPointers(CheckpointFileSystem.from_uri(tmp_path), objects, "job")
     pointers.take_over("a", lambda record: record)

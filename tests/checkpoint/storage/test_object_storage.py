@@ -73,7 +73,7 @@ def test_what_passes_is_tried_again(fs, faulty_store, tmp_path, fault) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_503, Fault.DROP])
-def test_what_does_not_pass_is_given_up_with_the_place_and_what_was_there_stays(
+def test_what_does_not_pass_is_abandoned_with_the_place_and_what_was_there_stays(
     fs, faulty_store, pauses, fault
 ) -> None:
     old = fs.write_file("a/x", b"old")
@@ -97,7 +97,7 @@ def test_what_will_not_pass_is_not_tried_again(fs, bucket, faulty_store, pauses)
     assert pauses == []
 
 
-def test_nobody_who_answers_is_given_up(bucket, faulty_store) -> None:
+def test_nobody_who_answers_is_abandoned(bucket, faulty_store) -> None:
     location = S3Location.from_uri(bucket.uri("job", port=faulty_store.port, gives_up=True))
     fs = CheckpointFileSystem("s3://x/job", S3Storage.at(location, BoundedRetries(attempts=1), 1))
     faulty_store.fail(Fault.STALL, "GET", "list-type")
@@ -305,7 +305,7 @@ def test_a_prefix_is_what_its_uri_says_percent_by_percent(bucket, name) -> None:
 
 
 @pytest.mark.parametrize("said", ["0", "-1", "1e3", "", "inf", "1000000"])
-def test_a_timeout_that_is_no_number_of_seconds_is_refused(bucket, said) -> None:
+def test_a_timeout_that_is_no_number_of_seconds_is_rejected(bucket, said) -> None:
     assert S3Location.from_uri(bucket.uri(gives_up=True)).request_timeout_s == 1.0
     with pytest.raises(StorageError, match="request_timeout_s takes seconds"):
         S3Location.from_uri(f"s3://bucket/path?request_timeout_s={said}")

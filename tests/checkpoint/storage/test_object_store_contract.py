@@ -22,7 +22,7 @@ from statebackend.checkpoint import (
     StorageError,
 )
 from statebackend.checkpoint.errors import CorruptJobIdentityError, UncertainCheckpointError
-from statebackend.checkpoint.fs.checksummed_json import sealed_json
+from statebackend.checkpoint.fs.checksummed_json import checksummed_json
 from statebackend.checkpoint.fs.local_storage import LocalStorage
 from statebackend.checkpoint.fs.retries import BoundedRetries
 from statebackend.checkpoint.fs.s3_storage import S3Location, S3Storage
@@ -101,7 +101,7 @@ def test_a_listing_that_lags_hides_no_checkpoint_and_deletes_nothing(uri, faulty
     again = led(uri)
     assert again.store.recover().checkpoint_id == 5
     assert again.ids == [3, 4, 5]
-    assert again.store.recover(fall_back_to=4).checkpoint_id == 4
+    assert again.store.recover(roll_back_to=4).checkpoint_id == 4
     assert again.store.next_checkpoint_id() == 6
     again.close()
 
@@ -261,7 +261,7 @@ def test_who_is_overtaken_while_it_takes_over_takes_nothing_from_the_leader(tmp_
     first.close()
 
 
-def test_a_directory_of_another_way_of_leading_is_refused(uri, tmp_path) -> None:
+def test_a_directory_of_another_way_of_leading_is_rejected(uri, tmp_path) -> None:
     led(uri).close()
     with pytest.raises(JobDirectoryMismatchError, match=r"are noted in object:completed-checkpoints.json"):
         JobDirectory.open(uri, "flights", 4, lock_path=str(tmp_path / "lock"))
@@ -326,7 +326,7 @@ def test_a_record_that_is_gone_is_not_taken_for_a_job_without_checkpoints(uri, b
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-5], lambda data: data.replace(b'"revision"', b'"reversion"')])
-def test_a_damaged_record_is_refused_and_nothing_is_deleted(uri, bucket, damage) -> None:
+def test_a_damaged_record_is_rejected_and_nothing_is_deleted(uri, bucket, damage) -> None:
     first = led(uri)
     first.store.recover()
     first.add(1, "a")
@@ -349,7 +349,7 @@ def test_a_metadata_file_that_was_replaced_by_another_is_found_out(uri, bucket) 
     again = led(uri)
     with pytest.raises(CorruptMetadataError, match="2"):
         again.store.recover()
-    assert again.store.recover(fall_back_to=1).checkpoint_id == 1
+    assert again.store.recover(roll_back_to=1).checkpoint_id == 1
     again.close()
 
 
@@ -395,16 +395,16 @@ def test_the_golden_files_are_read_and_written_again_byte_by_byte() -> None:
         {"unknown": 1},
     ],
 )
-def test_a_record_that_breaks_an_invariant_is_refused(changes) -> None:
+def test_a_record_that_breaks_an_invariant_is_rejected(changes) -> None:
     content = json.loads(RECORD.to_bytes())
     for name in ("checksum", "format_version"):
         del content[name]
     with pytest.raises(CorruptJobIdentityError, match=r"here is not valid"):
-        CompletedRecord.from_bytes(sealed_json({**content, **changes}, 1), "here")
+        CompletedRecord.from_bytes(checksummed_json({**content, **changes}, 1), "here")
 
 
 @pytest.mark.parametrize("place", [None, "another log"])
-def test_a_driver_that_does_not_find_the_driver_files_of_the_job_is_refused(uri, tmp_path, place) -> None:
+def test_a_driver_that_does_not_find_the_driver_files_of_the_job_is_rejected(uri, tmp_path, place) -> None:
     services = evolve(SERVICES, driver_directory=str(tmp_path / "log"))
     with JobDirectory.open(uri, "flights", 4, leadership=services, kept_in=services.kept_in("flights")) as directory:
         services.take_over(directory).driver_files.write_file("spark/offsets/0", b"0")

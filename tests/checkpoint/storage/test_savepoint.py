@@ -52,7 +52,7 @@ def test_metadata_comes_last_and_remains_of_failed_attempts_go_before_it(tmp_pat
     assert fs.list_files(include_temporary=True) == ("_metadata", "data/part-0")
 
 
-def test_a_directory_that_is_given_up_is_emptied_and_the_mark_goes_last(tmp_path, monkeypatch) -> None:
+def test_a_directory_that_is_abandoned_is_emptied_and_the_mark_goes_last(tmp_path, monkeypatch) -> None:
     fs = create_savepoint_directory(tmp_path)
     for path in ("data/part-0", "data/.tmp-1", "note"):
         fs.write_file(path, b"rows")
@@ -134,7 +134,7 @@ def test_a_crash_at_any_step_leaves_what_is_begun_or_what_is_complete(tmp_path, 
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "_metadata", "_in_progress", ".tmp-1", "deep/er"])
-def test_a_directory_that_holds_anything_is_refused_and_left_alone(tmp_path, name) -> None:
+def test_a_directory_that_holds_anything_is_rejected_and_left_alone(tmp_path, name) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
     fs.write_file(name, b"precious")
     with pytest.raises(SavepointExistsError, match="Nothing was changed"):
@@ -144,7 +144,7 @@ def test_a_directory_that_holds_anything_is_refused_and_left_alone(tmp_path, nam
 
 
 @pytest.mark.parametrize("place", ["shared/mine", "checkpoints/mine", "shared/operator/mine"])
-def test_a_place_among_the_files_of_a_job_is_refused_because_the_job_would_clear_it(tmp_path, place) -> None:
+def test_a_place_among_the_files_of_a_job_is_rejected_because_the_job_would_clear_it(tmp_path, place) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "job.json").write_bytes(b"{}")
     (tmp_path / "link").symlink_to(tmp_path / "job")
@@ -220,7 +220,7 @@ def test_a_directory_that_is_no_savepoint_says_so_and_is_not_created(tmp_path) -
         read_savepoint(tmp_path / "photos")
 
 
-def test_a_savepoint_inside_of_one_that_is_being_written_is_refused(tmp_path) -> None:
+def test_a_savepoint_inside_of_one_that_is_being_written_is_rejected(tmp_path) -> None:
     outer = create_savepoint_directory(tmp_path / "outer")
     for inside in (tmp_path / "outer" / "inner", tmp_path / "outer" / "data" / "inner"):
         with pytest.raises(
@@ -237,10 +237,10 @@ def test_a_savepoint_inside_of_one_that_is_being_written_is_refused(tmp_path) ->
 def test_who_may_not_look_above_a_place_may_take_a_savepoint_there(tmp_path, monkeypatch) -> None:
     exists = CheckpointFileSystem.exists
 
-    def refuse(fs: CheckpointFileSystem, path: str) -> bool:
+    def reject(fs: CheckpointFileSystem, path: str) -> bool:
         if fs.uri != str(tmp_path / "mine"):
             raise StorageError("403 forbidden")
         return exists(fs, path)
 
-    monkeypatch.setattr(CheckpointFileSystem, "exists", refuse)
+    monkeypatch.setattr(CheckpointFileSystem, "exists", reject)
     assert create_savepoint_directory(tmp_path / "mine").list_files() == ("_in_progress",)

@@ -41,7 +41,7 @@ class RegistryAgainstModel(RuleBasedStateMachine):
         self.protected |= paths
 
     @rule(checkpoint_id=st.integers(-1, 20), paths=PATHS)
-    def refuse(self, checkpoint_id: int, paths: set[str]) -> None:
+    def reject(self, checkpoint_id: int, paths: set[str]) -> None:
         if checkpoint_id in self.model:
             with pytest.raises(InvariantViolationError):
                 self.registry.register(checkpoint_id, paths)

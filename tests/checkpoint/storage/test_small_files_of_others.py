@@ -1,4 +1,4 @@
-"""Small durable texts that are sound, and say something else than is asked: refused by their place."""
+"""Small durable texts that are sound, and say something else than is asked: rejected by their place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from statebackend.checkpoint import (
     StorageError,
 )
 from statebackend.checkpoint.errors import CorruptJobIdentityError
-from statebackend.checkpoint.fs.checksummed_json import sealed_json
+from statebackend.checkpoint.fs.checksummed_json import checksummed_json
 from statebackend.checkpoint.ha.object_store import ObjectPointers
 from statebackend.checkpoint.ha.zookeeper import JobNode, decode_text, encode_text
 from statebackend.checkpoint.store import checkpoint_directories as metadata_file
@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> CheckpointFileSystem:
 def test_a_sealed_file_that_does_not_say_where_checkpoints_are_noted(
     store: CheckpointFileSystem, content: dict[str, Any]
 ) -> None:
-    store.write_file(HIGH_AVAILABILITY_FILE_NAME, sealed_json(content, 1))
+    store.write_file(HIGH_AVAILABILITY_FILE_NAME, checksummed_json(content, 1))
     with pytest.raises(CorruptJobIdentityError, match=f"{HIGH_AVAILABILITY_FILE_NAME}.*does not say where"):
         read_kept_in(store)
 
@@ -53,12 +53,12 @@ def test_where_checkpoints_are_noted_is_read_as_it_was_written(store: Checkpoint
     assert read_kept_in(store) == "zookeeper:/jobs/one"
 
 
-def test_a_node_of_a_job_is_read_whole_or_refused() -> None:
+def test_a_node_of_a_job_is_read_whole_or_rejected() -> None:
     node = JobNode("job-1", "/jobs/one")
     assert JobNode.decode(node.encode(), "there") == node
     for content in ({"job_id": "job-1"}, {"job_id": "", "job_directory": "/"}, {"job_id": "job-1", "more": 1}):
         with pytest.raises(CorruptJobIdentityError, match="there is not valid: "):
-            JobNode.decode(sealed_json(content, 1), "there")
+            JobNode.decode(checksummed_json(content, 1), "there")
 
 
 @pytest.mark.parametrize(("value", "kind"), [("text", str), (7, int)])
@@ -66,10 +66,10 @@ def test_a_node_of_one_value_has_that_and_nothing_else(value: Any, kind: type) -
     assert decode_text(encode_text(value), "there", kind) == value
     for content in ({}, {"value": value, "more": 1}, {"value": None}, {"value": True}, {"value": [value]}):
         with pytest.raises(CorruptJobIdentityError, match=f"there does not hold one value of type {kind.__name__}"):
-            decode_text(sealed_json(content, 1), "there", kind)
+            decode_text(checksummed_json(content, 1), "there", kind)
 
 
-def test_metadata_beyond_the_limit_is_refused_unread(
+def test_metadata_beyond_the_limit_is_rejected_unread(
     store: CheckpointFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_metadata(store, "here", checkpoint(1))

@@ -30,11 +30,11 @@ from statebackend.checkpoint.store.checkpoint_directories import DirectoryPointe
 from statebackend.checkpoint.store.completed_checkpoint_store import DefaultCompletedCheckpointStore
 from statebackend.checkpoint.store.driver_lock import DriverLock
 from statebackend.checkpoint.store.job_files import (
-    FALL_BACK_FILE_NAME,
-    FallBack,
-    end_fall_back,
-    read_fall_back,
-    write_fall_back,
+    ROLL_BACK_FILE_NAME,
+    Rollback,
+    end_roll_back,
+    read_roll_back,
+    write_roll_back,
 )
 from statebackend.checkpoint.store.savepoint_directory import create_savepoint_directory
 
@@ -68,13 +68,13 @@ def test_a_checkpoint_that_cannot_be_dropped_keeps_its_files_and_goes_another_ti
     store.add(metadata_of(0, (files[0],)))
     delete = LocalStorage.delete
 
-    def refused(storage: LocalStorage, path: str, durable: bool) -> None:
+    def rejected(storage: LocalStorage, path: str, durable: bool) -> None:
         if path.endswith("chk-000000000000/_metadata"):
             raise OSError("the store is down")
         delete(storage, path, durable)
 
     with monkeypatch.context() as patched:
-        patched.setattr(LocalStorage, "delete", refused)
+        patched.setattr(LocalStorage, "delete", rejected)
         store.add(metadata_of(1, (files[1],)))
         assert fs.exists("shared/0")
         assert [one.checkpoint_id for one in store.all()] == [0, 1]
@@ -117,7 +117,7 @@ def test_who_looks_at_a_lock_at_the_same_time_does_not_hold_it(tmp_path: Path) -
         os.close(descriptor)
 
 
-def test_a_fall_back_begins_and_ends_durably(fs: CheckpointFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_roll_back_begins_and_ends_durably(fs: CheckpointFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     durable: list[tuple[str, str, bool]] = []
     put, delete = LocalStorage.put, LocalStorage.delete
 
@@ -131,12 +131,12 @@ def test_a_fall_back_begins_and_ends_durably(fs: CheckpointFileSystem, monkeypat
 
     monkeypatch.setattr(LocalStorage, "put", noted_put)
     monkeypatch.setattr(LocalStorage, "delete", noted_delete)
-    begun = FallBack(checkpoint_id=3, newest_id=3, source_log="spark-1")
-    write_fall_back(fs, begun)
-    assert read_fall_back(fs) == begun
-    end_fall_back(fs)
-    assert read_fall_back(fs) is None
-    assert durable == [("put", FALL_BACK_FILE_NAME, True), ("delete", FALL_BACK_FILE_NAME, True)]
+    begun = Rollback(checkpoint_id=3, newest_id=3, source_log="spark-1")
+    write_roll_back(fs, begun)
+    assert read_roll_back(fs) == begun
+    end_roll_back(fs)
+    assert read_roll_back(fs) is None
+    assert durable == [("put", ROLL_BACK_FILE_NAME, True), ("delete", ROLL_BACK_FILE_NAME, True)]
 
 
 @pytest.mark.parametrize(
@@ -144,11 +144,11 @@ def test_a_fall_back_begins_and_ends_durably(fs: CheckpointFileSystem, monkeypat
     [(3, 2, "spark-1"), (-1, 3, "spark-1"), (3, 1 << 63, "spark-1"), (True, 3, "spark-1"), (3, 3.0, "spark-1")]
     + [(3, 4, name) for name in ("", ".", "..", "a/b", "../spark", "/spark", None, 5)],
 )
-def test_a_fall_back_that_makes_no_sense_is_none(checkpoint_id: int, newest_id: int, source_log: str) -> None:
+def test_a_roll_back_that_makes_no_sense_is_none(checkpoint_id: int, newest_id: int, source_log: str) -> None:
     for ids in ((3, 4), (0, 0), (0, (1 << 63) - 1)):
-        FallBack(checkpoint_id=ids[0], newest_id=ids[1], source_log="spark-1")
+        Rollback(checkpoint_id=ids[0], newest_id=ids[1], source_log="spark-1")
     with pytest.raises(InvariantViolationError):
-        FallBack(checkpoint_id=checkpoint_id, newest_id=newest_id, source_log=source_log)
+        Rollback(checkpoint_id=checkpoint_id, newest_id=newest_id, source_log=source_log)
 
 
 def test_a_directory_stays_reserved_until_the_metadata_of_its_savepoint_is_there(
@@ -240,7 +240,7 @@ def test_what_the_next_leader_writes_while_orphans_are_looked_for_is_none(fs: Ch
     assert fs.list_files("shared") == ("shared/of-the-next",)
 
 
-def test_a_checkpoint_that_can_neither_be_written_nor_be_taken_back_is_uncertain(
+def test_a_checkpoint_that_can_neither_be_written_nor_be_rolled_back_is_uncertain(
     fs: CheckpointFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     move = LocalStorage.move_directory

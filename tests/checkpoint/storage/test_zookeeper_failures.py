@@ -69,7 +69,7 @@ def test_a_checkpoint_whose_metadata_file_cannot_be_deleted_goes_with_the_next_o
     first = led(tmp_path / "job", services_of(zookeeper_server.hosts, root))
     delete = LocalStorage.delete
 
-    def refused(storage: LocalStorage, path: str, durable: bool) -> None:
+    def rejected(storage: LocalStorage, path: str, durable: bool) -> None:
         delete(storage, path, durable)
         if path.startswith("checkpoints/chk-000000000001"):
             raise OSError("the directory could not be synced")
@@ -77,7 +77,7 @@ def test_a_checkpoint_whose_metadata_file_cannot_be_deleted_goes_with_the_next_o
     for checkpoint_id in (1, 2, 3):
         first.led.add(checkpoint_id, f"{checkpoint_id}")
     with monkeypatch.context() as patched:
-        patched.setattr(LocalStorage, "delete", refused)
+        patched.setattr(LocalStorage, "delete", rejected)
         first.led.add(4, "4")
         assert first.led.ids == [1, 2, 3, 4]
     first.led.add(5, "5")
@@ -276,10 +276,10 @@ def test_a_pointer_to_a_file_that_has_gone_is_no_checkpoint_to_go_on_from(
         job.led.add(checkpoint_id)
     [path] = job.led.metadata_paths(3)
     job.records.file_system.delete(path)
-    with pytest.raises(CorruptMetadataError, match=r"points to a file that is not as it was.*fall_back_to=2"):
+    with pytest.raises(CorruptMetadataError, match=r"points to a file that is not as it was.*roll_back_to=2"):
         job.store.recover()
-    assert job.records.pointers.find().fall_back_target("previous").checkpoint_id == 2
-    job.store.recover(fall_back_to=2)
+    assert job.records.pointers.find().roll_back_target("previous").checkpoint_id == 2
+    job.store.recover(roll_back_to=2)
     job.led.add(3)
     job.directory.close()
     with led(tmp_path / "job", services).directory as directory:
@@ -320,7 +320,7 @@ def test_a_directory_with_checkpoints_is_taken_over_with_them_and_never_read_wit
         before = LedStore(store, directory.file_system, directory.close, directory.close)
         for checkpoint_id in (1, 2, 3):
             before.add(checkpoint_id, f"f{checkpoint_id}")
-        store.recover(fall_back_to=2)
+        store.recover(roll_back_to=2)
         directory.file_system.write_file("spark/offsets/2", b"v1")
         directory.file_system.write_file("time-epoch.json", b"{}")
         with pytest.raises(JobDirectoryLockedError, match="in use by another driver"):
@@ -406,7 +406,7 @@ def test_without_a_quorum_nothing_is_completed_and_nothing_lost(tmp_path: Path, 
             again.led.add(2, "b")
 
 
-def test_a_server_that_takes_no_more_connections_refuses_a_driver_and_the_one_that_leads_goes_on(
+def test_a_server_that_takes_no_more_connections_rejects_a_driver_and_the_one_that_leads_goes_on(
     tmp_path: Path, root: str
 ) -> None:
     # The leader looks at what is there in a session of its own before it waits to lead: one at a time.
@@ -454,6 +454,6 @@ def test_a_server_that_is_not_there_and_a_package_that_is_not_there_are_told_in_
         lambda: ZooKeeperHighAvailability("h", connection_timeout_s=True),
     ],
 )
-def test_what_makes_no_sense_is_refused(make: Callable[[], object]) -> None:
+def test_what_makes_no_sense_is_rejected(make: Callable[[], object]) -> None:
     with pytest.raises(InvariantViolationError):
         make()

@@ -23,7 +23,7 @@ from statebackend.checkpoint.ha import zookeeper as zookeeper_high_availability
 from statebackend.checkpoint.ha import zookeeper as zookeeper_pointers
 from statebackend.checkpoint.ha.zookeeper import UnknownOutcomeError
 from statebackend.checkpoint.store.driver_lock import DriverLockFile
-from statebackend.checkpoint.store.job_files import FallBack, end_fall_back, write_fall_back
+from statebackend.checkpoint.store.job_files import Rollback, end_roll_back, write_roll_back
 from statebackend.testing.stores import LedStore, checkpoint
 
 
@@ -73,17 +73,17 @@ def test_the_lock_of_a_directory_is_held_no_longer_than_its_checkpoints_are_take
         DriverLockFile().lead(job.records.file_system, "flights").close()
 
 
-def test_a_directory_that_is_going_back_to_an_older_checkpoint_is_not_taken_over(
+def test_a_directory_that_is_rolling_back_to_an_older_checkpoint_is_not_taken_over(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     go_on_in_the_directory(tmp_path / "job", 1, 2)
     fs = CheckpointFileSystem.from_uri(tmp_path / "job")
-    write_fall_back(fs, FallBack(checkpoint_id=1, newest_id=2, source_log="1"))
+    write_roll_back(fs, Rollback(checkpoint_id=1, newest_id=2, source_log="1"))
     services = services_of(zookeeper_server.hosts, root)
     with pytest.raises(JobDirectoryMismatchError, match="is not finished: finish it without high availability first"):
         led(tmp_path / "job", services)
     DriverLockFile().lead(fs, "flights").close()
-    end_fall_back(fs)
+    end_roll_back(fs)
     job = led(tmp_path / "job", services)
     with job.directory:
         assert job.led.ids == [1, 2]
@@ -106,7 +106,7 @@ def test_driver_files_stay_until_it_is_noted_that_those_of_the_next_one_count(
         assert len(again.records.file_system.list_directories("drivers")) == 1
 
 
-def test_a_checkpoint_that_zookeeper_refuses_leaves_no_files(
+def test_a_checkpoint_that_zookeeper_rejects_leaves_no_files(
     tmp_path: Path, root: str, zookeeper_server: ZooKeeperServer
 ) -> None:
     job = led(tmp_path / "job", services_of(zookeeper_server.hosts, root))
@@ -192,7 +192,7 @@ def test_a_checkpoint_that_one_completes_without_the_lead_is_none(
     ("is_led", "error", "told"),
     [(True, StorageError, "cannot be completed"), (False, LeadershipLostError, "does not lead job 'flights'")],
 )
-def test_a_request_that_was_lost_on_its_way_has_completed_nothing_when_the_next_one_is_refused(
+def test_a_request_that_was_lost_on_its_way_has_completed_nothing_when_the_next_one_is_rejected(
     tmp_path: Path,
     root: str,
     zookeeper_server: ZooKeeperServer,

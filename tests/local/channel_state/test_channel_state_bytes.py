@@ -78,7 +78,7 @@ def test_a_released_file_is_read_and_written_as_it_was() -> None:
     assert encode_part(time(), in_flight(), reader, FORMS) == (meta, data)
 
 
-def test_every_flipped_byte_and_every_truncation_of_the_meta_data_is_refused() -> None:
+def test_every_flipped_byte_and_every_truncation_of_the_meta_data_is_rejected() -> None:
     meta, _ = encode_part(time(), in_flight(), reader, FORMS)
     for place in range(len(meta)):
         for damaged in (meta[:place], meta[:place] + bytes([meta[place] ^ 0xFF]) + meta[place + 1 :]):
@@ -88,7 +88,7 @@ def test_every_flipped_byte_and_every_truncation_of_the_meta_data_is_refused() -
         decode_meta(meta + b"\0")
 
 
-def test_hostile_bytes_with_a_right_checksum_are_refused_or_read_but_nothing_else() -> None:
+def test_hostile_bytes_with_a_right_checksum_are_rejected_or_read_but_nothing_else() -> None:
     meta, data = encode_part(time(), in_flight(), reader, FORMS)
     body = meta[13:]
     for place in range(len(body)):
@@ -147,7 +147,7 @@ def test_records_of_another_schema_are_not_read() -> None:
         decode_elements(decode_meta(meta), data, reader, {})
 
 
-def test_a_later_version_is_refused_by_its_number() -> None:
+def test_a_later_version_is_rejected_by_its_number() -> None:
     meta, _ = encode_part(None, {}, reader, FORMS)
     with pytest.raises(StateFormatError, match="version 2 was written by a later release"):
         decode_meta(meta[:4] + b"\2" + meta[5:])

@@ -1,4 +1,4 @@
-"""Channel state as parts of subtasks' states and their files: what is written, read back in order, and refused."""
+"""Channel state as parts of subtasks' states and their files: what is written, read back in order, and rejected."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_store_that_fails_leaves_no_file(fs: CheckpointFileSystem, monkeypatch
     assert fs.list_files() == ()
 
 
-def test_every_flipped_byte_and_every_truncation_of_the_file_is_refused(
+def test_every_flipped_byte_and_every_truncation_of_the_file_is_rejected(
     tmp_path: Path, fs: CheckpointFileSystem
 ) -> None:
     state = written(fs, READER, inputs={SENDER: [counts("a", times=[3]), Watermark(5)]})
@@ -96,7 +96,7 @@ def test_every_flipped_byte_and_every_truncation_of_the_file_is_refused(
         channels_of_checkpoint([operator(READER, state)], fs, FORMS)
 
 
-def test_a_part_that_is_none_of_ours_or_has_other_files_is_refused(fs: CheckpointFileSystem) -> None:
+def test_a_part_that_is_none_of_ours_or_has_other_files_is_rejected(fs: CheckpointFileSystem) -> None:
     state = written(fs, READER, inputs={SENDER: [counts("a")]})
     part = state.input_channels
     assert part is not None

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from page_reader import PageReader
 
-from statebackend.savepoint import atomic_files as whole_files
+from statebackend.savepoint import atomic_files as atomic_files
 from statebackend.savepoint.html_pages import (
     MOST_BARS,
     MOST_POINTS,
@@ -120,7 +120,7 @@ def test_a_page_is_there_as_a_whole_or_what_was_there_before(tmp_path: Path, mon
     def fail(source: str, target: str) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(whole_files.os, "replace", fail)
+    monkeypatch.setattr(atomic_files.os, "replace", fail)
     with pytest.raises(OSError, match="full"):
         write_page(path, "second")
     assert path.read_text() == "first"

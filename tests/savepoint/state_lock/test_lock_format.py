@@ -1,4 +1,4 @@
-"""The lock file: what is written is read, what is not as it was written is refused with what to do."""
+"""The lock file: what is written is read, what is not as it was written is rejected with what to do."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_job_without_state_has_a_lock() -> None:
     assert lock_from_bytes(lock_to_bytes(lock()), "state.lock").operators == ()
 
 
-def test_every_flipped_byte_is_refused() -> None:
+def test_every_flipped_byte_is_rejected() -> None:
     data = lock_to_bytes(lock(operator("a", "s")))
     for place in range(len(data)):
         for bits in (1, 32, 128):
@@ -84,7 +84,7 @@ def test_every_flipped_byte_is_refused() -> None:
                 lock_from_bytes(flipped, "state.lock")
 
 
-def test_every_beginning_of_a_lock_is_refused() -> None:
+def test_every_beginning_of_a_lock_is_rejected() -> None:
     data = lock_to_bytes(lock(operator("a", "s")))
     for length in range(len(data)):
         with pytest.raises(StateLockError):
@@ -93,7 +93,7 @@ def test_every_beginning_of_a_lock_is_refused() -> None:
         lock_from_bytes(data[:-4], "state.lock")
 
 
-def test_every_line_twice_or_left_out_is_refused() -> None:
+def test_every_line_twice_or_left_out_is_rejected() -> None:
     lines = lock_to_bytes(described()).split(b"\n")
     for index, line in enumerate(lines):
         for damaged in ([*lines[:index], line, *lines[index:]], lines[:index] + lines[index + 1 :]):
@@ -102,14 +102,14 @@ def test_every_line_twice_or_left_out_is_refused() -> None:
 
 
 @given(data=st.binary(max_size=200))
-def test_any_bytes_are_refused_by_an_error_of_ours(data: bytes) -> None:
+def test_any_bytes_are_rejected_by_an_error_of_ours(data: bytes) -> None:
     written = lock_to_bytes(lock(operator("a", "s")))
     for hostile in (data, written + data + b"\n", b"statebackend state lock, format 1\n" + data + b"\nend\n"):
         with pytest.raises(StateLockError):
             lock_from_bytes(hostile, "state.lock")
 
 
-def test_what_is_too_large_is_refused_unread(tmp_path: Path) -> None:
+def test_what_is_too_large_is_rejected_unread(tmp_path: Path) -> None:
     path = tmp_path / "state.lock"
     with path.open("wb") as file:
         file.truncate(MAX_LOCK_BYTES * 1000)
@@ -117,14 +117,14 @@ def test_what_is_too_large_is_refused_unread(tmp_path: Path) -> None:
         read_lock(path)
 
 
-def test_a_line_edited_by_hand_is_refused_with_what_to_do() -> None:
+def test_a_line_edited_by_hand_is_rejected_with_what_to_do() -> None:
     edited = lock_to_bytes(lock(operator("a", "s"))).replace(b"value: int64", b"value: int32")
     with pytest.raises(StateLockError, match=r'operator "a" is not what was sealed') as told:
         lock_from_bytes(edited, "jobs/state.lock")
     assert str(told.value).endswith("statebackend lock --job MODULE:FACTORY --output jobs/state.lock")
 
 
-def test_another_max_parallelism_is_refused() -> None:
+def test_another_max_parallelism_is_rejected() -> None:
     edited = lock_to_bytes(lock(operator("a", "s"))).replace(b"max_parallelism 128", b"max_parallelism 256")
     with pytest.raises(StateLockError, match="sealed"):
         lock_from_bytes(edited, "state.lock")
@@ -158,12 +158,12 @@ def test_changes_of_two_branches_to_two_operators_merge_to_the_lock_of_both() ->
     lock_from_bytes(merged, "state.lock")
 
 
-def test_bytes_that_are_sealed_and_are_no_state_are_refused() -> None:
+def test_bytes_that_are_sealed_and_are_no_state_are_rejected() -> None:
     with pytest.raises(StateLockError, match=r"cannot be read: .*twice"):
         lock_from_bytes(lock_to_bytes(lock(operator("a", "s", "s"))), "state.lock")
 
 
-def test_operators_in_another_order_are_refused() -> None:
+def test_operators_in_another_order_are_rejected() -> None:
     with pytest.raises(StateLockError, match="another order"):
         lock_from_bytes(lock_to_bytes(lock(operator("b", "s"), operator("a", "s"))), "state.lock")
 
@@ -221,7 +221,7 @@ def test_a_history_keeps_each_lock_once_and_gives_the_newest_first(tmp_path: Pat
     assert kept == [lock_to_bytes(second), lock_to_bytes(first)]
 
 
-def test_a_history_with_a_file_that_was_exchanged_is_refused(tmp_path: Path) -> None:
+def test_a_history_with_a_file_that_was_exchanged_is_rejected(tmp_path: Path) -> None:
     path = add_to_history(tmp_path, lock(operator("a", "s")))
     assert path is not None
     path.write_bytes(lock_to_bytes(lock()))

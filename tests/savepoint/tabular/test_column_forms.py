@@ -1,4 +1,4 @@
-"""Values of every serializer as arrays of Arrow: each has a form, which keeps the value or refuses it."""
+"""Values of every serializer as arrays of Arrow: each has a form, which keeps the value or rejects it."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def test_a_type_that_holds_every_value_takes_it_and_every_other_says_what_to_ask
     serializer = contract_cases.CASES[name].make()
     typed, text = ColumnForms().of(serializer), ColumnForms(as_text=True).of(serializer)
     for value in contract_cases.CASES[name].values:
-        reason = refusal(typed, value)
+        reason = rejection(typed, value)
         assert reason is None or "as_text=True" in reason
-        assert refusal(text, value) is None
+        assert rejection(text, value) is None
 
 
-def refusal(form: ColumnForm, value: Any) -> str | None:
+def rejection(form: ColumnForm, value: Any) -> str | None:
     try:
         form.array([value])
     except ColumnValueError as error:

@@ -1,4 +1,4 @@
-"""Values that went into columns come back as what the serializers write, or are refused by the name of their type."""
+"""Values that went into columns come back as what the serializers write, or are rejected by the name of their type."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def places(savepoint: Savepoint, marker: bytes | str) -> list[str]:
 
 
 @pytest.mark.parametrize("marker", ["", b""])
-def test_an_empty_marker_is_refused_as_it_would_be_in_everything(tmp_path: Path, marker: Any) -> None:
+def test_an_empty_marker_is_rejected_as_it_would_be_in_everything(tmp_path: Path, marker: Any) -> None:
     with pytest.raises(ValueError, match="an empty marker is in everything"):
         list(remains(savepoint_of(tmp_path / "one", SubtaskState()), marker=marker))
 

@@ -1,4 +1,4 @@
-"""Numbers where a float is stored: each stays what it is, or is refused."""
+"""Numbers where a float is stored: each stays what it is, or is rejected."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def write(path: Path, descriptor: StateDescriptor, entries: Any) -> dict[Any, An
         (MapStateDescriptor("v", str, float), ("a", "x", ODD)),
     ],
 )
-def test_a_number_that_would_become_another_is_refused(tmp_path: Path, descriptor: StateDescriptor, entry: Any) -> None:
+def test_a_number_that_would_become_another_is_rejected(
+    tmp_path: Path, descriptor: StateDescriptor, entry: Any
+) -> None:
     with pytest.raises(
         EntryError, match=r"key 'a': the .* does not fit: .* cannot be stored as a float: it would become"
     ):

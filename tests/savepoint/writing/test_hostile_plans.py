@@ -1,4 +1,4 @@
-"""Plans and entries that are wrong in every way: each is refused with a reason, and nothing is at the target."""
+"""Plans and entries that are wrong in every way: each is rejected with a reason, and nothing is at the target."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def keyed(entries: Any, descriptor: Any = NUMBER, key: Any = "string", **options
 
 
 @pytest.mark.parametrize("key", [str, 7, ("string", int), None])
-def test_keys_whose_types_are_not_named_as_spark_does_are_refused(key: Any) -> None:
+def test_keys_whose_types_are_not_named_as_spark_does_are_rejected(key: Any) -> None:
     for make in (lambda: Plan().add_operator("one", key), lambda: Plan().change_keys("one", str, key)):
         with pytest.raises(PlanError, match=r"given by Spark's names, as 'string' or .*; there are string, "):
             make()
@@ -86,7 +86,7 @@ def stored(tmp_path: Path) -> Path:
         (pa.table({"key": ["a"], "value": [1.5]}), "the value does not fit"),
     ],
 )
-def test_entries_that_do_not_fit_are_refused(tmp_path: Path, entries: Any, message: str) -> None:
+def test_entries_that_do_not_fit_are_rejected(tmp_path: Path, entries: Any, message: str) -> None:
     with pytest.raises((EntryError, KeyHashError), match=message):
         write(tmp_path / "new", keyed(entries))
     assert not (tmp_path / "new").exists()
@@ -105,7 +105,7 @@ def test_entries_that_do_not_fit_are_refused(tmp_path: Path, entries: Any, messa
         (datetime.date, pa.array([0, 1 << 30], pa.date32())),
     ],
 )
-def test_values_of_a_table_that_python_does_not_have_are_refused(tmp_path: Path, kind: type, column: pa.Array) -> None:
+def test_values_of_a_table_that_python_does_not_have_are_rejected(tmp_path: Path, kind: type, column: pa.Array) -> None:
     table = pa.table({"key": ["a", "b"], "value": column})
     with pytest.raises(
         EntryError, match=r"key 'b': the value does not fit: a column of .*for which Python has no value"
@@ -121,11 +121,11 @@ def test_a_table_has_each_column_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [None, ("a", None)])
-def test_a_null_key_is_refused_as_by_a_job(tmp_path: Path, key: Any) -> None:
+def test_a_null_key_is_rejected_as_by_a_job(tmp_path: Path, key: Any) -> None:
     types = ("string", "string") if isinstance(key, tuple) else "string"
     column = pa.array([{"a": "a", "b": None}]) if isinstance(key, tuple) else pa.array([None], pa.string())
     path = write(tmp_path / "stored", keyed([("a", 1)]).add_timers("one", [("a", 1)], time="event"))
-    for refused in (
+    for rejected in (
         lambda: write(tmp_path / "new", keyed([(key, 1)], key=types)),
         lambda: write(tmp_path / "new", keyed(pa.table({"key": column, "value": [1]}), key=types)),
         lambda: write(tmp_path / "new", Plan().add_operator("one", types).add_timers("one", [(key, 1)], time="event")),
@@ -135,11 +135,11 @@ def test_a_null_key_is_refused_as_by_a_job(tmp_path: Path, key: Any) -> None:
         ),
     ):
         with pytest.raises(EntryError, match=r"the key does not fit: .*None"):
-            refused()
+            rejected()
     assert not (tmp_path / "new").exists()
 
 
-def test_a_null_namespace_is_refused(tmp_path: Path) -> None:
+def test_a_null_namespace_is_rejected(tmp_path: Path) -> None:
     timers = Plan().add_operator("one", "string").add_timers("one", [("a", None, 1)], time="event", namespace=str)
     for plan in (keyed([("a", None, 1)], namespace=str), timers):
         with pytest.raises(EntryError, match="key 'a': the namespace does not fit: None cannot be one"):
@@ -347,7 +347,7 @@ def test_what_is_no_state_without_keys(tmp_path: Path) -> None:
         write(tmp_path / "new", Plan().add_operator("one").add_operator_state("one", rules, [("a", 1)]))
 
 
-def test_lists_and_maps_refuse_what_they_refuse_in_a_job(tmp_path: Path) -> None:
+def test_lists_and_maps_reject_what_they_reject_in_a_job(tmp_path: Path) -> None:
     numbers, by_name = ListStateDescriptor("numbers", int), MapStateDescriptor("by name", str, int | None)
     for plan, message in (
         (keyed([("a", 7)], numbers), "7 is no list"),

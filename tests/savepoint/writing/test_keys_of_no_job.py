@@ -1,4 +1,4 @@
-"""Keys that serializers would write and no job has: refused wherever a plan has them from."""
+"""Keys that serializers would write and no job has: rejected wherever a plan has them from."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def write(path: Path, key: Any, keys: list[Any]) -> None:
 @pytest.mark.parametrize("column", ["bigint", "int", "smallint", "tinyint"])
 @pytest.mark.parametrize("given", [[True], [7, False], [7, 8, True]])
 def test_a_truth_value_is_no_number(tmp_path: Path, column: str, given: list[Any]) -> None:
-    refusal = r"key does not fit: (True|False) is a truth value, and the column is one of numbers"
-    with pytest.raises(EntryError, match=refusal):
+    rejection = r"key does not fit: (True|False) is a truth value, and the column is one of numbers"
+    with pytest.raises(EntryError, match=rejection):
         write(tmp_path / "new", column, given)
-    with pytest.raises(EntryError, match=refusal):
+    with pytest.raises(EntryError, match=rejection):
         write(tmp_path / "new", (column, "string"), [(key, "a") for key in given])
     plan = Plan().add_operator("o", column).add_timers("o", [(key, 1) for key in given], time="event")
-    with pytest.raises(EntryError, match=refusal):
+    with pytest.raises(EntryError, match=rejection):
         SavepointWriter.new(tmp_path / "new", max_parallelism=8).write(plan)
     write(tmp_path / "old", "string", list("abc"[: len(given)]))
     changed = Plan().change_keys("o", lambda key: given["abc".index(key)], column)
-    with pytest.raises(EntryError, match=refusal):
+    with pytest.raises(EntryError, match=rejection):
         SavepointWriter.copy_of(tmp_path / "old", tmp_path / "new").write(changed)
     assert not (tmp_path / "new").exists()
 

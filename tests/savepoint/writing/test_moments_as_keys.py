@@ -108,7 +108,7 @@ def test_keys_that_become_moments_are_found_too(tmp_path: Path) -> None:
         (datetime.datetime(1, 1, 1, tzinfo=BERLIN), "date value out of range"),
     ],
 )
-def test_what_is_no_moment_everywhere_is_refused(tmp_path: Path, moment: Any, reason: str) -> None:
+def test_what_is_no_moment_everywhere_is_rejected(tmp_path: Path, moment: Any, reason: str) -> None:
     timers = Plan().add_operator("o", "timestamp").add_timers("o", [(moment, 1)], time="event")
     for make in (
         lambda: write(tmp_path / "new", [(NOON, 1), (moment, 1)]),

@@ -1,4 +1,4 @@
-"""Maps whose descriptor says another type of user keys: the keys stay the values they are, or the plan is refused."""
+"""Maps whose descriptor says another type of user keys: the keys stay the values they are, or the plan is rejected."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_user_keys_are_written_anew_by_the_new_type(stored: Path, is_given_entri
     assert list(entries_of(path, "o", "m")) == list(entries_of(stored.parent / "again", "o", "m"))
 
 
-def test_user_keys_that_the_new_type_cannot_write_are_refused(stored: Path) -> None:
+def test_user_keys_that_the_new_type_cannot_write_are_rejected(stored: Path) -> None:
     with pytest.raises(EntryError, match=r"state 'm', key '[kl]': the user key does not fit"):
         copied(stored, Plan().change_values("o", "m", MapStateDescriptor("m", str, int), lambda value: value))
     assert not (stored.parent / "copy").exists()
 
 
-def test_user_keys_that_become_one_are_refused(stored: Path) -> None:
+def test_user_keys_that_become_one_are_rejected(stored: Path) -> None:
     plan = Plan().change_values("o", "m", MapStateDescriptor("m", float, int), lambda value: value)
     with pytest.raises((RepeatedKeyError, EntryError), match="key 'l'"):
         copied(stored, plan)

@@ -1,4 +1,4 @@
-"""Plans that name, split and merge operators: what no job could find is refused, and nothing is lost unsaid."""
+"""Plans that name, split and merge operators: what no job could find is rejected, and nothing is lost unsaid."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def copied(stored: Path, plan: Plan) -> Savepoint:
     return Savepoint.open(target)
 
 
-def refused(stored: Path, plan: Plan, message: str) -> None:
+def rejected(stored: Path, plan: Plan, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         copied(stored, plan)
     assert not (stored.parent / "copy").exists()
@@ -97,7 +97,7 @@ def test_a_start_judges_the_keys_of_an_operator_whose_last_keyed_state_was_remov
 @pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "x" * 201, 5, None, [], TIMERS, "_timer_state/x"])
 @pytest.mark.parametrize("state", ["number", "list"])
 def test_a_state_gets_no_name_by_which_no_job_would_find_it(stored: Path, state: str, name: Any) -> None:
-    refused(stored, Plan().rename_state("one", state, name).remove_state("two", TIMERS), "RenameState.*name")
+    rejected(stored, Plan().rename_state("one", state, name).remove_state("two", TIMERS), "RenameState.*name")
 
 
 @pytest.mark.parametrize("name", [TIMERS, "_timer_state/x"])
@@ -107,18 +107,18 @@ def test_no_state_passes_for_timers(stored: Path, name: str) -> None:
         Plan().change_values("one", "number", ValueStateDescriptor(name, int), lambda value: value),
         Plan().add_operator_state("one", BroadcastStateDescriptor(name, str, int), {}),
     ):
-        refused(stored, plan, "those of timers")
+        rejected(stored, plan, "those of timers")
 
 
 def test_timers_are_renamed_to_those_of_another_service_only(stored: Path) -> None:
-    refused(stored, Plan().rename_state("one", TIMERS, "timers"), "is no name of its timers")
+    rejected(stored, Plan().rename_state("one", TIMERS, "timers"), "is no name of its timers")
     to = "_timer_state/processing_user-timers"
     found = copied(stored, Plan().rename_state("one", TIMERS, to)).read("one", to)
     assert [(entry.key, entry.value) for entry in found] == [("one", 5)]
 
 
 def test_a_service_of_timers_has_a_name_that_can_be_written(stored: Path) -> None:
-    refused(stored, Plan().add_timers("one", [("a", 1)], time="event", service="a\0"), "NUL")
+    rejected(stored, Plan().add_timers("one", [("a", 1)], time="event", service="a\0"), "NUL")
 
 
 @pytest.mark.parametrize("name", [["one"], {}, 5, None])
@@ -128,14 +128,14 @@ def test_what_is_no_name_is_told_as_one_that_there_is_not(stored: Path, name: An
         Plan().rename_operator(name, "three"),
         Plan().remove_state(name, "list"),
     ):
-        refused(stored, plan, "there is no operator .*; there are 'one', 'two'")
+        rejected(stored, plan, "there is no operator .*; there are 'one', 'two'")
     for plan in (
         Plan().remove_state("one", name),
         Plan().rename_state("one", name, "other"),
         Plan().change_values("one", name, NUMBER, bool),
     ):
-        refused(stored, plan, "operator 'one' has no keyed state")
-    refused(stored, Plan().keep_elements("one", name, bool), "operator 'one' has no operator state")
+        rejected(stored, plan, "operator 'one' has no keyed state")
+    rejected(stored, Plan().keep_elements("one", name, bool), "operator 'one' has no operator state")
 
 
 @pytest.mark.parametrize("descriptor", [ValueStateDescriptor, SplitListStateDescriptor])
@@ -151,16 +151,16 @@ def test_an_operator_gets_no_uid_that_no_job_has(stored: Path, uid: Any) -> None
         Plan().rename_operator("one", uid),
         Plan().merge_operators(["one"], uid),
     ):
-        refused(stored, plan, "uid")
+        rejected(stored, plan, "uid")
 
 
 @pytest.mark.parametrize("name", ["", 5, "\ud800"])
 def test_an_operator_gets_no_name_that_cannot_be_written(stored: Path, name: Any) -> None:
-    refused(stored, Plan().add_operator("three", name=name), "the name of an operator")
+    rejected(stored, Plan().add_operator("three", name=name), "the name of an operator")
 
 
 def test_an_operator_is_not_split_into_none(stored: Path) -> None:
-    refused(stored, Plan().split_operator("one", [], lambda key: "a", operator_state="a"), "split into none; .*remove")
+    rejected(stored, Plan().split_operator("one", [], lambda key: "a", operator_state="a"), "split into none; .*remove")
 
 
 @pytest.mark.parametrize("names", ["xy", 7, {"x", "y"}, ["x", 5], None])
@@ -187,18 +187,18 @@ def test_merges_are_functions_by_the_names_of_states(merge: Any) -> None:
 
 @pytest.mark.parametrize("uids", [[], ["one", "one"], ["one", "two", "one"]])
 def test_operators_to_merge_are_some_and_each_once(stored: Path, uids: list[str]) -> None:
-    refused(stored, Plan().merge_operators(uids, "x"), "one or more, each of them once")
+    rejected(stored, Plan().merge_operators(uids, "x"), "one or more, each of them once")
 
 
 @pytest.mark.parametrize("number", [8.0, 7.5, True, "7", None])
 def test_numbers_of_key_groups_and_parts_are_whole(stored: Path, number: Any) -> None:
     for plan in (Plan().change_max_parallelism(number), Plan().change_parallelism(number)):
-        refused(stored, plan, "parallelism is a whole number, not")
+        rejected(stored, plan, "parallelism is a whole number, not")
     with pytest.raises(PlanError, match="max_parallelism is a whole number, not"):
         SavepointWriter.new(stored.parent / "new", max_parallelism=number).write(Plan())
 
 
-def test_what_is_no_descriptor_of_such_a_state_is_refused(stored: Path) -> None:
+def test_what_is_no_descriptor_of_such_a_state_is_rejected(stored: Path) -> None:
     without_keys: Any = SplitListStateDescriptor("other", int)
     keyed: Any = ValueStateDescriptor("other", int)
     no_descriptor: Any = int
@@ -209,7 +209,7 @@ def test_what_is_no_descriptor_of_such_a_state_is_refused(stored: Path) -> None:
         Plan().add_operator_state("one", no_descriptor, []),
         Plan().add_operator_state("one", keyed, []),
     ):
-        refused(stored, plan, "is no descriptor of (keyed state|state without keys)")
+        rejected(stored, plan, "is no descriptor of (keyed state|state without keys)")
 
 
 def elements(savepoint: Savepoint, uid: str, name: str) -> list[Any]:
@@ -261,8 +261,10 @@ def test_lists_of_two_types_are_not_joined(tmp_path: Path, kind: Any) -> None:
     for uid, element in (("one", int), ("two", str), ("three", int)):
         plan.add_operator(uid).add_operator_state(uid, kind("list", element), [element(uid == "three")])
     SavepointWriter.new(tmp_path / "stored", max_parallelism=8).write(plan)
-    refused(tmp_path / "stored", Plan().merge_operators(["one", "two"], "x"), "'list' of operator 'two' are of another")
-    refused(tmp_path / "stored", Plan().merge_operators(["one", "three", "two"], "x"), "of operator 'two'")
+    rejected(
+        tmp_path / "stored", Plan().merge_operators(["one", "two"], "x"), "'list' of operator 'two' are of another"
+    )
+    rejected(tmp_path / "stored", Plan().merge_operators(["one", "three", "two"], "x"), "of operator 'two'")
     merged = copied(tmp_path / "stored", Plan().merge_operators(["three", "one"], "x"))
     assert elements(merged, "x", "list") == [0, 1]
 
@@ -309,6 +311,6 @@ def test_what_has_one_name_with_and_without_keys_is_removed_whole_and_not_rename
     environment.execute().savepoint(tmp_path / "stored")
     stored = Savepoint.open(tmp_path / "stored").operators["one"]
     assert ("number" in stored.states, "number" in stored.operator_states) == (True, True)
-    refused(tmp_path / "stored", Plan().rename_state("one", "number", "other"), "which one is to")
+    rejected(tmp_path / "stored", Plan().rename_state("one", "number", "other"), "which one is to")
     left = copied(tmp_path / "stored", Plan().remove_state("one", "number")).operators["one"]
     assert ("number" in left.states, "number" in left.operator_states) == (False, False)

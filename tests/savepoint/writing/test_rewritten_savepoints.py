@@ -142,7 +142,7 @@ def test_a_key_may_become_one_of_several_columns(savepoint: Path, tmp_path: Path
     assert entries_of(copy, "per shop", "largest")["shop", 3] == entries_of(savepoint, "per shop", "largest")["shop 3"]
 
 
-def test_keys_that_become_one_are_refused_before_anything_is_written(stored: Path, tmp_path: Path) -> None:
+def test_keys_that_become_one_are_rejected_before_anything_is_written(stored: Path, tmp_path: Path) -> None:
     plan = Plan().change_keys("per shop", lambda shop: len(shop), "int")
     with pytest.raises(RepeatedKeyError, match=r"operator 'per shop', state '.*': two entries have the same key [67]"):
         written(stored, tmp_path / "copy", plan)
@@ -215,7 +215,7 @@ def test_an_operator_is_split_by_its_keys_and_merged_again(stored: Path, stored_
     assert contents(whole) == stored_contents
 
 
-def test_merging_operators_that_share_a_key_is_refused_or_merged(savepoint: Path, tmp_path: Path) -> None:
+def test_merging_operators_that_share_a_key_is_rejected_or_merged(savepoint: Path, tmp_path: Path) -> None:
     alike = Plan().remove_state("per shop", "handled").remove_state("per shop", "names")
     one = written(savepoint, tmp_path / "one", alike)
     both = (
@@ -226,7 +226,7 @@ def test_merging_operators_that_share_a_key_is_refused_or_merged(savepoint: Path
     plan = Plan().merge_operators(["per shop", "other"], "all")
     written(one, tmp_path / "two", both)
     with pytest.raises(RepeatedKeyError, match="state 'largest': two entries have the same key 'shop 7'"):
-        written(tmp_path / "two", tmp_path / "refused", plan)
+        written(tmp_path / "two", tmp_path / "rejected", plan)
     plan = Plan().merge_operators(["per shop", "other"], "all", merge={"largest": max})
     merged = entries_of(written(tmp_path / "two", tmp_path / "merged", plan), "all", "largest")
     assert (merged["shop 7"], merged["new"], merged["shop 8"]) == (1000, 1, 84)
@@ -262,7 +262,7 @@ def test_all_that_is_wrong_with_a_plan_is_told_at_once(savepoint: Path, tmp_path
         Plan().remove_operator("nobody").remove_state("per shop", "nothing").rename_state("per shop", "seen", "totals")
     )
     plan.change_max_parallelism(0)
-    with pytest.raises(PlanError) as refused:
+    with pytest.raises(PlanError) as rejected:
         written(savepoint, tmp_path / "copy", plan)
     for part in (
         "change 1",
@@ -273,11 +273,11 @@ def test_all_that_is_wrong_with_a_plan_is_told_at_once(savepoint: Path, tmp_path
         "'totals' already",
         "max_parallelism is 0",
     ):
-        assert part in str(refused.value)
+        assert part in str(rejected.value)
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_value_that_the_new_type_cannot_write_is_refused_with_its_key(savepoint: Path, tmp_path: Path) -> None:
+def test_a_value_that_the_new_type_cannot_write_is_rejected_with_its_key(savepoint: Path, tmp_path: Path) -> None:
     plan = Plan().change_values("per shop", "largest", ValueStateDescriptor("largest", int), str)
     with pytest.raises(EntryError, match=r"state 'largest', key 'shop \d+': the value does not fit"):
         written(savepoint, tmp_path / "copy", plan)

@@ -16,7 +16,7 @@ from statebackend.savepoint.rewrite import sorted_rows
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement, stored_column
 from statebackend.savepoint.rewrite.sorted_rows import (
     MergingRepeated,
-    RefusingRepeated,
+    RejectingRepeated,
     RowSorter,
     bounded_batches,
     fewer_runs,
@@ -95,14 +95,14 @@ def test_rows_are_sorted_and_those_of_one_address_keep_their_order(
         ]
 
 
-def test_the_first_address_that_is_there_twice_is_refused_over_batches_too() -> None:
+def test_the_first_address_that_is_there_twice_is_rejected_over_batches_too() -> None:
     one, other = (1, b"a", b"", b"", b"1"), (1, b"a", b"", b"", b"2")
-    refused = RefusingRepeated(lambda pair: ValueError(pair.column("value").to_pylist()))
+    rejected = RejectingRepeated(lambda pair: ValueError(pair.column("value").to_pylist()))
     for batches in ([[one, other]], [[one], [other]], [[(0, *one[1:]), one], [other]]):
         with pytest.raises(ValueError, match=r"1.*2"):
-            rows_of(refused(iter([batch_of(batch) for batch in batches])))
+            rows_of(rejected(iter([batch_of(batch) for batch in batches])))
     distinct = [[one], [(1, b"b", b"", b"", b"1")], [(2, b"a", b"", b"", b"1")]]
-    assert rows_of(refused(iter([batch_of(batch) for batch in distinct]))) == [row for [row] in distinct]
+    assert rows_of(rejected(iter([batch_of(batch) for batch in distinct]))) == [row for [row] in distinct]
 
 
 def test_batches_are_bounded_in_bytes_unless_a_row_is_larger() -> None:

@@ -55,7 +55,7 @@ def test_a_key_that_two_tasks_have_is_found(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_what_was_staged_for_other_key_groups_is_refused(tmp_path: Path) -> None:
+def test_what_was_staged_for_other_key_groups_is_rejected(tmp_path: Path) -> None:
     store = CheckpointFileSystem.from_uri(tmp_path / "staging")
     staged = StagedEntries(store, [stage(store, range(10), max_parallelism=8)])
     with pytest.raises(EntryError, match="staged for max_parallelism 8"):
@@ -80,7 +80,7 @@ def test_what_was_staged_for_other_key_groups_is_refused(tmp_path: Path) -> None
         (NUMBER, ("bigint",), str, "namespace str"),
     ],
 )
-def test_what_was_staged_as_other_types_is_refused(
+def test_what_was_staged_as_other_types_is_rejected(
     tmp_path: Path, descriptor: StateDescriptor, key: tuple[str, ...], namespace: object, written: str
 ) -> None:
     store = CheckpointFileSystem.from_uri(tmp_path / "staging")

@@ -81,7 +81,7 @@ def test_the_first_epoch_is_number_0(job: Job, epoch_id: int) -> None:
 
 
 @pytest.mark.parametrize("epoch_id", [0, 1, 4, 5])
-def test_a_batch_behind_or_ahead_of_the_state_is_refused(job: Job, epoch_id: int) -> None:
+def test_a_batch_behind_or_ahead_of_the_state_is_rejected(job: Job, epoch_id: int) -> None:
     for number in (0, 1, 2):
         job.run(number)
     told = list(job.sink.told)
@@ -93,7 +93,7 @@ def test_a_batch_behind_or_ahead_of_the_state_is_refused(job: Job, epoch_id: int
         job.run(epoch_id)
 
 
-def test_a_completed_batch_with_other_offsets_is_refused(job: Job) -> None:
+def test_a_completed_batch_with_other_offsets_is_rejected(job: Job) -> None:
     job.run(0)
     job.run(1)
     told = list(job.sink.told)
@@ -249,7 +249,7 @@ def test_an_epoch_that_took_too_long_does_not_count_even_if_all_have_acknowledge
 ) -> None:
     # Each time twice: for the batch, and for its epoch.
     now_ms = iter([0, 0, 99, 99, 1000, 1000, 1100, 1100])
-    monkeypatch.setattr(epoch_driver, "steady_ms", lambda: next(now_ms))
+    monkeypatch.setattr(epoch_driver, "monotonic_ms", lambda: next(now_ms))
     monkeypatch.setattr(epoch_rim, "EpochWatchdog", mock.MagicMock())
     job.start(epoch_timeout_s=0.1)
     job.run(0)
@@ -260,9 +260,9 @@ def test_an_epoch_that_took_too_long_does_not_count_even_if_all_have_acknowledge
     assert job.sink.told[-1] == ("abort", 1, f"{IDENTITY.job_id}.run-2")
 
 
-def test_an_epoch_that_was_given_up_says_so_whatever_it_fails_with(job: Job) -> None:
+def test_an_epoch_that_was_abandoned_says_so_whatever_it_fails_with(job: Job) -> None:
     def fail(epoch_id: int) -> list[Acknowledgement]:
-        job.driver.given_up = "epoch 0 was given up"
+        job.driver.abandoned = "epoch 0 was given up"
         raise ArithmeticError("the job was cancelled")
 
     job.acknowledge = fail

@@ -48,18 +48,18 @@ class Protocol:
         self.running_epoch_id = running_epoch_id
         self.last_epoch_id: int | None = None
         self.is_stopping = False
-        self.given_up: str | None = None
+        self.abandoned: str | None = None
 
     @property
     def failure(self) -> BaseException | None:
-        return None if self.given_up is None else RuntimeError("interrupted")
+        return None if self.abandoned is None else RuntimeError("interrupted")
 
     def request_stop(self) -> None:
         self.is_stopping = True
 
-    def wait_until_idle(self, timeout_s: float | None, is_given_up: Callable[[], bool]) -> bool:
+    def wait_until_idle(self, timeout_s: float | None, is_abandoned: Callable[[], bool]) -> bool:
         assert self.is_stopping, "another epoch could begin"
-        return self.running_epoch_id is None or self.given_up is not None
+        return self.running_epoch_id is None or self.abandoned is not None
 
 
 @pytest.fixture(autouse=True)
@@ -99,22 +99,22 @@ def test_a_job_without_a_running_epoch_is_stopped_at_once() -> None:
     query, protocol = Query(), Protocol(None)
     end_of(protocol, query).stop(0)
     assert not query.isActive
-    assert protocol.given_up is None
+    assert protocol.abandoned is None
 
 
-def test_an_epoch_that_does_not_end_in_time_is_given_up() -> None:
+def test_an_epoch_that_does_not_end_in_time_is_abandoned() -> None:
     query, protocol = Query(), Protocol(3)
     with pytest.raises(EpochTimeoutError, match=r"epoch 3 was given up after 1\.5 s.*processed again"):
         end_of(protocol, query).stop(1.5)
     assert not query.isActive
-    assert protocol.given_up is not None
+    assert protocol.abandoned is not None
     # Once more, if it takes long until the query is stopped.
     assert set(query.cancelled) == {"run 1"}, "an epoch without records may run behind the query"
 
 
 def test_a_job_that_an_epoch_begins_behind_a_cancellation_is_cancelled_too() -> None:
     class PlansItsNextJob(Protocol):
-        def wait_until_idle(self, timeout_s: float | None, is_given_up: Callable[[], bool]) -> bool:
+        def wait_until_idle(self, timeout_s: float | None, is_abandoned: Callable[[], bool]) -> bool:
             return len(query.cancelled) > 2
 
     query, protocol = Query(), PlansItsNextJob(3)
@@ -169,10 +169,10 @@ def test_the_first_interrupt_waits_for_the_epoch_and_a_second_one_does_not(
     interruptible: Interrupts, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Waits(Protocol):
-        def wait_until_idle(self, timeout_s: float | None, is_given_up: Callable[[], bool]) -> bool:
-            assert not is_given_up()
+        def wait_until_idle(self, timeout_s: float | None, is_abandoned: Callable[[], bool]) -> bool:
+            assert not is_abandoned()
             os.kill(os.getpid(), signal.SIGINT)
-            return not is_given_up()
+            return not is_abandoned()
 
     interruptible.count = 1
     query, protocol = Query(), Waits(3)
@@ -220,6 +220,6 @@ def test_a_timeout_is_seconds_or_none(right: float | None) -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, -0.001, float("nan"), float("inf"), True, "1", [1]])
-def test_any_other_timeout_is_refused(wrong: Any) -> None:
+def test_any_other_timeout_is_rejected(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"timeout_s is .*seconds from 0 on, or None for no limit"):
         check_timeout("timeout_s", wrong)

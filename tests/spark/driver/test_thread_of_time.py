@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from statebackend.checkpoint import LeadershipLostError, MissingFileError
 from statebackend.spark import job as spark_job
 from statebackend.spark.job import SparkJob
-from statebackend.spark.time_epochs import TimeEpochs
+from statebackend.spark.no_data_epochs import NoDataEpochs
 from statebackend.streaming.errors import EpochError
 
 DONE_WITHIN_S = 600
@@ -46,8 +46,8 @@ class Place:
         timer_ms = self.timer_ms if epoch_id == 0 else None
         return [self.job.acknowledgement(epoch_id, index, processing_time_timer_ms=timer_ms) for index in (0, 1)]
 
-    def begun(self, **trigger: Any) -> TimeEpochs:
-        return TimeEpochs(mock.MagicMock(), self.job.driver, self.query, trigger)
+    def begun(self, **trigger: Any) -> NoDataEpochs:
+        return NoDataEpochs(mock.MagicMock(), self.job.driver, self.query, trigger)
 
     @property
     def kinds(self) -> list[bool]:
@@ -59,19 +59,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(job_without_spark(tmp_path, monkeypatch))
 
 
-def ended(time_epochs: TimeEpochs) -> bool:
-    time_epochs.close()
-    assert time_epochs.thread is not None
-    time_epochs.thread.join(DONE_WITHIN_S)
-    return not time_epochs.thread.is_alive()
+def ended(no_data_epochs: NoDataEpochs) -> bool:
+    no_data_epochs.close()
+    assert no_data_epochs.thread is not None
+    no_data_epochs.thread.join(DONE_WITHIN_S)
+    return not no_data_epochs.thread.is_alive()
 
 
 def test_the_thread_begins_an_epoch_when_something_is_due_and_no_other(place: Place) -> None:
-    time_epochs = place.begun()
+    no_data_epochs = place.begun()
     place.job.now_ms = 2500
     place.job.run(0)
     assert place.committed.wait(DONE_WITHIN_S)
-    assert ended(time_epochs)
+    assert ended(no_data_epochs)
     assert place.kinds == [True, False]
     place.query.stop.assert_not_called()
 
@@ -80,9 +80,9 @@ def test_what_a_run_before_has_left_due_fires_without_any_batch(place: Place) ->
     place.job.run(0)
     place.job.start()
     place.job.now_ms = 2500
-    time_epochs = place.begun()
+    no_data_epochs = place.begun()
     assert place.committed.wait(DONE_WITHIN_S)
-    assert ended(time_epochs)
+    assert ended(no_data_epochs)
     assert place.kinds == [False]
 
 
@@ -90,23 +90,23 @@ def test_an_epoch_that_fails_ends_the_query(place: Place) -> None:
     place.job.run(0)
     place.job.sink.fails_at["stage"] = ArithmeticError("as it must")
     place.job.now_ms = 2500
-    time_epochs = place.begun()
+    no_data_epochs = place.begun()
     assert place.stopped.wait(DONE_WITHIN_S)
-    assert ended(time_epochs)
+    assert ended(no_data_epochs)
     assert isinstance(place.job.driver.failure, ArithmeticError)
     assert place.job.driver.is_closed
 
 
 @pytest.mark.parametrize("trigger", ["availableNow", "once"])
 def test_with_triggers_that_end_what_is_due_fires_behind_the_query(place: Place, trigger: str) -> None:
-    time_epochs = place.begun(**{trigger: True})
-    assert time_epochs.thread is None
+    no_data_epochs = place.begun(**{trigger: True})
+    assert no_data_epochs.thread is None
     place.job.now_ms = 2500
     place.job.run(0)
     assert place.kinds == [True]
-    time_epochs.query_ended()
+    no_data_epochs.query_ended()
     assert place.kinds == [True, False]
-    time_epochs.query_ended()
+    no_data_epochs.query_ended()
     assert place.kinds == [True, False]
     assert place.job.driver.is_closed
 
@@ -121,11 +121,11 @@ def test_with_triggers_that_end_what_is_due_fires_behind_the_query(place: Place,
 def test_behind_a_query_that_failed_or_was_stopped_nothing_fires(
     place: Place, instead: Callable[[Place], object]
 ) -> None:
-    time_epochs = place.begun(availableNow=True)
+    no_data_epochs = place.begun(availableNow=True)
     place.job.now_ms = 2500
     place.job.run(0)
     instead(place)
-    time_epochs.query_ended()
+    no_data_epochs.query_ended()
     assert place.kinds == [True]
     assert place.job.driver.is_closed
 
@@ -187,24 +187,24 @@ def test_a_job_that_has_given_the_lead_back_has_not_lost_it(place: Place, monkey
 
 
 def test_what_is_due_may_be_asked_for(place: Place) -> None:
-    time_epochs = place.begun(availableNow=True)
+    no_data_epochs = place.begun(availableNow=True)
     place.job.run(0)
-    time_epochs.run_due()
+    no_data_epochs.run_due()
     assert place.kinds == [True]
     place.job.now_ms = 2000
-    time_epochs.run_due()
-    time_epochs.run_due()
+    no_data_epochs.run_due()
+    no_data_epochs.run_due()
     assert place.kinds == [True, False]
 
 
 def test_a_run_that_is_drained_outlives_its_query_and_one_that_is_over_cannot_be(place: Place) -> None:
-    time_epochs = place.begun(availableNow=True)
+    no_data_epochs = place.begun(availableNow=True)
     place.job.run(0)
-    time_epochs.announce_drain()
-    time_epochs.query_ended()
+    no_data_epochs.announce_drain()
+    no_data_epochs.query_ended()
     assert not place.job.driver.is_closed
-    time_epochs.drain()
+    no_data_epochs.drain()
     assert place.kinds == [True, False], "a drain is an epoch of its own, without event time too"
-    time_epochs.close()
+    no_data_epochs.close()
     with pytest.raises(EpochError, match="the job has ended, and cannot be drained any more"):
-        time_epochs.announce_drain()
+        no_data_epochs.announce_drain()

@@ -32,7 +32,7 @@ class Behind:
         return self.replaced[name] if name in self.replaced else getattr(self.other, name)
 
 
-def refusing(*arguments: Any) -> Any:
+def rejecting(*arguments: Any) -> Any:
     raise Py4JError("Constructor SimplePythonFunction([...]) does not exist")
 
 
@@ -55,11 +55,11 @@ def plus(number: int) -> Any:
     ("constructor", "behaviour", "is_direct"),
     [
         ("nothing", None, True),
-        ("SimplePythonFunction", refusing, False),
+        ("SimplePythonFunction", rejecting, False),
         ("SimplePythonFunction", lambda one: None, False),
         ("PythonUtils", object(), False),
     ],
-    ids=["as it is", "refused by the JVM", "of other arguments", "not there"],
+    ids=["as it is", "rejected by the JVM", "of other arguments", "not there"],
 )
 def test_functions_are_applied_whatever_constructors_there_are_inside_spark(
     spark: SparkSession, constructor: str, behaviour: Any, is_direct: bool

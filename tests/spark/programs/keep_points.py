@@ -2,7 +2,7 @@
 
     python keep_points.py WORK_DIRECTORY HIDDEN_MODULES
 
-No worker serves two tasks here, so that each has to find everything anew. Prints, as JSON, what the runs emitted and
+No worker serves two tasks here, so that each has to find everything again. Prints, as JSON, what the runs emitted and
 what was said when a module was missing on the workers.
 """
 

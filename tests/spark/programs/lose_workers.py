@@ -2,7 +2,7 @@
 
     python lose_workers.py WORK_DIRECTORY
 
-The serializer is in a module that only this program imports, so each new worker has to find it anew before it can read
+The serializer is in a module that only this program imports, so each new worker has to find it again before it can read
 what is restored. Prints, as JSON, what was emitted, how many workers were killed when, and how many there were.
 """
 

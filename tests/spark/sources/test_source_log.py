@@ -142,14 +142,14 @@ def test_a_source_that_is_dropped_is_gone_for_good(tmp_path: Path) -> None:
         job.plan(AB)
 
 
-def test_a_log_that_says_something_else_than_the_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_log_that_says_something_else_than_the_checkpoint_is_rejected(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.fs.write_file("spark/offsets/4", v1("a4", "b0"))
     with pytest.raises(SourceProgressMismatchError, match=r"offsets/4 does not say what .* has read"):
         job.plan(BCA)
 
 
-def test_logs_that_cannot_be_told_apart_are_refused_when_the_sources_change(tmp_path: Path) -> None:
+def test_logs_that_cannot_be_told_apart_are_rejected_when_the_sources_change(tmp_path: Path) -> None:
     job = Job(tmp_path, unnamed("rate", "rate"), None)
     alike = sources("source-0", "source-1", names={"source-0": "rate", "source-1": "rate"})
     with pytest.raises(JobRestoreError, match="an earlier release wrote it"):
@@ -278,7 +278,9 @@ def read_with(**types: str) -> tuple[Schema, ...]:
     )
 
 
-def test_a_source_with_other_columns_is_refused_before_the_start_and_those_that_go_on_are_noted(tmp_path: Path) -> None:
+def test_a_source_with_other_columns_is_rejected_before_the_start_and_those_that_go_on_are_noted(
+    tmp_path: Path,
+) -> None:
     job = Job(tmp_path)
     # An earlier release has noted none.
     job.begin(AB, schemas=read_with(a="integer", b="long"))
@@ -313,7 +315,7 @@ def test_a_savepoint_says_with_which_columns_its_sources_were_read(tmp_path: Pat
     job.point = point
     with pytest.raises(JobRestoreError, match="b was long and is date"):
         job.plan(AB, schemas=read_with(a="integer", b="date"))
-    # This one begins anew.
+    # This one begins again.
     job.begin(AB, schemas=read_with(a="date", b="long"))
     assert read_source_order(job.fs, "spark") == SourceOrder(AB, read_with(a="date", b="long"))
 

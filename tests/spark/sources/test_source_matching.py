@@ -128,7 +128,7 @@ def test_one_frame_in_two_sources_has_one_log_and_one_position() -> None:
         Rearrangement(both[:1], (both[0], evolve(frame, uid="new"))).offsets(v1("4"))
 
 
-def test_a_log_of_another_number_of_sources_is_refused() -> None:
+def test_a_log_of_another_number_of_sources_is_rejected() -> None:
     with pytest.raises(SourceProgressMismatchError, match="has 1 offsets for 2 sources"):
         Rearrangement(sources("a", "b"), sources("b", "a")).offsets(v1("4"))
 
@@ -176,7 +176,7 @@ def test_a_source_is_dropped_only_if_the_program_says_so() -> None:
     check_kept(sources("a", "b"), sources("c", "a"), "/job", ["b", "and one that it never had"])
 
 
-def test_a_uid_for_something_else_is_refused() -> None:
+def test_a_uid_for_something_else_is_rejected() -> None:
     now = sources("a", "b", names={"a": "rate"})
     with pytest.raises(
         JobRestoreError,
@@ -208,7 +208,7 @@ def test_positions_without_names_are_not_of_more_or_fewer_sources() -> None:
         ({"a": None}, [], "'a': None; it takes True or False"),
     ],
 )
-def test_sources_that_cannot_be_meant_are_refused(progress: Any, dropped: Any, said: str) -> None:
+def test_sources_that_cannot_be_meant_are_rejected(progress: Any, dropped: Any, said: str) -> None:
     check_sources_named(["a"], {"a": False}, ["b"])
     with pytest.raises(JobDefinitionError, match=said):
         check_sources_named(["a"], progress, dropped)

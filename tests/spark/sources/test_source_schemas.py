@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from statebackend.checkpoint.errors import CorruptJobIdentityError
-from statebackend.checkpoint.fs.checksummed_json import sealed_json
+from statebackend.checkpoint.fs.checksummed_json import checksummed_json
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.metadata import ReadSource
 from statebackend.spark.sources.offset_log import check_schemas
@@ -89,12 +89,12 @@ def test_columns_that_go_on(was: Any, now: Any) -> None:
         (struct(a={"type": "udt", "class": "x"}), struct(a={"type": "udt", "class": "y"}), "a was udt and is udt"),
     ],
 )
-def test_columns_that_might_lose_what_is_not_read_yet_are_refused_in_one_line(was: Any, now: Any, told: str) -> None:
-    with pytest.raises(JobRestoreError, match=told) as refused:
+def test_columns_that_might_lose_what_is_not_read_yet_are_rejected_in_one_line(was: Any, now: Any, told: str) -> None:
+    with pytest.raises(JobRestoreError, match=told) as rejected:
         goes_on(was, now)
-    assert "the source 'flights' of the job, FileSource[/in], has other columns than /job/spark" in str(refused.value)
-    assert "restore_source_progress=False" in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert "the source 'flights' of the job, FileSource[/in], has other columns than /job/spark" in str(rejected.value)
+    assert "restore_source_progress=False" in str(rejected.value)
+    assert "\n" not in str(rejected.value)
 
 
 def test_each_source_is_compared_with_what_has_its_uid() -> None:
@@ -112,14 +112,14 @@ def test_each_source_is_compared_with_what_has_its_uid() -> None:
 def test_a_file_of_the_version_before_knows_no_schemas(tmp_path: Any) -> None:
     files = CheckpointFileSystem.from_uri(tmp_path)
     sources = [{"name": "FileSource[/in]", "uid": "flights", "log": "0"}]
-    files.write_file(SOURCE_ORDER_FILE_NAME, sealed_json({"sources": sources}, 1))
+    files.write_file(SOURCE_ORDER_FILE_NAME, checksummed_json({"sources": sources}, 1))
     assert read_source_order(files) == SourceOrder((FLIGHTS,), (None,))
     files.write_file(f"new/{SOURCE_ORDER_FILE_NAME}", source_order((FLIGHTS, RATES), (BASE, None)))
     assert read_source_order(files, "new") == SourceOrder((FLIGHTS, RATES), (BASE, None))
     assert read_source_order(files, "nowhere") is None
     for number, schemas in enumerate(([], [BASE, BASE], ["long"], 5)):
         path = f"{number}/{SOURCE_ORDER_FILE_NAME}"
-        files.write_file(path, sealed_json({"sources": sources, "schemas": schemas}, 2))
+        files.write_file(path, checksummed_json({"sources": sources, "schemas": schemas}, 2))
         with pytest.raises(CorruptJobIdentityError, match="is not valid"):
             read_source_order(files, str(number))
     with pytest.raises(ValueError, match="2 sources have 1 schemas"):

@@ -97,7 +97,7 @@ def test_the_entries_since_the_last_compact_one_are_enough(tmp_path: Path) -> No
     ]
 
 
-def test_a_file_log_with_a_hole_is_refused(tmp_path: Path) -> None:
+def test_a_file_log_with_a_hole_is_rejected(tmp_path: Path) -> None:
     write_log(tmp_path / "q", 3, log_offset=offset_of)
     write_file_log(tmp_path / "q", "0", {"0": [0], "2": [2], "3": [3]})
     with pytest.raises(SourceProgressError, match=r"sources/0/1 is missing"):
@@ -143,7 +143,7 @@ def test_the_first_entry_of_a_log_is_cut_as_the_others_are(tmp_path: Path) -> No
         capture_source_progress(str(tmp_path / "q"), 0)
 
 
-def test_a_log_that_the_offsets_say_there_is_and_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_log_that_the_offsets_say_there_is_and_that_is_not_there_is_rejected(tmp_path: Path) -> None:
     write_log(tmp_path / "q", 0, log_offset=lambda batch: '{"logOffset":1}\n{"logOffset":0}')
     write_file_log(tmp_path / "q", "0", {"0": [0], "1": [1]})
     with pytest.raises(SourceProgressError, match="cannot be told which of them belong to sources/0"):
@@ -167,7 +167,7 @@ def test_named_sources_are_found_by_name(tmp_path: Path) -> None:
     ]
 
 
-def test_a_named_source_of_files_without_an_offset_of_files_is_refused(tmp_path: Path) -> None:
+def test_a_named_source_of_files_without_an_offset_of_files_is_rejected(tmp_path: Path) -> None:
     write_log(tmp_path / "q", 0, log_offset=lambda batch: 'a:{"topic":{"0":1}}', version="v2")
     write_file_log(tmp_path / "q", "a", {"0": [0]})
     with pytest.raises(SourceProgressError, match="offsets/0 has no logOffset for sources/a, which is a file log"):
@@ -175,7 +175,7 @@ def test_a_named_source_of_files_without_an_offset_of_files_is_refused(tmp_path:
 
 
 @pytest.mark.parametrize("lines", [1, 3])
-def test_offsets_of_more_or_fewer_sources_than_the_order_has_are_refused(tmp_path: Path, lines: int) -> None:
+def test_offsets_of_more_or_fewer_sources_than_the_order_has_are_rejected(tmp_path: Path, lines: int) -> None:
     write_log(tmp_path / "q", 0, log_offset=lambda batch: "\n".join([offset_of(batch)] * lines))
     for source in ("0", "1"):
         write_file_log(tmp_path / "q", source, {"0": [0]})
@@ -201,7 +201,7 @@ def test_files_that_cannot_all_be_written_leave_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "parent").iterdir()) == []
 
 
-def test_offsets_that_cannot_be_given_to_their_sources_are_refused(tmp_path: Path) -> None:
+def test_offsets_that_cannot_be_given_to_their_sources_are_rejected(tmp_path: Path) -> None:
     write_log(tmp_path / "q", 0, log_offset=lambda batch: '{"logOffset":2}\n{"logOffset":2}\n{"logOffset":1}')
     write_file_log(tmp_path / "q", "0", {str(n): [n] for n in range(3)})
     write_file_log(tmp_path / "q", "1", {str(n): [n] for n in range(3)})
@@ -209,7 +209,7 @@ def test_offsets_that_cannot_be_given_to_their_sources_are_refused(tmp_path: Pat
         capture_source_progress(str(tmp_path / "q"), 0)
 
 
-def test_an_unknown_format_and_an_absent_batch_are_refused(tmp_path: Path) -> None:
+def test_an_unknown_format_and_an_absent_batch_are_rejected(tmp_path: Path) -> None:
     write_log(tmp_path / "q", 0, log_offset=offset_of, version="v3")
     write_file_log(tmp_path / "q", "0", {"0": [0]})
     with pytest.raises(SourceProgressError, match="only v1 and v2"):
@@ -218,7 +218,7 @@ def test_an_unknown_format_and_an_absent_batch_are_refused(tmp_path: Path) -> No
         capture_source_progress(str(tmp_path / "q"), 5)
 
 
-def test_state_of_sparks_own_operators_is_refused(tmp_path: Path) -> None:
+def test_state_of_sparks_own_operators_is_rejected(tmp_path: Path) -> None:
     write_log(tmp_path / "q", 0, log_offset=offset_of)
     (tmp_path / "q" / "state" / "0").mkdir(parents=True)
     with pytest.raises(SourceProgressError, match="Spark's own stateful operators"):
@@ -247,14 +247,14 @@ def test_a_local_uri_with_a_single_slash_is_a_local_directory(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "name", ["../escape", "/etc/x", "offsets/../../x", "state/0/x", "offsets/x", "sources/0/.1.crc", "sources/0"]
 )
-def test_files_that_do_not_belong_there_are_refused_and_nothing_is_written(tmp_path: Path, name: str) -> None:
+def test_files_that_do_not_belong_there_are_rejected_and_nothing_is_written(tmp_path: Path, name: str) -> None:
     with pytest.raises((SourceProgressError, UnsafePathError)):
         restore_source_progress({**FILES, name: b""}, str(tmp_path / "q"))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_progress_without_its_essential_files_is_refused(tmp_path: Path, name: str) -> None:
+def test_progress_without_its_essential_files_is_rejected(tmp_path: Path, name: str) -> None:
     files = {key: value for key, value in FILES.items() if key != name}
     with pytest.raises(SourceProgressError, match="lacks"):
         restore_source_progress(files, str(tmp_path / "q"))

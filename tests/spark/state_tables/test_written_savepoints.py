@@ -128,7 +128,7 @@ def test_state_is_made_of_nothing_by_a_descriptor_of_the_program(tmp_path: Path)
     prices = [batch(key=["a", "a"], user_key=["x", "y"], value=["1.5", "?"])]
     with pytest.raises(EntryError, match="the value does not fit"):
         write(tmp_path / "3", prices, **more, state="prices", descriptor=f"{HERE}:PRICES")
-    assert names_in(tmp_path) == {"1", "2"}, "what was refused leaves nothing"
+    assert names_in(tmp_path) == {"1", "2"}, "what was rejected leaves nothing"
     assert [state for _, state in Savepoint.open(tmp_path / "2").states] == ["counts", "names"]
     assert {row["key"]: row["value"] for row in rows_of(tmp_path / "2", state="names")}["a"] == ["x", "y"]
 
@@ -174,7 +174,7 @@ def test_a_column_that_would_be_lost_is_told_before_a_task_runs(tmp_path: Path, 
         StateTableSource({"path": str(tmp_path / "new"), **options}).writer(from_arrow_schema(frame.schema), False)
 
 
-def test_other_key_groups_than_those_of_the_source_are_refused(stored: Path, tmp_path: Path) -> None:
+def test_other_key_groups_than_those_of_the_source_are_rejected(stored: Path, tmp_path: Path) -> None:
     options = {"operator": "per shop", "state": "totals", "source": str(stored), "max_parallelism": "64"}
     source = StateTableSource({"path": str(tmp_path / "new"), **options})
     with pytest.raises(StateTableError, match="has 128 key groups, and the option max_parallelism says 64"):

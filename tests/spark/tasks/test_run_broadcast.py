@@ -83,7 +83,7 @@ def test_a_worker_keeps_the_parts_of_the_last_few_runs(kept_runs: Any) -> None:
 
 @pytest.mark.usefixtures("own_registrations")
 def test_a_worker_of_two_runs_knows_the_classes_of_the_one_whose_task_it_has(kept_runs: Any) -> None:
-    """A cell of a notebook that is run again defines a class anew, while a job with the one before goes on."""
+    """A cell of a notebook that is run again defines a class again, while a job with the one before goes on."""
     references = []
     for version in range(2):
         named = type("Named", (SimpleTypeSerializerSnapshot,), {"__module__": "__main__", "version": version})

@@ -62,7 +62,7 @@ def test_ranges_are_sets_of_key_groups(first, second):
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 0), (3, 2), (0, MAX_PARALLELISM_LIMIT)])
-def test_what_is_no_range_is_refused(start, end):
+def test_what_is_no_range_is_rejected(start, end):
     with pytest.raises(ValueError, match=f"no key group range: {start} to {end}"):
         KeyGroupRange(start, end)
 
@@ -81,7 +81,7 @@ def test_only_numbers_are_key_groups(misfit):
         (11, 10, "parallelism is 11"),
     ],
 )
-def test_a_parallelism_out_of_range_is_refused_with_the_range(parallelism, max_parallelism, message):
+def test_a_parallelism_out_of_range_is_rejected_with_the_range(parallelism, max_parallelism, message):
     with pytest.raises(ValueError, match=message):
         check_parallelism(parallelism, max_parallelism)
     with pytest.raises(ValueError, match=message):

@@ -151,12 +151,12 @@ def test_a_key_outside_its_type_is_an_error_that_names_the_column(types: list[st
 
 
 @pytest.mark.parametrize("type_name", ["array<int>", "string collate UNICODE", "decimal(39,0)", "decimal(4,5)"])
-def test_a_type_that_cannot_be_a_key_is_refused_before_any_record(type_name: str) -> None:
+def test_a_type_that_cannot_be_a_key_is_rejected_before_any_record(type_name: str) -> None:
     with pytest.raises(KeyHashError):
         key_hasher([type_name])
 
 
-def test_a_key_without_columns_and_a_max_parallelism_below_one_are_refused() -> None:
+def test_a_key_without_columns_and_a_max_parallelism_below_one_are_rejected() -> None:
     with pytest.raises(KeyHashError, match="at least one column"):
         key_hasher([])
     with pytest.raises(KeyHashError, match="max_parallelism is 0"):
@@ -177,7 +177,7 @@ def test_a_key_without_columns_and_a_max_parallelism_below_one_are_refused() -> 
         ("decimal(38,0)", Decimal(f"-{'9' * 38}"), Decimal("9" * 38), None),
     ],
 )
-def test_the_first_and_the_last_value_of_a_type_are_taken_and_those_beyond_refused(
+def test_the_first_and_the_last_value_of_a_type_are_taken_and_those_beyond_rejected(
     type_name: str, lowest: Any, highest: Any, step: Any
 ) -> None:
     hasher = key_hasher([type_name])
@@ -189,7 +189,7 @@ def test_the_first_and_the_last_value_of_a_type_are_taken_and_those_beyond_refus
 
 
 @pytest.mark.parametrize("type_name", ["decimal(0,0)", "decimal(39,0)", "decimal(5,6)", "decimal(5,-1)", "decimal(5)"])
-def test_a_decimal_that_spark_has_not_is_refused(type_name: str) -> None:
+def test_a_decimal_that_spark_has_not_is_rejected(type_name: str) -> None:
     with pytest.raises(KeyHashError, match="decimal"):
         key_hasher([type_name])
 

@@ -6,7 +6,7 @@ from statebackend import StateRegistrationError, ValueStateDescriptor
 from typeserializers.scalars.fixed_width import IntSerializer
 
 
-def test_a_default_of_another_type_is_refused_where_it_is_given():
+def test_a_default_of_another_type_is_rejected_where_it_is_given():
     with pytest.raises(StateRegistrationError, match=r"state 'count': the default 'none' is not a value"):
         ValueStateDescriptor("count", int, default="none")
     with pytest.raises(StateRegistrationError, match=r"state 'count'.*2147483648"):

@@ -204,7 +204,7 @@ def test_no_chunk_holds_more_elements_than_a_row(harness, backend):
     assert len(content(harness, open_heap(harness, handle), LEGS)[1]) == CHUNK_ELEMENTS + 6
 
 
-def test_a_foreign_key_group_is_refused_for_keys_that_are_there_too(harness):
+def test_a_foreign_key_group_is_rejected_for_keys_that_are_there_too(harness):
     backend = open_heap(harness, subtask=0, parallelism=2)
     assert backend.key_group_range == KeyGroupRange(0, 4)
     total = ReducingStateDescriptor("total", operator.add, int)

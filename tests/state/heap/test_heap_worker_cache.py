@@ -311,7 +311,7 @@ def test_the_default_is_a_part_of_the_memory_that_the_process_has(tmp_path, monk
 
 
 @pytest.mark.parametrize("number", [-1, True, 1.5, "1"])
-def test_limits_that_are_no_numbers_are_refused(number):
+def test_limits_that_are_no_numbers_are_rejected(number):
     for name in ("kept_bytes_per_host", "kept_epochs"):
         with pytest.raises(ValueError, match=f"{name} is {number!r}"):
             HeapStateBackend(**{name: number})

@@ -76,7 +76,7 @@ def same(left, right):
 
 @pytest.mark.parametrize("serializer", SERIALIZERS, ids=repr)
 @given(value=ANYTHING)
-def test_it_is_what_a_round_trip_gives_or_is_refused_as_writing_refuses(serializer, value):
+def test_it_is_what_a_round_trip_gives_or_is_rejected_as_writing_rejects(serializer, value):
     exact = compile_exact(serializer, lambda: "state 'x'")
     try:
         expected = serializer.from_bytes(serializer.to_bytes(value))
@@ -104,8 +104,8 @@ def test_a_value_that_is_exact_is_kept_as_it_is(serializer, value):
     assert compile_exact(serializer, lambda: "")(value) is value
 
 
-def test_none_can_be_refused_where_the_serializer_would_write_it():
-    exact = compile_exact(StringSerializer(), lambda: "state 'x'", refuse_none=True)
+def test_none_can_be_rejected_where_the_serializer_would_write_it():
+    exact = compile_exact(StringSerializer(), lambda: "state 'x'", reject_none=True)
     assert exact("a") == "a"
     with pytest.raises(SerializationError, match="None"):
         exact(None)

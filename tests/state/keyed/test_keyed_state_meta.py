@@ -1,4 +1,4 @@
-"""The meta data of several subtasks as those of one: what is merged, what is told apart, what is refused."""
+"""The meta data of several subtasks as those of one: what is merged, what is told apart, what is rejected."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from snapshots.envelope import snapshot_to_bytes
 from snapshots.errors import UnresolvableSerializerError
 from statebackend import ReducingStateDescriptor, StateRestoreError, ValueStateDescriptor
 from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
-from statebackend.state.state_compatibility import judge_state
+from statebackend.state.state_compatibility import check_state
 from statebackend.state.state_meta import (
     KeyedStateMeta,
     decode_meta,
@@ -42,7 +42,7 @@ def test_keys_of_different_serializers_are_no_one_operators():
         merge_metas([meta(A), meta(A, key=IntSerializer())])
 
 
-def test_a_state_under_two_schemas_is_refused_by_name():
+def test_a_state_under_two_schemas_is_rejected_by_name():
     with pytest.raises(StateRestoreError, match="state 'a' was written under different schemas"):
         merge_metas([meta(A), meta(A_OTHERWISE)])
 
@@ -105,12 +105,12 @@ def test_a_state_whose_serializer_nobody_knows_is_carried_on_to_the_byte():
     assert known.restore_serializer() == LongSerializer()
     with pytest.raises(UnresolvableSerializerError, match=r"unknown serializer snapshot .*Gone.*import the module"):
         unknown.restore_serializer()
-    verdict = judge_state(decoded.states[1], A, VOID_NAMESPACE_SERIALIZER)
-    assert verdict.kind is CompatibilityKind.INCOMPATIBLE
-    assert "import the module" in str(verdict)
+    compatibility = check_state(decoded.states[1], A, VOID_NAMESPACE_SERIALIZER)
+    assert compatibility.kind is CompatibilityKind.INCOMPATIBLE
+    assert "import the module" in str(compatibility)
 
 
-def test_keys_and_namespaces_whose_serializer_nobody_knows_are_refused():
+def test_keys_and_namespaces_whose_serializer_nobody_knows_are_rejected():
     encoded = encode_meta(meta(A))
     with pytest.raises(StateRestoreError, match=r"cannot be read: unknown serializer snapshot .*import"):
         decode_meta(with_unknown_name(encoded, encoded.index(b"LongSerializerSnapshot")), 0)
@@ -119,7 +119,7 @@ def test_keys_and_namespaces_whose_serializer_nobody_knows_are_refused():
 
 
 @pytest.mark.parametrize("offset", [-1, 1])
-def test_bytes_that_begin_like_nothing_of_ours_or_a_newer_release_are_refused_from_both_sides(offset):
+def test_bytes_that_begin_like_nothing_of_ours_or_a_newer_release_are_rejected_from_both_sides(offset):
     data = encode_meta(meta(A))
     for start, told in ((0, "not ours"), (4, "is not known here")):
         number = int.from_bytes(data[start : start + 4], "big") + offset

@@ -1,4 +1,5 @@
-"""Rules of verdicts and conversions are objects: a backend goes by those that it is passed, and no other by them."""
+"""Rules of compatibility results and conversions are objects: a backend goes by those that it is passed, and no other
+by them."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ import pytest
 from attrs import evolve, frozen
 
 from migration import CONVERSIONS, Conversion
-from snapshots.compatibility import FieldVerdict, Finding, Plan, TypeSerializerSchemaCompatibility
+from snapshots.compatibility import CompatibilityIssue, FieldCompatibility, Plan, TypeSerializerSchemaCompatibility
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
 from snapshots.type_serializer_snapshot import (
     RULES,
+    CompatibilityRules,
     RuledTypeSerializerSnapshot,
-    VerdictRules,
     resolve_compatibility,
     rules_in_use,
 )
@@ -87,14 +88,14 @@ class ExchangeConversion(Conversion):
         return True
 
 
-def rules_with_rate(rate: int) -> VerdictRules:
-    rules = VerdictRules(RULES)
+def rules_with_rate(rate: int) -> CompatibilityRules:
+    rules = CompatibilityRules(RULES)
 
     @rules.judges(MoneySerializerSnapshot)
     def judge(old: MoneySerializerSnapshot, new: TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
         if isinstance(new, MoneySerializer) and new.currency == old.currency:
             return TypeSerializerSchemaCompatibility.compatible_as_is()
-        exchanged = Finding("", FieldVerdict.MIGRATE, "exchanged", f"at {rate}")
+        exchanged = CompatibilityIssue("", FieldCompatibility.MIGRATE, "exchanged", f"at {rate}")
         return TypeSerializerSchemaCompatibility.compatible_after_migration([exchanged], plan=ExchangePlan(rate))
 
     return rules
@@ -130,11 +131,11 @@ def test_a_backend_judges_and_migrates_by_what_it_is_passed(tmp_path: Path, back
         plain.get_state(ValueStateDescriptor("price", MoneySerializer("eur")))
 
 
-def test_rules_that_are_passed_hold_for_the_parts_and_for_no_longer_than_the_verdict() -> None:
+def test_rules_that_are_passed_hold_for_the_parts_and_for_no_longer_than_the_compatibility() -> None:
     old, new = ListSerializer(MoneySerializer("usd")), ListSerializer(MoneySerializer("eur"))
-    verdict = resolve_compatibility(old.snapshot_configuration(), new, rules_with_rate(2))
-    assert verdict.is_after_migration
-    assert [finding.rule for finding in verdict.findings] == ["exchanged"]
+    compatibility = resolve_compatibility(old.snapshot_configuration(), new, rules_with_rate(2))
+    assert compatibility.is_after_migration
+    assert [issue.rule for issue in compatibility.issues] == ["exchanged"]
     assert rules_in_use() is RULES
     with pytest.raises(TypeError, match="no rule judges"):
         resolve_compatibility(old.snapshot_configuration(), new)

@@ -58,7 +58,7 @@ def test_a_directory_that_others_can_look_into_is_closed_unless_the_user_has_nam
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("others", [0o770, 0o707, 0o1777])
-def test_a_directory_that_others_can_write_to_is_refused(
+def test_a_directory_that_others_can_write_to_is_rejected(
     tmp_path: Path, make: Callable[[str], Any], others: int
 ) -> None:
     directory = tmp_path / "directory"
@@ -82,7 +82,7 @@ def test_a_link_is_not_followed(tmp_path: Path, make: Callable[[str], Any], targ
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_directory_of_another_user_is_refused(
+def test_a_directory_of_another_user_is_rejected(
     tmp_path: Path, make: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "directory"
@@ -154,10 +154,10 @@ def test_a_directory_that_is_removed_before_it_is_locked_is_made_anew(
 
 
 def test_an_error_of_the_lock_leaves_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refusing(descriptor: int, operation: int) -> None:
+    def rejecting(descriptor: int, operation: int) -> None:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(fcntl, "flock", refusing)
+    monkeypatch.setattr(fcntl, "flock", rejecting)
     with pytest.raises(OSError, match="No locks"):
         lock_directory(str(tmp_path / "directory"))
     assert not descriptors_below(tmp_path)

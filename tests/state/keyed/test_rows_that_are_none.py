@@ -1,4 +1,4 @@
-"""Canonical rows, meta data and queues that nobody could have written so: refused before anything is made of them."""
+"""Canonical rows, meta data and queues that nobody could have written so: rejected before anything is made of them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def a_file(rows: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> bytes:
     return bytes(written.getvalue())
 
 
-def test_rows_without_a_key_group_are_refused_wherever_they_stand() -> None:
+def test_rows_without_a_key_group_are_rejected_wherever_they_stand() -> None:
     assert [batch.values for batch in read_canonical("rows", KeyGroupRange(0, 9), a_file([ROW, ROW]))] == [[b"v"] * 2]
     for rows in ([{**ROW, "key_group": None}, ROW], [ROW, {**ROW, "key_group": None}], [{**ROW, "key_group": None}]):
         with pytest.raises(StateRestoreError, match=r"rows cannot be read as canonical state: .*without a key group"):
@@ -48,7 +48,7 @@ def test_rows_without_a_key_group_are_refused_wherever_they_stand() -> None:
 
 
 @pytest.mark.parametrize("metadata", [None, {b"statebackend.format": b"canonical-0"}], ids=["none", "another"])
-def test_a_file_of_another_format_is_refused(metadata: dict[bytes, bytes] | None) -> None:
+def test_a_file_of_another_format_is_rejected(metadata: dict[bytes, bytes] | None) -> None:
     with pytest.raises(StateRestoreError, match="rows does not hold canonical state of format"):
         list(read_canonical("rows", KeyGroupRange(0, 9), a_file([ROW], SCHEMA.with_metadata(metadata))))
 

@@ -56,7 +56,7 @@ def test_an_empty_histogram_and_odd_latencies() -> None:
 
 
 @pytest.mark.parametrize("percent", [0, -1, 100.1])
-def test_a_percentage_out_of_range_is_refused(percent: float) -> None:
+def test_a_percentage_out_of_range_is_rejected(percent: float) -> None:
     with pytest.raises(ValueError, match="percent"):
         LatencyHistogram().percentile_ns(percent)
 
@@ -64,12 +64,12 @@ def test_a_percentage_out_of_range_is_refused(percent: float) -> None:
 @pytest.mark.parametrize(
     "value", [None, 5, [], [1, 2], [1, 2, 3], [1, 2, [[1, 0]]], [1, 2, [[-1, 1]]], [-1, 2, []], [1, 2, [[10**9, 1]]]]
 )
-def test_what_is_no_histogram_is_refused(value: object) -> None:
+def test_what_is_no_histogram_is_rejected(value: object) -> None:
     with pytest.raises(ValueError, match="no latency histogram"):
         LatencyHistogram.from_json(value)
 
 
-def test_a_sample_interval_below_one_is_refused() -> None:
+def test_a_sample_interval_below_one_is_rejected() -> None:
     for interval in (0, -1):
         with pytest.raises(ValueError, match="latency_sample_interval"):
             StateMetricsConfig(latency_sample_interval=interval)

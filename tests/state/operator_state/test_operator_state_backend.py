@@ -55,7 +55,7 @@ def test_states_are_registered_once_and_give_the_same_content(operator):
     [UnionListStateDescriptor("numbers", int), BroadcastStateDescriptor("numbers", int, int)],
     ids=["union", "broadcast"],
 )
-def test_another_mode_under_the_same_name_is_refused(operator, other):
+def test_another_mode_under_the_same_name_is_rejected(operator, other):
     (backend,) = operator.start()
     backend.get_state(NUMBERS).add(7)
     with pytest.raises(StateRegistrationError, match=r"'numbers'.*registered as a split state.*another name"):
@@ -63,7 +63,7 @@ def test_another_mode_under_the_same_name_is_refused(operator, other):
     assert backend.get_state(NUMBERS).get() == [7]
 
 
-def test_another_serializer_under_the_same_name_is_refused(operator):
+def test_another_serializer_under_the_same_name_is_rejected(operator):
     (backend,) = operator.start()
     backend.get_state(NUMBERS)
     with pytest.raises(StateRegistrationError, match="different descriptors"):
@@ -134,9 +134,9 @@ def test_a_list_takes_all_elements_or_none(operator):
     (backend,) = operator.start()
     numbers = backend.get_state(NUMBERS)
     numbers.add(1)
-    for refused in (lambda: numbers.add("x"), lambda: numbers.add_all([2, None]), lambda: numbers.update([3, "x"])):
+    for rejected in (lambda: numbers.add("x"), lambda: numbers.add_all([2, None]), lambda: numbers.update([3, "x"])):
         with pytest.raises(SerializationError, match="numbers"):
-            refused()
+            rejected()
         assert numbers.get() == [1]
     numbers.add_all([])
     assert numbers.get() == [1]
@@ -148,14 +148,14 @@ def test_a_broadcast_state_takes_all_entries_or_none(operator):
     (backend,) = operator.start()
     table = backend.get_state(TABLE)
     table.put(1, "one")
-    for refused in (
+    for rejected in (
         lambda: table.put(None, "x"),
         lambda: table.put("x", "x"),
         lambda: table.put(2, 2),
         lambda: table.put_all({3: "three", 4: 4}),
     ):
         with pytest.raises(SerializationError, match="table"):
-            refused()
+            rejected()
         assert dict(table.items()) == {1: "one"}
 
 
@@ -207,7 +207,7 @@ def test_a_read_only_view_shows_the_state_and_has_no_way_to_change_it(operator):
     assert not any(hasattr(view, name) for name in ("put", "put_all", "remove", "clear"))
 
 
-def test_a_closed_backend_refuses_every_use_of_its_states(operator):
+def test_a_closed_backend_rejects_every_use_of_its_states(operator):
     (backend,) = operator.start()
     numbers, table = backend.get_state(NUMBERS), backend.get_state(TABLE)
     numbers.add(1)

@@ -1,4 +1,4 @@
-"""Rows with other bytes than their serializer wrote: refused when the state is registered, not when it is read."""
+"""Rows with other bytes than their serializer wrote: rejected when the state is registered, not when it is read."""
 
 import attrs
 import pytest
@@ -38,7 +38,7 @@ def with_rows(operator, handle, change):
     ],
     ids=["mutable", "immutable", "migrated mutable", "migrated immutable"],
 )
-def test_bytes_that_do_not_fit_are_refused_at_registration(operator, old, new, record, error, is_broadcast, change):
+def test_bytes_that_do_not_fit_are_rejected_at_registration(operator, old, new, record, error, is_broadcast, change):
     def descriptor(of):
         if is_broadcast:
             return BroadcastStateDescriptor("state", str, of)
@@ -60,7 +60,7 @@ def test_bytes_that_do_not_fit_are_refused_at_registration(operator, old, new, r
 
 
 @pytest.mark.parametrize("row", [(b"key", b"value"), (b"key", None), (None, None)])
-def test_a_row_that_is_not_one_of_a_list_is_refused(operator, row):
+def test_a_row_that_is_not_one_of_a_list_is_rejected(operator, row):
     (backend,) = operator.start()
     backend.get_state(SplitListStateDescriptor("state", bytes)).add(b"value")
     (handle,) = operator.snapshot([backend])
@@ -69,7 +69,7 @@ def test_a_row_that_is_not_one_of_a_list_is_refused(operator, row):
         damaged.get_state(SplitListStateDescriptor("state", bytes))
 
 
-def test_a_row_that_is_not_one_of_a_broadcast_state_is_refused(operator):
+def test_a_row_that_is_not_one_of_a_broadcast_state_is_rejected(operator):
     descriptor = BroadcastStateDescriptor("state", bytes, bytes)
     (backend,) = operator.start()
     backend.get_state(descriptor).put(b"key", b"value")

@@ -156,7 +156,7 @@ def test_what_breaks_an_invariant_is_not_read(changes, what):
         decode_operator_state(part_of(**changes))
 
 
-def test_every_truncation_and_every_extra_byte_is_refused():
+def test_every_truncation_and_every_extra_byte_is_rejected():
     part = part_of()
     for length in range(len(part.meta)):
         with pytest.raises(StateRestoreError):

@@ -10,7 +10,7 @@ from statebackend.state.errors import StateMigrationException
 from statebackend.state.operator_state_backend import (
     OperatorStateBackend,
     OperatorStateBackendParameters,
-    judge_operator_state,
+    check_operator_state,
 )
 from statebackend.state.operator_state_descriptors import (
     BroadcastStateDescriptor,
@@ -84,7 +84,7 @@ def test_a_list_is_migrated_in_order_and_the_next_snapshot_has_the_new_schema(
     expected = [migrated(record) for record in content]
     assert state.get() == expected
     report = backends[0].restore_reports[0]
-    assert (report.state_name, report.verdict.kind) == ("records", CompatibilityKind.AFTER_MIGRATION)
+    assert (report.state_name, report.compatibility.kind) == ("records", CompatibilityKind.AFTER_MIGRATION)
     assert report.entries_migrated == len(content)
     state.add(expected[0])
     again = operator.snapshot(backends)
@@ -124,7 +124,7 @@ def test_mutable_elements_are_copied_by_the_reconfigured_serializer(operator, li
 
 
 @pytest.mark.parametrize("list_descriptor", LISTS)
-def test_an_incompatible_list_is_refused_and_nothing_is_changed(operator, list_descriptor):
+def test_an_incompatible_list_is_rejected_and_nothing_is_changed(operator, list_descriptor):
     handles = written(operator, list_descriptor("flights", flight_v1()), FLIGHTS)
     backends = operator.start(handles, 2)
     with pytest.raises(StateMigrationException, match=r"(?s)operator-under-test.*'flights'.*number"):
@@ -148,7 +148,7 @@ def test_broadcast_values_are_migrated(operator):
     assert list(state.items()) == [*expected, ("c", LegV2("LGA", 0.5))]
 
 
-def test_broadcast_keys_are_migrated_which_keyed_state_refuses(operator):
+def test_broadcast_keys_are_migrated_which_keyed_state_rejects(operator):
     content = {flight: number for number, flight in enumerate(FLIGHTS)}
     handles = written(operator, BroadcastStateDescriptor("by flight", flight_v1(), int), content)
     (backend,) = operator.start(handles, 1)
@@ -181,7 +181,7 @@ class RouteV2:
     origin: str
 
 
-def test_broadcast_keys_that_become_equal_are_refused_because_an_entry_would_be_lost(operator):
+def test_broadcast_keys_that_become_equal_are_rejected_because_an_entry_would_be_lost(operator):
     old, new = AttrsSerializer(RouteV1, name="tests.Route"), AttrsSerializer(RouteV2, name="tests.Route")
     content = {RouteV1("EWR", "UA"): 1, RouteV1("EWR", "DL"): 2}
     handles = written(operator, BroadcastStateDescriptor("routes", old, int), content)
@@ -228,7 +228,7 @@ def test_a_reconfigured_broadcast_key_serializer_is_the_one_in_use(operator):
     ],
     ids=["value", "key", "key, with a value that could be migrated"],
 )
-def test_an_incompatible_broadcast_state_is_refused_and_nothing_is_changed(operator, new, path):
+def test_an_incompatible_broadcast_state_is_rejected_and_nothing_is_changed(operator, new, path):
     old = BroadcastStateDescriptor("flights", str, flight_v1())
     handles = written(operator, old, {"first": FLIGHTS[0]})
     (backend,) = operator.start(handles, 1)
@@ -252,7 +252,7 @@ def test_a_word_removed_is_incompatible(operator, fewer):
         (SplitListStateDescriptor("state", int), BroadcastStateDescriptor("state", int, int)),
     ],
 )
-def test_restored_state_is_refused_under_another_mode(operator, old, new):
+def test_restored_state_is_rejected_under_another_mode(operator, old, new):
     handles = written(operator, old, [1, 2])
     (backend,) = operator.start(handles, 1)
     with pytest.raises(StateMigrationException, match=rf"(?s)a {old.mode.value} state.*a {new.mode.value} state"):
@@ -325,7 +325,7 @@ def test_each_schema_of_a_state_has_a_file_of_its_own_in_a_savepoint(operator):
     assert state.get() == [migrated_flight(flight) for flight in FLIGHTS[:2]]
 
 
-def test_subtasks_that_reconfigured_differently_are_served_by_one_serializer_or_refused(operator):
+def test_subtasks_that_reconfigured_differently_are_served_by_one_serializer_or_rejected(operator):
     def restored_from(first, second):
         backends = operator.start(parallelism=2)
         for backend, words in zip(backends, (first, second), strict=True):
@@ -334,16 +334,16 @@ def test_subtasks_that_reconfigured_differently_are_served_by_one_serializer_or_
 
     served = restored_from(("red",), ("red", "green"))
     assert served.get_state(SplitListStateDescriptor("words", NEW_WORDS)).get() == ["red", "green"]
-    refused = restored_from(("red", "green"), ("green", "red"))
+    rejected = restored_from(("red", "green"), ("green", "red"))
     with pytest.raises(StateMigrationException, match="no one form"):
-        refused.get_state(SplitListStateDescriptor("words", NEW_WORDS))
+        rejected.get_state(SplitListStateDescriptor("words", NEW_WORDS))
 
 
 def test_descriptors_can_be_judged_before_anything_is_touched(operator):
     handles = written(operator, SplitListStateDescriptor("flights", flight_v1()), FLIGHTS)
     (meta,) = operator_state_metas(handles)
     judged = [
-        judge_operator_state(meta.mode, meta.parts, SplitListStateDescriptor("flights", serializer)).kind
+        check_operator_state(meta.mode, meta.parts, SplitListStateDescriptor("flights", serializer)).kind
         for serializer in (flight_v1(), flight_v2(), flight_v3(), StringSerializer())
     ]
     assert judged == [
@@ -363,13 +363,13 @@ def test_descriptors_can_be_judged_before_anything_is_touched(operator):
     ids=["migrated", "incompatible"],
 )
 @pytest.mark.parametrize("is_old_first", [True, False])
-def test_the_verdict_is_the_worst_over_all_schemas_in_whatever_order(operator, new, record, kind, is_old_first):
+def test_the_compatibility_is_the_worst_over_all_schemas_in_whatever_order(operator, new, record, kind, is_old_first):
     backends = operator.start(parallelism=2)
     contents = [(flight_v1(), FLIGHTS[0]), (new, record)]
     for backend, (serializer, content) in zip(backends, contents if is_old_first else contents[::-1], strict=True):
         backend.get_state(SplitListStateDescriptor("flights", serializer)).add(content)
     (meta,) = operator_state_metas(operator.snapshot(backends))
-    assert judge_operator_state(meta.mode, meta.parts, SplitListStateDescriptor("flights", new)).kind is kind
+    assert check_operator_state(meta.mode, meta.parts, SplitListStateDescriptor("flights", new)).kind is kind
 
 
 @attrs.frozen

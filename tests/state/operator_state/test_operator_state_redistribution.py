@@ -142,7 +142,7 @@ def test_slices_that_continue_each_other_become_one(operator):
     assert backends[0].get_state(numbers).get() == list(range(10))
 
 
-def test_a_state_of_different_modes_in_different_subtasks_is_refused():
+def test_a_state_of_different_modes_in_different_subtasks_is_rejected():
     handles = [
         OperatorStateHandle((OperatorStateMeta("state", mode, (StatePart(envelopes(mode, 0)),)),))
         for mode in (SPLIT, UNION)

@@ -192,7 +192,7 @@ def test_the_order_of_a_list_is_in_the_digest_and_that_of_a_map_is_not(operator)
 
 
 class RawSerializer(BytesSerializer):
-    """Writes what it is given, and no length in front of it."""
+    """Writes what it is given, and no length before it."""
 
     def to_bytes(self, value):
         return value
@@ -401,7 +401,7 @@ def test_a_damaged_file_is_named_and_nothing_is_changed(operator, damage, error)
     assert backend.get_state(NUMBERS).get() == [1, 2]
 
 
-def test_a_file_that_is_something_else_is_refused(operator):
+def test_a_file_that_is_something_else_is_rejected(operator):
     handles = operator.snapshot([filled(operator)])
     state = decode_operator_state(handles[0]).state("table")
     (part,) = state.parts

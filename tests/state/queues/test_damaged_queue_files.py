@@ -1,4 +1,4 @@
-"""A file of a queue whose elements have values is that of some other state, and refused by every backend."""
+"""A file of a queue whose elements have values is that of some other state, and rejected by every backend."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def harness(tmp_path: Path) -> Iterator[BackendHarness]:
 
 @pytest.mark.parametrize("name", ["heap", "rocksdb"])
 @pytest.mark.parametrize("value", [b"", b"a value"])
-def test_an_element_with_a_value_is_refused_and_one_without_restored(
+def test_an_element_with_a_value_is_rejected_and_one_without_restored(
     harness: BackendHarness, name: str, value: bytes
 ) -> None:
     with harness.open(state_backend("heap")) as backend:

@@ -117,11 +117,11 @@ def test_what_was_taken_away_or_is_of_another_start_of_the_machine_is_brought_an
     BroughtFiles(str(tmp_path), "later").bring(store, handle, str(tmp_path / "target-3"))
     assert read["file"] == 3 * len(b"content")
 
-    def refused(*_: Any, **__: Any) -> None:
+    def rejected(*_: Any, **__: Any) -> None:
         raise OSError(errno.EPERM, "no links here")
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "link", refused)
+        patched.setattr(os, "link", rejected)
         brought.bring(store, handle, str(tmp_path / "target-4"))
     for number in range(5):
         assert (tmp_path / f"target-{number}").read_bytes() == b"content"

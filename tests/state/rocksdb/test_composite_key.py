@@ -53,7 +53,7 @@ def test_a_raw_key_is_the_group_and_what_the_serializers_write_and_is_taken_apar
 
 
 @pytest.mark.parametrize("serializer", [LongSerializer(), StringSerializer()])
-def test_a_foreign_key_group_is_refused(serializer):
+def test_a_foreign_key_group_is_rejected(serializer):
     raw_keys = RawKeys(serializer, VOID, GROUPS, is_namespaced=False)
     for group in (-1, 2, 301, 1 << 20):
         with pytest.raises(StateBackendError, match=f"key group {group} does not belong to this subtask"):
@@ -61,7 +61,7 @@ def test_a_foreign_key_group_is_refused(serializer):
 
 
 @pytest.mark.parametrize(("serializer", "misfits"), [(LongSerializer(), [2**63, "1", 1.5]), (StringSerializer(), [1])])
-def test_a_key_that_does_not_fit_is_refused(serializer, misfits):
+def test_a_key_that_does_not_fit_is_rejected(serializer, misfits):
     raw_keys = RawKeys(serializer, VOID, GROUPS, is_namespaced=False)
     for misfit in misfits:
         with pytest.raises(SerializationError, match="the current key"):

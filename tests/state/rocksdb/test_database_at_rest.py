@@ -27,12 +27,12 @@ def harness(tmp_path):
 
 
 def test_a_database_of_which_nothing_is_asked_is_not_opened_and_holds_the_next_snapshot_too(harness, monkeypatch):
-    def refuse(*arguments):
+    def reject(*arguments):
         raise AssertionError("opened")
 
     handle, _ = epoch(harness, None, 0)
     with monkeypatch.context() as patched:
-        patched.setattr("statebackend.state.rocksdb.local_database.RocksDBEngine", refuse)
+        patched.setattr("statebackend.state.rocksdb.local_database.RocksDBEngine", reject)
         for _ in range(3):
             backend = harness.open(ROCKSDB, handle, local="local")
             backend.get_state(VALUE)
@@ -338,7 +338,7 @@ def test_what_is_kept_comes_on_top_of_a_database_that_is_filled_anew(harness):
 def test_a_row_that_cannot_be_read_takes_the_version_away(harness):
     """Or each attempt would find the same database, and fail."""
 
-    def refuse(*arguments):
+    def reject(*arguments):
         raise Exception("block checksum mismatch")
 
     def read_one(rows):
@@ -354,7 +354,7 @@ def test_a_row_that_cannot_be_read_takes_the_version_away(harness):
         harness.at(backend, 1)
         assert state.value() == 1
         rows = backend._store.tables["value"]._family
-        rows._stored_rows().get = refuse
+        rows._stored_rows().get = reject
         with pytest.raises(RocksDBError, match="block checksum"):
             read(rows)
         assert not os.path.exists(version_path(harness))
@@ -369,7 +369,7 @@ def test_a_row_that_cannot_be_read_takes_the_version_away(harness):
         again.close()
 
 
-def test_a_forked_child_is_refused_what_is_kept_and_what_lies_on_the_disk(harness):
+def test_a_forked_child_is_rejected_what_is_kept_and_what_lies_on_the_disk(harness):
     handle, _ = changed(harness, None, updates(harness, {1: 1, 2: 2}))
     handle, _ = changed(harness, handle, updates(harness, {2: 20}))
     for is_read_before in (False, True):
@@ -387,12 +387,12 @@ def test_a_forked_child_is_refused_what_is_kept_and_what_lies_on_the_disk(harnes
                 try:
                     state.value()
                 except StateBackendError as error:
-                    told += b"refused " if b"belongs to process" in str(error).encode() else b"otherwise "
+                    told += b"rejected " if b"belongs to process" in str(error).encode() else b"otherwise "
             backend.close()
-            os.write(theirs, told or b"nothing refused")
+            os.write(theirs, told or b"nothing rejected")
             os._exit(0)
         os.waitpid(child, 0)
-        assert os.read(ours, 100) == b"refused refused "
+        assert os.read(ours, 100) == b"rejected rejected "
         os.close(ours)
         os.close(theirs)
         for key, value in ((1, 1), (2, 20)):
@@ -422,7 +422,7 @@ def test_a_version_of_which_a_byte_is_another_is_no_version(harness):
         assert directory.read_version() is None
 
 
-def test_a_database_that_is_only_read_refuses_writes_and_needs_its_column_families(tmp_path):
+def test_a_database_that_is_only_read_rejects_writes_and_needs_its_column_families(tmp_path):
     path = str(tmp_path / "db")
     store = RocksDBEngine(path)
     store.column_family("a")

@@ -24,25 +24,25 @@ def harness(tmp_path):
 def test_damage_that_is_met_before_a_row_is_read_is_restored(harness, monkeypatch):
     """Where a database is found to be damaged is the library's affair."""
 
-    def refuse(family, name):
+    def reject(family, name):
         monkeypatch.undo()
         raise RocksDBError("block checksum mismatch")
 
     handle, _ = epoch(harness, None, 0)
     backend = harness.open(ROCKSDB, handle, local="local")
-    monkeypatch.setattr(ColumnFamily, "property_value", refuse)
+    monkeypatch.setattr(ColumnFamily, "property_value", reject)
     assert contents(harness, backend) == filled(KEYS, 0)
     assert not backend.is_local
 
 
 def test_a_database_that_could_not_be_looked_into_is_left_to_the_next_backend(harness, monkeypatch):
-    def refuse(family, name):
+    def reject(family, name):
         monkeypatch.undo()
         raise MemoryError
 
     handle, _ = epoch(harness, None, 0)
     failed = harness.open(ROCKSDB, handle, local="local")
-    monkeypatch.setattr(ColumnFamily, "property_value", refuse)
+    monkeypatch.setattr(ColumnFamily, "property_value", reject)
     with pytest.raises(MemoryError):
         contents(harness, failed)
     failed.close()
@@ -130,18 +130,18 @@ def test_a_forked_child_that_changes_what_its_parent_has_read_leaves_the_version
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
-        told = b"not refused"
+        told = b"not rejected"
         try:
             # What is stored is known, so nothing is looked up.
             state.update(99)
             harness.snapshot(backend)
         except RocksDBError as error:
-            told = b"refused" if "belongs to process" in str(error) else b"otherwise"
+            told = b"rejected" if "belongs to process" in str(error) else b"otherwise"
         finally:
             os.write(theirs, told)
             os._exit(0)
     os.waitpid(child, 0)
-    assert os.read(ours, 100) == b"refused"
+    assert os.read(ours, 100) == b"rejected"
     os.close(ours)
     os.close(theirs)
     assert os.path.exists(version_path(harness))

@@ -96,6 +96,6 @@ def test_a_backend_asks_for_the_budget_of_its_configuration(tmp_path):
     assert in_a_process_of_its_own(budget_of_a_backend, str(tmp_path)) == DEFAULT_MEMORY_BUDGET_BYTES
 
 
-def test_a_budget_that_is_too_small_is_refused():
+def test_a_budget_that_is_too_small_is_rejected():
     with pytest.raises(ValueError, match="at least 1048576"):
         RocksDBStateBackend(memory_budget_bytes=1000)

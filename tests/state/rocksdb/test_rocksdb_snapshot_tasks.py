@@ -321,7 +321,7 @@ def test_the_synchronous_part_reads_and_writes_what_changed_alone(harness, monke
     halved = harness.open(ROCKSDB, harness.snapshot(backend).handle, subtask=0, parallelism=2)
     fill(harness, halved, range(5), 1)
 
-    def refuse(*_):
+    def reject(*_):
         raise AssertionError("this is for the asynchronous part")
 
     rows_written = []
@@ -333,7 +333,7 @@ def test_the_synchronous_part_reads_and_writes_what_changed_alone(harness, monke
 
     with monkeypatch.context() as context:
         for name in ("upload", "download", "write_file", "read_file"):
-            context.setattr(harness.file_system, name, refuse)
+            context.setattr(harness.file_system, name, reject)
         context.setattr(SstWriter, "finish", noted_finish)
         task = prepare(harness, halved)
     assert sorted(rows_written) == [5, 5, 10]

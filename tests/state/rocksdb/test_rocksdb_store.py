@@ -84,7 +84,7 @@ def test_closing_releases_the_lock_though_families_and_scans_are_still_held(stor
     assert list(scan) == []
 
 
-def test_a_second_store_on_the_same_directory_is_refused_by_name(store):
+def test_a_second_store_on_the_same_directory_is_rejected_by_name(store):
     with pytest.raises(RocksDBError, match=r"could not open at .*db"):
         RocksDBEngine(store.path)
 
@@ -133,7 +133,7 @@ def test_keys_out_of_order_are_an_error_that_names_the_file(tmp_path):
         writer.write([(b"b", b""), (b"a", b"")])
 
 
-def test_all_entries_are_written_at_once_in_order_or_refused_by_the_name_of_the_file(store, tmp_path):
+def test_all_entries_are_written_at_once_in_order_or_rejected_by_the_name_of_the_file(store, tmp_path):
     writer = SstWriter(str(tmp_path / "all.sst"))
     writer.put_all([b"x", b"y"], [b"1", b""])
     writer.finish()
@@ -158,7 +158,7 @@ def test_deletions_are_written_among_values_and_by_themselves(store, tmp_path, v
 
 
 @pytest.mark.parametrize("damage", ["unfinished", "truncated", "flipped", "missing"])
-def test_a_file_that_is_no_sorted_file_is_refused_by_name(store, tmp_path, damage):
+def test_a_file_that_is_no_sorted_file_is_rejected_by_name(store, tmp_path, damage):
     path = tmp_path / "damaged.sst"
     if damage == "unfinished":
         SstWriter(str(path)).write(ENTRIES)
@@ -270,7 +270,7 @@ def test_the_cache_is_written_out_early_when_it_is_full_and_nobody_notices(tmp_p
     harness.close()
 
 
-def test_a_cache_that_holds_nothing_is_refused():
+def test_a_cache_that_holds_nothing_is_rejected():
     with pytest.raises(ValueError, match="at least one must fit"):
         RocksDBStateBackend(cache_entries=0)
     with pytest.raises(ValueError, match=r"cache_entries is 1\.5; it is a whole number"):

@@ -196,18 +196,18 @@ try:
     RocksDBEngine(sys.argv[1]).close()
     print("opened")
 except RocksDBError as error:
-    print("refused", error)
+    print("rejected", error)
 """
 
 
-def test_another_process_is_refused_by_name_while_a_store_is_open(tmp_path):
+def test_another_process_is_rejected_by_name_while_a_store_is_open(tmp_path):
     path = str(tmp_path / "db")
     store = RocksDBEngine(path)
 
     def told_by_another_process():
         return subprocess.run([sys.executable, "-c", OPEN, path], capture_output=True, text=True, cwd=ROOT).stdout
 
-    assert told_by_another_process().startswith(f"refused RocksDB could not open at {path}")
+    assert told_by_another_process().startswith(f"rejected RocksDB could not open at {path}")
     store.close()
     assert told_by_another_process() == "opened\n"
 

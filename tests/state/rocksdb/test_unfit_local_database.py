@@ -1,4 +1,5 @@
-"""A local database that cannot be used as it is when it is opened for writing, and what is filled anew in its place."""
+"""A local database that cannot be used as it is when it is opened for writing, and what is filled again in its
+place."""
 
 import os
 from dataclasses import make_dataclass
@@ -30,7 +31,7 @@ def test_a_damaged_database_is_restored(harness):
     snapshot = harness.snapshot(backend)
     assert set(handle.files) < set(snapshot.handle.files)
     backend.close()
-    # What was filled anew is as good as what was damaged.
+    # What was filled again is as good as what was damaged.
     for local in ("local", None):
         again = harness.open(ROCKSDB, snapshot.handle, local=local)
         assert again.is_local is (local is not None)
@@ -127,7 +128,7 @@ def test_no_files_pile_up_where_each_has_keys_behind_all_others(harness, monkeyp
         backend.close()
         counts.append(sum(name.endswith(".sst") for name in os.listdir(database)))
     assert max(counts) == most + 1
-    # Seldom, since what is filled anew has fewer.
+    # Seldom, since what is filled again has fewer.
     assert 1 < restored < len(epochs) // 10
     backend = harness.open(ROCKSDB, handle)
     state = backend.get_state(by_number)

@@ -40,13 +40,13 @@ def test_a_list_loses_its_expired_elements_and_is_gone_with_the_last() -> None:
 
 
 @pytest.mark.parametrize("chunk", [a_chunk(ALIVE) + b"\0", a_chunk(ALIVE)[:-1], b"\0\0\0\1", b""], ids=bytes.hex)
-def test_a_list_that_ends_elsewhere_than_its_bytes_is_refused(chunk: bytes) -> None:
+def test_a_list_that_ends_elsewhere_than_its_bytes_is_rejected(chunk: bytes) -> None:
     with pytest.raises(StateRestoreError, match="a stored value cannot be read by TtlSerializer"):
         a_filter(LIST)(chunk)
 
 
 @pytest.mark.parametrize("kind", [VALUE, LIST], ids=repr)
-def test_a_row_too_short_for_a_time_is_refused(kind: StateKind) -> None:
+def test_a_row_too_short_for_a_time_is_rejected(kind: StateKind) -> None:
     with pytest.raises(StateRestoreError, match="a stored value cannot be read by TtlSerializer"):
         a_filter(kind)(b"\0\0")
 

@@ -78,7 +78,7 @@ def is_empty(results: Any) -> bool:
         ),
     ],
 )
-def test_what_is_no_strategy_is_refused(make: Any, told: str) -> None:
+def test_what_is_no_strategy_is_rejected(make: Any, told: str) -> None:
     with pytest.raises(JobDefinitionError, match=told):
         make()
 

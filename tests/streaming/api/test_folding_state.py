@@ -87,7 +87,7 @@ def test_values_are_folded_across_epochs_and_runs(tmp_path: Path, backend: str) 
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_an_accumulator_of_another_type_is_refused_before_the_job_starts(tmp_path: Path, backend: str) -> None:
+def test_an_accumulator_of_another_type_is_rejected_before_the_job_starts(tmp_path: Path, backend: str) -> None:
     class AnotherType(HighestAndMean):
         def open(self, context: RuntimeContext) -> None:
             self.highest = context.get_reducing_state(ReducingStateDescriptor("highest", max, int))

@@ -40,7 +40,7 @@ NOON = datetime.datetime(2024, 2, 29, 12, 0, 0, 5, tzinfo=UTC)
         ("interval day", "cast it"),
     ],
 )
-def test_a_type_that_is_no_key_is_refused_with_what_to_do(column_type: str, advice: str) -> None:
+def test_a_type_that_is_no_key_is_rejected_with_what_to_do(column_type: str, advice: str) -> None:
     with pytest.raises(JobDefinitionError, match=rf"operator 'op': a column of type .* cannot be a key; .*{advice}"):
         key_serializer_for(["string", column_type], "op")
 
@@ -77,7 +77,7 @@ def test_a_date_is_a_key_and_a_text_is_no_date() -> None:
         counts(["2024-02-29"], schema="key date")
 
 
-def test_a_declared_type_that_is_no_key_is_refused_in_process_too() -> None:
+def test_a_declared_type_that_is_no_key_is_rejected_in_process_too() -> None:
     with pytest.raises(JobDefinitionError, match=r"a column of type decimal\(10,2\) cannot be a key"):
         counts([1], schema="other struct<a: int, b: int>, key decimal(10,2), last int")
 

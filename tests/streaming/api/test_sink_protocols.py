@@ -10,7 +10,7 @@ from statebackend.streaming.sink import SinkThatTakesBack, reads_once, sink_iden
 class ReadsOnce:
     reads_once = True
 
-    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]:
+    def roll_back(self, last_epoch_id: int, job_id: str) -> list[str]:
         return []
 
 
@@ -27,7 +27,7 @@ def test_a_class_says_itself_that_it_reads_a_frame_once() -> None:
     assert [reads_once(one) for one in (Derived(), Denies(), object(), [])] == [False] * 4
 
 
-def test_a_sink_that_takes_back_is_known_by_its_method() -> None:
+def test_a_sink_that_rolls_back_is_known_by_its_method() -> None:
     assert isinstance(Derived(), SinkThatTakesBack)
     assert not isinstance(Denies(), SinkThatTakesBack)
 

@@ -1,4 +1,4 @@
-"""Graphs with several sources, sinks, readers and side outputs: their order, and what is refused."""
+"""Graphs with several sources, sinks, readers and side outputs: their order, and what is rejected."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_sources_are_known_by_their_uids_and_those_without_by_their_place_among_
         ((7,), "the source has no uid"),
     ],
 )
-def test_uids_of_sources_that_cannot_tell_them_apart_are_refused(uids: tuple[Any, ...], said: str) -> None:
+def test_uids_of_sources_that_cannot_tell_them_apart_are_rejected(uids: tuple[Any, ...], said: str) -> None:
     def build() -> None:
         graph = StreamGraph()
         first, *others = [source(graph, uid) for uid in uids]

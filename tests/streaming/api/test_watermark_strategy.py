@@ -122,6 +122,6 @@ START = WatermarkStrategy.for_monotonous_timestamps()
         (lambda: START.with_watermark_alignment("g", -1), "the drift of with_watermark_alignment is -1"),
     ],
 )
-def test_what_is_wrong_is_refused_when_it_is_said(wrong: Callable[[], Any], message: str) -> None:
+def test_what_is_wrong_is_rejected_when_it_is_said(wrong: Callable[[], Any], message: str) -> None:
     with pytest.raises(JobDefinitionError, match=message):
         wrong()

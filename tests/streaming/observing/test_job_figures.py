@@ -55,7 +55,9 @@ def test_figures_metrics_and_the_command_line_tell_the_same_numbers(tmp_path: Pa
     assert figures.totals.bytes_written == job.metrics()["count"].snapshot.bytes_written
     assert figures.entries_migrated == sum(one.entries_migrated for one in job.restore_reports) == 8
     assert sum(one.entries_migrated for one in job.restore_report()) == 8
-    assert [one.kind.label for one in job.schema_reports["count"].verdicts] == [one.verdict for one in figures.restored]
+    assert [one.kind.label for one in job.schema_reports["count"].compatibilities] == [
+        one.compatibility for one in figures.restored
+    ]
     assert figures.status == "ended"
 
 

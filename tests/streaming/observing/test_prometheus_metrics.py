@@ -122,7 +122,7 @@ def test_two_jobs_of_a_process_are_told_apart_and_leave_when_they_end(
     assert list(registry.collect()) == []
 
 
-def test_a_second_collector_of_the_same_names_is_refused_and_hurts_no_job(
+def test_a_second_collector_of_the_same_names_is_rejected_and_hurts_no_job(
     two_jobs: tuple[PrometheusMetrics, list[JobRecorder]],
     registry: CollectorRegistry,
     caplog: pytest.LogCaptureFixture,

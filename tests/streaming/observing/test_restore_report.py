@@ -6,9 +6,9 @@ import attrs
 import pytest
 from observed_job import RUN, Heard, acknowledged
 
-from snapshots.compatibility import CompatibilityKind, FieldVerdict, Finding
+from snapshots.compatibility import CompatibilityIssue, CompatibilityKind, FieldCompatibility
 from statebackend.state.backend_parameters import StateRestoreReport
-from statebackend.state.state_compatibility import SchemaReport, StateVerdict
+from statebackend.state.state_compatibility import SchemaReport, StateCompatibility
 from statebackend.streaming.observing.job_events import JobListeners
 from statebackend.streaming.observing.job_metrics import EpochCost
 from statebackend.streaming.observing.job_recorder import JobRecorder, LiveFigures
@@ -16,11 +16,13 @@ from statebackend.streaming.observing.restore_report import restore_report_of
 from statebackend.streaming.runtime.metrics import restore_report
 
 FINDINGS = tuple(
-    Finding(verdict.value, verdict, "some-rule", "a reason") for verdict in FieldVerdict if verdict.value != "refuse"
+    CompatibilityIssue(compatibility.value, compatibility, "some-rule", "a reason")
+    for compatibility in FieldCompatibility
+    if compatibility.value != "reject"
 )
-VISITS = StateVerdict("visits", CompatibilityKind.AFTER_MIGRATION, FINDINGS, {})
-KEYS = StateVerdict("(key)", CompatibilityKind.AS_IS, (), {})
-BOTH = {"count": SchemaReport("count", KEYS, (VISITS,), operator_state_verdicts=(VISITS,))}
+VISITS = StateCompatibility("visits", CompatibilityKind.AFTER_MIGRATION, FINDINGS, {})
+KEYS = StateCompatibility("(key)", CompatibilityKind.AS_IS, (), {})
+BOTH = {"count": SchemaReport("count", KEYS, (VISITS,), operator_state_compatibilities=(VISITS,))}
 SUBTASK = restore_report(
     [StateRestoreReport("visits", VISITS, 3, 0.5)], [StateRestoreReport("visits", VISITS, 40, 2.0)]
 )
@@ -28,7 +30,7 @@ SUBTASK = restore_report(
 
 def test_only_what_the_upgrade_drops_is_lost() -> None:
     [keyed, _] = restore_report_of(BOTH, [])
-    assert [finding.path for finding in keyed.lost] == ["lossy"]
+    assert [issue.path for issue in keyed.lost] == ["lossy"]
 
 
 def test_keyed_and_operator_state_of_one_name_are_told_apart() -> None:

@@ -50,7 +50,7 @@ class ParallelRun:
         self.watermark_ms = MIN_TIMESTAMP
 
     def start(self, state_backend: Any, parallelism: int) -> None:
-        """Opens the subtasks anew, from what those before had, by a canonical savepoint."""
+        """Opens the subtasks again, from what those before had, by a canonical savepoint."""
         handles = []
         for number, run in enumerate(self._runs):
             run.operator.prepare_snapshot()

@@ -202,7 +202,7 @@ def test_the_state_of_each_key_is_visited_with_the_key_current(state_backend: An
     assert run.rows() == [("a", 1), ("b", 2), ("b", 20), (None, ["a"]), (20, ["b", "b"]), (None, [])]
 
 
-def test_a_visit_that_yields_is_refused_since_nothing_of_it_would_run(tmp_path: Path) -> None:
+def test_a_visit_that_yields_is_rejected_since_nothing_of_it_would_run(tmp_path: Path) -> None:
     run = opened(tmp_path, Doing())
     run.records(("a", lambda function, context: function.count.update(1), None))
 
@@ -228,7 +228,7 @@ def test_what_is_raised_over_a_key_names_it_and_the_broadcast_record(tmp_path: P
         run.broadcast((visit, None))
 
 
-def test_a_broadcast_state_that_nobody_registered_is_refused(tmp_path: Path) -> None:
+def test_a_broadcast_state_that_nobody_registered_is_rejected(tmp_path: Path) -> None:
     run = opened(tmp_path, Doing())
 
     def ask(function: Any, context: Any) -> None:
@@ -339,12 +339,12 @@ def test_the_driver_learns_which_states_and_timers_there_are() -> None:
         (Doing(), ("rules",), "broadcast\\(\\) takes a BroadcastStateDescriptor for each state, not 'rules'"),
     ],
 )
-def test_what_is_no_such_function_or_state_is_refused(function: Any, descriptors: Any, told: str) -> None:
+def test_what_is_no_such_function_or_state_is_rejected(function: Any, descriptors: Any, told: str) -> None:
     with pytest.raises(JobDefinitionError, match=told):
         BroadcastProcessDefinition(function, descriptors)
 
 
-def test_two_states_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_states_of_one_name_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(StateRegistrationError, match="rules"):
         opened(tmp_path, Doing(), descriptors=(RULES, BroadcastStateDescriptor("rules", int, int)))
 
@@ -381,7 +381,7 @@ def test_a_kept_handle_and_a_kept_view_change_nothing_where_nothing_may_be_chang
     assert run.rows() == [{"r": 1}]
 
 
-def test_another_descriptor_of_the_name_of_a_broadcast_state_is_refused(tmp_path: Path) -> None:
+def test_another_descriptor_of_the_name_of_a_broadcast_state_is_rejected(tmp_path: Path) -> None:
     run = opened(tmp_path, Doing())
     other = BroadcastStateDescriptor("rules", str, str)
     for send in (run.broadcast, lambda record: run.records(("k", *record))):

@@ -242,7 +242,7 @@ def test_what_waits_are_rows_that_evolve_with_the_schema_of_their_input(state_ba
     assert after.rows() == [({"note": None, "n": 1, "k": "k"}, {"k": "k", "x": 0.5})]
 
 
-def test_records_whose_type_nobody_knows_are_refused_by_side(tmp_path: Path) -> None:
+def test_records_whose_type_nobody_knows_are_rejected_by_side(tmp_path: Path) -> None:
     definition = IntervalJoinDefinition(function=Pair(), lower_ms=0, upper_ms=0)
     schema = schema_of("k string")
     for schemas, told in (((None, schema), "keeps left records"), ((schema, None), "right_type=")):
@@ -251,7 +251,7 @@ def test_records_whose_type_nobody_knows_are_refused_by_side(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("timestamps", [None, [None]])
-def test_a_record_without_a_timestamp_is_refused_by_name(timestamps: Any, tmp_path: Path) -> None:
+def test_a_record_without_a_timestamp_is_rejected_by_name(timestamps: Any, tmp_path: Path) -> None:
     run = opened(tmp_path, HeapStateBackend(), join_of(0, 0))
     batch = ObjectBatch([7], ["k"], [run.harness.key_group("k")], timestamps)
     told = r"^operator 'join', key 'k', right record 7: the record has no timestamp.*with_timestamps"
@@ -274,7 +274,7 @@ def test_a_late_record_waits_for_nobody_and_one_at_the_watermark_is_not_late(
 
 
 @ON_EACH_BACKEND
-def test_times_near_the_ends_of_time_are_given_up_at_the_end(state_backend: Any, tmp_path: Path) -> None:
+def test_times_near_the_ends_of_time_are_abandoned_at_the_end(state_backend: Any, tmp_path: Path) -> None:
     run = opened(tmp_path, state_backend, join_of(-(1 << 62), 1 << 62))
     ends = (MIN_TIMESTAMP, MAX_TIMESTAMP - 1)
     for side in (0, 1):
@@ -328,7 +328,7 @@ def test_the_driver_learns_of_buffers_timers_and_the_functions_own_state() -> No
         (lambda join: join.between(0, 0).side_output_left_late_data("late").process(Pair()), "not to 'late'"),
     ],
 )
-def test_what_is_no_whole_join_is_refused(make: Any, told: str) -> None:
+def test_what_is_no_whole_join_is_rejected(make: Any, told: str) -> None:
     with pytest.raises(JobDefinitionError, match=told):
         make(IntervalJoin(lambda definition, **_: definition))
 

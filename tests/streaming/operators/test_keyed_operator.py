@@ -89,13 +89,13 @@ def test_any_iterable_of_records_is_emitted_and_none_is_no_record(
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("result", ["text", b"bytes", bytearray(b"x"), {"a": 1}, Pair(1, 2), LikeARow()])
-def test_a_single_record_is_refused_before_its_parts_are_emitted(loop: str, result: Any) -> None:
+def test_a_single_record_is_rejected_before_its_parts_are_emitted(loop: str, result: Any) -> None:
     with pytest.raises(UserFunctionError, match="which is one record and not an iterable of records"):
         run(Returning(lambda count: result), loop)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_what_is_no_iterable_is_refused(loop: str) -> None:
+def test_what_is_no_iterable_is_rejected(loop: str) -> None:
     with pytest.raises(UserFunctionError, match="returned 5, which is not an iterable of records"):
         run(Returning(lambda count: 5), loop)
 
@@ -144,7 +144,7 @@ def test_a_state_that_only_the_driver_registers_is_missed_once_it_is_stored(tmp_
 
 
 @pytest.mark.parametrize("when", ["in subtasks", "later"])
-def test_a_new_state_that_the_driver_does_not_know_is_refused(when: str) -> None:
+def test_a_new_state_that_the_driver_does_not_know_is_rejected(when: str) -> None:
     with pytest.raises((StateRegistrationError, UserFunctionError), match="state 'other' is new, and open"):
         run(InSubtask(MapStateDescriptor("other", str, int), when=when))
 

@@ -131,7 +131,7 @@ def test_an_error_names_operator_key_and_timer(result: Any, told: str, tmp_path:
 
 @pytest.mark.parametrize("time", [0.5, "noon", 1 << 63, None])
 @BACKENDS
-def test_a_time_that_is_no_time_is_refused_and_nothing_is_registered(
+def test_a_time_that_is_no_time_is_rejected_and_nothing_is_registered(
     time: Any, state_backend: Any, tmp_path: Path
 ) -> None:
     run = opened(tmp_path, state_backend, Remind())
@@ -194,7 +194,7 @@ def test_a_function_without_on_timer_may_ask_for_the_time_and_has_no_queues(tmp_
 
 
 @pytest.mark.parametrize("what", ["register", "register processing"])
-def test_a_function_without_on_timer_is_refused_a_timer(what: str, tmp_path: Path) -> None:
+def test_a_function_without_on_timer_is_rejected_a_timer(what: str, tmp_path: Path) -> None:
     run = opened(tmp_path, HeapStateBackend(), Asking())
     with pytest.raises(JobDefinitionError, match=r"'operator': Asking registers a timer.*override on_timer\(self"):
         run.records(("a", what, None))

@@ -320,7 +320,7 @@ def test_operator_state_is_migrated_the_keys_of_broadcast_state_too(tmp_path: Pa
     found = {limit for _, limits in emitted for limit in limits}
     assert found <= {LimitWithReason(float(number), "none given") for number in NUMBERS}
     report = job.schema_reports["operator"]
-    assert [verdict.state_name for verdict in report.operator_state_verdicts] == ["limits", "seen"]
+    assert [compatibility.state_name for compatibility in report.operator_state_compatibilities] == ["limits", "seen"]
     assert report.is_compatible
     assert "state 'limits': compatible after migration" in str(report)
     assert "<key>.city: migrate [field-added]" in str(report)
@@ -343,7 +343,7 @@ def test_an_epoch_whose_subtasks_wrote_other_broadcast_state_fails_and_nothing_i
     assert job.epochs == 1
 
 
-def test_operator_state_that_cannot_be_taken_over_is_refused_before_the_job_starts(tmp_path: Path) -> None:
+def test_operator_state_that_cannot_be_taken_over_is_rejected_before_the_job_starts(tmp_path: Path) -> None:
     job, _ = run(Limits(), NUMBERS, parallelism=1)
     savepoint = job.savepoint(tmp_path / "savepoint").path
     with pytest.raises(StateMigrationException) as raised:
@@ -356,7 +356,7 @@ def test_operator_state_that_cannot_be_taken_over_is_refused_before_the_job_star
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_operator_state_that_nobody_registers_is_refused_or_travels_into_the_next_savepoint(
+def test_operator_state_that_nobody_registers_is_rejected_or_travels_into_the_next_savepoint(
     tmp_path: Path, backend: str
 ) -> None:
     job, _ = run(Collect(), NUMBERS, backend=backend)
@@ -427,7 +427,7 @@ def test_handles_of_operator_state_die_with_their_epoch() -> None:
         kept[0].get()
 
 
-def test_a_descriptor_of_another_mode_is_refused_with_the_method_to_use() -> None:
+def test_a_descriptor_of_another_mode_is_rejected_with_the_method_to_use() -> None:
     class Wrong(Probe):
         def on_open(self, context: RuntimeContext) -> None:
             context.operator_state.get_list_state(UnionListStateDescriptor("x", int))  # type: ignore[arg-type]
@@ -476,10 +476,10 @@ class Plain(Probe):
 
 
 def test_a_job_without_operator_state_makes_nothing_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def refuse(*_: Any) -> Any:
+    def reject(*_: Any) -> Any:
         raise AssertionError("no operator state was asked for")
 
-    monkeypatch.setattr("statebackend.streaming.operators.subtask_backends.OperatorStateBackend", refuse)
+    monkeypatch.setattr("statebackend.streaming.operators.subtask_backends.OperatorStateBackend", reject)
     job, _ = run(Plain(), NUMBERS, epoch_size=5)
     assert job.savepoint(tmp_path / "savepoint").operator_state_rows == {"operator": {}}
     assert [subtask.operator for subtask in subtasks(job)] == [None] * len(subtasks(job))

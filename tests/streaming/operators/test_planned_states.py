@@ -76,7 +76,7 @@ class Wider:
         (SplitListStateDescriptor("s", int), SplitListStateDescriptor("s", str), "with another element serializer"),
     ],
 )
-def test_another_state_than_on_the_driver_is_refused_by_name(driver: Any, worker: Any, told: str) -> None:
+def test_another_state_than_on_the_driver_is_rejected_by_name(driver: Any, worker: Any, told: str) -> None:
     with pytest.raises(
         StateRegistrationError, match=rf"operator 'op': subtask 0 registers state 's' .*{told}"
     ) as told_:

@@ -119,16 +119,22 @@ def test_an_upgrade_turns_it_on_and_off(tmp_path: Path, backend: str) -> None:
     clock.now_ms = 1000
     rows, upgraded = run(Visits(StateTtlConfig(100)), CLICKS, backend, job, clock)
     assert rows == [same("ann", times) for times in (3, 4)]
-    verdicts = upgraded.schema_reports["visits"].verdicts
-    assert {verdict.kind for verdict in verdicts} == {CompatibilityKind.AFTER_MIGRATION}
-    assert {finding.rule for verdict in verdicts for finding in verdict.findings} == {"ttl-enabled"}
+    compatibilities = upgraded.schema_reports["visits"].compatibilities
+    assert {compatibility.kind for compatibility in compatibilities} == {CompatibilityKind.AFTER_MIGRATION}
+    assert {issue.rule for compatibility in compatibilities for issue in compatibility.issues} == {"ttl-enabled"}
     clock.now_ms = 1100
     rows, same_ttl = run(Visits(StateTtlConfig(10_000)), CLICKS[:1], backend, job, clock)
     assert rows == [same("ann", 5)]
-    assert {verdict.kind for verdict in same_ttl.schema_reports["visits"].verdicts} == {CompatibilityKind.AS_IS}
+    assert {compatibility.kind for compatibility in same_ttl.schema_reports["visits"].compatibilities} == {
+        CompatibilityKind.AS_IS
+    }
     rows, downgraded = run(Visits(None), CLICKS[:1], backend, job, clock)
     assert rows == [same("ann", 6)]
-    rules = {one.rule for verdict in downgraded.schema_reports["visits"].verdicts for one in verdict.findings}
+    rules = {
+        one.rule
+        for compatibility in downgraded.schema_reports["visits"].compatibilities
+        for one in compatibility.issues
+    }
     assert rules == {"ttl-disabled"}
 
 

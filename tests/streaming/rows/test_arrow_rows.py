@@ -1,4 +1,4 @@
-"""Rows in and out of Arrow batches: same values as pyarrow's own conversion, Row's manners, and clear refusals."""
+"""Rows in and out of Arrow batches: same values as pyarrow's own conversion, Row's manners, and clear rejections."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_timestamps_carry_the_zone_of_the_session() -> None:
     assert (value.hour, value.utcoffset()) == (14, datetime.timedelta(hours=2))
 
 
-def test_a_batch_of_another_schema_is_refused() -> None:
+def test_a_batch_of_another_schema_is_rejected() -> None:
     reader = spark_row_reader(pa.schema([("a", pa.int64())]))
     with pytest.raises(ValueError, match="was given to a reader of"):
         reader.rows(pa.RecordBatch.from_pydict({"a": ["x"]}))
@@ -315,7 +315,7 @@ def test_who_gives_milliseconds_for_a_timestamp_is_told_what_makes_one_of_them()
         (pa.struct([("a", pa.int64())]), 7),
     ],
 )
-def test_a_value_of_another_kind_is_refused_where_arrow_would_convert_or_fail_obscurely(
+def test_a_value_of_another_kind_is_rejected_where_arrow_would_convert_or_fail_obscurely(
     arrow_type: pa.DataType, value: Any
 ) -> None:
     with pytest.raises(RowMismatchError, match="column 'c'"):

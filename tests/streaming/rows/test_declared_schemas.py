@@ -49,7 +49,7 @@ def test_names_types_and_fields_are_read() -> None:
         ("'a' int", "'a' is no name of a column|is no name of a column"),
     ],
 )
-def test_what_is_no_schema_is_refused_with_what_is_wrong(ddl: str, told: str) -> None:
+def test_what_is_no_schema_is_rejected_with_what_is_wrong(ddl: str, told: str) -> None:
     with pytest.raises(JobDefinitionError, match=rf"^here: the schema .* cannot be read: .*({told})"):
         parsed_schema(ddl, "here")
 

@@ -88,14 +88,14 @@ def test_a_column_that_was_taken_away_is_dropped() -> None:
     assert after.to_row(migration_between(before.serializer, after.serializer).to_value(bytes_of(before, row))) == (1,)
 
 
-def test_a_column_of_another_type_is_refused() -> None:
+def test_a_column_of_another_type_is_rejected() -> None:
     snapshot = form_of("a string").serializer.snapshot_configuration()
-    verdict = resolve_compatibility(snapshot, form_of("a int").serializer)
-    assert verdict.kind is CompatibilityKind.INCOMPATIBLE
-    assert ".a" in str(verdict)
+    compatibility = resolve_compatibility(snapshot, form_of("a int").serializer)
+    assert compatibility.kind is CompatibilityKind.INCOMPATIBLE
+    assert ".a" in str(compatibility)
 
 
-def test_a_type_that_no_state_can_hold_is_refused_with_its_column() -> None:
+def test_a_type_that_no_state_can_hold_is_rejected_with_its_column() -> None:
     schema = pa.schema([pa.field("a", pa.struct([pa.field("t", pa.duration("us"))]))])
     with pytest.raises(JobDefinitionError, match=r"here: a\.t is a duration\[us\], which no state can hold"):
         stored_records(schema, "here")

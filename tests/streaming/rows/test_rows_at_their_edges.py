@@ -30,14 +30,14 @@ def through_state(form: StoredRecords, row: Any) -> Any:
     return form.to_row(form.serializer.from_bytes(form.serializer.to_bytes(form.to_stored(row))))
 
 
-@pytest.fixture(params=["refused", "cut in pieces"])
+@pytest.fixture(params=["rejected", "cut in pieces"])
 def small_arrays(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrow either refuses what is too much for one array of text, or makes several of it."""
+    """Arrow either rejects what is too much for one array of text, or makes several of it."""
     made = pa.array
 
     def array(values: list[Any], *arguments: Any, **options: Any) -> Any:
         is_too_large = sum(len(value) for value in values if isinstance(value, str)) > LIMIT
-        if is_too_large and request.param == "refused":
+        if is_too_large and request.param == "rejected":
             raise pa.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
         whole = made(values, *arguments, **options)
         return pa.chunked_array([whole[:1], whole[1:]]) if is_too_large else whole

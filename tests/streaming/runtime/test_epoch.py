@@ -43,7 +43,7 @@ from statebackend.streaming.runtime.epoch_events import (
     Epoch,
     Failed,
     Open,
-    Refuse,
+    Reject,
     RunAction,
     Store,
     Stored,
@@ -64,7 +64,7 @@ KIND_OF_ACTION: dict[type, EpochAction] = {
     Commit: EpochAction.COMMIT,
     CommitAgain: EpochAction.COMMIT_AGAIN,
     AbortSink: EpochAction.ABORT_SINK,
-    Refuse: EpochAction.REFUSE,
+    Reject: EpochAction.REJECT,
 }
 
 
@@ -125,7 +125,7 @@ TOLD: dict[EpochEvent, tuple[object, ...]] = {
     EpochEvent.NO_TASKS: (Triggered((), 0),),
     EpochEvent.ACKNOWLEDGED: (acknowledgement(4, 1),),
     EpochEvent.REPEATED: (acknowledgement(4, 0), acknowledgement(4, 0, attempt="b")),
-    EpochEvent.REFUSED: (acknowledgement(4, 7),),
+    EpochEvent.REJECTED: (acknowledgement(4, 7),),
     EpochEvent.ACTION_RETURNED: (ActionReturned(),),
     EpochEvent.ALL_ACKNOWLEDGED: (acknowledgement(4, 0), acknowledgement(4, 1), AllIn(TIMEOUT_MS - 1)),
     EpochEvent.NOT_ALL_ACKNOWLEDGED: (AllIn(TIMEOUT_MS - 1),),
@@ -165,10 +165,10 @@ def test_every_state_with_every_event_does_what_the_table_says_or_nothing(state:
     *before, told = TOLD[event]
     if listed is None:
         remembered = all_of(machine)
-        with pytest.raises(IllegalTransitionError) as refused:
+        with pytest.raises(IllegalTransitionError) as rejected:
             machine.handle(told)
-        assert refused.value.state == state.name
-        assert refused.value.event in ALIKE[event]
+        assert rejected.value.state == state.name
+        assert rejected.value.event in ALIKE[event]
         assert all_of(machine) == remembered
         return
     for earlier in before:
@@ -188,7 +188,7 @@ _BATCHES = {
 _TOGETHER: tuple[set[EpochEvent], ...] = (
     _BATCHES,
     {EpochEvent.TRIGGERED, EpochEvent.NO_TASKS},
-    {EpochEvent.ACKNOWLEDGED, EpochEvent.REPEATED, EpochEvent.REFUSED},
+    {EpochEvent.ACKNOWLEDGED, EpochEvent.REPEATED, EpochEvent.REJECTED},
     {EpochEvent.ALL_ACKNOWLEDGED, EpochEvent.NOT_ALL_ACKNOWLEDGED, EpochEvent.TIMED_OUT},
 )
 ALIKE: dict[EpochEvent, set[str]] = {
@@ -215,16 +215,16 @@ def test_every_state_can_be_reached_and_left_for_rest() -> None:
     assert set(EpochState) - left == {EpochState.FAILED}
 
 
-def refused(machine: Epochs, event: object) -> Exception:
-    [refusal] = [action for action in machine.handle(event) if isinstance(action, Refuse)]
-    return refusal.error
+def rejected(machine: Epochs, event: object) -> Exception:
+    [rejection] = [action for action in machine.handle(event) if isinstance(action, Reject)]
+    return rejection.error
 
 
-def test_what_is_refused_says_why() -> None:
-    ahead = refused(epochs(OWN), BatchArrived(9))
+def test_what_is_rejected_says_why() -> None:
+    ahead = rejected(epochs(OWN), BatchArrived(9))
     assert "at batch 9, the state log at epoch 3: the next batch must be 4" in str(ahead)
-    assert "the state log at epoch none: the next batch must be 0" in str(refused(epochs(), BatchArrived(1)))
-    assert "epoch 3 was completed for other source offsets" in str(refused(epochs(OWN), BatchArrived(3, b"others")))
+    assert "the state log at epoch none: the next batch must be 0" in str(rejected(epochs(), BatchArrived(1)))
+    assert "epoch 3 was completed for other source offsets" in str(rejected(epochs(OWN), BatchArrived(3, b"others")))
     assert isinstance(ahead, SourceProgressMismatchError)
     for event, kind, words in (
         (AllIn(1), IllegalTransitionError, "lacks the acknowledgements of 1 of 2 tasks"),
@@ -232,7 +232,7 @@ def test_what_is_refused_says_why() -> None:
         (acknowledgement(4, 7), EpochError, "unknown acknowledgement"),
         (acknowledgement(4, 0, content="others", attempt="b"), EpochError, "conflict acknowledgement"),
     ):
-        error = refused(in_state(EpochState.RETURNED, EpochEvent.ACKNOWLEDGED), event)
+        error = rejected(in_state(EpochState.RETURNED, EpochEvent.ACKNOWLEDGED), event)
         assert isinstance(error, kind)
         assert words in str(error)
 
@@ -263,7 +263,7 @@ def test_an_epoch_without_tasks_is_committed_and_takes_up_no_id() -> None:
     assert machine.handle(BatchArrived(4)) == (Open(Epoch(4, 4)),)
 
 
-def test_output_that_no_checkpoint_stands_for_is_given_up_when_it_cannot_be_committed() -> None:
+def test_output_that_no_checkpoint_stands_for_is_abandoned_when_it_cannot_be_committed() -> None:
     stateless = in_state(EpochState.COMMITTING_STATELESS, EpochEvent.FAILED)
     assert stateless.handle(Failed("the disk is full")) == (AbortSink(Epoch(4, 4, b"x")),)
     stored = in_state(EpochState.COMMITTING, EpochEvent.FAILED)

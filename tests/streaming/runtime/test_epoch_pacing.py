@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statebackend.spark.time_epochs import EpochPacing
+from statebackend.spark.no_data_epochs import EpochPacing
 
 
 def test_the_first_epoch_of_a_run_waits_for_nobody() -> None:
@@ -21,7 +21,7 @@ def test_behind_a_batch_without_room_it_waits_as_long_as_it_costs() -> None:
     pacing = EpochPacing(0)
     pacing.batch_ended(0, 400)
     assert pacing.earliest_ms == 800
-    pacing.time_epoch_ended(800, 1000)
+    pacing.no_data_epoch_ended(800, 1000)
     pacing.batch_ended(1000, 1400)
     assert pacing.earliest_ms == 1600
     other = EpochPacing(0)
@@ -31,10 +31,10 @@ def test_behind_a_batch_without_room_it_waits_as_long_as_it_costs() -> None:
 
 def test_there_is_one_in_an_interval_of_the_trigger() -> None:
     pacing = EpochPacing(1000)
-    pacing.time_epoch_ended(5000, 5200)
+    pacing.no_data_epoch_ended(5000, 5200)
     assert pacing.earliest_ms == 6000
-    pacing.time_epoch_ended(6000, 7500)
+    pacing.no_data_epoch_ended(6000, 7500)
     assert pacing.earliest_ms == 7500
     fast = EpochPacing(0)
-    fast.time_epoch_ended(5000, 5200)
+    fast.no_data_epoch_ended(5000, 5200)
     assert fast.earliest_ms == 5200

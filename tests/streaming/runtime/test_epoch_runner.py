@@ -88,7 +88,7 @@ def run(rim: Rim) -> Epochs:
 
 
 @pytest.mark.parametrize("discard_error", [None, OSError("the disk is gone")])
-def test_files_that_cannot_be_deleted_hide_no_refusal_and_the_sink_forgets_all_the_same(
+def test_files_that_cannot_be_deleted_hide_no_rejection_and_the_sink_forgets_all_the_same(
     discard_error: Exception | None,
 ) -> None:
     rim = Rim(acknowledgement("same", "a"), acknowledgement("other", "b"), discard_error=discard_error)
@@ -114,11 +114,11 @@ def test_output_is_forgotten_when_it_cannot_be_committed_and_no_checkpoint_stand
     assert rim.done == ["store", "commit"]
 
 
-def test_what_is_refused_of_complete_state_is_refused_before_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(completed: CompletedCheckpoint) -> None:
+def test_what_is_rejected_of_complete_state_is_rejected_before_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reject(completed: CompletedCheckpoint) -> None:
         raise EpochError("the copies differ")
 
-    monkeypatch.setattr(epoch_runner, "check_broadcast_copies", refuse)
+    monkeypatch.setattr(epoch_runner, "check_broadcast_copies", reject)
     rim = Rim(acknowledgement("same", "a"))
     with pytest.raises(EpochError, match="the copies differ"):
         run(rim)

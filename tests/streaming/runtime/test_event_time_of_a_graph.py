@@ -1,4 +1,4 @@
-"""Which graphs have event time, and which are refused because nobody could say what their watermarks are."""
+"""Which graphs have event time, and which are rejected because nobody could say what their watermarks are."""
 
 from __future__ import annotations
 

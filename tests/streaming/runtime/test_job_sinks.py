@@ -125,7 +125,7 @@ def test_nothing_is_committed_if_one_of_the_sinks_is_not_there_any_more() -> Non
     assert told == [("a", "commit", 7, b"1"), ("b", "commit", 7, b"2")]
 
 
-def test_two_sinks_that_write_to_one_place_are_refused(tmp_path: Path) -> None:
+def test_two_sinks_that_write_to_one_place_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(JobDefinitionError, match=r"the sinks 'a' and 'b' write to the same place, ParquetSink\("):
         JobSinks({"a": ParquetSink(tmp_path), "b": ParquetSink(tmp_path)})
     JobSinks({"a": NoopSink(), "b": NoopSink()})

@@ -1,4 +1,4 @@
-"""What a start refuses before anything is touched, for every environment in the same words."""
+"""What a start rejects before anything is touched, for every environment in the same words."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ ON_SPARK = SourcePositions(batch_id=3, offsets=b"v1", sources=None)
         (Engine.SPARK, Engine.IN_PROCESS, metadata(), False),
     ],
 )
-def test_a_job_directory_of_the_other_engine_is_refused(
+def test_a_job_directory_of_the_other_engine_is_rejected(
     tmp_path: Path, engine: Engine, written_by: Engine, newest: CheckpointMetadata | None, has_log: bool
 ) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
@@ -97,18 +97,18 @@ def test_a_job_directory_of_the_other_engine_is_refused(
         check_written_by(newest, engine, fs)
 
 
-@pytest.mark.parametrize("fall_back_to", [None, 0, "previous"])
-def test_nothing_is_touched_of_a_directory_of_a_job_on_spark(tmp_path: Path, fall_back_to: Any) -> None:
+@pytest.mark.parametrize("roll_back_to", [None, 0, "previous"])
+def test_nothing_is_touched_of_a_directory_of_a_job_on_spark(tmp_path: Path, roll_back_to: Any) -> None:
     for _ in range(2):
         run(tmp_path / "job", [{"key": "a"}])
     CheckpointFileSystem.from_uri(tmp_path / "job").write_file("spark/metadata", b"{}")
     before = files(tmp_path / "job")
     with pytest.raises(JobRestoreError, match="Take a savepoint there, and begin a new job directory from it"):
-        run(tmp_path / "job", [{"key": "a"}], fall_back_to=fall_back_to)
+        run(tmp_path / "job", [{"key": "a"}], roll_back_to=roll_back_to)
     assert files(tmp_path / "job") == before
 
 
-def test_a_savepoint_that_is_not_the_one_of_the_directory_is_refused_in_process_too(tmp_path: Path) -> None:
+def test_a_savepoint_that_is_not_the_one_of_the_directory_is_rejected_in_process_too(tmp_path: Path) -> None:
     run(tmp_path / "own", [{"key": "a"}])
     other, _ = run(tmp_path / "other", [{"key": "a"}])
     other.savepoint(tmp_path / "savepoint")
@@ -121,7 +121,7 @@ def test_a_savepoint_that_is_not_the_one_of_the_directory_is_refused_in_process_
 
 
 @pytest.mark.parametrize(("schema", "key"), [("key bigint", 7), (None, 7), ("key date, other string", None)])
-def test_keys_of_another_type_are_refused_before_anything_is_touched(
+def test_keys_of_another_type_are_rejected_before_anything_is_touched(
     tmp_path: Path, schema: str | None, key: Any
 ) -> None:
     run(tmp_path / "job", [{"key": "a"}])
@@ -133,7 +133,7 @@ def test_keys_of_another_type_are_refused_before_anything_is_touched(
     assert files(tmp_path / "job") == before
 
 
-def test_state_of_another_type_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
+def test_state_of_another_type_is_rejected_before_anything_is_touched(tmp_path: Path) -> None:
     run(tmp_path / "job", [{"key": "a"}])
     before = files(tmp_path / "job")
     with pytest.raises(StateMigrationException, match="'count'"):
@@ -141,7 +141,7 @@ def test_state_of_another_type_is_refused_before_anything_is_touched(tmp_path: P
     assert files(tmp_path / "job") == before
 
 
-def test_an_output_without_a_schema_and_an_unknown_column_are_refused(tmp_path: Path) -> None:
+def test_an_output_without_a_schema_and_an_unknown_column_are_rejected(tmp_path: Path) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     environment.from_elements([{"key": "a"}]).key_by("key").process(Count(), uid="count").sink_to([])
     with pytest.raises(JobDefinitionError, match=r"operator 'count': pass schema='name type, ...' beside its uid"):
@@ -179,14 +179,14 @@ def test_what_a_driver_has_done_in_between_is_judged_again(tmp_path: Path) -> No
 
         start = locked_start(job_dir, "job", 128, services, lambda records, found=found: next(found), judge)
         with start.directory:
-            assert (start.point, start.verdict) == (points[-1], judged[-1])
+            assert (start.point, start.compatibility) == (points[-1], judged[-1])
         assert asked == judged
     with pytest.raises(JobDirectoryMismatchError):
         locked_start(job_dir, "another job", 128, services, lambda records: before, judge)
 
 
 @pytest.mark.parametrize("why", [JobRestoreError("not that"), KeyboardInterrupt("not that")])
-def test_what_is_refused_or_interrupted_when_it_is_judged_again_gives_the_lock_back(
+def test_what_is_rejected_or_interrupted_when_it_is_judged_again_gives_the_lock_back(
     tmp_path: Path, why: BaseException
 ) -> None:
     job_dir, services = str(tmp_path / "job"), DirectoryServices()

@@ -279,7 +279,7 @@ def test_the_root_may_name_environment_variables(host: Host, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("is_given", [False, True])
-def test_a_root_that_is_a_link_is_refused_by_name(host: Host, is_given: bool) -> None:
+def test_a_root_that_is_a_link_is_rejected_by_name(host: Host, is_given: bool) -> None:
     (host.directory / "elsewhere").mkdir(mode=0o700)
     host.root.symlink_to(host.directory / "elsewhere")
     job = evolve(host.job("a"), is_given=is_given)

@@ -46,7 +46,7 @@ def test_the_time_of_an_epoch_is_that_of_its_batch() -> None:
     "offsets",
     [b"", b"v1", b"v1\n", b"v1\n[]", b"v1\n{}", b'v1\n{"batchTimestampMs":"1"}', b'v1\n{"batchTimestampMs":true}'],
 )
-def test_offsets_without_a_time_are_refused(offsets: bytes) -> None:
+def test_offsets_without_a_time_are_rejected(offsets: bytes) -> None:
     from statebackend.spark.epoch_driver import processing_time_of_epoch_ms
 
     with pytest.raises(SourceProgressMismatchError, match="tell no time of the batch"):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from snapshots.compatibility import CompatibilityKind
 from statebackend.state.backend_parameters import StateRestoreReport
-from statebackend.state.state_compatibility import StateVerdict
+from statebackend.state.state_compatibility import StateCompatibility
 from statebackend.streaming.runtime.metrics import RestoreMeasure, measure_of, restore_report
 
 
 def restored(name: str, entries: int, duration_s: float) -> StateRestoreReport:
-    return StateRestoreReport(name, StateVerdict(name, CompatibilityKind.AS_IS, (), {}), entries, duration_s)
+    return StateRestoreReport(name, StateCompatibility(name, CompatibilityKind.AS_IS, (), {}), entries, duration_s)
 
 
 def test_entries_are_added_and_the_slowest_subtask_says_how_long_it_took() -> None:

@@ -1,4 +1,4 @@
-"""Which state is refused before a job starts, and which subtask restores what: from both sides of every limit."""
+"""Which state is rejected before a job starts, and which subtask restores what: from both sides of every limit."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ def fs(tmp_path: Path) -> CheckpointFileSystem:
 
 
 @pytest.mark.parametrize("max_parallelism", [2, 3, 5, 8])
-def test_a_smaller_and_a_larger_max_parallelism_are_refused(fs: CheckpointFileSystem, max_parallelism: int) -> None:
+def test_a_smaller_and_a_larger_max_parallelism_are_rejected(fs: CheckpointFileSystem, max_parallelism: int) -> None:
     with pytest.raises(JobRestoreError, match=rf"has max_parallelism 4, the job {max_parallelism}:.*Set max_par.*=4"):
         check_operators(restored(fs, "a"), ["a"], max_parallelism, True)
     check_operators(restored(fs, "a"), ["a"], 4, False)
 
 
-def test_operators_that_the_job_has_not_are_refused_unless_they_may_be_dropped(fs: CheckpointFileSystem) -> None:
+def test_operators_that_the_job_has_not_are_rejected_unless_they_may_be_dropped(fs: CheckpointFileSystem) -> None:
     state = restored(fs, "a", "b", "c")
     check_operators(state, ["a", "b", "c", "new"], 4, False)
     with pytest.raises(JobRestoreError, match=r"operators that the job has not: 'a', 'c' \(the job has 'b', 'new'\)"):
@@ -130,7 +130,7 @@ def test_records_that_were_on_their_way_are_not_left_out_in_silence(fs: Checkpoi
     assert start(state, allow_non_restored_state=True) == {}, "an operator that is dropped needs none of its state"
 
 
-def test_state_in_the_own_format_of_another_backend_is_refused(fs: CheckpointFileSystem) -> None:
+def test_state_in_the_own_format_of_another_backend_is_rejected(fs: CheckpointFileSystem) -> None:
     check_backend(restored(fs, "a"), state_backend("heap"))
     with pytest.raises(JobRestoreError, match=r"operator 'b' at .* written by the backend 'other'.*'heap' does not"):
         check_backend(restored(fs, "b", backend="other"), state_backend("heap"))
@@ -153,7 +153,7 @@ def written_by(fs: CheckpointFileSystem, *types: Any) -> RestoredState:
     return RestoredState(attrs.evolve(restored(fs).metadata, max_parallelism=len(types), operators=(operator,)), fs)
 
 
-def test_schemas_that_one_subtask_would_have_to_merge_are_refused_before_the_run(fs: CheckpointFileSystem) -> None:
+def test_schemas_that_one_subtask_would_have_to_merge_are_rejected_before_the_run(fs: CheckpointFileSystem) -> None:
     mixed = written_by(fs, int, int, int, str)
     for apart in (4, 3):
         check_merges(mixed, ["a"], apart)

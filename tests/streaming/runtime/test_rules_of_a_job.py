@@ -11,8 +11,8 @@ import pytest
 from attrs import evolve, frozen
 
 from migration import CONVERSIONS, LIBRARY_RULES, Conversion, EvolutionRules
-from snapshots.compatibility import FieldVerdict, Finding, Plan, TypeSerializerSchemaCompatibility
-from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot, VerdictRules
+from snapshots.compatibility import CompatibilityIssue, FieldCompatibility, Plan, TypeSerializerSchemaCompatibility
+from snapshots.type_serializer_snapshot import RULES, CompatibilityRules, TypeSerializerSnapshot
 from statebackend import KeyedProcessFunction, SplitListStateDescriptor, StateMigrationException, ValueStateDescriptor
 from statebackend.local import LocalStreamEnvironment
 from typeserializers import LongSerializer, StringSerializer, TypeSerializer
@@ -56,14 +56,16 @@ def adopt_numbers(
 ) -> TypeSerializerSchemaCompatibility[Any] | None:
     if not isinstance(old.restore_serializer(), LongSerializer):
         return None
-    as_text = Finding("", FieldVerdict.MIGRATE, "as-text", "a number becomes its digits")
+    as_text = CompatibilityIssue("", FieldCompatibility.MIGRATE, "as-text", "a number becomes its digits")
     return TypeSerializerSchemaCompatibility.compatible_after_migration([as_text], plan=AsTextPlan())
 
 
 def rules_with_text() -> EvolutionRules:
-    verdicts = VerdictRules(RULES)
-    verdicts.adopts(StringSerializerSnapshot)(adopt_numbers)
-    return EvolutionRules(verdicts, evolve(CONVERSIONS, by_plan={**CONVERSIONS.by_plan, AsTextPlan: AsTextConversion}))
+    compatibilities = CompatibilityRules(RULES)
+    compatibilities.adopts(StringSerializerSnapshot)(adopt_numbers)
+    return EvolutionRules(
+        compatibilities, evolve(CONVERSIONS, by_plan={**CONVERSIONS.by_plan, AsTextPlan: AsTextConversion})
+    )
 
 
 def run(directory: Path, backend: str, serializer: TypeSerializer[Any], value: Any, **options: Any) -> list[Any]:
@@ -89,7 +91,7 @@ def test_a_job_judges_and_migrates_by_the_rules_that_it_is_passed(tmp_path: Path
 
 def test_rules_travel_and_those_of_the_library_are_everywhere_the_same() -> None:
     travelled = pickle.loads(pickle.dumps(rules_with_text()))
-    assert travelled.verdicts.base is RULES
-    assert travelled.verdicts.adopt_of(StringSerializerSnapshot) is adopt_numbers
+    assert travelled.compatibilities.base is RULES
+    assert travelled.compatibilities.adopt_of(StringSerializerSnapshot) is adopt_numbers
     assert travelled.conversions.by_plan[AsTextPlan] is AsTextConversion
-    assert pickle.loads(pickle.dumps(LIBRARY_RULES)).verdicts is RULES
+    assert pickle.loads(pickle.dumps(LIBRARY_RULES)).compatibilities is RULES

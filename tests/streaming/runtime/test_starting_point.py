@@ -1,4 +1,4 @@
-"""What a start continues from, and which starts are refused: every combination, without Spark."""
+"""What a start continues from, and which starts are rejected: every combination, without Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from statebackend.checkpoint import (
 )
 from statebackend.checkpoint.metadata import SourcePositions
 from statebackend.checkpoint.store.job_directory import write_origin
-from statebackend.checkpoint.store.job_files import FallBack, end_fall_back, write_fall_back
+from statebackend.checkpoint.store.job_files import Rollback, end_roll_back, write_roll_back
 from statebackend.checkpoint.store.savepoint_directory import create_savepoint_directory, write_source_progress
 from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint.restored_state import RestoredState
@@ -85,7 +85,7 @@ def test_a_directory_without_a_checkpoint_goes_on_from_its_savepoint(job: Checkp
         assert not again.is_new_origin
 
 
-def test_another_savepoint_is_refused_also_before_the_first_checkpoint(
+def test_another_savepoint_is_rejected_also_before_the_first_checkpoint(
     job: CheckpointFileSystem, tmp_path: Path
 ) -> None:
     begin(job, starting_point(job, None, savepoint(tmp_path / "savepoint"), True))
@@ -240,10 +240,10 @@ def test_state_of_a_savepoint_outlives_a_first_epoch_that_failed(tmp_path: Path)
 def test_a_job_in_this_process_goes_back_too(tmp_path: Path) -> None:
     for words in ("a", "a", "a"):
         run(tmp_path / "job", words)
-    assert run(tmp_path / "job", "a", fall_back_to=0)[0] == [("a", 2)]
-    assert run(tmp_path / "job", "a", fall_back_to="previous")[0] == [("a", 2)]
+    assert run(tmp_path / "job", "a", roll_back_to=0)[0] == [("a", 2)]
+    assert run(tmp_path / "job", "a", roll_back_to="previous")[0] == [("a", 2)]
     with pytest.raises(CheckpointNotFoundError, match="no checkpoint 5; there are: 0, 4"):
-        run(tmp_path / "job", "a", fall_back_to=5)
+        run(tmp_path / "job", "a", roll_back_to=5)
     assert run(tmp_path / "job", "a")[0] == [("a", 3)]
 
 
@@ -261,7 +261,7 @@ class Texts(Count):
         ({"name": "another"}, JobDirectoryMismatchError),
     ],
 )
-def test_a_job_that_does_not_fit_gives_up_nothing_by_going_back(
+def test_a_job_that_does_not_fit_gives_up_nothing_by_rolling_back(
     tmp_path: Path, change: dict[str, Any], error: type[Exception]
 ) -> None:
     for _ in range(3):
@@ -272,7 +272,7 @@ def test_a_job_that_does_not_fit_gives_up_nothing_by_going_back(
         change.get("function", Count()), uid=change.get("uid", "count"), schema="word string, count bigint"
     ).sink_to([])
     with pytest.raises(error):
-        environment.execute(change.get("name", "count"), fall_back_to=0)
+        environment.execute(change.get("name", "count"), roll_back_to=0)
     assert CheckpointFileSystem.from_uri(tmp_path / "job").list_files() == before
     assert run(tmp_path / "job", "a")[0] == [("a", 4)]
 
@@ -280,11 +280,11 @@ def test_a_job_that_does_not_fit_gives_up_nothing_by_going_back(
 def test_a_job_in_this_process_does_not_go_on_where_one_on_spark_has_gone_back_by_half(tmp_path: Path) -> None:
     run(tmp_path / "job", "a")
     file_system = CheckpointFileSystem.from_uri(tmp_path / "job")
-    write_fall_back(file_system, FallBack(checkpoint_id=0, newest_id=1, source_log="spark-1"))
+    write_roll_back(file_system, Rollback(checkpoint_id=0, newest_id=1, source_log="spark-1"))
     before = file_system.list_files()
-    for options in ({}, {"fall_back_to": 0}):
-        with pytest.raises(JobRestoreError, match=r"was begun .* on Spark again with fall_back_to=0"):
+    for options in ({}, {"roll_back_to": 0}):
+        with pytest.raises(JobRestoreError, match=r"was begun .* on Spark again with roll_back_to=0"):
             run(tmp_path / "job", "a", **options)
     assert file_system.list_files() == before
-    end_fall_back(file_system)
+    end_roll_back(file_system)
     assert run(tmp_path / "job", "a")[0] == [("a", 2)]

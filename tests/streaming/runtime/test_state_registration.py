@@ -1,4 +1,4 @@
-"""What the driver learns of a function's state, and its verdict over what several subtasks have stored."""
+"""What the driver learns of a function's state, and its compatibility result over what several subtasks have stored."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_what_cannot_be_registered_is_told_with_the_operator_once(descriptor: An
         registered_states(Misfit(), "operator", 4)
 
 
-def test_a_refusal_that_does_not_know_the_operator_gets_its_name() -> None:
+def test_a_rejection_that_does_not_know_the_operator_gets_its_name() -> None:
     class Misfit(Function):
         def open(self, context: RuntimeContext) -> None:
             raise StateRegistrationError("not so")
@@ -179,32 +179,34 @@ def test_windows_and_their_timers_are_judged_with_their_namespaces(tmp_path: Pat
     def kinds(registered: RegisteredStates, key_serializer: Any = None) -> list[CompatibilityKind]:
         report = schema_report("windows", key_serializer or LongSerializer(), registered, stored, ())
         assert report.unregistered == ()
-        return [verdict.kind for verdict in report.verdicts]
+        return [compatibility.kind for compatibility in report.compatibilities]
 
     assert kinds(registered) == [CompatibilityKind.AS_IS] * 4
     assert kinds(_windows(GlobalWindows.create(), int)) == [CompatibilityKind.INCOMPATIBLE] * 4
     assert kinds(registered, StringSerializer())[2:] == [CompatibilityKind.INCOMPATIBLE] * 2
 
 
-def test_the_verdict_is_the_worst_over_what_the_subtasks_stored() -> None:
+def test_the_compatibility_is_the_worst_over_what_the_subtasks_stored() -> None:
     parts = tuple(StatePart(envelopes_of(descriptor.serializers)) for descriptor in (NEW_LIST, OLD_LIST))
     operator_state = [OperatorStateMeta("record", OLD_LIST.mode, parts)]
     registered = RegisteredStates((NEW,), (NEW_LIST,))
     migrated = schema_report("operator", LongSerializer(), registered, [meta(NEW), meta(OLD), meta()], operator_state)
-    assert [verdict.kind for verdict in migrated.verdicts] == [CompatibilityKind.AFTER_MIGRATION]
-    assert [verdict.kind for verdict in migrated.operator_state_verdicts] == [CompatibilityKind.AFTER_MIGRATION]
+    assert [compatibility.kind for compatibility in migrated.compatibilities] == [CompatibilityKind.AFTER_MIGRATION]
+    assert [compatibility.kind for compatibility in migrated.operator_state_compatibilities] == [
+        CompatibilityKind.AFTER_MIGRATION
+    ]
     assert migrated.is_compatible
     assert "  operator state 'record': compatible after migration" in str(migrated).splitlines()
 
     other_kind = meta(ListStateDescriptor("record", int), ListStateDescriptor("other", int))
     stored = [meta(NEW), other_kind]
-    refused = schema_report("operator", LongSerializer(), RegisteredStates((NEW,)), stored, operator_state)
-    assert not refused.is_compatible
-    assert (refused.unregistered, refused.unregistered_operator_state) == (("other",), ("record",))
-    assert str(refused).splitlines() == [
+    rejected = schema_report("operator", LongSerializer(), RegisteredStates((NEW,)), stored, operator_state)
+    assert not rejected.is_compatible
+    assert (rejected.unregistered, rejected.unregistered_operator_state) == (("other",), ("record",))
+    assert str(rejected).splitlines() == [
         "operator 'operator': incompatible",
         "  state 'record': incompatible",
-        *(f"    {finding}" for finding in refused.verdicts[0].findings),
+        *(f"    {issue}" for issue in rejected.compatibilities[0].issues),
         "  state 'other': not registered, kept as it is",
         "  operator state 'record': not registered, kept as it is",
     ]

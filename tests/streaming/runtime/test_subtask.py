@@ -142,23 +142,23 @@ def test_a_lease_ends_with_whether_the_epoch_did_well(tmp_path: Path, monkeypatc
     world.run("a")
     with pytest.raises(UserFunctionError):
         list(world.subtask().run(lambda: Count(world.calls), world.batches("a", "poison")))
-    given_up = world.subtask().run(lambda: Count(world.calls), world.batches("a", "a"))
-    next(given_up)
-    given_up.close()
+    abandoned = world.subtask().run(lambda: Count(world.calls), world.batches("a", "a"))
+    next(abandoned)
+    abandoned.close()
     world.run("a")
     assert told == [True, False, False, True]
 
 
-def test_a_subtask_that_is_given_up_or_fails_leaves_what_was_there(world: World) -> None:
+def test_a_subtask_that_is_abandoned_or_fails_leaves_what_was_there(world: World) -> None:
     world.run("a")
-    given_up = world.subtask()
-    run = given_up.run(lambda: Count(world.calls), world.batches("a", "a"))
+    abandoned = world.subtask()
+    run = abandoned.run(lambda: Count(world.calls), world.batches("a", "a"))
     next(run)
     run.close()
     failed = world.subtask()
     with pytest.raises(UserFunctionError, match=r"operator 'words', key 'p', record 'poison'.*ArithmeticError"):
         list(failed.run(lambda: Count(world.calls), world.batches("a", "poison")))
-    for subtask in (given_up, failed):
+    for subtask in (abandoned, failed):
         with pytest.raises(EpochError, match="has not ended"):
             _ = subtask.acknowledgement
     assert world.calls == ["close"] * 3
@@ -236,6 +236,6 @@ def test_early_records_find_the_watermark_of_before_whether_or_not_others_follow
     assert told(World(tmp_path / "3", "heap", False), late) == [("b", 7)]
 
 
-def test_records_that_come_behind_the_watermark_that_they_belong_before_are_refused(tmp_path: Path) -> None:
+def test_records_that_come_behind_the_watermark_that_they_belong_before_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(EpochError, match="'words': records came behind a watermark that they belong before"):
         told(World(tmp_path, "heap", False), timed("b", is_early=False), timed("a", is_early=True))

@@ -172,7 +172,7 @@ def test_times_at_the_ends_of_the_range_stay_within_it() -> None:
     assert late.epoch(MAX_TIMESTAMP) == []
 
 
-def test_an_unknown_source_is_refused_and_changes_nothing() -> None:
+def test_an_unknown_source_is_rejected_and_changes_nothing() -> None:
     source = One()
     with pytest.raises(IllegalTransitionError, match="no source 'x'; there are 's'"):
         source.channels.end_epoch([ChannelTimestamp("s", "a", 5), ChannelTimestamp("x", "", 1)], 0)
@@ -213,7 +213,7 @@ def test_a_channel_that_is_not_idle_is_never_forgotten() -> None:
         assert following.names == ["a", "c"]
 
 
-def test_more_channels_than_there_is_room_for_are_refused_and_change_nothing() -> None:
+def test_more_channels_than_there_is_room_for_are_rejected_and_change_nothing() -> None:
     source = One(idleness_ms=100, most=2)
     source.epoch(0, a=11, b=21)
     before = source.channels.snapshot()

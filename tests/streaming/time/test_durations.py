@@ -65,13 +65,13 @@ def test_a_duration_has_its_milliseconds(duration: Any, expected_ms: int) -> Non
         (None, "which is no duration"),
     ],
 )
-def test_what_is_no_duration_is_refused_and_says_why(duration: Any, message: str) -> None:
+def test_what_is_no_duration_is_rejected_and_says_why(duration: Any, message: str) -> None:
     with pytest.raises(JobDefinitionError, match=message) as caught:
         duration_ms(duration, "the gap of a session")
     assert str(caught.value).startswith("the gap of a session is ")
 
 
-def test_less_than_the_least_is_refused() -> None:
+def test_less_than_the_least_is_rejected() -> None:
     assert duration_ms("1 second", at_least_ms=1_000) == 1_000
     with pytest.raises(JobDefinitionError, match="'1 second'; it must be at least 1001 ms"):
         duration_ms("1 second", at_least_ms=1_001)

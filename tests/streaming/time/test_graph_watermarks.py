@@ -98,7 +98,7 @@ def test_an_operator_that_holds_watermarks_says_itself_what_it_sends() -> None:
     assert graph.status_of("last") is IDLE
 
 
-def test_what_does_not_belong_to_it_is_refused_and_changes_nothing() -> None:
+def test_what_does_not_belong_to_it_is_rejected_and_changes_nothing() -> None:
     graph = GraphWatermarks([node("s"), node("a", "s"), node("u", "a", is_transparent=True)])
     graph.take("s", Watermark(1))
     before = graph.snapshot()
@@ -120,7 +120,7 @@ def test_what_does_not_belong_to_it_is_refused_and_changes_nothing() -> None:
         ([node("a", ())], "a valve has channels"),
     ],
 )
-def test_what_is_no_graph_in_order_is_refused(nodes: list[WatermarkNode], message: str) -> None:
+def test_what_is_no_graph_in_order_is_rejected(nodes: list[WatermarkNode], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GraphWatermarks(nodes)
 

@@ -174,7 +174,7 @@ def test_timers_are_in_the_snapshot_and_go_with_their_key_groups(
     assert sorted(seen) == sorted([(100 - key, key, "a") for key in range(10)] + [(key, key, "b") for key in range(10)])
 
 
-def test_what_cannot_be_a_timer_is_refused_and_changes_nothing(timers: Timers) -> None:
+def test_what_cannot_be_a_timer_is_rejected_and_changes_nothing(timers: Timers) -> None:
     with pytest.raises(NoCurrentKeyError):
         timers.service.register_event_time_timer("a", 1)
     for namespace, time in ((7, 1), ("a", 1 << 63), ("a", None)):

@@ -79,7 +79,7 @@ def test_an_outlet_says_each_status_once() -> None:
     assert [outlet.passes(one) for one in elements] == [False, True, False, False, True, False, True]
 
 
-def test_what_does_not_belong_to_it_is_refused() -> None:
+def test_what_does_not_belong_to_it_is_rejected() -> None:
     operator = OperatorWatermarks([["a"]])
     with pytest.raises(IllegalTransitionError, match="no input 1"):
         operator.take(1, "a", Watermark(1))

@@ -123,7 +123,7 @@ def test_the_end_of_time_of_all_channels_passes_and_nothing_after_it() -> None:
     assert valve.input_watermark(0, MIN_TIMESTAMP) == ()
 
 
-def test_what_does_not_belong_to_it_is_refused_and_changes_nothing() -> None:
+def test_what_does_not_belong_to_it_is_rejected_and_changes_nothing() -> None:
     valve = StatusWatermarkValve([0])
     valve.input_watermark(0, 7)
     before = valve.snapshot()

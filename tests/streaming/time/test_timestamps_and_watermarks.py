@@ -165,7 +165,7 @@ def test_a_timestamp_may_be_a_moment(value: object, expected_ms: int) -> None:
 
 
 @pytest.mark.parametrize("value", ["12", 1.5, True, 1 << 63, datetime.date(2020, 1, 1)])
-def test_what_is_no_timestamp_is_refused(value: object) -> None:
+def test_what_is_no_timestamp_is_rejected(value: object) -> None:
     with pytest.raises(ValueError, match="is no timestamp"):
         bounded(timestamp_of_record=lambda record: value).on_record(1, None, 0)
 
@@ -206,7 +206,7 @@ def test_a_punctuated_watermark_of_a_channel_counts_at_once() -> None:
     assert source.on_record({"key": "w", "channel": 1}, 15, 0).elements == (Watermark(15),)
 
 
-def test_a_channel_more_than_there_may_be_is_refused_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_channel_more_than_there_may_be_is_rejected_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timestamps_and_watermarks, "MAX_CHANNELS", 2)
     source = bounded(channel_of_record=lambda record: record)
     source.on_record(0, 10, 0)

@@ -76,7 +76,7 @@ def test_each_member_has_a_drift_of_its_own() -> None:
     assert sources.paused() == {"near"}
 
 
-def test_what_does_not_belong_to_a_group_is_refused() -> None:
+def test_what_does_not_belong_to_a_group_is_rejected() -> None:
     sources = group(10, a=1)
     with pytest.raises(IllegalTransitionError, match="'a' is a member of the group already"):
         sources.join("a", 5)

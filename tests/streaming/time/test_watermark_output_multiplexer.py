@@ -61,7 +61,7 @@ def test_outputs_that_all_become_idle_give_the_largest_watermark_before_they_say
     assert multiplexer.on_periodic_emit() == (IDLE,)
 
 
-def test_an_output_that_is_not_registered_is_refused() -> None:
+def test_an_output_that_is_not_registered_is_rejected() -> None:
     multiplexer: WatermarkOutputMultiplexer[str] = WatermarkOutputMultiplexer()
     with pytest.raises(IllegalTransitionError, match="no output 'p'"):
         multiplexer.take("p", Watermark(1), deferred=False)

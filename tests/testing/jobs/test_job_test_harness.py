@@ -1,4 +1,4 @@
-"""The harness of whole jobs: one order of what comes out, time, snapshots to elsewhere, and what it refuses."""
+"""The harness of whole jobs: one order of what comes out, time, snapshots to elsewhere, and what it rejects."""
 
 from __future__ import annotations
 
@@ -367,7 +367,7 @@ def test_what_a_job_raises_comes_to_the_test_and_ends_the_job(tmp_path: Path) ->
             harness.snapshot(tmp_path / "snapshot")
 
 
-def test_what_cannot_be_is_refused_and_changes_nothing() -> None:
+def test_what_cannot_be_is_rejected_and_changes_nothing() -> None:
     def twice(job: HarnessJob) -> None:
         job.source("in")
         job.source("in")

@@ -85,13 +85,13 @@ def test_an_unchanged_job_passes(program: Program) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        ("sales: int", "sales: str", "*.sales: refuse [[]field-type-changed]*"),
+        ("sales: int", "sales: str", "*.sales: reject [[]field-type-changed]*"),
         ('    note: str = ""\n', "", "*.note: lossy [[]field-removed]*"),
         ('note: str = ""', 'note: str = ""\n    shops: int = 0', "*the job restores, and its state has changed*"),
         ('"totals", Totals', '"sums", Totals', "*state 'totals': nobody registers it*"),
     ],
 )
-def test_a_change_fails_with_the_findings_and_the_command_that_accepts_it(
+def test_a_change_fails_with_the_issues_and_the_command_that_accepts_it(
     program: Program, before: str, after: str, told: str
 ) -> None:
     program.is_as(PROGRAM.replace(before, after))
@@ -133,7 +133,7 @@ def test_every_lock_of_a_history_has_to_be_restored(pytester: pytest.Pytester) -
     program.is_as(PROGRAM.replace('note: str = ""', "note: int = 0"))
     result = program.tested()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*locks/00001-*: does not restore*", "*.note: refuse*"])
+    result.stdout.fnmatch_lines(["*locks/00001-*: does not restore*", "*.note: reject*"])
 
 
 @pytest.mark.parametrize("allows_loss", [True, False])

@@ -14,7 +14,7 @@ from record_versions import judged, migrated, rules, written
 
 import typeserializers as ts
 from migration import MigrationError
-from snapshots import DataInputView, DataOutputView, FieldVerdict
+from snapshots import DataInputView, DataOutputView, FieldCompatibility
 from statebackend.testing.upgrades import migration_between
 from typeserializers.evolution.simple_evolution import resolve_types
 from typeserializers.kernel.compiled import MAX_EMPTY_ELEMENTS
@@ -54,7 +54,7 @@ def test_batches_and_structs_come_back() -> None:
         {"a": None, "b": "x"},
     ],
 )
-def test_a_struct_that_does_not_fit_is_refused(value: Any) -> None:
+def test_a_struct_that_does_not_fit_is_rejected(value: Any) -> None:
     serializer = structs(pa.field("a", pa.int32(), nullable=False), ("b", pa.string()))
     with pytest.raises(ts.SerializationError):
         serializer.to_bytes(value)
@@ -84,7 +84,7 @@ DAY = datetime.datetime(2024, 1, 1)
         (pa.map_(pa.string(), pa.int32()), {"k": 1}),
     ],
 )
-def test_a_value_that_would_come_back_as_another_is_refused(kind: pa.DataType, value: Any) -> None:
+def test_a_value_that_would_come_back_as_another_is_rejected(kind: pa.DataType, value: Any) -> None:
     for fields, given in (
         ([("f", kind)], {"f": value}),
         ([("of", pa.list_(pa.struct([("f", kind)])))], {"of": [None, {"f": None}, {"f": value}]}),
@@ -116,17 +116,17 @@ def test_what_is_no_number_is_taken_as_such() -> None:
     assert [math.isnan(part) for part in (read["f"], *read["g"])] == [True, True, False]
 
 
-def test_a_batch_of_another_schema_is_refused() -> None:
+def test_a_batch_of_another_schema_is_rejected() -> None:
     with pytest.raises(ts.SerializationError, match="another schema"):
         batches(("a", pa.int64())).to_bytes(BATCH)
 
 
-def test_dictionary_encoded_columns_are_refused_when_the_serializer_is_made() -> None:
+def test_dictionary_encoded_columns_are_rejected_when_the_serializer_is_made() -> None:
     with pytest.raises(ValueError, match="cast them"):
         batches(("a", pa.list_(pa.dictionary(pa.int8(), pa.string()))))
 
 
-def test_compressed_bodies_are_refused() -> None:
+def test_compressed_bodies_are_rejected() -> None:
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     batch = pa.record_batch([[0] * 10_000], schema=pa.schema([("a", pa.int64())]))
     sink = pa.BufferOutputStream()
@@ -140,10 +140,10 @@ def test_compressed_bodies_are_refused() -> None:
         serializer.from_bytes(len(message).to_bytes(4, "big") + message)
 
 
-def test_damaged_bytes_are_a_batch_or_refused() -> None:
+def test_damaged_bytes_are_a_batch_or_rejected() -> None:
     serializer, chance = ts.ArrowSerializer(SCHEMA), random.Random(5)
     data = serializer.to_bytes(BATCH)
-    refused = 0
+    rejected = 0
     for _ in range(2000):
         damaged = bytearray(data)
         for _ in range(chance.randrange(1, 4)):
@@ -151,8 +151,8 @@ def test_damaged_bytes_are_a_batch_or_refused() -> None:
         try:
             serializer.from_bytes(bytes(damaged)).to_pylist()
         except ts.StateFormatError:
-            refused += 1
-    assert refused > 1000
+            rejected += 1
+    assert rejected > 1000
 
 
 @pytest.mark.parametrize(
@@ -193,9 +193,9 @@ def test_damaged_bytes_are_a_batch_or_refused() -> None:
     ],
 )
 def test_schemas_evolve_by_name(old: Any, new: Any, kind: str, rule: dict[str, str]) -> None:
-    verdict = judged(old, new)
-    assert verdict.kind.name == kind, str(verdict)
-    assert rule.items() <= rules(verdict).items()
+    compatibility = judged(old, new)
+    assert compatibility.kind.name == kind, str(compatibility)
+    assert rule.items() <= rules(compatibility).items()
 
 
 def test_batches_and_structs_are_migrated() -> None:
@@ -256,8 +256,8 @@ def test_a_value_that_a_cast_would_change_stops_the_migration() -> None:
     ],
 )
 def test_a_type_widens_where_every_value_stays(old: pa.DataType, new: pa.DataType, is_allowed: bool) -> None:
-    refused = [found for found in resolve_types(old, new, "") if found.verdict is FieldVerdict.REFUSE]
-    assert (not refused) == is_allowed
+    rejected = [found for found in resolve_types(old, new, "") if found.compatibility is FieldCompatibility.REJECT]
+    assert (not rejected) == is_allowed
     assert (resolve_types(old, new, "") == []) == (old == new)
 
 
@@ -274,7 +274,7 @@ def test_a_struct_value_is_one_row(rows: int) -> None:
         serializer.from_bytes(data)
 
 
-def test_more_rows_than_there_can_be_in_the_bytes_are_refused() -> None:
+def test_more_rows_than_there_can_be_in_the_bytes_are_rejected() -> None:
     # Columns of nulls take no bytes, whatever their number.
     schema = pa.schema([("a", pa.null())])
 
@@ -296,7 +296,7 @@ def test_a_batch_is_not_copied_and_a_struct_is() -> None:
     assert copied["c"] is not value["c"]
 
 
-def test_a_snapshot_of_a_later_version_is_refused() -> None:
+def test_a_snapshot_of_a_later_version_is_rejected() -> None:
     for serializer in [ts.ArrowSerializer(SCHEMA), ts.ArrowStructSerializer(pa.struct(list(SCHEMA)))]:
         snapshot = serializer.snapshot_configuration()
         out = DataOutputView()

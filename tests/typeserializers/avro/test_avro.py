@@ -1,4 +1,4 @@
-"""Avro: values, bounds on hostile bytes, and Avro's schema resolution as verdicts."""
+"""Avro: values, bounds on hostile bytes, and Avro's schema resolution as compatibility results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from record_versions import judged, migrated, rules, written
 
 import typeserializers as ts
 from migration import MigrationError, SchemaMigration
-from snapshots import DataInputView, DataOutputView, FieldVerdict, SnapshotFormatError, StateFormatError
+from snapshots import DataInputView, DataOutputView, FieldCompatibility, SnapshotFormatError, StateFormatError
 from statebackend.testing.upgrades import migration_between
 from typeserializers.avro import AvroSerializer, is_recursive, is_risky, skip
 
@@ -38,7 +38,7 @@ def test_values_and_logical_types_come_back() -> None:
 
 
 @pytest.mark.parametrize("value", [{"n": 2**40}, {"n": "x"}, {}, {"n": 1, "m": 2}, None, 5, {"n": None}])
-def test_what_does_not_fit_the_schema_is_refused(value: Any) -> None:
+def test_what_does_not_fit_the_schema_is_rejected(value: Any) -> None:
     with pytest.raises(ts.SerializationError):
         record(("n", "int")).to_bytes(value)
 
@@ -74,7 +74,7 @@ BRANCHES = [{"type": "record", "name": name, "fields": [{"name": "n", "type": "i
         (BRANCHES, ("Second", {"n": 1})),
     ],
 )
-def test_a_value_that_would_come_back_as_another_is_refused(schema: Any, value: Any) -> None:
+def test_a_value_that_would_come_back_as_another_is_rejected(schema: Any, value: Any) -> None:
     with pytest.raises(ts.SerializationError, match=r"comes? back"):
         AvroSerializer(schema).to_bytes(value)
     inside = record(("n", "int"), ("list", {"type": "array", "items": {"type": "map", "values": schema}}))
@@ -142,7 +142,7 @@ NODE = {
 }
 
 
-def test_hostile_bytes_are_refused_in_bounded_time() -> None:
+def test_hostile_bytes_are_rejected_in_bounded_time() -> None:
     many_nulls = b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f" + b"\0"
     with pytest.raises(ts.MalformedDataError, match="without bytes"):
         AvroSerializer({"type": "array", "items": "null"}).from_bytes(many_nulls)
@@ -154,7 +154,7 @@ def test_hostile_bytes_are_refused_in_bounded_time() -> None:
         AvroSerializer({"type": "array", "items": "long"}).from_bytes(many_nulls)
 
 
-def test_a_value_nested_too_deep_is_refused_before_the_library_sees_it() -> None:
+def test_a_value_nested_too_deep_is_rejected_before_the_library_sees_it() -> None:
     value: Any = {"next": None}
     for _ in range(100_000):
         value = {"next": value}
@@ -167,7 +167,7 @@ def test_a_value_nested_too_deep_is_refused_before_the_library_sees_it() -> None
 @pytest.mark.parametrize(
     "schema", [{"type": "nonsense"}, {"type": "record"}, "{", {"type": "enum", "name": "E"}, 5, ["int", "what"]]
 )
-def test_what_is_no_schema_is_refused(schema: Any) -> None:
+def test_what_is_no_schema_is_rejected(schema: Any) -> None:
     with pytest.raises((SnapshotFormatError, ValueError)):
         AvroSerializer(schema)
 
@@ -235,17 +235,17 @@ A, B = ("a", "int"), ("b", "string")
     ],
 )
 def test_schemas_are_resolved_by_avros_rules(old: Any, new: Any, kind: str, rule: dict[str, str]) -> None:
-    verdict = judged(old, new)
-    assert verdict.kind.name == kind, str(verdict)
-    assert rule.items() <= rules(verdict).items()
+    compatibility = judged(old, new)
+    assert compatibility.kind.name == kind, str(compatibility)
+    assert rule.items() <= rules(compatibility).items()
 
 
 @pytest.mark.parametrize(("old", "new", "bits"), [("int", "float", 24), ("long", "float", 24), ("long", "double", 53)])
 def test_a_promotion_says_from_where_on_it_rounds(old: str, new: str, bits: int) -> None:
-    [finding] = judged(record(("a", old)), record(("a", new))).findings
-    assert f"beyond 2**{bits} it is rounded" in finding.reason
-    [finding] = judged(record(("a", "int")), record(("a", "double"))).findings
-    assert "rounded" not in finding.reason
+    [issue] = judged(record(("a", old)), record(("a", new))).issues
+    assert f"beyond 2**{bits} it is rounded" in issue.reason
+    [issue] = judged(record(("a", "int")), record(("a", "double"))).issues
+    assert "rounded" not in issue.reason
 
 
 def test_values_are_migrated_with_defaults_aliases_and_wider_decimals() -> None:
@@ -304,7 +304,7 @@ def values_of(schema: Any) -> st.SearchStrategy[Any]:
         found: st.SearchStrategy[Any] = VALUES[schema]
         return found
     if isinstance(schema, list):
-        # The library writes a whole number as the first member that takes numbers: one that a float rounds is refused.
+        # The library writes a whole number as the first member that takes numbers: one that a float rounds is rejected.
         whole = st.integers(-(2**24), 2**24)
         is_rounded = not {"float", "double"}.isdisjoint(schema)
         return st.one_of(*(whole if is_rounded and one in ("int", "long") else values_of(one) for one in schema))
@@ -317,23 +317,25 @@ def values_of(schema: Any) -> st.SearchStrategy[Any]:
 
 @settings(max_examples=150)
 @given(st.data(), RECORDS, RECORDS)
-def test_whatever_the_verdict_allows_can_be_read(data: st.DataObject, old: AvroSerializer, new: AvroSerializer) -> None:
-    verdict = judged(old, new)
+def test_whatever_the_compatibility_allows_can_be_read(
+    data: st.DataObject, old: AvroSerializer, new: AvroSerializer
+) -> None:
+    compatibility = judged(old, new)
     value = data.draw(values_of(old.schema))
     encoded = old.to_bytes(value)
     assert old.to_bytes(old.from_bytes(encoded)) == encoded
-    if verdict.is_incompatible:
+    if compatibility.is_incompatible:
         return
     migration: SchemaMigration[Any] = migration_between(old, new)
     result = migration.to_value(encoded)
     assert new.to_bytes(result) == migration.to_bytes(encoded)
-    if verdict.is_as_is:
+    if compatibility.is_as_is:
         assert migration.to_bytes(encoded) == encoded
 
 
 @settings(max_examples=100)
 @given(RECORDS, st.binary(max_size=60))
-def test_any_bytes_are_a_value_or_refused(serializer: AvroSerializer, data: bytes) -> None:
+def test_any_bytes_are_a_value_or_rejected(serializer: AvroSerializer, data: bytes) -> None:
     try:
         serializer.from_bytes(data)
     except ts.StateFormatError:
@@ -445,13 +447,13 @@ def test_a_value_that_cannot_be_is_not_stepped_over(schema: Any, data: str) -> N
 def test_the_fields_of_a_renamed_record_are_judged() -> None:
     old = record(("a", "int"), ("b", "int"))
     renamed = record(("a", "string"), ("b", "int"), name="Trip", aliases=["Flight"])
-    verdict = judged(old, renamed)
-    assert verdict.is_incompatible
-    assert [finding.path for finding in verdict.findings if finding.verdict is FieldVerdict.REFUSE] == [".a"]
+    compatibility = judged(old, renamed)
+    assert compatibility.is_incompatible
+    assert [issue.path for issue in compatibility.issues if issue.compatibility is FieldCompatibility.REJECT] == [".a"]
     assert not judged(old, record(("a", "int"), ("b", "int"), name="Trip", aliases=["Flight"])).is_incompatible
 
 
-def test_a_snapshot_of_a_later_version_is_refused() -> None:
+def test_a_snapshot_of_a_later_version_is_rejected() -> None:
     for serializer in [record(("a", "int"))]:
         snapshot = serializer.snapshot_configuration()
         out = DataOutputView()

@@ -8,7 +8,7 @@ from attrs import evolve
 import typeserializers as ts
 from migration import SchemaMigration
 from snapshots import (
-    FieldVerdict,
+    FieldCompatibility,
     SerializationError,
     SnapshotFormatError,
     resolve_compatibility,
@@ -35,11 +35,11 @@ def test_older_row_snapshots_are_read_with_the_layout_they_had(version: int, kin
     snapshot = snapshot_from_bytes(row_snapshot(version, ts.RowSerializer([LONG])))
     restored = snapshot.restore_serializer()
     assert restored == ts.RowSerializer([LONG], supports_row_kind=kind)
-    verdict = resolve_compatibility(snapshot, ts.RowSerializer([LONG]))
-    assert verdict.is_as_is if kind else verdict.is_after_migration
+    compatibility = resolve_compatibility(snapshot, ts.RowSerializer([LONG]))
+    assert compatibility.is_as_is if kind else compatibility.is_after_migration
 
 
-def test_an_unknown_row_version_is_refused() -> None:
+def test_an_unknown_row_version_is_rejected() -> None:
     with pytest.raises(SnapshotFormatError, match="outer version 5"):
         snapshot_from_bytes(row_snapshot(5, ts.RowSerializer([LONG])))
 
@@ -49,8 +49,8 @@ def test_turning_row_kinds_on_migrates_and_off_says_what_is_lost() -> None:
     on = resolve_compatibility(without.snapshot_configuration(), with_kind)
     off = resolve_compatibility(with_kind.snapshot_configuration(), without)
     assert (on.is_after_migration, off.is_after_migration) == (True, True)
-    assert on.findings[0].verdict is FieldVerdict.MIGRATE
-    assert off.findings[0].verdict is FieldVerdict.LOSSY
+    assert on.issues[0].compatibility is FieldCompatibility.MIGRATE
+    assert off.issues[0].compatibility is FieldCompatibility.LOSSY
     deleted = with_kind.from_bytes(with_kind.to_bytes(ts.Row(7, kind=ts.RowKind.DELETE)))
     assert without.from_bytes(without.to_bytes(deleted)) == ts.Row(7)
 
@@ -60,8 +60,8 @@ def test_a_reconfigured_row_keeps_the_names_of_the_new_serializer() -> None:
 
     old = ts.RowSerializer([ts.EnumSerializer(enum.Enum("Kind", ["A", "B"]))], ["before"])
     new = ts.RowSerializer([ts.EnumSerializer(enum.Enum("Kind", ["B", "A"]))], ["after"])
-    verdict = resolve_compatibility(old.snapshot_configuration(), new)
-    assert verdict.reconfigured_serializer.field_names == ("after",)
+    compatibility = resolve_compatibility(old.snapshot_configuration(), new)
+    assert compatibility.reconfigured_serializer.field_names == ("after",)
 
 
 def test_named_rows_are_ordered_by_name_and_completed_with_none() -> None:
@@ -116,10 +116,10 @@ def test_named_rows_are_ordered_by_name_and_completed_with_none() -> None:
 def test_time_to_live_can_be_turned_on_and_off(old, new, value, expected) -> None:
     snapshot = old.snapshot_configuration()
     assert resolve_compatibility(snapshot, new).is_incompatible
-    verdict = ts.resolve_ttl_aware_compatibility(snapshot, new)
-    assert verdict.is_after_migration
-    assert verdict.findings[0].rule in ("ttl-enabled", "ttl-disabled")
-    migration: SchemaMigration[object] = SchemaMigration(old, new, accessed_at(99, verdict.plan))
+    compatibility = ts.resolve_ttl_aware_compatibility(snapshot, new)
+    assert compatibility.is_after_migration
+    assert compatibility.issues[0].rule in ("ttl-enabled", "ttl-disabled")
+    migration: SchemaMigration[object] = SchemaMigration(old, new, accessed_at(99, compatibility.plan))
     assert migration.to_value(old.to_bytes(value)) == expected
     assert new.from_bytes(migration.to_bytes(old.to_bytes(value))) == expected
 
@@ -131,7 +131,7 @@ def accessed_at(now_ms: int, plan: Plan) -> Plan:
     return evolve(plan, timestamp_ms=now_ms) if isinstance(plan, TimestampPlan) else plan
 
 
-def test_without_a_change_of_time_to_live_the_ordinary_verdict_stands() -> None:
+def test_without_a_change_of_time_to_live_the_ordinary_compatibility_stands() -> None:
     ttl = ts.TtlSerializer(LONG)
     assert ts.resolve_ttl_aware_compatibility(ttl.snapshot_configuration(), ttl).is_as_is
     assert ts.resolve_ttl_aware_compatibility(ttl.snapshot_configuration(), ts.TtlSerializer(STRING)).is_incompatible
@@ -168,7 +168,7 @@ def test_what_is_nullable_already_keeps_its_layout_when_it_is_wrapped_again() ->
             assert [again.to_bytes(value) for value in (None, 5)] == [inner.to_bytes(value) for value in (None, 5)]
 
 
-def test_a_nullable_snapshot_whose_padding_does_not_fit_is_refused() -> None:
+def test_a_nullable_snapshot_whose_padding_does_not_fit_is_rejected() -> None:
     data = snapshot_to_bytes(ts.NullableSerializer(LONG, pad_null_value=True).snapshot_configuration())
     start = data.index(bytes.fromhex("000de70400000002")) + 8
     for padding in (0, 8):

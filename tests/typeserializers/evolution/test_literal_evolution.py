@@ -41,7 +41,7 @@ def restored_status(old: type[Any], new: type[Any], status: Any) -> Any:
 
 
 def rules(result: TypeSerializerSchemaCompatibility[Any]) -> dict[str, str]:
-    return {finding.path: finding.rule for finding in result.findings}
+    return {issue.path: issue.rule for issue in result.issues}
 
 
 def record(hint: Any, **options: Any) -> type[Any]:

@@ -50,7 +50,7 @@ def restored(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any], value: An
 
 def rejected_paths(result: TypeSerializerSchemaCompatibility[Any], rule: str) -> list[str]:
     assert result.is_incompatible
-    return [finding.path for finding in result.findings if finding.rule == rule]
+    return [issue.path for issue in result.issues if issue.rule == rule]
 
 
 FIRST = record("Delay", late=int)
@@ -237,7 +237,7 @@ def test_a_restore_over_several_versions_gives_what_one_version_after_the_other_
 def test_a_field_that_used_the_name_again_can_be_removed_while_the_declaration_stays() -> None:
     third, fourth = ts.AttrsSerializer(THIRD), ts.AttrsSerializer(SECOND)
     assert restored(third, fourth, THIRD(minutes=42, late=7)) == SECOND(minutes=42)
-    assert "field-removed" in {finding.rule for finding in compatibility(third, fourth).findings}
+    assert "field-removed" in {issue.rule for issue in compatibility(third, fourth).issues}
 
 
 def test_a_new_field_does_not_take_the_value_of_one_whose_name_was_handed_on_twice() -> None:

@@ -44,21 +44,24 @@ def union(*members: ts.TypeSerializer[Any]) -> ts.UnionSerializer:
     return ts.UnionSerializer(members)
 
 
-def verdict_on(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
+def compatibility_on(
+    old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any]
+) -> TypeSerializerSchemaCompatibility[Any]:
     return resolve_compatibility(snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration())), new)
 
 
 def taken_over(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any], value: Any) -> Any:
-    """What the program reads of an old value, by the way that the verdict says; both forms of a migration agree."""
-    verdict, data = verdict_on(old, new), old.to_bytes(value)
-    if verdict.is_with_reconfigured_serializer:
-        reconfigured = verdict.reconfigured_serializer
+    """What the program reads of an old value, by the way that the compatibility result says; both forms of a migration
+    agree."""
+    compatibility, data = compatibility_on(old, new), old.to_bytes(value)
+    if compatibility.is_with_reconfigured_serializer:
+        reconfigured = compatibility.reconfigured_serializer
         read = reconfigured.from_bytes(data)
         assert reconfigured.to_bytes(read) == data
         return read
-    if verdict.is_as_is:
+    if compatibility.is_as_is:
         return new.from_bytes(data)
-    assert verdict.is_after_migration, str(verdict)
+    assert compatibility.is_after_migration, str(compatibility)
     restored = snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration())).restore_serializer()
     migration = migration_between(restored, new)
     read = migration.to_value(data)
@@ -66,8 +69,8 @@ def taken_over(old: ts.TypeSerializer[Any], new: ts.TypeSerializer[Any], value: 
     return read
 
 
-def rules(verdict: TypeSerializerSchemaCompatibility[Any]) -> dict[str, str]:
-    return {finding.rule: finding.path for finding in verdict.findings}
+def rules(compatibility: TypeSerializerSchemaCompatibility[Any]) -> dict[str, str]:
+    return {issue.rule: issue.path for issue in compatibility.issues}
 
 
 def same(left: Any, right: Any) -> bool:
@@ -100,7 +103,7 @@ def test_values_stay_what_they_were_however_members_are_added_and_reordered(data
         value = data.draw(VALUES[name][1])
         assert same(taken_over(old, new, value), value)
     expected = ["union-members-reordered"] if not added and new_names != old_names else []
-    assert [rule for rule in rules(verdict_on(old, new)) if rule == "union-members-reordered"] == expected
+    assert [rule for rule in rules(compatibility_on(old, new)) if rule == "union-members-reordered"] == expected
 
 
 @pytest.mark.parametrize(
@@ -110,9 +113,9 @@ def test_every_order_reads_what_every_other_order_wrote(members: tuple[ts.TypeSe
     values = [True, False, 1, 0, 1.0, "text", b"text"]
     for old_order, new_order in itertools.permutations(itertools.permutations(members), 2):
         old, new = union(*old_order), union(*new_order)
-        verdict = verdict_on(old, new)
-        assert verdict.is_with_reconfigured_serializer
-        assert verdict.reconfigured_serializer == old
+        compatibility = compatibility_on(old, new)
+        assert compatibility.is_with_reconfigured_serializer
+        assert compatibility.reconfigured_serializer == old
         for value in values:
             if any(type(value) is member.python_type for member in members):
                 assert same(taken_over(old, new, value), value)
@@ -133,25 +136,25 @@ def test_state_that_was_written_in_the_order_of_a_hint_is_still_read() -> None:
 
 
 def test_no_value_goes_from_one_type_over_to_another() -> None:
-    refused = verdict_on(union(LONG, STRING), union(DOUBLE, STRING))
-    assert refused.is_incompatible
-    assert rules(refused)["union-member-removed"] == "{member int}"
-    assert "float" in str(refused)
-    assert "Keep int in the union" in str(refused)
-    assert verdict_on(union(STRING, BOOL), union(BYTES, BOOL)).is_incompatible
-    assert rules(verdict_on(LONG, union(DOUBLE, STRING))) == {"union-member-missing": ""}
-    assert "Make int a member" in str(verdict_on(LONG, union(DOUBLE, STRING)))
+    rejected = compatibility_on(union(LONG, STRING), union(DOUBLE, STRING))
+    assert rejected.is_incompatible
+    assert rules(rejected)["union-member-removed"] == "{member int}"
+    assert "float" in str(rejected)
+    assert "Keep int in the union" in str(rejected)
+    assert compatibility_on(union(STRING, BOOL), union(BYTES, BOOL)).is_incompatible
+    assert rules(compatibility_on(LONG, union(DOUBLE, STRING))) == {"union-member-missing": ""}
+    assert "Make int a member" in str(compatibility_on(LONG, union(DOUBLE, STRING)))
 
 
 def test_a_member_may_widen_within_its_type() -> None:
     assert same(taken_over(union(STRING, INT), union(LONG, STRING), 7), 7)
-    assert verdict_on(union(STRING, LONG), union(INT, STRING)).is_incompatible
+    assert compatibility_on(union(STRING, LONG), union(INT, STRING)).is_incompatible
 
 
 def test_an_enum_that_grows_inside_a_union_keeps_its_old_constants() -> None:
     old, new = enum.Enum("Status", ["LATE", "DONE"]), enum.Enum("Status", ["DONE", "PLANNED", "LATE"])
     unions = union(STRING, ts.EnumSerializer(old)), union(STRING, ts.EnumSerializer(new))
-    assert verdict_on(*unions).is_with_reconfigured_serializer
+    assert compatibility_on(*unions).is_with_reconfigured_serializer
     for name in ("LATE", "DONE"):
         assert taken_over(*unions, old[name]) is new[name]
     assert taken_over(*unions, "text") == "text"
@@ -162,15 +165,15 @@ def test_what_is_inside_a_member_may_change_as_in_a_record() -> None:
     new = union(STRING, ts.ListSerializer(DOUBLE))
     assert taken_over(old, new, [1, 2]) == [1.0, 2.0]
     assert taken_over(old, new, "x") == "x"
-    refused = verdict_on(old, union(STRING, ts.ListSerializer(BYTES)))
-    assert any(finding.path == "{member list[bytes]}[]" for finding in refused.findings), str(refused)
+    rejected = compatibility_on(old, union(STRING, ts.ListSerializer(BYTES)))
+    assert any(issue.path == "{member list[bytes]}[]" for issue in rejected.issues), str(rejected)
 
 
-def test_a_member_that_is_gone_is_refused_with_its_name() -> None:
-    refused = verdict_on(union(LONG, STRING, BYTES), union(STRING, LONG))
-    assert refused.is_incompatible
-    assert rules(refused)["union-member-removed"] == "{member bytes}"
-    assert verdict_on(union(LONG, STRING), LONG).is_incompatible
+def test_a_member_that_is_gone_is_rejected_with_its_name() -> None:
+    rejected = compatibility_on(union(LONG, STRING, BYTES), union(STRING, LONG))
+    assert rejected.is_incompatible
+    assert rules(rejected)["union-member-removed"] == "{member bytes}"
+    assert compatibility_on(union(LONG, STRING), LONG).is_incompatible
 
 
 def record(class_name: str, /, **fields: Any) -> type[Any]:
@@ -188,28 +191,28 @@ def test_records_are_matched_by_their_names_and_former_names() -> None:
     assert taken_over(old, new, dog("Rex")) == hound("Rex")
     assert taken_over(old, new, cat("Tom")) == cat("Tom")
     stranger = union(ts.AttrsSerializer(record("Hound", name=str)), ts.AttrsSerializer(cat))
-    refused = verdict_on(old, stranger)
-    assert refused.is_incompatible
-    assert "Hound" in str(refused)
-    assert '__former_names__ = ("Dog",)' in str(refused)
+    rejected = compatibility_on(old, stranger)
+    assert rejected.is_incompatible
+    assert "Hound" in str(rejected)
+    assert '__former_names__ = ("Dog",)' in str(rejected)
 
 
-def test_a_member_that_two_others_claim_is_refused() -> None:
+def test_a_member_that_two_others_claim_is_rejected() -> None:
     cat = ts.AttrsSerializer(record("Cat", name=str))
     heirs = [record(name, name=str, __former_names__=("Cat",)) for name in ("Lion", "Tiger")]
     old = union(cat, STRING)
-    refused = verdict_on(old, union(*map(ts.AttrsSerializer, heirs), STRING))
-    assert refused.is_incompatible
-    assert rules(refused)["union-member-ambiguous"] == "{member Cat}"
-    assert "Lion or as Tiger" in str(refused)
+    rejected = compatibility_on(old, union(*map(ts.AttrsSerializer, heirs), STRING))
+    assert rejected.is_incompatible
+    assert rules(rejected)["union-member-ambiguous"] == "{member Cat}"
+    assert "Lion or as Tiger" in str(rejected)
     heir = record("Pet", name=str, __former_names__=("Cat", "Dog"))
     dog = ts.AttrsSerializer(record("Dog", name=str))
-    refused = verdict_on(union(cat, dog), union(ts.AttrsSerializer(heir), STRING))
-    assert refused.is_incompatible
-    assert "union-member-ambiguous" in rules(refused)
+    rejected = compatibility_on(union(cat, dog), union(ts.AttrsSerializer(heir), STRING))
+    assert rejected.is_incompatible
+    assert "union-member-ambiguous" in rules(rejected)
 
 
-def test_two_members_of_one_name_are_refused_when_the_union_is_made() -> None:
+def test_two_members_of_one_name_are_rejected_when_the_union_is_made() -> None:
     first, second = record("Cat", name=str), record("Cat", age=int)
     with pytest.raises(ValueError, match=r"named Cat.*name="):
         union(ts.AttrsSerializer(first), ts.AttrsSerializer(second))
@@ -237,7 +240,7 @@ def test_a_value_of_a_subclass_belongs_to_its_nearest_base() -> None:
         assert serializer.member_serializers[serializer.index_of(grandchild(1))].python_type is derived
 
 
-def test_what_is_only_like_a_member_is_refused() -> None:
+def test_what_is_only_like_a_member_is_rejected() -> None:
     serializer = union(STRING, BYTES)
     for value in (bytearray(b"x"), memoryview(b"x"), 5, None):
         with pytest.raises(SerializationError, match="none of str, bytes"):
@@ -260,10 +263,10 @@ def test_a_field_may_become_a_union_and_optional_at_once() -> None:
             assert same(read.value, value)
     for old_hint, new_hint in ((int | None, int | str), (int | str | None, int | str), (int | str, int)):
         old, new = record("Holder", value=old_hint), record("Holder", value=new_hint)
-        assert verdict_on(ts.AttrsSerializer(old), ts.AttrsSerializer(new)).is_incompatible
+        assert compatibility_on(ts.AttrsSerializer(old), ts.AttrsSerializer(new)).is_incompatible
 
 
-def test_a_member_that_is_of_several_types_is_taken_apart_or_refused() -> None:
+def test_a_member_that_is_of_several_types_is_taken_apart_or_rejected() -> None:
     assert ts.serializer_for(Annotated[int | str, "a note"] | bytes) == ts.serializer_for(int | str | bytes)
     assert ts.serializer_for(Annotated[int | None, "a note"] | bytes) == ts.serializer_for(int | bytes | None)
     either = ts.EitherSerializer(LONG, STRING)
@@ -297,7 +300,7 @@ def test_a_record_may_be_a_member_of_a_union_inside_itself() -> None:
     assert serializer.from_bytes(serializer.to_bytes(tree)) == tree
     restored = restored_with(snapshot_from_bytes(snapshot_to_bytes(serializer.snapshot_configuration())), serializer)
     assert restored.from_bytes(serializer.to_bytes(tree)) == tree
-    assert verdict_on(serializer, serializer).is_as_is
+    assert compatibility_on(serializer, serializer).is_as_is
 
 
 def test_a_record_in_a_union_inside_itself_evolves_with_it() -> None:

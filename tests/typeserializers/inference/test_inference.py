@@ -222,11 +222,11 @@ def test_a_reconfigured_record_reads_the_same_inside_itself() -> None:
     before = ts.AttrsSerializer(Tagged, field_serializers={"kind": ts.EnumSerializer(old_enum)})
     data = before.to_bytes(Tagged(old_enum["A"], [Tagged(old_enum["B"])]))
     after = ts.AttrsSerializer(Tagged, field_serializers={"kind": ts.EnumSerializer(new_enum)})
-    verdict = resolve_compatibility(before.snapshot_configuration(), after)
-    assert verdict.is_with_reconfigured_serializer
+    compatibility = resolve_compatibility(before.snapshot_configuration(), after)
+    assert compatibility.is_with_reconfigured_serializer
     expected = Tagged(new_enum["A"], [Tagged(new_enum["B"])])
-    assert verdict.reconfigured_serializer.from_bytes(data) == expected
-    assert verdict.reconfigured_serializer.to_bytes(expected) == data
+    assert compatibility.reconfigured_serializer.from_bytes(data) == expected
+    assert compatibility.reconfigured_serializer.to_bytes(expected) == data
 
 
 def test_a_renamed_record_that_contains_itself_declares_its_former_name() -> None:
@@ -303,7 +303,7 @@ def test_every_public_name_is_there_and_every_snapshot_is_registered() -> None:
     assert all("<locals>" not in name for name in made)
 
 
-def test_a_null_in_a_union_without_none_is_refused() -> None:
+def test_a_null_in_a_union_without_none_is_rejected() -> None:
     with pytest.raises(MalformedDataError, match="union without None"):
         ts.serializer_for(str | int).from_bytes(b"\x00\x00")
 
@@ -312,6 +312,6 @@ def test_a_null_in_a_union_without_none_is_refused() -> None:
     "hint", [type[int], collections.abc.Callable[[int], str], collections.abc.Iterator[int], re.Pattern[str]]
 )
 def test_only_a_class_with_fields_is_to_be_written_as_a_record(hint: Any) -> None:
-    with pytest.raises(ts.UnknownTypeError) as refused:
+    with pytest.raises(ts.UnknownTypeError) as rejected:
         ts.serializer_for(hint)
-    assert "AttrsSerializer" not in str(refused.value)
+    assert "AttrsSerializer" not in str(rejected.value)

@@ -80,7 +80,7 @@ def test_a_removed_field_is_stepped_over_as_its_serializer_says(dropped: Any, va
     assert new.from_bytes(migration.to_bytes(data)) == New("a", "z")
 
 
-def test_bytes_that_end_too_early_are_refused() -> None:
+def test_bytes_that_end_too_early_are_rejected() -> None:
     data = GoneSerializer().to_bytes(b"xyz")
     for end in range(len(data)):
         with pytest.raises(EndOfDataError):

@@ -14,7 +14,7 @@ from typeserializers.kernel.value_hooks import exact_condition, size_expression
 
 
 class Even(ts.LongSerializer):
-    """Refuses what its base class writes."""
+    """Rejects what its base class writes."""
 
     def write_to(self, value: int, out: DataOutputView) -> None:
         if value % 2:

@@ -92,9 +92,9 @@ def test_a_serializer_persisted_whole_is_carried_but_not_unpickled() -> None:
     data = legacy(ts.LongSerializer())
     snapshot = snapshot_from_bytes(data)
     assert snapshot_to_bytes(snapshot) == data
-    verdict = resolve_compatibility(snapshot, ts.LongSerializer())
-    assert verdict.is_incompatible
-    assert "allow_legacy_serializers" in str(verdict)
+    compatibility = resolve_compatibility(snapshot, ts.LongSerializer())
+    assert compatibility.is_incompatible
+    assert "allow_legacy_serializers" in str(compatibility)
     with pytest.raises(UnresolvableSerializerError, match="allow_legacy_serializers"):
         snapshot.restore_serializer()
 
@@ -128,7 +128,7 @@ def test_the_environment_variable_allows_it_for_worker_processes(monkeypatch: py
     assert resolve_compatibility(snapshot, ts.LongSerializer()).is_as_is
 
 
-def test_what_is_no_serializer_is_refused_even_if_allowed() -> None:
+def test_what_is_no_serializer_is_rejected_even_if_allowed() -> None:
     snapshot: Any = PickledSerializerSnapshot()
     for pickled, message in ((pickle.dumps([1]), "no serializer"), (b"\x80nonsense", "unpickled")):
         snapshot.pickled = pickled

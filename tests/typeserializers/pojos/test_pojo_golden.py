@@ -1,4 +1,4 @@
-"""Flink's own bytes and verdicts of POJOs, records in Java's sense, and containers of them."""
+"""Flink's own bytes and compatibility results of POJOs, records in Java's sense, and containers of them."""
 
 from __future__ import annotations
 
@@ -106,13 +106,13 @@ def described(snapshot: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", COVERED)
-def test_the_verdict_is_flinks(name: str) -> None:
+def test_the_compatibility_is_flinks(name: str) -> None:
     case = CASES[name]
-    verdict = resolve_compatibility(old_snapshot(case), new_serializer(case))
+    compatibility = resolve_compatibility(old_snapshot(case), new_serializer(case))
     # Flink says that all is well when a constant is gone, and throws when the serializer is restored.
     expected = "INCOMPATIBLE" if name == "pojo-enum-field-removed-constant" else case["verdict"]
-    assert verdict.kind is KINDS[expected], str(verdict)
-    assert verdict.is_as_is or (verdict.findings and all(finding.reason for finding in verdict.findings))
+    assert compatibility.kind is KINDS[expected], str(compatibility)
+    assert compatibility.is_as_is or (compatibility.issues and all(issue.reason for issue in compatibility.issues))
 
 
 @pytest.mark.parametrize("name", COVERED)
@@ -127,9 +127,9 @@ def test_both_snapshots_are_written_back_identically(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in COVERED if "rewrittenHex" in CASES[name]])
 def test_old_data_is_rewritten_as_flink_does(name: str) -> None:
     case = CASES[name]
-    verdict, serializer = resolve_compatibility(old_snapshot(case), new_serializer(case)), new_serializer(case)
-    if verdict.is_with_reconfigured_serializer:
-        serializer = verdict.reconfigured_serializer
+    compatibility, serializer = resolve_compatibility(old_snapshot(case), new_serializer(case)), new_serializer(case)
+    if compatibility.is_with_reconfigured_serializer:
+        serializer = compatibility.reconfigured_serializer
         assert described(serializer.snapshot_configuration()) == described(
             snapshot_from_bytes(bytes.fromhex(case["reconfiguredSnapshotHex"]))
         )
@@ -173,10 +173,10 @@ def test_kryo_is_read_and_written_back_and_judged(name: str) -> None:
     old = snapshots["oldSnapshotHex"]
     if isinstance(old, ts.KryoSerializerSnapshot):
         for new in (ts.StringSerializer(), ts.NullableSerializer(ts.StringSerializer()), ts.serializer_for(int | str)):
-            verdict = resolve_compatibility(old, new)
-            assert verdict.is_incompatible
-            assert old.java_class in str(verdict)
-            assert "In Flink, give" in str(verdict)
+            compatibility = resolve_compatibility(old, new)
+            assert compatibility.is_incompatible
+            assert old.java_class in str(compatibility)
+            assert "In Flink, give" in str(compatibility)
         with pytest.raises(UnresolvableSerializerError, match="Kryo"):
             old.restore_serializer()
 

@@ -10,7 +10,7 @@ from record_versions import judged, migrated, rules, written
 import typeserializers as ts
 from migration import SchemaMigration
 from snapshots import (
-    FieldVerdict,
+    FieldCompatibility,
     SnapshotFormatError,
     UnresolvableSerializerError,
     resolve_compatibility,
@@ -60,9 +60,9 @@ def test_a_subclass_that_was_met_is_in_the_snapshot_and_found_again() -> None:
     snapshot = written(serializer)
     assert [part.name for part in snapshot.pojo.unregistered] == ["golden.pojo.SubA"]
     assert restored_with(snapshot, serializer).from_bytes(data) == SubA(1, "x")
-    verdict = judged(serializer, ts.PojoSerializer(Base, registered_subclasses=[SubA]))
-    assert verdict.is_with_reconfigured_serializer
-    assert verdict.reconfigured_serializer.from_bytes(data) == SubA(1, "x")
+    compatibility = judged(serializer, ts.PojoSerializer(Base, registered_subclasses=[SubA]))
+    assert compatibility.is_with_reconfigured_serializer
+    assert compatibility.reconfigured_serializer.from_bytes(data) == SubA(1, "x")
 
 
 def test_an_inherited_field_names_the_class_that_declares_it() -> None:
@@ -84,13 +84,13 @@ def test_an_inherited_field_names_the_class_that_declares_it() -> None:
         (b"", "PojoSerializer"),
     ],
 )
-def test_bytes_that_hold_no_object_are_refused(data: bytes, message: str) -> None:
+def test_bytes_that_hold_no_object_are_rejected(data: bytes, message: str) -> None:
     with pytest.raises(ts.StateFormatError, match=message):
         ts.PojoSerializer(Base).from_bytes(data)
 
 
 @pytest.mark.parametrize("value", ["text", object(), Base(2**40), Base(None)])  # type: ignore[arg-type]
-def test_what_does_not_fit_is_refused(value: Any) -> None:
+def test_what_does_not_fit_is_rejected(value: Any) -> None:
     with pytest.raises(ts.SerializationError):
         ts.PojoSerializer(Base).to_bytes(value)
 
@@ -107,9 +107,9 @@ def version(**fields: Any) -> Any:
 
 def test_fields_come_and_go_with_their_defaults() -> None:
     old, new = version(a=int, b=str), version(a=int, c=[float, 7.5], d=[list[int], attrs.field(factory=list)])
-    verdict = judged(old, new)
-    assert rules(verdict) == {".c": "pojo-field-added", ".d": "pojo-field-added", ".b": "pojo-field-removed"}
-    assert [finding.path for finding in verdict.with_verdict(FieldVerdict.LOSSY)] == [".b"]
+    compatibility = judged(old, new)
+    assert rules(compatibility) == {".c": "pojo-field-added", ".d": "pojo-field-added", ".b": "pojo-field-removed"}
+    assert [issue.path for issue in compatibility.with_compatibility(FieldCompatibility.LOSSY)] == [".b"]
     assert migrated(old, new, old.record_class(1, "x")) == new.record_class(1, 7.5, [])
 
 
@@ -119,11 +119,11 @@ def test_a_declared_rename_keeps_the_values_though_flink_would_lose_them() -> No
     assert migrated(old, new, old.record_class(1, "x")) == new.record_class(1, "x")
 
 
-def test_a_widened_field_is_refused_as_flink_does() -> None:
+def test_a_widened_field_is_rejected_as_flink_does() -> None:
     assert judged(version(a=Int), version(a=int)).is_incompatible
 
 
-def test_an_enum_that_lost_a_constant_is_refused_where_flink_fails_later() -> None:
+def test_an_enum_that_lost_a_constant_is_rejected_where_flink_fails_later() -> None:
     def pojo(*constants: str) -> Any:
         return version(e=Annotated[Any, ts.EnumSerializer(enum.Enum("E", constants), name="golden.pojo.E")])
 
@@ -159,21 +159,21 @@ def test_an_unregistered_subclass_that_evolved_is_migrated_where_flink_misreads(
         more: int = 9
 
     new = ts.PojoSerializer(NewParent)
-    verdict = snapshot.resolve_schema_compatibility(new)
-    assert verdict.is_after_migration, str(verdict)
+    compatibility = snapshot.resolve_schema_compatibility(new)
+    assert compatibility.is_after_migration, str(compatibility)
     migration: SchemaMigration[Any] = migration_between(snapshot, new)
     assert migration.to_value(data) == NewChild(1, "x", 9)
 
 
-def test_a_subclass_that_is_gone_is_refused_by_name() -> None:
+def test_a_subclass_that_is_gone_is_rejected_by_name() -> None:
     @attrs.define
     class Lonely:
         __pojo_class__ = "golden.pojo.Base"
         id: Int
 
-    verdict = judged(ts.PojoSerializer(Base, registered_subclasses=[SubA]), ts.PojoSerializer(Lonely))
-    assert verdict.is_incompatible
-    assert rules(verdict)["<golden.pojo.SubA>"] == "pojo-subclass-missing"
+    compatibility = judged(ts.PojoSerializer(Base, registered_subclasses=[SubA]), ts.PojoSerializer(Lonely))
+    assert compatibility.is_incompatible
+    assert rules(compatibility)["<golden.pojo.SubA>"] == "pojo-subclass-missing"
 
 
 def test_a_record_inside_a_pojo_must_be_a_pojo_too() -> None:
@@ -187,33 +187,33 @@ def test_a_record_inside_a_pojo_must_be_a_pojo_too() -> None:
     assert nested == ts.ListSerializer(ts.PojoSerializer(Base))
 
 
-def test_a_serializer_inside_that_is_not_known_is_refused_by_field_and_not_before() -> None:
+def test_a_serializer_inside_that_is_not_known_is_rejected_by_field_and_not_before() -> None:
     data = snapshot_to_bytes(version(a=int, b=str).snapshot_configuration())
     unknown = data.replace(b"LongSerializer$LongSerializerSnapshot", b"LongSerializer$GoneSerializerSnapshot")
     snapshot: Any = snapshot_from_bytes(unknown)
     assert snapshot_to_bytes(snapshot) == unknown
-    verdict = snapshot.resolve_schema_compatibility(version(a=int, b=str))
-    assert rules(verdict) == {".a": "serializer-unreadable"}
+    compatibility = snapshot.resolve_schema_compatibility(version(a=int, b=str))
+    assert rules(compatibility) == {".a": "serializer-unreadable"}
     with pytest.raises(UnresolvableSerializerError, match="GoneSerializerSnapshot"):
         snapshot.restore_serializer()
 
 
-def test_a_damaged_frame_is_refused() -> None:
+def test_a_damaged_frame_is_rejected() -> None:
     data = snapshot_to_bytes(version(a=int).snapshot_configuration())
     for damaged in (data[:-1], data + b"\0", data.replace(bytes.fromhex("000004f2c69a3d70"), bytes(8))):
         with pytest.raises(SnapshotFormatError):
             snapshot_from_bytes(damaged)
 
 
-def test_a_field_that_is_gone_with_values_that_nobody_can_read_is_refused() -> None:
+def test_a_field_that_is_gone_with_values_that_nobody_can_read_is_rejected() -> None:
     # They stand between those of other fields: who cannot read them does not find where they end.
     constants = ts.EnumSerializer(enum.Enum("E", "A xyz"), name="golden.pojo.E")
     old, new = version(a=int, e=Annotated[Any, constants]), version(a=int)
     data = snapshot_to_bytes(old.snapshot_configuration())
     assert not resolve_compatibility(snapshot_from_bytes(data), new).is_incompatible
     # A constant of Java may have a name that none of Python's has.
-    verdict = resolve_compatibility(snapshot_from_bytes(data.replace(b"xyz", b"mro")), new)
-    assert verdict.is_incompatible
-    assert [(one.path, one.rule) for one in verdict.with_verdict(FieldVerdict.REFUSE)] == [
+    compatibility = resolve_compatibility(snapshot_from_bytes(data.replace(b"xyz", b"mro")), new)
+    assert compatibility.is_incompatible
+    assert [(one.path, one.rule) for one in compatibility.with_compatibility(FieldCompatibility.REJECT)] == [
         (".e", "pojo-field-unreadable")
     ]

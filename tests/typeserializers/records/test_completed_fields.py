@@ -1,11 +1,12 @@
-"""What completes old records: the verdict promises no default, factory or zero that the migration would then refuse."""
+"""What completes old records: the compatibility result promises no default, factory or zero that the migration would
+then reject."""
 
 import attrs
 import pytest
 
 from migration import MigrationError
 from snapshots import UnresolvableSerializerError
-from snapshots.compatibility import FieldVerdict
+from snapshots.compatibility import FieldCompatibility
 from snapshots.envelope import snapshot_to_bytes
 from snapshots.errors import SerializationError
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
@@ -13,7 +14,7 @@ from statebackend.testing.upgrades import migration_between
 from typeserializers import AttrsSerializer, LongSerializer, PickleSerializer, PojoSerializer
 
 
-def test_a_factory_that_has_come_to_make_what_does_not_fit_is_refused_by_the_verdict():
+def test_a_factory_that_has_come_to_make_what_does_not_fit_is_rejected_by_the_compatibility():
     made = ["a"]
 
     @attrs.frozen
@@ -29,12 +30,16 @@ def test_a_factory_that_has_come_to_make_what_does_not_fit_is_refused_by_the_ver
     assert old.snapshot_configuration().resolve_schema_compatibility(new).is_after_migration
     for unfit, told in ((None, "None, but the field is not optional"), (5, "5 is not a str")):
         made[0] = unfit
-        (finding,) = old.snapshot_configuration().resolve_schema_compatibility(new).findings
-        assert (finding.path, finding.verdict, finding.rule) == (".text", FieldVerdict.REFUSE, "field-default-unfit")
-        assert told in finding.reason
+        (issue,) = old.snapshot_configuration().resolve_schema_compatibility(new).issues
+        assert (issue.path, issue.compatibility, issue.rule) == (
+            ".text",
+            FieldCompatibility.REJECT,
+            "field-default-unfit",
+        )
+        assert told in issue.reason
     made.clear()
-    (finding,) = old.snapshot_configuration().resolve_schema_compatibility(new).findings
-    assert "its factory failed (IndexError" in finding.reason
+    (issue,) = old.snapshot_configuration().resolve_schema_compatibility(new).issues
+    assert "its factory failed (IndexError" in issue.reason
     with pytest.raises(SerializationError, match=r"\.text: its default cannot be written: list index"):
         snapshot_to_bytes(new.snapshot_configuration())
 
@@ -78,14 +83,14 @@ def test_a_field_of_a_pojo_without_a_default_needs_a_type_with_a_zero():
 
     old = PojoSerializer(Before).snapshot_configuration()
     cases = ((PickleSerializer(Fraction), True), (LongSerializer(), False))
-    for serializer, is_refused in cases:
+    for serializer, is_rejected in cases:
         new = PojoSerializer(After, field_serializers={"added": serializer})
-        verdict = old.resolve_schema_compatibility(new)
-        assert verdict.is_incompatible is is_refused
-        assert ("pojo-field-added-without-default" in str(verdict)) is is_refused
+        compatibility = old.resolve_schema_compatibility(new)
+        assert compatibility.is_incompatible is is_rejected
+        assert ("pojo-field-added-without-default" in str(compatibility)) is is_rejected
 
 
-def test_a_removed_field_that_nothing_can_step_over_is_refused_by_the_verdict():
+def test_a_removed_field_that_nothing_can_step_over_is_rejected_by_the_compatibility():
     @attrs.frozen
     class Unreadable:
         kept: int
@@ -104,6 +109,8 @@ def test_a_removed_field_that_nothing_can_step_over_is_refused_by_the_verdict():
             return FromElsewhere()
 
     old = AttrsSerializer(Unreadable, name="stepped.Record", field_serializers={"gone": Foreign()})
-    verdict = old.snapshot_configuration().resolve_schema_compatibility(AttrsSerializer(Kept, name="stepped.Record"))
-    assert verdict.is_incompatible
-    assert ".gone: refuse [field-unreadable] nothing here reads it" in str(verdict)
+    compatibility = old.snapshot_configuration().resolve_schema_compatibility(
+        AttrsSerializer(Kept, name="stepped.Record")
+    )
+    assert compatibility.is_incompatible
+    assert ".gone: reject [field-unreadable] nothing here reads it" in str(compatibility)

@@ -11,7 +11,7 @@ from record_versions import judged, migrated, rules, written
 
 import typeserializers as ts
 from migration import MigrationError, SchemaMigration
-from snapshots import FieldVerdict, snapshot_to_bytes
+from snapshots import FieldCompatibility, snapshot_to_bytes
 from statebackend.testing.upgrades import migration_between
 from typeserializers import converted_by, former_names
 
@@ -63,9 +63,9 @@ STEPS = {1: seconds_to_minutes, 2: split_route}
 
 def test_converters_are_chained_from_the_version_of_the_state() -> None:
     old, new = ts.AttrsSerializer(first()), third(converters=STEPS)
-    verdict = judged(old, new)
-    assert verdict.is_after_migration
-    (root,) = [finding for finding in verdict.findings if not finding.path]
+    compatibility = judged(old, new)
+    assert compatibility.is_after_migration
+    (root,) = [issue for issue in compatibility.issues if not issue.path]
     assert root.rule == "record-converted"
     assert root.reason == "schema versions 1 -> 2 by seconds_to_minutes, 2 -> 3 by split_route"
     delay = old.record_class
@@ -78,9 +78,9 @@ def test_a_state_of_a_middle_version_takes_the_rest_of_the_chain() -> None:
 
 
 def test_a_state_of_the_present_version_needs_no_converter() -> None:
-    verdict = judged(third(), third(converters=STEPS))
-    assert verdict.is_as_is
-    assert verdict.findings == ()
+    compatibility = judged(third(), third(converters=STEPS))
+    assert compatibility.is_as_is
+    assert compatibility.issues == ()
 
 
 def test_the_schema_version_is_in_the_snapshot() -> None:
@@ -89,16 +89,16 @@ def test_the_schema_version_is_in_the_snapshot() -> None:
     assert snapshot_to_bytes(restored.snapshot_configuration()) == snapshot_to_bytes(second().snapshot_configuration())
 
 
-def test_a_state_of_a_later_version_is_refused() -> None:
-    verdict = judged(third(), second(converters={1: seconds_to_minutes}))
-    assert verdict.is_incompatible
-    assert rules(verdict)[""] == "schema-version-older"
+def test_a_state_of_a_later_version_is_rejected() -> None:
+    compatibility = judged(third(), second(converters={1: seconds_to_minutes}))
+    assert compatibility.is_incompatible
+    assert rules(compatibility)[""] == "schema-version-older"
 
 
 def test_a_version_without_a_converter_leaves_everything_to_the_rules() -> None:
-    verdict = judged(ts.AttrsSerializer(first()), second())
-    assert verdict.is_incompatible
-    assert rules(verdict)[".minutes"] == "field-added-without-default"
+    compatibility = judged(ts.AttrsSerializer(first()), second())
+    assert compatibility.is_incompatible
+    assert rules(compatibility)[".minutes"] == "field-added-without-default"
 
 
 def test_the_class_may_declare_version_and_converters_itself() -> None:
@@ -179,12 +179,12 @@ def test_a_converter_that_goes_wrong_stops_the_migration_and_says_where(converte
 
 
 @pytest.mark.parametrize("options", [{"converters": {2: split_route}}, {"converters": {0: split_route}}])
-def test_a_converter_that_could_never_be_used_is_refused(options: Any) -> None:
+def test_a_converter_that_could_never_be_used_is_rejected(options: Any) -> None:
     with pytest.raises(ValueError, match="never used"):
         second(**options)
 
 
-def test_a_schema_version_below_one_is_refused() -> None:
+def test_a_schema_version_below_one_is_rejected() -> None:
     with pytest.raises(ValueError, match="from 1 on"):
         ts.AttrsSerializer(first(), schema_version=0)
 
@@ -202,9 +202,9 @@ def minutes_of(text: str) -> int:
 def test_a_field_may_have_a_converter_of_its_own() -> None:
     old, new = field_version(str), field_version(int, converted_by(minutes_of))
     assert rules(judged(old, field_version(int))) == {".time": "field-type-changed"}
-    verdict = judged(old, new)
-    assert verdict.is_after_migration
-    assert [str(finding) for finding in verdict.findings] == [
+    compatibility = judged(old, new)
+    assert compatibility.is_after_migration
+    assert [str(issue) for issue in compatibility.issues] == [
         ".time: migrate [field-converted] each old value goes through minutes_of"
     ]
     assert migrated(old, new, old.record_class("10:05", 3)) == new.record_class(605, 3)
@@ -233,12 +233,12 @@ def test_a_value_that_is_no_record_is_converted_by_a_wrapper() -> None:
     assert judged(ts.IntSerializer(), new).is_incompatible
 
 
-def test_a_value_of_another_type_is_refused_with_the_wrapper_that_would_do() -> None:
+def test_a_value_of_another_type_is_rejected_with_the_wrapper_that_would_do() -> None:
     old = ts.IntSerializer()
-    verdict = judged(old, ts.StringSerializer())
-    assert verdict.is_incompatible
+    compatibility = judged(old, ts.StringSerializer())
+    assert compatibility.is_incompatible
     advice = r"Keep int; or convert the values: ConvertingSerializer\(.*; or let the snapshot of the new"
-    assert re.search(advice, str(verdict))
+    assert re.search(advice, str(compatibility))
     following_it = ts.ConvertingSerializer(ts.StringSerializer(), {old: str})
     assert migrated(old, following_it, 7) == "7"
 
@@ -280,20 +280,20 @@ def test_what_the_wrapper_makes_must_fit() -> None:
 
 
 @pytest.mark.parametrize("name", ["Delay", "another.Delay"])
-def test_a_class_that_is_another_one_is_refused_though_its_version_rose(name: str) -> None:
+def test_a_class_that_is_another_one_is_rejected_though_its_version_rose(name: str) -> None:
     old = ts.AttrsSerializer(first(), name="the.Delay")
     converters = {1: seconds_to_minutes}
-    verdict = judged(old, second(name=name, converters=converters))
-    assert verdict.is_incompatible
-    refusals = [finding.rule for finding in verdict.findings if finding.verdict is FieldVerdict.REFUSE]
-    assert refusals == ["record-renamed"]
+    compatibility = judged(old, second(name=name, converters=converters))
+    assert compatibility.is_incompatible
+    rejections = [issue.rule for issue in compatibility.issues if issue.compatibility is FieldCompatibility.REJECT]
+    assert rejections == ["record-renamed"]
     declared = judged(old, second(name=name, former_names=("the.Delay",), converters=converters))
     assert declared.is_after_migration
     assert judged(old, second(name="the.Delay", converters=converters)).is_after_migration
 
 
-def lossy_fields(verdict: Any) -> list[str]:
-    return [finding.path for finding in verdict.with_verdict(FieldVerdict.LOSSY)]
+def lossy_fields(compatibility: Any) -> list[str]:
+    return [issue.path for issue in compatibility.with_compatibility(FieldCompatibility.LOSSY)]
 
 
 def test_a_removed_field_is_lost_unless_a_converter_declares_that_it_reads_it() -> None:

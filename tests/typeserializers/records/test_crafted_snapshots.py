@@ -61,12 +61,12 @@ def test_a_record_whose_class_is_gone_may_have_any_name_that_a_field_can_have(na
 
 
 @pytest.mark.parametrize("names", [("\ufb01",), ("fi", "\ufb01"), ("__slots__",), ("__init__",), ("a", "__dict__")])
-def test_a_name_that_python_reads_as_another_is_refused(names: tuple[str, ...]) -> None:
+def test_a_name_that_python_reads_as_another_is_rejected(names: tuple[str, ...]) -> None:
     with pytest.raises(StateFormatError, match="without a name"):
         snapshot_from_bytes(snapshot_to_bytes(of_fields(*names)))
 
 
-def test_a_class_with_a_field_that_python_reads_as_another_is_refused() -> None:
+def test_a_class_with_a_field_that_python_reads_as_another_is_rejected() -> None:
     made = attrs.make_class("Made", {"\ufb01": attrs.field(type=int)})
     with pytest.raises(ts.UnknownTypeError, match="cannot be the name of a field"):
         ts.AttrsSerializer(made)
@@ -132,7 +132,7 @@ def used(data: bytes, new: ts.TypeSerializer[Any]) -> None:
         pass
 
 
-def test_an_avro_schema_with_parts_missing_is_refused_by_name() -> None:
+def test_an_avro_schema_with_parts_missing_is_rejected_by_name() -> None:
     serializer = ts.AvroSerializer(AVRO)
     for schema in damaged(AVRO):
         out = DataOutputView()
@@ -155,7 +155,7 @@ def test_an_avro_schema_with_parts_missing_is_refused_by_name() -> None:
         ({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3}, "scale"),
     ],
 )
-def test_an_avro_schema_that_no_value_fits_is_refused(schema: Any, message: str) -> None:
+def test_an_avro_schema_that_no_value_fits_is_rejected(schema: Any, message: str) -> None:
     with pytest.raises(StateFormatError, match=message):
         ts.AvroSerializer(schema)
     ts.AvroSerializer({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 2})
@@ -176,7 +176,7 @@ def test_an_avro_schema_may_be_nested_deep_and_not_without_end() -> None:
         endless.create_instance()
 
 
-def test_an_arrow_schema_whose_texts_are_no_texts_is_refused() -> None:
+def test_an_arrow_schema_whose_texts_are_no_texts_is_rejected() -> None:
     inner = pa.struct([pa.field("inner_name", pa.timestamp("us", "Europe/Berlin"))])
     serializer = ts.ArrowSerializer(pa.schema([pa.field("outer_name", pa.list_(inner))]))
     data = snapshot_to_bytes(serializer.snapshot_configuration())
@@ -188,17 +188,17 @@ def test_an_arrow_schema_whose_texts_are_no_texts_is_refused() -> None:
         used(data[:position] + bytes([data[position] ^ 0x80]) + data[position + 1 :], serializer)
 
 
-def test_a_variant_of_flink_gets_a_verdict_wherever_it_stands() -> None:
+def test_a_variant_of_flink_gets_a_compatibility_wherever_it_stands() -> None:
     variant = ts.VariantSerializerSnapshot()
     data = snapshot_to_bytes(variant)
     assert b"org.apache.flink.api.common.typeutils.base.VariantSerializer$VariantSerializerSnapshot" in data
     assert snapshot_to_bytes(snapshot_from_bytes(data)) == data
     inside = NullableSerializerSnapshot.around(variant)
     for old, new in ((variant, LONG), (inside, ts.NullableSerializer(LONG)), (variant, ts.serializer_for(int | str))):
-        verdict = resolve_compatibility(snapshot_from_bytes(snapshot_to_bytes(old)), new)
-        assert verdict.is_incompatible
-        assert "Variant" in str(verdict)
-        assert "In Flink" in str(verdict)
+        compatibility = resolve_compatibility(snapshot_from_bytes(snapshot_to_bytes(old)), new)
+        assert compatibility.is_incompatible
+        assert "Variant" in str(compatibility)
+        assert "In Flink" in str(compatibility)
 
 
 def record_bytes(
@@ -244,7 +244,7 @@ def test_a_record_is_read_as_its_format_says() -> None:
         (record_bytes(version=3), "version 3"),
     ],
 )
-def test_a_record_that_its_format_does_not_allow_is_refused(data: bytes, message: str) -> None:
+def test_a_record_that_its_format_does_not_allow_is_rejected(data: bytes, message: str) -> None:
     with pytest.raises(StateFormatError, match=message):
         snapshot_from_bytes(data)
 

@@ -81,7 +81,7 @@ def test_a_model_takes_over_from_an_attrs_class_and_a_struct_from_the_model(tmp_
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_a_validator_that_refuses_old_state_is_told_with_state_key_and_value(tmp_path: Path, backend: str) -> None:
+def test_a_validator_that_rejects_old_state_is_told_with_state_key_and_value(tmp_path: Path, backend: str) -> None:
     _, first = run(OfAttrs, ["a", "a", "a", "b"], tmp_path, None, backend)
     with pytest.raises(StateMigrationException, match=r"(?s)'total'.*'a'.*too many sales.*sales=3"):
         run(OfPydantic, ["b"], tmp_path, first, backend)

@@ -1,4 +1,4 @@
-"""What pydantic models are as records, and which are refused."""
+"""What pydantic models are as records, and which are rejected."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_is_read_has_been_validated() -> None:
         serializer.from_bytes(serializer.to_bytes(odd))
 
 
-def test_a_validator_that_refuses_old_data_is_told_by_the_migration_with_path_and_value() -> None:
+def test_a_validator_that_rejects_old_data_is_told_by_the_migration_with_path_and_value() -> None:
     old_even = attrs.make_class("Even", {"number": attrs.field(type=int), "gone": attrs.field(type=int, default=0)})
     old_nested = attrs.make_class("Nested", {"inside": attrs.field(type=list[old_even])})
     old = ts.AttrsSerializer(old_nested)
@@ -168,7 +168,7 @@ def test_a_subclass_of_a_generic_model_with_types_is_a_record() -> None:
     assert serializer.from_bytes(serializer.to_bytes(IntBox(content=7))) == IntBox(content=7)
 
 
-def test_a_value_of_a_subclass_is_refused_and_not_cut_off() -> None:
+def test_a_value_of_a_subclass_is_rejected_and_not_cut_off() -> None:
     with pytest.raises(ts.SerializationError, match="is not a Base"):
         ts.serializer_for(Base).to_bytes(Derived(x=1, y=2))
 
@@ -226,7 +226,7 @@ class Unknown(pydantic.BaseModel):
         (Unknown, r"\.secret: no serializer is known for SecretStr"),
     ],
 )
-def test_a_model_of_which_something_would_be_lost_is_refused_with_what_to_do(model: Any, said: str) -> None:
+def test_a_model_of_which_something_would_be_lost_is_rejected_with_what_to_do(model: Any, said: str) -> None:
     with pytest.raises(ts.UnknownTypeError, match=said):
         ts.serializer_for(list[model])
     with pytest.raises(ts.UnknownTypeError, match=said):

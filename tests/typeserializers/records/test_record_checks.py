@@ -1,4 +1,4 @@
-"""What could be written and never be read again, or would come back as something else, is refused when it is named."""
+"""What could be written and never be read again, or would come back as something else, is rejected when it is named."""
 
 from __future__ import annotations
 
@@ -120,12 +120,12 @@ class KeywordOnly:
         (AnyKeyword, r"does not take y in its place"),
         (NoInit, r"NoInit cannot be made again"),
         (Doubled, r"NamedTuple with a __new__ of its own"),
-        (MorePair, r"MorePair inherits from Pair .* write all fields anew"),
+        (MorePair, r"MorePair inherits from Pair .* write all fields again"),
         (Undecorated, r"Undecorated inherits from Base .* decorate it"),
         (UndecoratedAttrs, r"UndecoratedAttrs inherits from FaithfulInit"),
     ],
 )
-def test_a_class_whose_objects_cannot_be_made_again_is_refused(record_class: type, message: str) -> None:
+def test_a_class_whose_objects_cannot_be_made_again_is_rejected(record_class: type, message: str) -> None:
     for name in (lambda: ts.AttrsSerializer(record_class), lambda: ts.serializer_for(list[record_class])):
         with pytest.raises(ts.UnknownTypeError, match=message):
             name()
@@ -145,7 +145,7 @@ def made(**fields: Any) -> type[Any]:
     return attrs.make_class("Made", fields)
 
 
-def test_two_fields_that_claim_one_former_name_are_refused() -> None:
+def test_two_fields_that_claim_one_former_name_are_rejected() -> None:
     both = made(
         a=attrs.field(type=int, metadata=ts.former_names("x", "old")),
         b=attrs.field(type=int, metadata=ts.former_names("old")),
@@ -176,7 +176,7 @@ def _failing() -> int:
         (attrs.field(type=Annotated[int, ts.IntSerializer()], default=2**31), r"Made\.a: the default 2147483648"),
     ],
 )
-def test_a_default_that_does_not_fit_is_refused_with_class_and_field(field: Any, message: str) -> None:
+def test_a_default_that_does_not_fit_is_rejected_with_class_and_field(field: Any, message: str) -> None:
     for name in (lambda: ts.AttrsSerializer(made(a=field)), lambda: ts.serializer_for(list[made(a=field)])):
         with pytest.raises(ts.UnknownTypeError, match=message):
             name()
@@ -213,7 +213,7 @@ def nested(hint: Any, levels: int) -> Any:
 
 
 @pytest.mark.parametrize("descriptor", [ValueStateDescriptor, ListStateDescriptor])
-def test_a_type_nested_deeper_than_can_be_read_is_refused_when_it_is_registered(descriptor: Any) -> None:
+def test_a_type_nested_deeper_than_can_be_read_is_rejected_when_it_is_registered(descriptor: Any) -> None:
     descriptor("deep", nested(int, 30))
     for levels in (31, 40):
         with pytest.raises(StateRegistrationError, match=r"never read again.*nested deeper than 64"):

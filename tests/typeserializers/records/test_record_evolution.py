@@ -14,14 +14,14 @@ from record_versions import judged, migrated, rules
 import typeserializers as ts
 from migration import MigrationError, SchemaMigration
 from snapshots import (
-    FieldVerdict,
-    Finding,
+    CompatibilityIssue,
+    FieldCompatibility,
     SnapshotFormatError,
     TypeSerializerSchemaCompatibility,
+    compatibility_tree,
     format_tree,
     snapshot_from_bytes,
     snapshot_to_bytes,
-    verdict_tree,
 )
 from statebackend.testing.upgrades import migration_between
 from typeserializers import former_names
@@ -45,31 +45,31 @@ def serializers(old: Any, new: Any) -> tuple[ts.TypeSerializer[Any], ts.TypeSeri
 
 def test_an_unchanged_record_is_as_is_and_every_field_is_in_the_tree() -> None:
     old, new = serializers(record(a=int, b=str), record(a=int, b=str))
-    verdict = judged(old, new)
-    assert verdict.is_as_is
-    assert verdict.findings == ()
-    assert [child["path"] for child in verdict_tree(verdict).to_dict()["children"]] == [".a", ".b"]
-    assert format_tree(verdict) == "compatible as is\n├─ .a: as is\n└─ .b: as is"
+    compatibility = judged(old, new)
+    assert compatibility.is_as_is
+    assert compatibility.issues == ()
+    assert [child["path"] for child in compatibility_tree(compatibility).to_dict()["children"]] == [".a", ".b"]
+    assert format_tree(compatibility) == "compatible as is\n├─ .a: as is\n└─ .b: as is"
 
 
 def test_a_declared_rename_costs_nothing() -> None:
     old, new = record(a=int, late=float), record(a=int, minutes=[float, attrs.field(metadata=former_names("late"))])
-    verdict = judged(*serializers(old, new))
-    assert verdict.is_as_is
-    assert rules(verdict) == {".minutes": "field-renamed"}
+    compatibility = judged(*serializers(old, new))
+    assert compatibility.is_as_is
+    assert rules(compatibility) == {".minutes": "field-renamed"}
     assert ts.serializer_for(new).from_bytes(ts.serializer_for(old).to_bytes(old(1, 2.5))) == new(1, 2.5)
 
 
-def test_an_undeclared_rename_is_refused_or_lossy_and_the_report_says_what_to_declare() -> None:
+def test_an_undeclared_rename_is_rejected_or_lossy_and_the_report_says_what_to_declare() -> None:
     old = record(minutes_late=int)
-    refused = judged(*serializers(old, record(minutes_delayed=int)))
-    assert refused.is_incompatible
-    assert 'former_names("minutes_late")' in str(refused)
+    rejected = judged(*serializers(old, record(minutes_delayed=int)))
+    assert rejected.is_incompatible
+    assert 'former_names("minutes_late")' in str(rejected)
     lossy = judged(*serializers(old, record(minutes_delayed=[int, 0])))
     assert lossy.is_after_migration
-    (finding,) = lossy.with_verdict(FieldVerdict.LOSSY)
-    assert (finding.path, finding.rule) == (".minutes_late", "field-removed")
-    assert "rename to minutes_delayed" in finding.fix
+    (issue,) = lossy.with_compatibility(FieldCompatibility.LOSSY)
+    assert (issue.path, issue.rule) == (".minutes_late", "field-removed")
+    assert "rename to minutes_delayed" in issue.fix
 
 
 def test_added_fields_get_their_default_or_a_value_of_their_own_from_the_factory() -> None:
@@ -82,10 +82,10 @@ def test_added_fields_get_their_default_or_a_value_of_their_own_from_the_factory
     assert first.c is not second.c
 
 
-def test_an_added_field_without_a_default_is_refused_by_name() -> None:
-    verdict = judged(*serializers(record(a=int), record(a=int, b=str)))
-    assert verdict.is_incompatible
-    assert rules(verdict) == {".b": "field-added-without-default"}
+def test_an_added_field_without_a_default_is_rejected_by_name() -> None:
+    compatibility = judged(*serializers(record(a=int), record(a=int, b=str)))
+    assert compatibility.is_incompatible
+    assert rules(compatibility) == {".b": "field-added-without-default"}
 
 
 def test_removed_reordered_and_added_fields_at_once() -> None:
@@ -111,7 +111,7 @@ def test_swapped_names_are_followed_once_and_are_as_is_ever_after() -> None:
     assert judged(*pair).is_after_migration
     assert migrated(*pair, old(1, 2)) == new(2, 1)
     assert judged(pair[1], pair[1]).is_as_is
-    assert judged(pair[1], pair[1]).findings == ()
+    assert judged(pair[1], pair[1]).issues == ()
 
 
 def test_names_that_go_round_in_a_circle_are_followed() -> None:
@@ -141,12 +141,12 @@ def test_a_former_name_that_is_a_fields_own_again_is_passed_over_for_the_next() 
 
 def test_a_former_name_that_would_cost_a_field_is_ambiguous() -> None:
     old = record(late=int, minutes=int)
-    verdict = judged(*serializers(old, record(minutes=[int, attrs.field(metadata=former_names("late"))])))
-    assert verdict.is_incompatible
-    assert rules(verdict) == {".late": "ambiguous-rename"}
+    compatibility = judged(*serializers(old, record(minutes=[int, attrs.field(metadata=former_names("late"))])))
+    assert compatibility.is_incompatible
+    assert rules(compatibility) == {".late": "ambiguous-rename"}
 
 
-def test_a_field_that_comes_back_with_another_type_is_refused_until_the_old_one_is_gone() -> None:
+def test_a_field_that_comes_back_with_another_type_is_rejected_until_the_old_one_is_gone() -> None:
     first, second, third = record(a=int, note=str), record(a=int), record(a=int, note=[float, 0.5])
     assert rules(judged(*serializers(first, third))) == {".note": "field-type-changed"}
     assert judged(*serializers(first, second)).is_after_migration
@@ -190,10 +190,10 @@ def test_fields_are_widened_also_inside_whatever_holds_them(
         )
 
     old, new = built(old_hint), built(new_hint)
-    verdict = judged(*serializers(old, new))
-    assert verdict.is_after_migration, str(verdict)
-    assert {finding.rule for finding in verdict.findings} == {"field-widened"}
-    paths = {finding.path for finding in verdict.findings}
+    compatibility = judged(*serializers(old, new))
+    assert compatibility.is_after_migration, str(compatibility)
+    assert {issue.rule for issue in compatibility.issues} == {"field-widened"}
+    paths = {issue.path for issue in compatibility.issues}
     assert {".plain", ".listed[]", ".mapped{value}", ".tupled[1]", ".optional", ".either.right"} <= paths
 
     def values(item: Any) -> tuple[Any, ...]:
@@ -210,9 +210,9 @@ def test_bytes_that_are_no_text_stop_the_migration() -> None:
 
 
 @pytest.mark.parametrize(("old_hint", "new_hint"), [(int, Annotated[int, ts.IntSerializer()]), (float, int)])
-def test_a_narrowed_field_is_refused_as_narrowed(old_hint: Any, new_hint: Any) -> None:
-    verdict = judged(*serializers(record(a=old_hint), record(a=new_hint)))
-    assert rules(verdict) == {".a": "field-type-narrowed"}
+def test_a_narrowed_field_is_rejected_as_narrowed(old_hint: Any, new_hint: Any) -> None:
+    compatibility = judged(*serializers(record(a=old_hint), record(a=new_hint)))
+    assert rules(compatibility) == {".a": "field-type-narrowed"}
 
 
 def test_a_field_may_become_optional_and_not_required() -> None:
@@ -246,10 +246,10 @@ def test_nested_records_evolve_through_everything_that_can_hold_them() -> None:
 
     old, new = flight(old_stop), flight(new_stop)
     pair = serializers(old, new)
-    verdict = judged(*pair)
-    assert verdict.is_after_migration, str(verdict)
-    assert rules(verdict)[".many[].minutes"] == "field-widened"
-    assert rules(verdict)[".keyed{key}.gate"] == "field-added"
+    compatibility = judged(*pair)
+    assert compatibility.is_after_migration, str(compatibility)
+    assert rules(compatibility)[".many[].minutes"] == "field-widened"
+    assert rules(compatibility)[".keyed{key}.gate"] == "field-added"
 
     def value(cls: Any, make: Any) -> Any:
         stop = make("JFK", 5)
@@ -262,7 +262,7 @@ def test_nested_records_evolve_through_everything_that_can_hold_them() -> None:
     assert migrated(*pair, value(old, old_stop)) == expected
 
 
-def test_keys_of_a_map_that_become_equal_are_refused_because_one_would_be_lost() -> None:
+def test_keys_of_a_map_that_become_equal_are_rejected_because_one_would_be_lost() -> None:
     old, new = record(a=dict[int, str]), record(a=dict[float, str])
     data = ts.serializer_for(old).to_bytes(old({2**53: "x", 2**53 + 1: "y"}))
     migration: SchemaMigration[Any] = migration_between(*serializers(old, new))
@@ -298,15 +298,15 @@ def test_a_renamed_class_needs_its_former_name() -> None:
     class Plane:
         a: int
 
-    refused = judged(ts.serializer_for(record(a=int)), ts.serializer_for(Plane))
-    assert refused.is_incompatible
-    assert '__former_names__ = ("Flight",)' in str(refused)
+    rejected = judged(ts.serializer_for(record(a=int)), ts.serializer_for(Plane))
+    assert rejected.is_incompatible
+    assert '__former_names__ = ("Flight",)' in str(rejected)
     declared = ts.AttrsSerializer(Plane, former_names=("Flight",))
     assert judged(ts.serializer_for(record(a=int)), declared).is_as_is
     assert judged(ts.serializer_for(record(a=int)), ts.AttrsSerializer(Plane, name="Flight")).is_as_is
 
 
-def test_former_names_given_as_one_string_are_refused() -> None:
+def test_former_names_given_as_one_string_are_rejected() -> None:
     with pytest.raises(ts.UnknownTypeError, match="tuple of names"):
         ts.serializer_for(attrs.frozen(type("Odd", (), {"__annotations__": {}, "__former_names__": "Flight"})))
 
@@ -318,22 +318,22 @@ def enums() -> tuple[type[enum.Enum], type[enum.Enum]]:
 def test_an_enum_that_grows_inside_a_record_reconfigures_it_all_the_way_down() -> None:
     old_status, new_status = enums()
     pair = serializers(record(s=old_status, many=list[old_status]), record(s=new_status, many=list[new_status]))
-    verdict = judged(*pair)
-    assert verdict.is_with_reconfigured_serializer
-    assert rules(verdict) == {".s": "enum-constants-added", ".many[]": "enum-constants-added"}
+    compatibility = judged(*pair)
+    assert compatibility.is_with_reconfigured_serializer
+    assert rules(compatibility) == {".s": "enum-constants-added", ".many[]": "enum-constants-added"}
     value = pair[0].shape.record_class(old_status["DONE"], [old_status["LATE"]])  # type: ignore[attr-defined]
-    read = verdict.reconfigured_serializer.from_bytes(pair[0].to_bytes(value))
+    read = compatibility.reconfigured_serializer.from_bytes(pair[0].to_bytes(value))
     assert (read.s, read.many) == (new_status["DONE"], [new_status["LATE"]])
 
 
-def test_an_enum_whose_class_has_another_name_says_so_and_is_refused_unless_that_was_declared() -> None:
+def test_an_enum_whose_class_has_another_name_says_so_and_is_rejected_unless_that_was_declared() -> None:
     old_status, _ = enums()
     renamed = enum.Enum("State", ["LATE", "DONE"])
-    verdict = judged(*serializers(record(s=old_status), record(s=renamed)))
-    assert verdict.is_incompatible
-    [finding] = verdict.findings
-    assert "Status" in finding.reason
-    assert finding.reason.index("Status") < finding.reason.index("State")
+    compatibility = judged(*serializers(record(s=old_status), record(s=renamed)))
+    assert compatibility.is_incompatible
+    [issue] = compatibility.issues
+    assert "Status" in issue.reason
+    assert issue.reason.index("Status") < issue.reason.index("State")
 
 
 def test_an_enum_that_grows_while_a_field_is_added_is_migrated_by_name() -> None:
@@ -370,7 +370,7 @@ def test_a_snapshot_of_version_1_is_read_and_written_as_ever() -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "x=print()", "class", "", "a.b", "__slots__", "__class__", "\ufb01"])
-def test_a_field_name_that_could_not_be_written_in_a_program_is_refused(name: str) -> None:
+def test_a_field_name_that_could_not_be_written_in_a_program_is_rejected(name: str) -> None:
     snapshot = ts.serializer_for(record(a=int)).snapshot_configuration()
     assert isinstance(snapshot, AttrsSerializerSnapshot)
     (field,) = snapshot.record.fields
@@ -399,10 +399,10 @@ def test_a_null_where_none_was_allowed_stops_the_migration() -> None:
 
 
 def test_the_tree_says_below_a_place_how_to_mend_it() -> None:
-    finding = Finding(".a", FieldVerdict.REFUSE, "a-rule", "it is so", "make it otherwise")
-    verdict: Any = TypeSerializerSchemaCompatibility.incompatible(finding)
-    assert format_tree(verdict).splitlines() == [
+    issue = CompatibilityIssue(".a", FieldCompatibility.REJECT, "a-rule", "it is so", "make it otherwise")
+    compatibility: Any = TypeSerializerSchemaCompatibility.incompatible(issue)
+    assert format_tree(compatibility).splitlines() == [
         "incompatible",
-        "└─ .a: refuse [a-rule] it is so",
+        "└─ .a: reject [a-rule] it is so",
         "     fix: make it otherwise",
     ]

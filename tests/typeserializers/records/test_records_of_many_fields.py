@@ -86,7 +86,7 @@ class Crafted:
         ("", "y"),
     ],
 )
-def test_names_that_no_class_can_have_are_refused_as_damage(first: str, second: str) -> None:
+def test_names_that_no_class_can_have_are_rejected_as_damage(first: str, second: str) -> None:
     def put(data: bytes, old: bytes, name: str) -> bytes:
         encoded = name.encode()
         return data.replace(len(old).to_bytes(2, "big") + old, len(encoded).to_bytes(2, "big") + encoded)

@@ -57,9 +57,9 @@ def tree(serializer: ts.AttrsSerializer[Any], statuses: Any, *more: Any) -> Any:
 
 def test_a_record_inside_itself_evolves_at_every_depth() -> None:
     old, new = first_version(), second_version()
-    verdict = judged(old, new)
-    assert verdict.is_after_migration, str(verdict)
-    assert rules(verdict)[".weight"] == "field-added"
+    compatibility = judged(old, new)
+    assert compatibility.is_after_migration, str(compatibility)
+    assert rules(compatibility)[".weight"] == "field-added"
     assert migrated(old, new, tree(old, OldStatus)) == tree(new, NewStatus, 1.0)
 
 
@@ -72,9 +72,9 @@ def test_a_record_inside_itself_is_reconfigured_at_every_depth() -> None:
 
     old = first_version()
     new = ts.AttrsSerializer(Node, field_serializers={"status": status(NewStatus)})
-    verdict = judged(old, new)
-    assert verdict.is_with_reconfigured_serializer, str(verdict)
-    reconfigured = verdict.reconfigured_serializer
+    compatibility = judged(old, new)
+    assert compatibility.is_with_reconfigured_serializer, str(compatibility)
+    reconfigured = compatibility.reconfigured_serializer
     assert reconfigured.from_bytes(old.to_bytes(tree(old, OldStatus))) == tree(new, NewStatus)
     assert reconfigured.to_bytes(tree(new, NewStatus)) == old.to_bytes(tree(old, OldStatus))
     assert judged(reconfigured, new).is_with_reconfigured_serializer
@@ -97,8 +97,8 @@ def mutual_version(statuses: Any) -> ts.AttrsSerializer[Any]:
 
 def test_records_inside_one_another_are_reconfigured_through_both() -> None:
     old, new = mutual_version(OldStatus), mutual_version(NewStatus)
-    verdict = judged(old, new)
-    assert verdict.is_with_reconfigured_serializer, str(verdict)
+    compatibility = judged(old, new)
+    assert compatibility.is_with_reconfigured_serializer, str(compatibility)
 
     def value(serializer: ts.AttrsSerializer[Any], statuses: Any) -> Any:
         outer = serializer.record_class
@@ -106,12 +106,12 @@ def test_records_inside_one_another_are_reconfigured_through_both() -> None:
         make = inner.inner.record_class
         return outer(statuses["DONE"], make(outer(statuses["LATE"], make(None))))
 
-    reconfigured = verdict.reconfigured_serializer
+    reconfigured = compatibility.reconfigured_serializer
     assert reconfigured.from_bytes(old.to_bytes(value(old, OldStatus))) == value(new, NewStatus)
     assert reconfigured.to_bytes(value(new, NewStatus)) == old.to_bytes(value(old, OldStatus))
 
 
-def test_a_value_nested_deeper_than_the_stack_is_refused_and_not_fatal() -> None:
+def test_a_value_nested_deeper_than_the_stack_is_rejected_and_not_fatal() -> None:
     old, new = first_version(), second_version()
     node = old.record_class
     value = node("x", OldStatus.DONE, [])

@@ -13,7 +13,7 @@ import typeserializers as ts
 from snapshots import (
     DataInputView,
     DataOutputView,
-    FieldVerdict,
+    FieldCompatibility,
     SnapshotFormatError,
     StateFormatError,
     resolve_compatibility,
@@ -35,17 +35,17 @@ names = st.lists(st.sampled_from("ABCDEFG"), unique=True, min_size=1)
 
 
 @given(old=names, new=names)
-def test_the_verdict_says_what_happens_to_the_bytes(old: list[str], new: list[str]) -> None:
+def test_the_compatibility_says_what_happens_to_the_bytes(old: list[str], new: list[str]) -> None:
     before, after = enum_of(*old), enum_of(*new)
-    verdict = judge(old, after)
+    compatibility = judge(old, after)
     written = [ts.EnumSerializer(before).to_bytes(constant) for constant in before]
     removed = [name for name in old if name not in new]
-    assert verdict.is_incompatible == bool(removed)
-    assert verdict.is_as_is == (old == new)
+    assert compatibility.is_incompatible == bool(removed)
+    assert compatibility.is_as_is == (old == new)
     if removed:
-        assert all(name in str(verdict) for name in removed)
+        assert all(name in str(compatibility) for name in removed)
         return
-    serializer = ts.EnumSerializer(after) if verdict.is_as_is else verdict.reconfigured_serializer
+    serializer = ts.EnumSerializer(after) if compatibility.is_as_is else compatibility.reconfigured_serializer
     assert [serializer.from_bytes(data).name for data in written] == old
     assert [serializer.to_bytes(after[name]) for name in old] == written
     assert all(serializer.from_bytes(serializer.to_bytes(constant)) is constant for constant in after)
@@ -62,18 +62,18 @@ def test_the_verdict_says_what_happens_to_the_bytes(old: list[str], new: list[st
         ("ABC", "DCBA", ["enum-constants-added"]),
     ],
 )
-def test_a_verdict_names_what_has_changed(old: str, new: str, rules: list[str]) -> None:
-    verdict = judge(list(old), enum_of(*new))
-    assert [finding.rule for finding in verdict.findings] == rules
-    assert {finding.verdict for finding in verdict.findings} <= {FieldVerdict.RECONFIGURE}
+def test_a_compatibility_names_what_has_changed(old: str, new: str, rules: list[str]) -> None:
+    compatibility = judge(list(old), enum_of(*new))
+    assert [issue.rule for issue in compatibility.issues] == rules
+    assert {issue.compatibility for issue in compatibility.issues} <= {FieldCompatibility.RECONFIGURE}
 
 
 def test_a_removed_constant_that_looks_like_a_new_one_gets_a_hint() -> None:
-    verdict = judge(["CRIMSON", "GREEN"], enum_of("CRIMSONS", "GREEN"))
-    (finding,) = verdict.findings
-    assert (finding.verdict, finding.rule) == (FieldVerdict.REFUSE, "enum-constants-removed")
-    assert "CRIMSON" in finding.reason
-    assert "keep CRIMSON as an alias" in finding.fix
+    compatibility = judge(["CRIMSON", "GREEN"], enum_of("CRIMSONS", "GREEN"))
+    (issue,) = compatibility.issues
+    assert (issue.compatibility, issue.rule) == (FieldCompatibility.REJECT, "enum-constants-removed")
+    assert "CRIMSON" in issue.reason
+    assert "keep CRIMSON as an alias" in issue.fix
 
 
 def test_an_alias_declares_a_rename() -> None:
@@ -82,9 +82,9 @@ def test_an_alias_declares_a_rename() -> None:
         RED = CRIMSON
         GREEN = 2
 
-    verdict = judge(["GREEN", "RED"], Colour)
-    serializer = verdict.reconfigured_serializer
-    assert [finding.rule for finding in verdict.findings] == ["enum-constant-renamed"]
+    compatibility = judge(["GREEN", "RED"], Colour)
+    serializer = compatibility.reconfigured_serializer
+    assert [issue.rule for issue in compatibility.issues] == ["enum-constant-renamed"]
     assert serializer.from_bytes(b"\0\0\0\1") is Colour.CRIMSON
     assert serializer.to_bytes(Colour.CRIMSON) == b"\0\0\0\1"
     assert serializer.constants == ("GREEN", "CRIMSON")
@@ -116,10 +116,10 @@ def test_two_constants_that_became_a_third_keep_both_ordinals() -> None:
     assert [serializer.to_bytes(constant)[-1] for constant in Colour] == [0, 2]
 
 
-def test_another_enum_is_refused_unless_it_declares_the_former_name() -> None:
+def test_another_enum_is_rejected_unless_it_declares_the_former_name() -> None:
     old = ts.EnumSerializer(enum_of("A"), name="old.Name").snapshot_configuration()
-    verdict = resolve_compatibility(old, ts.EnumSerializer(enum_of("A"), name="new.Name"))
-    assert [finding.rule for finding in verdict.findings] == ["enum-class"]
+    compatibility = resolve_compatibility(old, ts.EnumSerializer(enum_of("A"), name="new.Name"))
+    assert [issue.rule for issue in compatibility.issues] == ["enum-class"]
     moved = ts.EnumSerializer(enum_of("A"), name="new.Name", former_names=["old.Name"])
     assert resolve_compatibility(old, moved).is_as_is
 
@@ -149,7 +149,7 @@ def test_state_without_its_class_is_read_by_a_stand_in_that_the_new_serializer_w
         ts.EnumSerializer(enum_of("A"), name="lost.Enum$Inner").to_bytes(value)
 
 
-def test_flags_and_other_enums_are_refused_with_their_constants() -> None:
+def test_flags_and_other_enums_are_rejected_with_their_constants() -> None:
     class Access(enum.Flag):
         READ = 1
         WRITE = 2
@@ -184,10 +184,10 @@ def test_a_record_with_an_enum_is_reconfigured_with_it() -> None:
     before = ts.AttrsSerializer(Item)
     data = before.to_bytes(Item(old_enum["B"], 5))
     after = ts.AttrsSerializer(Item, field_serializers={"colour": ts.EnumSerializer(new_enum)})
-    verdict = resolve_compatibility(before.snapshot_configuration(), after)
-    assert verdict.is_with_reconfigured_serializer
-    assert verdict.reconfigured_serializer.from_bytes(data) == Item(new_enum["B"], 5)
-    assert verdict.findings[0].path == ".colour"
+    compatibility = resolve_compatibility(before.snapshot_configuration(), after)
+    assert compatibility.is_with_reconfigured_serializer
+    assert compatibility.reconfigured_serializer.from_bytes(data) == Item(new_enum["B"], 5)
+    assert compatibility.issues[0].path == ".colour"
 
 
 @pytest.mark.parametrize("constants", [["A", "A"], ["A", "X"], []])
@@ -197,7 +197,7 @@ def test_constants_must_be_those_of_the_class(constants: list[str]) -> None:
 
 
 @pytest.mark.parametrize("constants", [[], ["A", "A"], ["A", "B", "A"]])
-def test_a_snapshot_whose_constants_no_enum_can_have_is_refused(constants: list[str]) -> None:
+def test_a_snapshot_whose_constants_no_enum_can_have_is_rejected(constants: list[str]) -> None:
     out = DataOutputView()
     out.write_utf("Colour")
     out.write_int(len(constants))

@@ -1,4 +1,4 @@
-"""Numbers where a float is stored: each stays what it is, or is refused, in jobs as in plans."""
+"""Numbers where a float is stored: each stays what it is, or is rejected, in jobs as in plans."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DOUBLE, FLOAT = ts.DoubleSerializer(), ts.FloatSerializer()
     ],
     ids=repr,
 )
-def test_a_number_that_would_become_another_is_refused_by_every_way_to_write_it(serializer: Any, value: Any) -> None:
+def test_a_number_that_would_become_another_is_rejected_by_every_way_to_write_it(serializer: Any, value: Any) -> None:
     for write in (
         serializer.to_bytes,
         lambda given: serializer.serialize(given, DataOutputView()),

@@ -182,7 +182,7 @@ def test_numbers_with_needless_bytes_are_read_as_before() -> None:
     assert decode_units(b"\xe9\x01" * 3 + b"\xe9\x00" + b"\xe9\x01" * 3, 0, 7) == ("éééiééé", 14)
 
 
-def test_a_unit_beyond_sixteen_bits_is_refused() -> None:
+def test_a_unit_beyond_sixteen_bits_is_rejected() -> None:
     for data in (b"\x80\x80\x04", b"\x80\x80\x04" * 300, b"a" * 200 + b"\x80\x80\x04"):
         with pytest.raises(MalformedDataError, match="not a UTF-16 code unit"):
             decode_units(data, 0, len(data.replace(b"\x80", b"")))

@@ -89,14 +89,14 @@ def test_values_of_java_convert_back_to_python_where_they_fit() -> None:
         (ts.CharSerializer(), "\U0001f600", "two UTF-16 code units"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_the_reason(serializer, value, reason) -> None:
+def test_what_does_not_fit_is_rejected_with_the_reason(serializer, value, reason) -> None:
     with pytest.raises(SerializationError, match=reason):
         serializer.to_bytes(value)
     with pytest.raises(SerializationError, match=r"\[1\]:.*" + reason):
         ts.ListSerializer(serializer).to_bytes([serializer.create_instance(), value])
 
 
-def test_a_number_too_long_to_be_shown_is_refused_like_any_other() -> None:
+def test_a_number_too_long_to_be_shown_is_rejected_like_any_other() -> None:
     with pytest.raises(SerializationError, match="cannot be shown"):
         ts.LongSerializer().to_bytes(10**5000)
 
@@ -120,7 +120,7 @@ def test_impossible_values_cannot_be_made(make) -> None:
         make()
 
 
-def test_impossible_dates_in_bytes_are_refused() -> None:
+def test_impossible_dates_in_bytes_are_rejected() -> None:
     for data in ("000007e7021d", "80000000" + "0101", "000007e70d01"):
         with pytest.raises(StateFormatError):
             ts.LocalDateSerializer().from_bytes(bytes.fromhex(data))
@@ -139,7 +139,7 @@ class Nameless(datetime.tzinfo):
         return None
 
 
-def test_datetimes_keep_their_zone_and_fold_and_refuse_zones_that_cannot_be_made_again() -> None:
+def test_datetimes_keep_their_zone_and_fold_and_reject_zones_that_cannot_be_made_again() -> None:
     serializer = ts.PythonDateTimeSerializer()
     for zone in (
         None,
@@ -229,7 +229,7 @@ def test_integers_have_the_bytes_of_java_at_every_limit() -> None:
         ("7fffffff01", "cut off"),
     ],
 )
-def test_integers_of_an_impossible_length_are_refused(
+def test_integers_of_an_impossible_length_are_rejected(
     serializer: ts.TypeSerializer[Any], data: str, reason: str
 ) -> None:
     # What follows does not make a length right.
@@ -277,7 +277,7 @@ def test_a_character_is_one_code_unit(text: object) -> None:
         serializer.serialize(text, DataOutputView())
 
 
-def test_times_of_day_and_their_zones_are_refused_where_they_have_no_place() -> None:
+def test_times_of_day_and_their_zones_are_rejected_where_they_have_no_place() -> None:
     serializer = ts.PythonTimeSerializer()
     for misfit in (datetime.time(1, fold=1), datetime.time(1, tzinfo=UTC), ts.LocalTime(1, 2, 3, 999), 5, "01:00"):
         with pytest.raises(SerializationError):
@@ -299,7 +299,7 @@ def test_times_of_day_and_their_zones_are_refused_where_they_have_no_place() -> 
     assert spans.from_bytes(spans.to_bytes(last)) == last
 
 
-def test_the_kind_of_a_zone_is_known_or_refused() -> None:
+def test_the_kind_of_a_zone_is_known_or_rejected() -> None:
     serializer = ts.PythonDateTimeSerializer()
     local = serializer.to_bytes(datetime.datetime(2024, 1, 1))
     assert local[-1] == 0
@@ -444,7 +444,7 @@ def test_the_value_to_begin_with_is_the_beginning_of_1970() -> None:
     assert ts.PythonDateTimeSerializer().create_instance() == datetime.datetime(1970, 1, 1)
 
 
-def test_the_longest_decimals_come_back_and_longer_ones_are_refused_on_both_sides() -> None:
+def test_the_longest_decimals_come_back_and_longer_ones_are_rejected_on_both_sides() -> None:
     serializer = ts.BigDecSerializer()
     for digit in "19":
         longest = decimal.Decimal(digit * MAX_DIGITS)

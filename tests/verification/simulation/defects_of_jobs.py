@@ -102,7 +102,7 @@ def _committed_before_stored() -> Patch:
     return lambda: mock.patch.dict(actions, {run_checkpoints.StoreCheckpoint: wrapped})  # type: ignore[arg-type]
 
 
-def _given_up_at_once() -> Patch:
+def _abandoned_at_once() -> Patch:
     def discard_states(self: RunSnapshots, states: Any) -> None:
         self._parts.store.discard(states)
 
@@ -183,7 +183,7 @@ def _lock_of_nobody() -> Patch:
 
 
 def _barrier_at_the_end_of_the_queue() -> Patch:
-    """A source whose channel is full sends its barrier in front of what it has read before."""
+    """A source whose channel is full sends its barrier before what it has read before."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def put_barrier(self: Channel, barrier: Any, *, splits: bool) -> Any:
@@ -207,7 +207,7 @@ DEFECTS_OF_JOBS: Final[tuple[tuple[str, Patch], ...]] = (
     ("timers that have fired are restored and fire twice", _timers_again()),
     ("a sink commits twice", _committed_twice()),
     ("a sink commits before the checkpoint is stored", _committed_before_stored()),
-    ("files of a failed checkpoint go though the next one is built upon them", _given_up_at_once()),
+    ("files of a failed checkpoint go though the next one is built upon them", _abandoned_at_once()),
     ("a checkpoint is dropped though one under way is built upon it", _not_kept()),
     ("what was staged is not committed again by a start", _not_committed_again()),
     ("a source that stops acknowledges, and reads on before its barrier", _read_behind_the_stop()),

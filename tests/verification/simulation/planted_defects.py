@@ -243,8 +243,8 @@ def _not_fenced_in_the_transaction() -> Patch:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def commit(self: ZooKeeperLeadership, what: str, build: Any, is_done: Any) -> Any:
             self.check()
-            refused = self.session.commit(what, build)
-            return None if refused is None else refused.error
+            rejected = self.session.commit(what, build)
+            return None if rejected is None else rejected.error
 
         return commit
 
@@ -263,7 +263,7 @@ def _led_while_another_leads() -> Patch:
     return method(ZooKeeperLeadership, "_acquired", wrap)
 
 
-def _lost_answer_is_a_refusal() -> Patch:
+def _lost_answer_is_a_rejection() -> Patch:
     return method(ZooKeeperLeadership, "_was_done", lambda original: lambda self, is_done: False)
 
 
@@ -293,7 +293,7 @@ DEFECTS: Final[tuple[Defect, ...]] = (
         "whether a driver leads is looked at before the transaction, and not in it", _not_fenced_in_the_transaction()
     ),
     Defect("a driver that stands by for long leads, though the other one lives", _led_while_another_leads()),
-    Defect("an answer of ZooKeeper that was lost is taken for a refusal", _lost_answer_is_a_refusal()),
+    Defect("an answer of ZooKeeper that was lost is taken for a rejection", _lost_answer_is_a_rejection()),
     *(Defect(name, patch, is_of_jobs=True) for name, patch in DEFECTS_OF_JOBS),
 )
 

@@ -28,7 +28,7 @@ def take(one: RunLease) -> None:
     one.take(one.machine.file_system("job", one.process, are_objects=True))
 
 
-def test_who_comes_beside_one_that_lives_is_refused_or_waits_in_vain() -> None:
+def test_who_comes_beside_one_that_lives_is_rejected_or_waits_in_vain() -> None:
     machine = Machine.of_seed(1, (), keeps_lines=True)
     holder = lease(machine, "holder")
     take(holder)
@@ -45,7 +45,7 @@ def test_who_stands_still_loses_it_and_learns_that_at_its_renewal() -> None:
     holder, other = lease(machine, "holder"), lease(machine, "other")
     take(holder)
     take(other)
-    assert machine.clock.steady_ms >= LEASE_MS
+    assert machine.clock.monotonic_ms >= LEASE_MS
     [(_, renew, _)] = holder.moves()
     renew()
     assert isinstance(holder.lost, LeadershipLostError)

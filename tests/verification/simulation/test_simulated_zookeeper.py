@@ -25,7 +25,7 @@ def led(machine: Machine, name: str) -> ZooKeeperLeadership:
     return leadership
 
 
-def test_a_transaction_that_is_refused_changes_nothing() -> None:
+def test_a_transaction_that_is_rejected_changes_nothing() -> None:
     machine = machine_with()
     leadership = led(machine, "driver")
     node = NODES.checkpoint(1)

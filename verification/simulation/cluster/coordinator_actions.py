@@ -83,7 +83,7 @@ class CoordinatorActions:
     _chores: list[tuple[str, Callable[[], None]]] = field(factory=list)
     _requests: int = 0
     _kinds: dict[int, CheckpointRequestKind] = field(factory=dict)
-    _given_up: list[SubtaskState] = field(factory=list)
+    _abandoned: list[SubtaskState] = field(factory=list)
     _coordinator: CheckpointCoordinator = field(init=False)
     _checkpoints: JobCheckpoints = field(init=False)
 
@@ -213,7 +213,7 @@ class CoordinatorActions:
         else:
             self.history.stored.add(metadata.checkpoint_id)
             self.is_settled = self.tasks.have_processed_all
-            self._discard_given_up()
+            self._discard_abandoned()
         self.tell(CheckpointProgressed(metadata.checkpoint_id, self.machine.clock()))
 
     def _check_complete(self, metadata: CheckpointMetadata, root: str) -> None:
@@ -234,16 +234,16 @@ class CoordinatorActions:
             self.messages.send(task, action)
 
     def _discard(self, action: DiscardStates) -> None:
-        self._given_up += [one for one in action.states if not self._is_of_savepoint(one)]
+        self._abandoned += [one for one in action.states if not self._is_of_savepoint(one)]
 
-    def _discard_given_up(self) -> None:
+    def _discard_abandoned(self) -> None:
         """What was given up can be part of a later snapshot as long as any is under way."""
         if self._coordinator.pending_ids or self.messages.under_way or self.tasks.have_snapshots:
             return
-        given_up, self._given_up = self._given_up, []
+        abandoned, self._abandoned = self._abandoned, []
 
         def discard() -> None:
-            self.storage.store.discard(given_up, self._coordinator.files_in_use())
+            self.storage.store.discard(abandoned, self._coordinator.files_in_use())
 
         self._later("discards", discard)
 

@@ -30,7 +30,7 @@ class LeaseHistory:
         """Raises `Violation` if it must not be."""
         if path.rpartition("/")[2] != LEASE_FILE_NAME:
             return
-        record, before, now_ms = LeaseRecord.from_bytes(content, path), self.record, self.clock.steady_ms
+        record, before, now_ms = LeaseRecord.from_bytes(content, path), self.record, self.clock.monotonic_ms
         if before is not None and before.token == record.token:
             require_that(not before.is_released, "who has given the lease back does not renew it")
         elif before is not None:

@@ -96,7 +96,7 @@ class ClusterPlan:
     lease_ms: int | None = None
     """How long that lease is."""
     is_stand_by: bool = False
-    """Whether a driver that finds another one alive waits for it, and is not refused."""
+    """Whether a driver that finds another one alive waits for it, and is not rejected."""
     is_led_by_zookeeper: bool = False
     """Whether it is on a disk, and its checkpoints and its leader are noted in ZooKeeper."""
 

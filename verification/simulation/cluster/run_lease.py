@@ -48,7 +48,7 @@ class RunLease:
         provider = ObjectStoreLease(
             lease_ms=self.lease_ms,
             is_stand_by=self.is_stand_by,
-            monotonic_ms=lambda: self.machine.clock.steady_ms,
+            monotonic_ms=lambda: self.machine.clock.monotonic_ms,
             sleep=self._wait,
             keeper=self._kept,
         )
@@ -67,7 +67,7 @@ class RunLease:
             return
         self._is_renewing = True
         try:
-            self._due_ms = self.machine.clock.steady_ms + self._interval_ms
+            self._due_ms = self.machine.clock.monotonic_ms + self._interval_ms
             if not self._keep():
                 self._keep = None
         finally:
@@ -80,11 +80,11 @@ class RunLease:
 
     @property
     def _is_due(self) -> bool:
-        return self._keep is not None and self.machine.clock.steady_ms >= self._due_ms
+        return self._keep is not None and self.machine.clock.monotonic_ms >= self._due_ms
 
     def _kept(self, keep: Callable[[], bool], interval_s: float) -> _Kept:
         self._keep, self._interval_ms = keep, round(interval_s * 1000)
-        self._due_ms = self.machine.clock.steady_ms + self._interval_ms
+        self._due_ms = self.machine.clock.monotonic_ms + self._interval_ms
         return _Kept(self)
 
     def forget(self) -> None:

@@ -125,12 +125,12 @@ class RunStorage:
         for parent in (nodes.checkpoints, nodes.set_aside):
             session.make(parent)
         if not session.exists(nodes.last_id):
-            refused = leadership.commit(
+            rejected = leadership.commit(
                 "begin the job",
                 lambda transaction: transaction.create(nodes.last_id, encode_text(-1)),
                 lambda: session.exists(nodes.last_id),
             )
-            require_that(refused is None, f"a job begins in ZooKeeper: {refused}")
+            require_that(rejected is None, f"a job begins in ZooKeeper: {rejected}")
         pointers = ZooKeeperPointers(self.files, nodes, session, leadership)
         return DefaultCompletedCheckpointStore(self.files, pointers, self.plan.retained, leadership=leadership)
 

@@ -97,7 +97,7 @@ class _ClusterSchedule:
         except JobDirectoryLockedError as error:
             lease = self.history.lease
             is_renewed = lease is not None and lease.writes > renewals
-            require_that(is_renewed, f"who is refused has seen another one alive: {error}")
+            require_that(is_renewed, f"who is rejected has seen another one alive: {error}")
             self.machine.trace.add(f"--- over: {error}")
         except StorageError as error:
             # Only a start lets a failure of the storage through, and comes again. All else is no fault's doing.

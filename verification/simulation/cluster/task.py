@@ -90,7 +90,7 @@ class Snapshot:
     state: TaskState
     is_savepoint: bool
     is_whole: bool = False
-    given_up: bool = False
+    abandoned: bool = False
 
 
 @define(eq=False)
@@ -160,7 +160,7 @@ class Task:
         """Forgets a snapshot that is not stored."""
         snapshot = self.snapshots.pop(checkpoint_id, None)
         if snapshot is not None:
-            snapshot.given_up = True
+            snapshot.abandoned = True
 
     def cancel(self, checkpoint_id: int) -> None:
         """Is told that a checkpoint is given up; a source sends that on if its barrier was not sent."""

@@ -18,11 +18,11 @@ __all__ = ["SimulatedClock", "seeded_names"]
 class SimulatedClock:
     """Milliseconds since 1970, which only move when they are told to, ahead or back.
 
-    ``steady_ms`` are those of a clock that only goes on, as much as time passes.
+    ``monotonic_ms`` are those of a clock that only goes on, as much as time passes.
     """
 
     now_ms: int = 1_700_000_000_000
-    steady_ms: int = 0
+    monotonic_ms: int = 0
 
     def __call__(self) -> int:
         return self.now_ms
@@ -30,7 +30,7 @@ class SimulatedClock:
     def pass_ms(self, time_ms: int) -> None:
         """Lets so much time pass."""
         self.now_ms += time_ms
-        self.steady_ms += time_ms
+        self.monotonic_ms += time_ms
 
     def jump_ms(self, time_ms: int) -> None:
         """Is set to another time, while none passes."""

@@ -27,7 +27,7 @@ from statebackend.local import LocalStreamEnvironment
 from statebackend.local.local_run import LocalRun
 from statebackend.local.network.channel import RecordBatch
 from statebackend.local.network.network import Move
-from statebackend.local.network.subtasks import Errand
+from statebackend.local.network.subtasks import Mail
 from statebackend.local.operator import rows_of
 from statebackend.local.run_checkpoints import CheckpointFailedError
 from statebackend.local.run_snapshots import CheckpointSettings
@@ -160,7 +160,7 @@ class JobRun:
         """Who moves next."""
         chance = self.machine.moves_chance
         known: list[Move] = list(moves)
-        free = [one for one in known if one.errand is None or self._held.get(id(one.errand), 0) <= self._moment]
+        free = [one for one in known if one.mail is None or self._held.get(id(one.mail), 0) <= self._moment]
         if not free:
             return None
         move = chance.choice(free)
@@ -169,17 +169,17 @@ class JobRun:
         self.machine.trace.move(str(move))
         return move
 
-    def post(self, errand: Errand) -> Iterable[Errand]:
+    def post(self, mail: Mail) -> Iterable[Mail]:
         """What becomes of a message."""
-        self._note(errand)
-        fault = self.machine.faults.at(FaultPlace.MESSAGE, errand.name)
+        self._note(mail)
+        fault = self.machine.faults.at(FaultPlace.MESSAGE, mail.name)
         if fault is None:
-            return (errand,)
-        self.machine.disk.points.add((fault.kind.name, errand.name))
-        self.machine.trace.add(f"FAULT, {fault.kind.told}: {errand}")
+            return (mail,)
+        self.machine.disk.points.add((fault.kind.name, mail.name))
+        self.machine.trace.add(f"FAULT, {fault.kind.told}: {mail}")
         if fault.kind is FaultKind.MESSAGE_LATE:
-            self._held[id(errand)] = self._moment + _LATE_MOVES
-        return {FaultKind.MESSAGE_LOST: (), FaultKind.MESSAGE_DOUBLED: (errand, errand)}.get(fault.kind, (errand,))
+            self._held[id(mail)] = self._moment + _LATE_MOVES
+        return {FaultKind.MESSAGE_LOST: (), FaultKind.MESSAGE_DOUBLED: (mail, mail)}.get(fault.kind, (mail,))
 
     def on_records(self, sink_index: int, batch: RecordBatch) -> None:
         """What comes out."""
@@ -316,7 +316,7 @@ class JobRun:
                 if answer.failure is None:
                     return
                 request, is_stopping = None, False
-            if not has_more and request is None and not run.network.errands and run.checkpoints.is_idle:
+            if not has_more and request is None and not run.network.mails and run.checkpoints.is_idle:
                 request = run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
             elif run.checkpoints.due_ms is not None:
                 clock.pass_ms(max(1, min(run.checkpoints.due_ms - clock.now_ms, 50)))
@@ -343,13 +343,13 @@ class JobRun:
             self.machine.trace.add(f"FAULT, {fault.kind.told}: {uid}")
             raise TaskFailed(uid)
 
-    def _note(self, errand: Errand) -> None:
+    def _note(self, mail: Mail) -> None:
         """Sees what a checkpoint has of the ends of the job, in the moment in which they acknowledge."""
-        if errand.name != "acknowledge" or errand.task is None:
+        if mail.name != "acknowledge" or mail.task is None:
             return
-        self.history.acknowledged.add((self.run_id, errand.checkpoint_id, errand.task))
-        key = (self.run_id, errand.checkpoint_id)
-        uid = errand.task.operator_uid
+        self.history.acknowledged.add((self.run_id, mail.checkpoint_id, mail.task))
+        key = (self.run_id, mail.checkpoint_id)
+        uid = mail.task.operator_uid
         if uid.startswith("source-"):
             self.history.positions.setdefault(key, {})[uid] = self._positions.get(uid, 0)
         elif uid not in ("numbered", "total", "paired", "ruled"):

@@ -53,15 +53,15 @@ def run_job(plan: JobPlan, machine: Machine) -> None:
 
 
 def _second_driver(plan: JobPlan, machine: Machine, history: JobHistory) -> None:
-    """Another driver starts while the first lives: it must be refused, and have changed nothing."""
+    """Another driver starts while the first lives: it must be rejected, and have changed nothing."""
     before = dict(machine.disk.files)
     second = JobRun(plan, machine, history, Process("second driver"), 0)
     try:
         second.run()
     except JobDirectoryLockedError:
-        require_that(machine.disk.files == before, "a driver that is refused changes nothing")
+        require_that(machine.disk.files == before, "a driver that is rejected changes nothing")
         return
-    raise Violation("a second driver is refused while the first one lives")
+    raise Violation("a second driver is rejected while the first one lives")
 
 
 def _is_fault(error: BaseException | None) -> bool:

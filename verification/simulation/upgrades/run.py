@@ -158,7 +158,7 @@ def _run_step(chains: Mapping[int, _Chain], number: int, directory: Path, savepo
         if doubtful:
             step = _Step({seed: (version, classes) for seed, version in doubtful.items()}, _no_writes)
             report = environment(doubtful, step).check(from_savepoint=savepoint, allow_non_restored_state=True)[_UID]
-            incompatible = [one for one in report.verdicts if one.kind.name == "INCOMPATIBLE"]
+            incompatible = [one for one in report.compatibilities if one.kind.name == "INCOMPATIBLE"]
             rejected = {int(one.state_name): str(one) for one in incompatible}
         beside: dict[int, Contents] = {}
         for seed, candidate in candidates.items():

@@ -39,7 +39,7 @@ def test_what_a_function_raises_fails_with_operator_key_and_record_and_others_ar
         ({"a": 1}, "which is one record and not an iterable"),
     ],
 )
-def test_results_that_are_no_iterable_of_records_are_refused(result: Any, told: str) -> None:
+def test_results_that_are_no_iterable_of_records_are_rejected(result: Any, told: str) -> None:
     with (
         Asking(Giving(result)).closed() as asking,
         pytest.raises(UserFunctionError, match=f"record 'r': async_invoke raised TypeError: .*{told}"),

@@ -1,4 +1,4 @@
-"""A processor written for Spark, on our state and without Spark: what it reads, what it may write, what is refused."""
+"""A processor written for Spark, on our state and without Spark: what it reads, what it may write, what is rejected."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def test_an_error_of_a_processor_names_key_and_method() -> None:
         ((Processor(), "k string", "update", "wall"), "time_mode is 'wall', and may be 'none', 'processingTime'"),
     ],
 )
-def test_what_cannot_run_is_refused_at_once(arguments: tuple[Any, ...], told: str) -> None:
+def test_what_cannot_run_is_rejected_at_once(arguments: tuple[Any, ...], told: str) -> None:
     stream = LocalStreamEnvironment().from_elements([("a", 1)], ROWS)
     with pytest.raises(JobDefinitionError, match=told):
         stream.group_by("k").transform_with_state(*arguments)

@@ -79,7 +79,7 @@ class TestErrors:
         with pytest.raises(MissingTimestampError, match=told):
             run.records(("a", 1, 1), ("a", 5, None))
 
-    def test_a_record_that_its_serializer_refuses_is_told(self, harness: BackendHarness) -> None:
+    def test_a_record_that_its_serializer_rejects_is_told(self, harness: BackendHarness) -> None:
         run = WindowRun(harness, HEAP, windows().process(Values(), element_type=int))
         with pytest.raises(UserFunctionError, match=r"'windows', key 'a', record 'x'"):
             run.records(("a", "x", 1))
@@ -90,13 +90,13 @@ class TestErrors:
         with pytest.raises(UserFunctionError, match=r"key \('a', None\), record 5"):
             run.records((("a", None), 5, 1))
 
-    def test_one_record_instead_of_many_is_refused(self, harness: BackendHarness) -> None:
+    def test_one_record_instead_of_many_is_rejected(self, harness: BackendHarness) -> None:
         run = WindowRun(harness, HEAP, windows().apply(lambda key, window, values: {"k": key}, element_type=int))
         run.records(("a", 1, 1))
         with pytest.raises(UserFunctionError, match="one record and not an iterable"):
             run.watermark(9)
 
-    def test_records_of_no_known_type_are_refused_at_the_start(self, harness: BackendHarness) -> None:
+    def test_records_of_no_known_type_are_rejected_at_the_start(self, harness: BackendHarness) -> None:
         with pytest.raises(JobDefinitionError, match=r"'windows'.*element_type="):
             WindowRun(harness, HEAP, windows().process(Values()))
 
@@ -112,7 +112,7 @@ class TestErrors:
 
 
 class TestDefinitions:
-    def test_what_does_not_go_together_is_refused(self) -> None:
+    def test_what_does_not_go_together_is_rejected(self) -> None:
         class Untyped(Sum):
             def create_accumulator(self):  # type: ignore[no-untyped-def]
                 return 0
@@ -181,7 +181,7 @@ class TestExtremes:
         assert run.rows() == [6000]
         assert run.entries() == {}
 
-    def test_thousands_of_sessions_in_state_are_given_up_one_by_one(self, harness: BackendHarness) -> None:
+    def test_thousands_of_sessions_in_state_are_abandoned_one_by_one(self, harness: BackendHarness) -> None:
         run = WindowRun(harness, HEAP, windows(EventTimeSessionWindows.with_gap(10)).aggregate(Sum()))
         run.records(*[("a", 1, at * 15) for at in range(3000)])
         run = WindowRun(harness, HEAP, windows(EventTimeSessionWindows.with_gap(10)).aggregate(Sum()), run.snapshot())
@@ -306,7 +306,7 @@ def test_a_function_over_windows_may_have_nothing_to_say(harness: BackendHarness
     assert run.entries() == {}
 
 
-def test_a_wrong_accumulator_is_refused_and_told(harness: BackendHarness) -> None:
+def test_a_wrong_accumulator_is_rejected_and_told(harness: BackendHarness) -> None:
     run = WindowRun(harness, HEAP, windows().aggregate(Sum(), accumulator_type=str))
     with pytest.raises(UserFunctionError, match=r"key 'a', record 1") as failure:
         run.records(("a", 1, 1))
@@ -341,7 +341,7 @@ class TestTwoInputs:
         with pytest.raises(JobDefinitionError, match="no schema"):
             WindowRun(harness, HEAP, pair.apply(lambda left, right: left, left_type=int))
 
-    def test_a_window_that_less_lateness_has_given_up_goes_with_what_one_input_alone_has_left(
+    def test_a_window_that_less_lateness_has_abandoned_goes_with_what_one_input_alone_has_left(
         self, harness: BackendHarness
     ) -> None:
         pair = WindowedStreamPair.of(lambda definition, **_: definition, HOURLY, CoGroupWindowFunction)

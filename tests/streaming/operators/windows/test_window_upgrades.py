@@ -90,7 +90,7 @@ class TestUpgrades:
         assert run.entries() == {}
 
     @pytest.mark.parametrize("time", [2, 8, -3], ids=["in it", "behind it", "before it"])
-    def test_a_late_record_of_a_session_that_less_lateness_has_given_up_leaves_nothing_of_it(
+    def test_a_late_record_of_a_session_that_less_lateness_has_abandoned_leaves_nothing_of_it(
         self, harness: BackendHarness, time: int
     ) -> None:
         sessions = windows(EventTimeSessionWindows.with_gap(10))
@@ -110,7 +110,7 @@ class TestUpgrades:
         ids=lambda one: type(one).__name__,
     )
     @pytest.mark.parametrize("assigner", [HOURLY, EventTimeSessionWindows.with_gap(10)], ids=["tumbling", "sessions"])
-    def test_a_purged_window_that_less_lateness_has_given_up_leaves_nothing_behind(
+    def test_a_purged_window_that_less_lateness_has_abandoned_leaves_nothing_behind(
         self, harness: BackendHarness, assigner: Any, trigger: Any, late: tuple[Any, ...]
     ) -> None:
         purged = windows(assigner).trigger(PurgingTrigger.of(trigger))

@@ -13,8 +13,8 @@ from tests.local.golden_jobs import play
 from tests.streaming.operators.windows.window_model import MAX_TIME, MIN_TIME, WindowModel
 from tests.streaming.time.golden_time_traces import GOLDEN, comparable, in_one_order, scenarios
 
-# What the model knows nothing of: idle sources, records without timestamps, and what is refused.
-OTHERS = ("global_continuous", "global_no_timestamp", "idle_then_late", "session_window_state_refused")
+# What the model knows nothing of: idle sources, records without timestamps, and what is rejected.
+OTHERS = ("global_continuous", "global_no_timestamp", "idle_then_late", "session_window_state_rejected")
 RECORDED = [
     pytest.param(scenario, id=scenario["name"])
     for group in sorted(path.stem for path in GOLDEN.glob("windows_*.json"))

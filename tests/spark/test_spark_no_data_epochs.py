@@ -23,7 +23,7 @@ from statebackend import (
     ProcessContext,
     TumblingEventTimeWindows,
 )
-from statebackend.checkpoint.store.job_files import TIME_EPOCH_FILE_NAME
+from statebackend.checkpoint.store.job_files import NO_DATA_EPOCH_FILE_NAME
 from statebackend.spark.parquet_sink import MemorySink
 from statebackend.streaming.runtime.metrics import TimeMetrics
 
@@ -135,7 +135,7 @@ def test_timers_of_processing_time_fire_on_an_idle_stream_in_one_epoch_of_their_
     assert [one.has_batch for one in job.epochs] == [True, False]
     assert [key for key, _, _ in rows_of(sink)] == ["a", "b"]
     assert all(timer <= at for _, timer, at in rows_of(sink))
-    assert not (place.directory / "job" / TIME_EPOCH_FILE_NAME).exists()
+    assert not (place.directory / "job" / NO_DATA_EPOCH_FILE_NAME).exists()
 
 
 def test_a_source_that_is_silent_is_not_waited_for_on_an_idle_stream(place: Place) -> None:
@@ -228,7 +228,7 @@ def test_a_function_that_fails_at_a_timer_ends_an_idle_job_as_it_ends_a_busy_one
     assert [one.has_batch for one in job.epochs] == [False]
 
 
-def test_a_watermark_on_the_frame_is_taken_over_or_refused(place: Place) -> None:
+def test_a_watermark_on_the_frame_is_taken_over_or_rejected(place: Place) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     from statebackend.spark.sources.source_identity import watermark_of_frame

@@ -10,19 +10,19 @@ import attrs
 import pytest
 
 import typeserializers as ts
-from snapshots import Finding, resolve_compatibility
+from snapshots import CompatibilityIssue, resolve_compatibility
 
 CONVERT = "converted_by(function)"
 INT32 = Annotated[int, ts.IntSerializer()]
 
 
-def refusal(old: Any, new: Any) -> Finding:
+def rejection(old: Any, new: Any) -> CompatibilityIssue:
     records = [attrs.make_class("Flight", {"x": attrs.field(type=hint)}) for hint in (old, new)]
     before, after = map(ts.AttrsSerializer, records)
-    verdict = resolve_compatibility(before.snapshot_configuration(), after)
-    assert verdict.is_incompatible
-    (finding,) = verdict.findings
-    return finding
+    compatibility = resolve_compatibility(before.snapshot_configuration(), after)
+    assert compatibility.is_incompatible
+    (issue,) = compatibility.issues
+    return issue
 
 
 @pytest.mark.parametrize(
@@ -38,24 +38,26 @@ def refusal(old: Any, new: Any) -> Finding:
         (int | None, int, "field-became-required", "may hold None", CONVERT),
     ],
 )
-def test_a_refused_field_names_both_types_and_the_converter(
+def test_a_rejected_field_names_both_types_and_the_converter(
     old: Any, new: Any, rule: str, reason: str, fix: str
 ) -> None:
-    finding = refusal(old, new)
-    assert (finding.path, finding.rule) == (".x", rule)
-    assert reason in finding.reason
-    assert fix in finding.fix
+    issue = rejection(old, new)
+    assert (issue.path, issue.rule) == (".x", rule)
+    assert reason in issue.reason
+    assert fix in issue.fix
     if "(" not in reason:
-        assert "Serializer" not in str(finding)
+        assert "Serializer" not in str(issue)
 
 
 def test_at_the_top_of_a_state_the_types_are_named_too() -> None:
-    verdict = resolve_compatibility(ts.serializer_for(decimal.Decimal).snapshot_configuration(), ts.serializer_for(int))
-    assert "the state holds Decimal, and int cannot take it over" in str(verdict)
-    verdict = resolve_compatibility(ts.serializer_for(int).snapshot_configuration(), ts.IntSerializer())
-    assert "the state holds int (LongSerializer), and int (IntSerializer) cannot" in str(verdict)
-    verdict = resolve_compatibility(ts.serializer_for(list[int]).snapshot_configuration(), ts.StringSerializer())
-    assert "the state holds list[int], and str cannot" in str(verdict)
+    compatibility = resolve_compatibility(
+        ts.serializer_for(decimal.Decimal).snapshot_configuration(), ts.serializer_for(int)
+    )
+    assert "the state holds Decimal, and int cannot take it over" in str(compatibility)
+    compatibility = resolve_compatibility(ts.serializer_for(int).snapshot_configuration(), ts.IntSerializer())
+    assert "the state holds int (LongSerializer), and int (IntSerializer) cannot" in str(compatibility)
+    compatibility = resolve_compatibility(ts.serializer_for(list[int]).snapshot_configuration(), ts.StringSerializer())
+    assert "the state holds list[int], and str cannot" in str(compatibility)
 
 
 def test_a_class_without_empty_values_is_named_by_its_serializer() -> None:

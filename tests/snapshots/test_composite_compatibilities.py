@@ -1,4 +1,4 @@
-"""How the verdicts on the parts become the verdict on the whole."""
+"""How the compatibility results on the parts become the compatibility result on the whole."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 import typeserializers as ts
 from snapshots import (
+    CompatibilityIssue,
     CompatibilityKind,
-    FieldVerdict,
-    Finding,
+    FieldCompatibility,
     SnapshotFormatError,
     TypeSerializerSchemaCompatibility,
     resolve_compatibility,
@@ -19,14 +19,14 @@ from snapshots import (
     snapshot_to_bytes,
     worst_kind,
 )
-from snapshots.compatibility_report import split_path, verdict_tree
+from snapshots.compatibility_report import compatibility_tree, split_path
 
 LONG = ts.LongSerializer()
 KINDS = list(CompatibilityKind)
 
 OLD_ENUM, NEW_ENUM = enum.Enum("Kind", ["A"]), enum.Enum("Kind", ["B", "A"])
 
-# Per verdict a pair of an old and a new serializer that lead to it.
+# Per compatibility result a pair of an old and a new serializer that lead to it.
 PARTS = {
     CompatibilityKind.AS_IS: (LONG, LONG),
     CompatibilityKind.WITH_RECONFIGURED_SERIALIZER: (ts.EnumSerializer(OLD_ENUM), ts.EnumSerializer(NEW_ENUM)),
@@ -39,12 +39,12 @@ PARTS = {
 def test_the_worst_part_decides(kinds: tuple[CompatibilityKind, ...]) -> None:
     old = ts.TupleSerializer([PARTS[kind][0] for kind in kinds])
     new = ts.TupleSerializer([PARTS[kind][1] for kind in kinds])
-    verdict = resolve_compatibility(old.snapshot_configuration(), new)
-    assert verdict.kind is max(kinds)
-    paths = {finding.path for finding in verdict.findings}
+    compatibility = resolve_compatibility(old.snapshot_configuration(), new)
+    assert compatibility.kind is max(kinds)
+    paths = {issue.path for issue in compatibility.issues}
     assert paths == {f"[{index}]" for index, kind in enumerate(kinds) if kind is not CompatibilityKind.AS_IS}
-    if verdict.is_with_reconfigured_serializer:
-        reconfigured = verdict.reconfigured_serializer
+    if compatibility.is_with_reconfigured_serializer:
+        reconfigured = compatibility.reconfigured_serializer
         value = tuple(NEW_ENUM["A"] if kind is not CompatibilityKind.AS_IS else 1 for kind in kinds)
         before = tuple(OLD_ENUM["A"] if kind is not CompatibilityKind.AS_IS else 1 for kind in kinds)
         assert reconfigured.from_bytes(old.to_bytes(before)) == value
@@ -53,9 +53,12 @@ def test_the_worst_part_decides(kinds: tuple[CompatibilityKind, ...]) -> None:
 def test_the_outer_check_counts_like_a_part() -> None:
     old = ts.RowSerializer([ts.EnumSerializer(OLD_ENUM)], supports_row_kind=False)
     new = ts.RowSerializer([ts.EnumSerializer(NEW_ENUM)])
-    verdict = resolve_compatibility(old.snapshot_configuration(), new)
-    assert verdict.is_after_migration
-    assert {finding.verdict for finding in verdict.findings} == {FieldVerdict.MIGRATE, FieldVerdict.RECONFIGURE}
+    compatibility = resolve_compatibility(old.snapshot_configuration(), new)
+    assert compatibility.is_after_migration
+    assert {issue.compatibility for issue in compatibility.issues} == {
+        FieldCompatibility.MIGRATE,
+        FieldCompatibility.RECONFIGURE,
+    }
 
 
 COMPOSITES = [
@@ -77,15 +80,15 @@ COMPOSITES = [
 
 @pytest.mark.parametrize(("old", "new"), list(itertools.permutations(COMPOSITES, 2)))
 def test_a_composite_of_another_class_is_never_taken_for_it(old: ts.TypeSerializer, new: ts.TypeSerializer) -> None:
-    verdict = resolve_compatibility(old.snapshot_configuration(), new)
-    assert verdict.is_incompatible
-    assert old.type_name in str(verdict) or type(old).__name__ in str(verdict)
-    assert new.type_name in str(verdict) or type(new).__name__ in str(verdict)
+    compatibility = resolve_compatibility(old.snapshot_configuration(), new)
+    assert compatibility.is_incompatible
+    assert old.type_name in str(compatibility) or type(old).__name__ in str(compatibility)
+    assert new.type_name in str(compatibility) or type(new).__name__ in str(compatibility)
 
 
 # A row without fields is a row; none of the others can be made of nothing.
 @pytest.mark.parametrize("serializer", [part for part in COMPOSITES[:-1] if not isinstance(part, ts.RowSerializer)])
-def test_a_snapshot_with_the_wrong_number_of_parts_is_refused(serializer: ts.TypeSerializer) -> None:
+def test_a_snapshot_with_the_wrong_number_of_parts_is_rejected(serializer: ts.TypeSerializer) -> None:
     data = snapshot_to_bytes(serializer.snapshot_configuration())
     frame = bytes.fromhex("001457fd00000001")
     cut = data[: data.index(frame) + len(frame)] + bytes(4)
@@ -96,13 +99,13 @@ def test_a_snapshot_with_the_wrong_number_of_parts_is_refused(serializer: ts.Typ
 @pytest.mark.parametrize("fields", [1, 3])
 def test_another_number_of_fields_is_incompatible(fields: int) -> None:
     old = ts.TupleSerializer([LONG, LONG]).snapshot_configuration()
-    verdict = resolve_compatibility(old, ts.TupleSerializer([LONG] * fields))
-    assert verdict.is_incompatible
-    assert [finding.rule for finding in verdict.findings] == ["nested-count"]
-    assert f"the state has 2 nested parts, the new serializer {fields}" in str(verdict)
+    compatibility = resolve_compatibility(old, ts.TupleSerializer([LONG] * fields))
+    assert compatibility.is_incompatible
+    assert [issue.rule for issue in compatibility.issues] == ["nested-count"]
+    assert f"the state has 2 nested parts, the new serializer {fields}" in str(compatibility)
 
 
-def test_a_frame_of_another_format_is_refused() -> None:
+def test_a_frame_of_another_format_is_rejected() -> None:
     data = snapshot_to_bytes(ts.ListSerializer(LONG).snapshot_configuration())
     for other in ("000de703", "000de705"):
         with pytest.raises(SnapshotFormatError, match="911108"):
@@ -121,7 +124,7 @@ def test_a_frame_of_another_format_is_refused() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_composite_without_a_frame_is_refused_with_what_to_do(version: int) -> None:
+def test_a_composite_without_a_frame_is_rejected_with_what_to_do(version: int) -> None:
     name = b"ListSerializerSnapshot"
     data = snapshot_to_bytes(ts.ListSerializer(LONG).snapshot_configuration())
     place = data.index(name) + len(name)
@@ -130,7 +133,7 @@ def test_a_composite_without_a_frame_is_refused_with_what_to_do(version: int) ->
         snapshot_from_bytes(data[: place + 3] + bytes([version]) + data[place + 4 :])
 
 
-def test_a_verdict_carries_a_serializer_exactly_if_it_reconfigures() -> None:
+def test_a_compatibility_carries_a_serializer_exactly_if_it_reconfigures() -> None:
     with pytest.raises(ValueError, match="do not go together"):
         TypeSerializerSchemaCompatibility(CompatibilityKind.WITH_RECONFIGURED_SERIALIZER)
     with pytest.raises(ValueError, match="do not go together"):
@@ -140,11 +143,15 @@ def test_a_verdict_carries_a_serializer_exactly_if_it_reconfigures() -> None:
     assert worst_kind([]) is CompatibilityKind.AS_IS
 
 
-def test_a_verdict_is_printed_and_given_as_data() -> None:
-    finding = Finding(".a", FieldVerdict.LOSSY, "field-removed", "it is gone", "Declare a rename").below("[]")
-    verdict = TypeSerializerSchemaCompatibility.compatible_after_migration([finding])
-    assert str(verdict) == ("compatible after migration\n  [].a: lossy [field-removed] it is gone. Declare a rename")
-    data = verdict.to_dict()
+def test_a_compatibility_is_printed_and_given_as_data() -> None:
+    issue = CompatibilityIssue(".a", FieldCompatibility.LOSSY, "field-removed", "it is gone", "Declare a rename").below(
+        "[]"
+    )
+    compatibility = TypeSerializerSchemaCompatibility.compatible_after_migration([issue])
+    assert str(compatibility) == (
+        "compatible after migration\n  [].a: lossy [field-removed] it is gone. Declare a rename"
+    )
+    data = compatibility.to_dict()
     assert data["kind"] == "AFTER_MIGRATION"
     assert data["findings"] == [
         {
@@ -155,7 +162,7 @@ def test_a_verdict_is_printed_and_given_as_data() -> None:
             "fix": "Declare a rename",
         }
     ]
-    assert verdict.with_verdict(FieldVerdict.LOSSY) == (finding,)
+    assert compatibility.with_compatibility(FieldCompatibility.LOSSY) == (issue,)
 
 
 def test_a_path_that_is_none_by_the_grammar_is_one_place_in_the_tree() -> None:
@@ -166,25 +173,25 @@ def test_a_path_that_is_none_by_the_grammar_is_one_place_in_the_tree() -> None:
     assert split_path("") == []
 
 
-def test_findings_and_unchanged_fields_at_one_place_share_its_node() -> None:
-    findings = [
-        Finding(".legs[].origin", FieldVerdict.MIGRATE, "first", "reason"),
-        Finding(".legs[].target", FieldVerdict.LOSSY, "second", "reason"),
-        Finding(".legs[].origin", FieldVerdict.AS_IS, "third", "reason"),
+def test_issues_and_unchanged_fields_at_one_place_share_its_node() -> None:
+    issues = [
+        CompatibilityIssue(".legs[].origin", FieldCompatibility.MIGRATE, "first", "reason"),
+        CompatibilityIssue(".legs[].target", FieldCompatibility.LOSSY, "second", "reason"),
+        CompatibilityIssue(".legs[].origin", FieldCompatibility.AS_IS, "third", "reason"),
     ]
-    verdict = TypeSerializerSchemaCompatibility(
-        CompatibilityKind.AFTER_MIGRATION, tuple(findings), unchanged=(".legs[].number", ".delay")
+    compatibility = TypeSerializerSchemaCompatibility(
+        CompatibilityKind.AFTER_MIGRATION, tuple(issues), unchanged=(".legs[].number", ".delay")
     )
-    root = verdict_tree(verdict)
+    root = compatibility_tree(compatibility)
     assert list(root.children) == [".legs", ".delay"]
     inside = root.children[".legs"].children["[]"]
     assert list(inside.children) == [".number", ".origin", ".target"]
-    assert [finding.rule for finding in inside.children[".origin"].findings] == ["first", "third"]
+    assert [issue.rule for issue in inside.children[".origin"].issues] == ["first", "third"]
     assert inside.children[".origin"].path == ".legs[].origin"
     worst = {name: node.worst for name, node in inside.children.items()}
     assert worst == {
-        ".number": FieldVerdict.AS_IS,
-        ".origin": FieldVerdict.MIGRATE,
-        ".target": FieldVerdict.LOSSY,
+        ".number": FieldCompatibility.AS_IS,
+        ".origin": FieldCompatibility.MIGRATE,
+        ".target": FieldCompatibility.LOSSY,
     }
-    assert (root.worst, root.children[".delay"].worst) == (FieldVerdict.LOSSY, FieldVerdict.AS_IS)
+    assert (root.worst, root.children[".delay"].worst) == (FieldCompatibility.LOSSY, FieldCompatibility.AS_IS)

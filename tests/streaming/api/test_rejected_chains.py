@@ -1,4 +1,4 @@
-"""What a chain is refused for at the line that is wrong, before there is a job."""
+"""What a chain is rejected for at the line that is wrong, before there is a job."""
 
 from __future__ import annotations
 

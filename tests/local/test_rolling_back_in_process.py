@@ -14,7 +14,7 @@ from test_staged_sinks import Files
 from statebackend import JobRestoreError
 from statebackend.checkpoint.errors import StorageError
 from statebackend.checkpoint.store import completed_checkpoint_store as default_checkpoint_store
-from statebackend.checkpoint.store.job_files import FALL_BACK_FILE_NAME
+from statebackend.checkpoint.store.job_files import ROLL_BACK_FILE_NAME
 from statebackend.local import LocalStreamEnvironment
 from statebackend.streaming.sink import SinkError
 
@@ -27,7 +27,7 @@ class Hiding(Files):
         self._place, self._fails, self._hides_first = directory, fails, hides_first
         self.job_ids: list[str] = []
 
-    def take_back(self, last_epoch_id: int, job_id: str) -> Sequence[str]:
+    def roll_back(self, last_epoch_id: int, job_id: str) -> Sequence[str]:
         self.job_ids.append(job_id)
         if self._fails is not None and not self._hides_first:
             raise self._fails
@@ -47,7 +47,7 @@ def run(directory: Path, sinks: Sequence[Any], **options: Any) -> Any:
 
 
 def begun(directory: Path) -> bool:
-    return (directory / "job" / FALL_BACK_FILE_NAME).exists()
+    return (directory / "job" / ROLL_BACK_FILE_NAME).exists()
 
 
 @pytest.fixture
@@ -58,9 +58,9 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_was_shown_of_later_epochs_is_taken_back(directory: Path) -> None:
+def test_what_was_shown_of_later_epochs_is_rolled_back(directory: Path) -> None:
     sink = Hiding(directory / "out")
-    run(directory, [sink], fall_back_to=0)
+    run(directory, [sink], roll_back_to=0)
     assert sink.committed() == [("a", 1), ("a", 2)]
     assert len(sink.job_ids) == 1
     assert not begun(directory)
@@ -70,7 +70,7 @@ def test_what_was_shown_of_later_epochs_is_taken_back(directory: Path) -> None:
 
 @pytest.mark.parametrize("dying", ["sink", "store"])
 @pytest.mark.parametrize("again", [0, "previous"])
-def test_who_dies_while_going_back_goes_on_nowhere_else(
+def test_who_dies_while_rolling_back_goes_on_nowhere_else(
     directory: Path, monkeypatch: pytest.MonkeyPatch, dying: str, again: int | str
 ) -> None:
     sink = Hiding(directory / "out", StorageError("dead") if dying == "sink" else None)
@@ -79,20 +79,20 @@ def test_who_dies_while_going_back_goes_on_nowhere_else(
             recover = mock.Mock(side_effect=StorageError("dead"))
             patched.setattr(default_checkpoint_store.DefaultCompletedCheckpointStore, "recover", recover)
         with pytest.raises(StorageError, match="dead"):
-            run(directory, [sink], fall_back_to=0)
-    for options in ({}, {"fall_back_to": 1}):
-        with pytest.raises(JobRestoreError, match=r"checkpoint 0 was begun .* start the job again with fall_back_to=0"):
+            run(directory, [sink], roll_back_to=0)
+    for options in ({}, {"roll_back_to": 1}):
+        with pytest.raises(JobRestoreError, match=r"checkpoint 0 was begun .* start the job again with roll_back_to=0"):
             run(directory, [Hiding(directory / "out")], **options)
     sink = Hiding(directory / "out")
-    run(directory, [sink], fall_back_to=again)
+    run(directory, [sink], roll_back_to=again)
     assert sink.committed() == [("a", 1), ("a", 2)]
     assert not begun(directory)
 
 
-def test_a_sink_that_cannot_take_back_anything_leaves_the_job_as_it_was(directory: Path) -> None:
+def test_a_sink_that_cannot_roll_back_anything_leaves_the_job_as_it_was(directory: Path) -> None:
     sink = Hiding(directory / "out", SinkError("an epoch is another job's"), hides_first=False)
     with pytest.raises(SinkError, match="another job's"):
-        run(directory, [sink], fall_back_to=0)
+        run(directory, [sink], roll_back_to=0)
     assert not begun(directory)
     run(directory, [sink])
     assert sink.committed() == [("a", 1), ("a", 2), ("a", 3), ("a", 4)]
@@ -104,18 +104,18 @@ def test_a_sink_that_cannot_behind_one_that_could_does_not_undo_that(tmp_path: P
         run(tmp_path, [Hiding(place) for place in places])
     failing = Hiding(places[1], SinkError("an epoch is another job's"), hides_first=False)
     with pytest.raises(SinkError):
-        run(tmp_path, [Hiding(places[0]), failing], fall_back_to=0)
-    with pytest.raises(JobRestoreError, match="start the job again with fall_back_to=0"):
+        run(tmp_path, [Hiding(places[0]), failing], roll_back_to=0)
+    with pytest.raises(JobRestoreError, match="start the job again with roll_back_to=0"):
         run(tmp_path, [Hiding(place) for place in places])
-    run(tmp_path, [Hiding(place) for place in places], fall_back_to=0)
+    run(tmp_path, [Hiding(place) for place in places], roll_back_to=0)
     assert [Files(place).committed() for place in places] == [[("a", 1), ("a", 2)]] * 2
 
 
-def test_a_sink_that_cannot_any_more_does_not_undo_that_going_back_was_begun(directory: Path) -> None:
+def test_a_sink_that_cannot_any_more_does_not_undo_that_rolling_back_was_begun(directory: Path) -> None:
     with pytest.raises(StorageError, match="dead"):
-        run(directory, [Hiding(directory / "out", StorageError("dead"))], fall_back_to=0)
+        run(directory, [Hiding(directory / "out", StorageError("dead"))], roll_back_to=0)
     with pytest.raises(SinkError):
-        run(directory, [Hiding(directory / "out", SinkError("not now"), hides_first=False)], fall_back_to=0)
+        run(directory, [Hiding(directory / "out", SinkError("not now"), hides_first=False)], roll_back_to=0)
     assert begun(directory)
-    with pytest.raises(JobRestoreError, match="start the job again with fall_back_to=0"):
+    with pytest.raises(JobRestoreError, match="start the job again with roll_back_to=0"):
         run(directory, [Hiding(directory / "out")])

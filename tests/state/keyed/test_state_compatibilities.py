@@ -19,7 +19,7 @@ from statebackend.state.heap.heap_state_backend import HeapStateBackend
 from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.state.operator_state_descriptors import SplitListStateDescriptor
 from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
-from statebackend.state.state_compatibility import SchemaReport, judge_key_serializer, judge_state
+from statebackend.state.state_compatibility import SchemaReport, check_key_serializer, check_state
 from statebackend.state.state_meta import meta_of_descriptor
 from statebackend.testing.backends.evolving_records import FlightV1, flight_v1, flight_v2, flight_v3
 from statebackend.testing.backends.evolving_serializers import WordSerializer
@@ -33,7 +33,7 @@ OLD_WORDS = WordSerializer("red", "green")
 NEW_WORDS = WordSerializer("blue", "green", "red")
 SERVING_BOTH = WordSerializer("red", "green", "blue")
 
-# An old serializer, a new one, the verdict on values, and the serializer that is in use afterwards.
+# An old serializer, a new one, the compatibility result on values, and the serializer that is in use afterwards.
 CASES = [
     (flight_v1(), flight_v1(), AS_IS, flight_v1()),
     (OLD_WORDS, SERVING_BOTH, AS_IS, SERVING_BOTH),
@@ -46,39 +46,39 @@ EVERY_CASE = pytest.mark.parametrize(("old", "new", "kind", "in_use"), CASES)
 
 
 def judged(old, new, namespace=VOID_NAMESPACE_SERIALIZER, new_namespace=VOID_NAMESPACE_SERIALIZER):
-    return judge_state(meta_of_descriptor(old, namespace), new, new_namespace)
+    return check_state(meta_of_descriptor(old, namespace), new, new_namespace)
 
 
 @EVERY_CASE
-def test_the_verdict_on_values_says_which_serializer_is_in_use(old, new, kind, in_use):
+def test_the_compatibility_on_values_says_which_serializer_is_in_use(old, new, kind, in_use):
     for make, role in (
         (lambda serializer: ValueStateDescriptor("state", serializer), "value"),
         (lambda serializer: ListStateDescriptor("state", serializer), "element"),
         (lambda serializer: MapStateDescriptor("state", LongSerializer(), serializer), "value"),
     ):
-        verdict = judged(make(old), make(new))
-        assert verdict.kind is kind
+        compatibility = judged(make(old), make(new))
+        assert compatibility.kind is kind
         if in_use is not None:
-            assert verdict.serializers[role] == in_use
-        assert verdict.findings or kind not in (AFTER_MIGRATION, INCOMPATIBLE)
+            assert compatibility.serializers[role] == in_use
+        assert compatibility.issues or kind not in (AFTER_MIGRATION, INCOMPATIBLE)
 
 
 @EVERY_CASE
 def test_what_decides_where_an_entry_lies_may_be_reconfigured_and_never_migrated(old, new, kind, in_use):
     expected = INCOMPATIBLE if kind is AFTER_MIGRATION else kind
     value, queue = ValueStateDescriptor("state", int), PriorityQueueDescriptor
-    verdicts = {
-        "key": judge_key_serializer(old.snapshot_configuration(), new),
+    compatibilities = {
+        "key": check_key_serializer(old.snapshot_configuration(), new),
         "namespace": judged(value, value, old, new),
         "user key": judged(MapStateDescriptor("state", old, int), MapStateDescriptor("state", new, int)),
         "element": judged(queue("state", old), queue("state", new)),
     }
-    for role, verdict in verdicts.items():
-        assert verdict.kind is expected
+    for role, compatibility in compatibilities.items():
+        assert compatibility.kind is expected
         if expected is INCOMPATIBLE:
-            assert any(finding.rule.endswith("-migration") for finding in verdict.findings), role
+            assert any(issue.rule.endswith("-migration") for issue in compatibility.issues), role
         else:
-            assert in_use in verdict.serializers.values()
+            assert in_use in compatibility.serializers.values()
 
 
 def test_the_worst_of_all_parts_decides():
@@ -99,8 +99,8 @@ def test_the_worst_of_all_parts_decides():
 
 
 def test_another_kind_of_state_has_no_serializers_to_use():
-    verdict = judged(ValueStateDescriptor("state", int), ListStateDescriptor("state", int))
-    assert (verdict.kind, verdict.serializers) == (INCOMPATIBLE, {})
+    compatibility = judged(ValueStateDescriptor("state", int), ListStateDescriptor("state", int))
+    assert (compatibility.kind, compatibility.serializers) == (INCOMPATIBLE, {})
 
 
 EVERY_BACKEND = pytest.mark.parametrize(
@@ -109,7 +109,7 @@ EVERY_BACKEND = pytest.mark.parametrize(
 
 
 @EVERY_BACKEND
-def test_after_a_refusal_there_is_no_state_until_a_descriptor_fits_and_then_no_other(tmp_path, state_backend):
+def test_after_a_rejection_there_is_no_state_until_a_descriptor_fits_and_then_no_other(tmp_path, state_backend):
     harness = BackendHarness(str(tmp_path))
     old, new = ValueStateDescriptor("flight", flight_v1()), ValueStateDescriptor("flight", flight_v2())
     backend = harness.open(state_backend)
@@ -117,17 +117,17 @@ def test_after_a_refusal_there_is_no_state_until_a_descriptor_fits_and_then_no_o
     backend.get_state(old).update(FlightV1(1, 10, "UA"))
     handle = harness.snapshot(backend).handle
     backend = harness.open(state_backend, handle)
-    refused = ValueStateDescriptor("flight", flight_v3())
+    rejected = ValueStateDescriptor("flight", flight_v3())
     for _ in range(2):
         # Nobody here knows what else the run has changed.
         with pytest.raises(StateMigrationException, match="its state; what it was restored from is as it was"):
-            backend.get_state(refused)
+            backend.get_state(rejected)
     assert backend.restore_reports == []
     restored = backend.current_meta().state("flight")
     assert restored.has_schema_of(meta_of_descriptor(old, VOID_NAMESPACE_SERIALIZER))
     state = backend.get_state(new)
-    # Registered, it is what it is: neither the old descriptor nor the refused one is judged again.
-    for other in (old, refused):
+    # Registered, it is what it is: neither the old descriptor nor the rejected one is judged again.
+    for other in (old, rejected):
         with pytest.raises(StateRegistrationError, match="registered twice"):
             backend.get_state(other)
     assert backend.get_state(new) is state
@@ -188,51 +188,54 @@ def test_what_was_judged_once_is_migrated_without_being_judged_again(tmp_path, s
     harness.close()
 
 
-def verdict_of(name, old, new):
+def compatibility_of(name, old, new):
     restored = meta_of_descriptor(ValueStateDescriptor(name, old), VOID_NAMESPACE_SERIALIZER)
-    return judge_state(restored, ValueStateDescriptor(name, new), VOID_NAMESPACE_SERIALIZER)
+    return check_state(restored, ValueStateDescriptor(name, new), VOID_NAMESPACE_SERIALIZER)
 
 
-def test_no_way_of_reading_a_report_misses_that_the_keys_are_refused():
-    key = judge_key_serializer(LongSerializer().snapshot_configuration(), StringSerializer())
-    states = verdict_of("kept", int, int), verdict_of("changed", int, str)
+def test_no_way_of_reading_a_report_misses_that_the_keys_are_rejected():
+    key = check_key_serializer(LongSerializer().snapshot_configuration(), StringSerializer())
+    states = compatibility_of("kept", int, int), compatibility_of("changed", int, str)
     report = SchemaReport("operator", key, states)
     assert not report.is_compatible
-    assert [verdict.kind for verdict in report.verdicts] == [CompatibilityKind.INCOMPATIBLE] * 2
-    assert all("the keys of the operator" in str(verdict) for verdict in report.verdicts)
-    with pytest.raises(StateMigrationException) as refused:
+    assert [compatibility.kind for compatibility in report.compatibilities] == [CompatibilityKind.INCOMPATIBLE] * 2
+    assert all("the keys of the operator" in str(compatibility) for compatibility in report.compatibilities)
+    with pytest.raises(StateMigrationException) as rejected:
         report.raise_if_incompatible()
-    message = str(refused.value)
+    message = str(rejected.value)
     assert message.count("the keys of the operator") == 1
     assert "'changed'" in message
     assert "'kept'" not in message
 
 
 def test_a_report_says_of_states_only_what_is_theirs_where_the_keys_stay():
-    key = judge_key_serializer(LongSerializer().snapshot_configuration(), LongSerializer())
-    report = SchemaReport("operator", key, (verdict_of("kept", int, int), verdict_of("changed", int, str)))
-    assert [verdict.kind for verdict in report.verdicts] == [CompatibilityKind.AS_IS, CompatibilityKind.INCOMPATIBLE]
+    key = check_key_serializer(LongSerializer().snapshot_configuration(), LongSerializer())
+    report = SchemaReport("operator", key, (compatibility_of("kept", int, int), compatibility_of("changed", int, str)))
+    assert [compatibility.kind for compatibility in report.compatibilities] == [
+        CompatibilityKind.AS_IS,
+        CompatibilityKind.INCOMPATIBLE,
+    ]
     assert not report.is_compatible
-    assert SchemaReport("operator", key, (verdict_of("kept", int, int),)).is_compatible
+    assert SchemaReport("operator", key, (compatibility_of("kept", int, int),)).is_compatible
 
 
 @pytest.mark.parametrize("descriptor", [ValueStateDescriptor, SplitListStateDescriptor])
 @pytest.mark.parametrize("name", ["\0", "a\0b", "", "x" * 201])
-def test_a_name_that_a_backend_could_not_store_is_refused_by_every_one(descriptor, name):
+def test_a_name_that_a_backend_could_not_store_is_rejected_by_every_one(descriptor, name):
     with pytest.raises(StateRegistrationError, match="name"):
         descriptor(name, int)
     assert descriptor("x" * 200, int).name == "x" * 200
 
 
-def test_what_is_said_of_keys_that_are_reconfigured_hides_no_state_that_is_refused():
+def test_what_is_said_of_keys_that_are_reconfigured_hides_no_state_that_is_rejected():
     reordered = PojoSerializer(Inherited, registered_subclasses=[First, Second])
-    key = judge_key_serializer(
+    key = check_key_serializer(
         PojoSerializer(Inherited, registered_subclasses=[Second]).snapshot_configuration(), reordered
     )
-    assert (key.kind, len(key.findings)) == (RECONFIGURED, 1)
-    refused = verdict_of("changed", int, str)
-    assert len(refused.findings) == 1
-    report = SchemaReport("operator", key, (refused,))
+    assert (key.kind, len(key.issues)) == (RECONFIGURED, 1)
+    rejected = compatibility_of("changed", int, str)
+    assert len(rejected.issues) == 1
+    report = SchemaReport("operator", key, (rejected,))
     assert not report.is_compatible
     with pytest.raises(StateMigrationException, match="'changed'"):
         report.raise_if_incompatible()

@@ -1,4 +1,4 @@
-"""What a serializer is refused for when it is made, restored or given a value: the last that fits, and the next."""
+"""What a serializer is rejected for when it is made, restored or given a value: the last that fits, and the next."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Holder:
     chained: Chained
 
 
-def test_a_pojo_that_contains_itself_is_refused_by_its_path() -> None:
+def test_a_pojo_that_contains_itself_is_rejected_by_its_path() -> None:
     with pytest.raises(ts.UnknownTypeError, match=r"\.next.*: Chained contains itself, which Flink's POJOs do not"):
         ts.serializer_for(Chained)
     with pytest.raises(ts.UnknownTypeError, match=r"\.chained\.next.*: Chained contains itself"):
         ts.serializer_for(Holder)
 
 
-def test_a_field_of_a_pojo_that_is_none_and_not_optional_is_refused_by_its_name() -> None:
+def test_a_field_of_a_pojo_that_is_none_and_not_optional_is_rejected_by_its_name() -> None:
     serializer = ts.PojoSerializer(Base)
     with pytest.raises(SerializationError, match="number"):
         serializer.to_bytes(Base(None))  # type: ignore[arg-type]
@@ -128,7 +128,7 @@ def test_a_record_is_written_by_fields_that_it_has_with_types_and_arguments() ->
     assert serializer.from_bytes(serializer.to_bytes(Untyped(5))) == Untyped(5)
 
 
-def test_composites_of_nothing_are_refused_when_they_are_made() -> None:
+def test_composites_of_nothing_are_rejected_when_they_are_made() -> None:
     with pytest.raises(ValueError, match="needs at least one field; for the empty tuple use Tuple0Serializer"):
         ts.TupleSerializer([])
     with pytest.raises(ValueError, match="needs at least one converter; else use the inner serializer"):
@@ -175,10 +175,10 @@ class Unwilling:
     def __reduce__(self) -> Any:
         if not self.is_written:
             raise OSError("not this one")
-        return _refuse, ()
+        return _reject, ()
 
 
-def _refuse() -> Any:
+def _reject() -> Any:
     raise OSError("not again")
 
 

@@ -10,30 +10,30 @@ import pytest
 from checkpoint_builders import metadata_of
 
 from statebackend.checkpoint.errors import CorruptJobIdentityError, InvariantViolationError
-from statebackend.checkpoint.fs.checksummed_json import sealed_json
+from statebackend.checkpoint.fs.checksummed_json import checksummed_json
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.invariants import checksum_of_bytes
 from statebackend.checkpoint.store.job_files import (
-    TIME_EPOCH_FILE_NAME,
-    OpenTimeEpoch,
-    end_time_epoch,
-    read_time_epoch,
-    write_time_epoch,
+    NO_DATA_EPOCH_FILE_NAME,
+    OpenNoDataEpoch,
+    end_no_data_epoch,
+    read_no_data_epoch,
+    write_no_data_epoch,
 )
 
 PARENT = checksum_of_bytes(b"the checkpoint before")
-OPEN = OpenTimeEpoch(checkpoint_id=7, parent_digest=PARENT, processing_time_ms=5, is_drain=False)
+OPEN = OpenNoDataEpoch(checkpoint_id=7, parent_digest=PARENT, processing_time_ms=5, is_drain=False)
 
 
 def test_an_epoch_is_there_from_its_opening_to_its_end(tmp_path: Path) -> None:
     files = CheckpointFileSystem.from_uri(tmp_path)
-    end_time_epoch(files)
-    assert read_time_epoch(files) is None
+    end_no_data_epoch(files)
+    assert read_no_data_epoch(files) is None
     for epoch in (OPEN, attrs.evolve(OPEN, parent_digest=None, processing_time_ms=0, is_drain=True)):
-        write_time_epoch(files, epoch)
-        assert read_time_epoch(files) == epoch
-    end_time_epoch(files)
-    assert read_time_epoch(files) is None
+        write_no_data_epoch(files, epoch)
+        assert read_no_data_epoch(files) == epoch
+    end_no_data_epoch(files)
+    assert read_no_data_epoch(files) is None
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_an_epoch_that_makes_no_sense_is_none(tmp_path: Path, wrong: dict[str, A
     with pytest.raises(InvariantViolationError):
         attrs.evolve(OPEN, **wrong)
     files = CheckpointFileSystem.from_uri(tmp_path)
-    files.write_file(TIME_EPOCH_FILE_NAME, sealed_json({**attrs.asdict(OPEN), **wrong}, 1))
+    files.write_file(NO_DATA_EPOCH_FILE_NAME, checksummed_json({**attrs.asdict(OPEN), **wrong}, 1))
     with pytest.raises(CorruptJobIdentityError, match=r"time-epoch\.json is not valid"):
-        read_time_epoch(files)
+        read_no_data_epoch(files)
 
 
 def test_an_epoch_is_that_of_a_checkpoint_by_id_and_parent_and_follows_what_it_was_opened_behind() -> None:

@@ -1,4 +1,4 @@
-"""What no coordinator, task or acknowledgement is made of: refused where it comes from, before anything is begun."""
+"""What no coordinator, task or acknowledgement is made of: rejected where it comes from, before anything is begun."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from statebackend import OutputTag, WatermarkStrategy
-from statebackend.spark.plans.pipeline import SilentNodes, silent_nodes
+from statebackend.spark.plans.pipeline import InactiveNodes, inactive_nodes
 from statebackend.streaming.stream_graph import (
     JobGraph,
     KeyedInput,
@@ -40,7 +40,7 @@ def test_what_only_operators_read_that_are_fed_by_nothing_is_left_out() -> None:
     times, union = timed(left), UnionNode((StreamEdge(left), StreamEdge(right)))
     first, second = operator("first", times, union), operator("second", union)
     nodes = (left, right, times, union, first, second, sink(first), sink(second))
-    assert silent_nodes(JobGraph(nodes)) == SilentNodes(frozenset({"first", "second"}), frozenset(nodes[:4]))
+    assert inactive_nodes(JobGraph(nodes)) == InactiveNodes(frozenset({"first", "second"}), frozenset(nodes[:4]))
 
 
 def test_operators_and_steps_may_bring_rows_of_their_own() -> None:
@@ -49,7 +49,7 @@ def test_operators_and_steps_may_bring_rows_of_their_own() -> None:
     first, counted = operator("first", source), operator("counted", step)
     chained, late = operator("chained", first), operator("late", StreamEdge(first, AHEAD), source)
     nodes = (source, step, first, counted, chained, late, sink(chained), sink(counted), sink(late))
-    assert silent_nodes(JobGraph(nodes)) == SilentNodes(frozenset({"first"}), frozenset())
+    assert inactive_nodes(JobGraph(nodes)) == InactiveNodes(frozenset({"first"}), frozenset())
 
 
 def test_what_a_sink_reads_is_planned_though_it_brings_nothing() -> None:
@@ -67,4 +67,6 @@ def test_what_a_sink_reads_is_planned_though_it_brings_nothing() -> None:
         sink(second),
         sink(StreamEdge(times, AHEAD)),
     )
-    assert silent_nodes(JobGraph(nodes)) == SilentNodes(frozenset({"first", "second"}), frozenset({other, other_times}))
+    assert inactive_nodes(JobGraph(nodes)) == InactiveNodes(
+        frozenset({"first", "second"}), frozenset({other, other_times})
+    )

@@ -1,4 +1,4 @@
-"""Changes that fit an operator or a state of another kind: refused by name, before anything is written."""
+"""Changes that fit an operator or a state of another kind: rejected by name, before anything is written."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ MIGRATED = [(NUMBER, VoidNamespaceSerializer())]
         ),
     ],
 )
-def test_a_change_that_does_not_fit_is_refused(stored: Path, tmp_path: Path, plan: Plan, message: str) -> None:
+def test_a_change_that_does_not_fit_is_rejected(stored: Path, tmp_path: Path, plan: Plan, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         SavepointWriter.copy_of(stored, tmp_path / "copy").write(plan)
     assert not (tmp_path / "copy").exists()

@@ -19,12 +19,12 @@ from statebackend.checkpoint import (
 )
 from statebackend.checkpoint.metadata import SourcePositions
 from statebackend.checkpoint.store.checkpoint_directories import DirectoryPointers
-from statebackend.checkpoint.store.job_files import read_fall_back
-from statebackend.spark.rollback import FallBackReport, fall_back, planned_fall_back
+from statebackend.checkpoint.store.job_files import read_roll_back
+from statebackend.spark.rollback import RollbackReport, planned_roll_back, roll_back
 from statebackend.spark.sources.progress import SourceProgressError
 from statebackend.streaming.errors import JobRestoreError
 from statebackend.streaming.runtime.job_sinks import JobSinks
-from statebackend.streaming.runtime.starting_point import check_no_fall_back
+from statebackend.streaming.runtime.starting_point import check_no_roll_back
 from statebackend.streaming.sink import SinkError
 
 NEWEST = 4
@@ -34,13 +34,13 @@ class TakingBack:
     """A sink that notes what it takes back."""
 
     def __init__(self) -> None:
-        self.taken_back: list[tuple[int, str]] = []
+        self.rolled_back: list[tuple[int, str]] = []
         self.objection: Exception | None = None
 
-    def take_back(self, last_epoch_id: int, job_id: str) -> list[str]:
+    def roll_back(self, last_epoch_id: int, job_id: str) -> list[str]:
         if self.objection is not None:
             raise self.objection
-        self.taken_back.append((last_epoch_id, job_id))
+        self.rolled_back.append((last_epoch_id, job_id))
         return ["/out/_set_aside"]
 
 
@@ -72,11 +72,11 @@ class Job:
                 )
             )
 
-    def fall_back(self, to: int | str) -> FallBackReport:
-        planned, _ = planned_fall_back(DirectoryPointers(self.fs).find(), self.fs, self.spark_directory, to)
+    def roll_back(self, to: int | str) -> RollbackReport:
+        planned, _ = planned_roll_back(DirectoryPointers(self.fs).find(), self.fs, self.spark_directory, to)
         store = DirectoryCheckpointStore(self.fs, 9)
         sinks = JobSinks({"sink": self.sink, **self.more_sinks})
-        return fall_back(self.fs, self.spark_directory, store, sinks, "job", planned)
+        return roll_back(self.fs, self.spark_directory, store, sinks, "job", planned)
 
     def checkpoints(self) -> list[int]:
         return [int(name.removeprefix("chk-")) for name in self.fs.list_directories("checkpoints")]
@@ -108,65 +108,65 @@ def log_after(epoch_id: int) -> list[str]:
 def test_the_log_is_cut_and_kept_as_it_was(job: Job, to: int | str, target: int) -> None:
     before = {name: job.fs.read_file(name) for name in job.fs.list_files("spark")}
     job.fs.write_file("set-aside/.copying-spark/half", b"of a copy that a crash has left")
-    report = job.fall_back(to)
+    report = job.roll_back(to)
     assert list(job.fs.list_files("spark")) == log_after(target)
     copy = {name.replace("set-aside/spark-1", "spark"): name for name in job.fs.list_files("set-aside/spark-1")}
     assert {name: job.fs.read_file(path) for name, path in copy.items()} == before
     assert job.checkpoints() == list(range(target + 1))
-    assert job.sink.taken_back == [(target, "job")]
-    assert report.given_up == tuple(range(target + 1, NEWEST + 1))
+    assert job.sink.rolled_back == [(target, "job")]
+    assert report.abandoned == tuple(range(target + 1, NEWEST + 1))
     assert report.offsets_after == f'{{"logOffset":{target}}}'
     assert report.offsets_before == f'{{"logOffset":{NEWEST}}}'
     names = [Path(path).name for path in report.set_aside]
-    assert names == [*(f"chk-{number:012d}-1" for number in report.given_up), "spark-1", "_set_aside"]
-    check_no_fall_back(job.fs)
+    assert names == [*(f"chk-{number:012d}-1" for number in report.abandoned), "spark-1", "_set_aside"]
+    check_no_roll_back(job.fs)
 
 
 def test_the_log_is_cut_behind_the_batch_of_the_checkpoint_and_not_behind_its_id(tmp_path: Path) -> None:
     job = Job(tmp_path, ids_ahead=10)
     job.sink.objection = OSError("the disk is gone")
     with pytest.raises(OSError, match="the disk is gone"):
-        job.fall_back(12)
+        job.roll_back(12)
     job.sink.objection = None
-    report = job.fall_back("previous")
-    assert (report.checkpoint_id, report.given_up) == (12, (13, 14))
+    report = job.roll_back("previous")
+    assert (report.checkpoint_id, report.abandoned) == (12, (13, 14))
     assert (report.offsets_after, report.offsets_before) == ('{"logOffset":2}', '{"logOffset":4}')
     assert list(job.fs.list_files("spark")) == log_after(2)
     assert job.checkpoints() == [10, 11, 12]
-    assert job.sink.taken_back == [(12, "job")]
+    assert job.sink.rolled_back == [(12, "job")]
 
 
-def test_what_cannot_be_gone_back_to_is_refused_with_nothing_done(job: Job) -> None:
+def test_what_cannot_be_gone_back_to_is_rejected_with_nothing_done(job: Job) -> None:
     before = job.fs.list_files()
     with pytest.raises(CheckpointNotFoundError, match="no checkpoint 9; there are: 0, 1, 2, 3, 4"):
-        job.fall_back(9)
+        job.roll_back(9)
     job.fs.delete("spark/sources/0/1")
     with pytest.raises(SourceProgressError, match="sources/0/1 is missing"):
-        job.fall_back(2)
+        job.roll_back(2)
     job.fs.write_file("spark/sources/0/1", b'v1\n{"path":"a","timestamp":1,"batchId":1}')
     job.sink.objection = SinkError("not mine")
     with pytest.raises(SinkError, match="not mine"):
-        job.fall_back(2)
+        job.roll_back(2)
     assert job.fs.list_files() == before
-    check_no_fall_back(job.fs)
+    check_no_roll_back(job.fs)
 
 
-def test_a_sink_that_fails_at_it_may_have_done_a_part_so_the_fall_back_goes_on(job: Job) -> None:
+def test_a_sink_that_fails_at_it_may_have_done_a_part_so_the_roll_back_goes_on(job: Job) -> None:
     job.sink.objection = OSError("the disk is gone")
     with pytest.raises(OSError, match="the disk is gone"):
-        job.fall_back(2)
-    with pytest.raises(JobRestoreError, match=r"back to checkpoint 2 was begun.*fall_back_to=2"):
-        check_no_fall_back(job.fs)
+        job.roll_back(2)
+    with pytest.raises(JobRestoreError, match=r"back to checkpoint 2 was begun.*roll_back_to=2"):
+        check_no_roll_back(job.fs)
     job.sink.objection = SinkError("not mine")
     with pytest.raises(SinkError):
-        job.fall_back(2)
-    assert read_fall_back(job.fs) is not None, "the first attempt may have done something"
+        job.roll_back(2)
+    assert read_roll_back(job.fs) is not None, "the first attempt may have done something"
     job.sink.objection = None
-    job.fall_back("previous")
+    job.roll_back("previous")
     assert job.checkpoints() == [0, 1, 2]
 
 
-def test_a_crash_at_any_change_is_made_good_by_going_back_again(
+def test_a_crash_at_any_change_is_made_good_by_rolling_back_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changing = ("write_file", "copy_file", "delete", "delete_directory", "move_directory")
@@ -191,22 +191,22 @@ def test_a_crash_at_any_change_is_made_good_by_going_back_again(
             for name in changing:
                 patched.setattr(CheckpointFileSystem, name, limited(name))
             try:
-                job.fall_back(2)
+                job.roll_back(2)
             except StorageError:
                 crashes += 1
         if left:
             break
-        if operations and read_fall_back(job.fs) is not None:
-            with pytest.raises(JobRestoreError, match="fall_back_to=2"):
-                check_no_fall_back(job.fs)
-            report = job.fall_back("previous")
-            assert report.given_up == (3, 4)
+        if operations and read_roll_back(job.fs) is not None:
+            with pytest.raises(JobRestoreError, match="roll_back_to=2"):
+                check_no_roll_back(job.fs)
+            report = job.roll_back("previous")
+            assert report.abandoned == (3, 4)
             assert report.offsets_before == '{"logOffset":4}'
         if operations:
             assert job.checkpoints() == [0, 1, 2]
             assert list(job.fs.list_files("spark")) == log_after(2)
             assert len(job.fs.list_files("set-aside/spark-1")) == 21
-            check_no_fall_back(job.fs)
+            check_no_roll_back(job.fs)
         operations += 1
     assert crashes > 20
 
@@ -214,36 +214,36 @@ def test_a_crash_at_any_change_is_made_good_by_going_back_again(
 def test_going_further_back_than_was_begun_is_possible_and_less_far_is_not(job: Job) -> None:
     job.sink.objection = OSError("the disk is gone")
     with pytest.raises(OSError, match="the disk is gone"):
-        job.fall_back(2)
+        job.roll_back(2)
     job.sink.objection = None
     for less_far in (3, NEWEST):
-        with pytest.raises(JobRestoreError, match="fall_back_to=2"):
-            job.fall_back(less_far)
-    report = job.fall_back(1)
-    assert (report.checkpoint_id, report.given_up) == (1, (2, 3, 4))
+        with pytest.raises(JobRestoreError, match="roll_back_to=2"):
+            job.roll_back(less_far)
+    report = job.roll_back(1)
+    assert (report.checkpoint_id, report.abandoned) == (1, (2, 3, 4))
 
 
 def test_a_sink_that_can_take_nothing_back_is_named(job: Job) -> None:
     job.sink = object()
-    report = job.fall_back(3)
-    assert not report.is_output_taken_back
+    report = job.roll_back(3)
+    assert not report.is_output_rolled_back
     assert "The sink builtins.object cannot take back what it has written" in str(report)
-    assert "cannot take back" not in str(job.fall_back(3))
+    assert "cannot take back" not in str(job.roll_back(3))
 
 
-def test_a_sink_that_objects_after_another_has_hidden_rows_leaves_the_fall_back_begun(job: Job) -> None:
+def test_a_sink_that_objects_after_another_has_hidden_rows_leaves_the_roll_back_begun(job: Job) -> None:
     objecting = TakingBack()
     objecting.objection = SinkError("not mine")
     job.more_sinks = {"late": objecting, "log": object()}
     with pytest.raises(SinkError, match="not mine"):
-        job.fall_back(2)
-    assert job.sink.taken_back == [(2, "job")]
-    with pytest.raises(JobRestoreError, match="fall_back_to=2"):
-        check_no_fall_back(job.fs)
+        job.roll_back(2)
+    assert job.sink.rolled_back == [(2, "job")]
+    with pytest.raises(JobRestoreError, match="roll_back_to=2"):
+        check_no_roll_back(job.fs)
     objecting.objection = None
-    report = job.fall_back(2)
-    assert objecting.taken_back == [(2, "job")]
+    report = job.roll_back(2)
+    assert objecting.rolled_back == [(2, "job")]
     assert report.set_aside[-2:] == ("/out/_set_aside", "/out/_set_aside")
     assert len(report.sinks) == 3
-    assert (report.keeping, report.is_output_taken_back) == (("builtins.object",), False)
+    assert (report.keeping, report.is_output_rolled_back) == (("builtins.object",), False)
     assert job.checkpoints() == [0, 1, 2]

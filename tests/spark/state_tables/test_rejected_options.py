@@ -1,4 +1,4 @@
-"""What a table of state is refused for: options that say nothing, columns that are not there, subtasks that differ."""
+"""What a table of state is rejected for: options that say nothing, columns that are not there, subtasks that differ."""
 
 from __future__ import annotations
 

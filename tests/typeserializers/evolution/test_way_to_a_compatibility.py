@@ -1,4 +1,4 @@
-"""How far it is from the bytes of a snapshot to a verdict, and that nothing is judged after it."""
+"""How far it is from the bytes of a snapshot to a compatibility result, and that nothing is judged after it."""
 
 from __future__ import annotations
 
@@ -58,25 +58,25 @@ def files_run() -> Iterator[dict[str, set[str]]]:
         sys.setprofile(before)
 
 
-def test_few_files_are_passed_on_the_way_from_the_bytes_of_a_snapshot_to_a_verdict_on_a_record() -> None:
+def test_few_files_are_passed_on_the_way_from_the_bytes_of_a_snapshot_to_a_compatibility_on_a_record() -> None:
     legs = {"legs": ts.StringSerializer()}
     old = ts.AttrsSerializer(Flight, name="way.Flight", field_serializers=legs)
     new = ts.AttrsSerializer(EvolvedFlight, name="way.Flight", field_serializers=legs)
     data = snapshot_to_bytes(old.snapshot_configuration())
     with files_run() as found:
-        verdict = resolve_compatibility(snapshot_from_bytes(data), new)
-    assert {finding.rule for finding in verdict.findings} == {"field-renamed", "field-widened", "field-added"}
+        compatibility = resolve_compatibility(snapshot_from_bytes(data), new)
+    assert {issue.rule for issue in compatibility.issues} == {"field-renamed", "field-widened", "field-added"}
     found.pop(str(Path(__file__).relative_to(ROOT)), None)
     assert len(found) <= MOST_FILES, sorted(found)
 
 
-def test_once_there_is_a_verdict_nothing_is_judged_again() -> None:
+def test_once_there_is_a_compatibility_nothing_is_judged_again() -> None:
     old, new = ts.AttrsSerializer(Flight, name="way.Flight"), ts.AttrsSerializer(EvolvedFlight, name="way.Flight")
     snapshot = snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration()))
-    verdict = resolve_compatibility(snapshot, new)
+    compatibility = resolve_compatibility(snapshot, new)
     data = old.to_bytes(Flight(1, 2.0, "AA", False, 3, ["JFK"]))
     with files_run() as found:
-        migration = SchemaMigration.of_verdict(snapshot, new, verdict)
+        migration = SchemaMigration.of_compatibility(snapshot, new, compatibility)
         assert migration.to_value(data) == EvolvedFlight(1, 2.0, "AA", False, 3, ["JFK"])
         assert migration.to_bytes(data) == new.to_bytes(migration.to_value(data))
     judging = [

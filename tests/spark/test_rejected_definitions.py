@@ -1,4 +1,4 @@
-"""What a job on Spark is refused for before anything of it runs, in one line that names the operator or the source."""
+"""What a job on Spark is rejected for before anything of it runs, in one line that names the operator or the source."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def workplace(spark: SparkSession, tmp_path: Path) -> Workplace:
     return Workplace(spark, tmp_path)
 
 
-def refused(environment: SparkStreamEnvironment, told: str) -> None:
+def rejected(environment: SparkStreamEnvironment, told: str) -> None:
     with pytest.raises(JobDefinitionError, match=told) as error:
-        environment.execute("refused")
+        environment.execute("rejected")
     assert "\n" not in str(error.value)
     assert not Path(environment.job_dir).exists()
 
@@ -58,7 +58,7 @@ def test_names_that_differ_in_case_are_two_columns_where_the_session_says_so(wor
         environment = workplace.environment()
         words = environment.from_dataframe(workplace.stream()).key_by("word")
         words.process(CountWords(), uid="words", schema=schema).sink_to(NoopSink())
-        refused(environment, "operator 'words': the schema .* cannot be read: two columns are called 'word'")
+        rejected(environment, "operator 'words': the schema .* cannot be read: two columns are called 'word'")
         workplace.spark.conf.set("spark.sql.caseSensitive", "true")
         try:
             environment.described()
@@ -104,7 +104,7 @@ def test_columns_that_the_input_does_not_have(
     environment = workplace.environment()
     words = environment.from_dataframe(workplace.stream()).key_by(key)
     words.process(CountWords(), uid="words", **{"schema": COUNTED, **given}).sink_to(NoopSink())
-    refused(environment, told)
+    rejected(environment, told)
 
 
 @pytest.mark.parametrize("sink", [5, None, NoopSink, "a path"], ids=str)
@@ -112,7 +112,7 @@ def test_what_is_no_sink(workplace: Workplace, sink: Any) -> None:
     environment = workplace.environment()
     words = environment.from_dataframe(workplace.stream()).key_by("word")
     words.process(CountWords(), uid="words", schema=COUNTED).sink_to(sink)
-    refused(environment, "sink_to was given .*, which is no sink")
+    rejected(environment, "sink_to was given .*, which is no sink")
 
 
 class HoldingALock(CountWords):
@@ -124,7 +124,7 @@ def test_a_function_that_cannot_be_sent(workplace: Workplace) -> None:
     environment = workplace.environment()
     words = environment.from_dataframe(workplace.stream()).key_by("word")
     words.process(HoldingALock(), uid="words", schema=COUNTED).sink_to(NoopSink())
-    refused(environment, r"operator 'words': the function cannot be sent to the workers .*lock.*in setup\(\)")
+    rejected(environment, r"operator 'words': the function cannot be sent to the workers .*lock.*in setup\(\)")
 
 
 def test_two_columns_of_one_name_in_one_of_several_sources(workplace: Workplace) -> None:
@@ -134,7 +134,7 @@ def test_two_columns_of_one_name_in_one_of_several_sources(workplace: Workplace)
     second = environment.from_dataframe(doubled, uid="second").transform(lambda frame: frame.select("number"))
     for stream, uid in ((first, "a"), (second.key_by("number"), "b")):
         stream.process(CountWords(), uid=uid, schema=COUNTED).sink_to(NoopSink(), uid=uid)
-    refused(environment, r"source 2 of the job has two columns of the same name \(word, word, number\); rename one")
+    rejected(environment, r"source 2 of the job has two columns of the same name \(word, word, number\); rename one")
 
 
 def test_a_column_that_is_named_as_ours_are(workplace: Workplace) -> None:
@@ -143,7 +143,7 @@ def test_a_column_that_is_named_as_ours_are(workplace: Workplace) -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("__statebackend_mine")
     timed = environment.from_dataframe(frame).assign_timestamps_and_watermarks(strategy)
     timed.key_by("word").process(CountWords(), uid="words", schema=COUNTED).sink_to(NoopSink())
-    refused(environment, "the column names __statebackend_mine are reserved")
+    rejected(environment, "the column names __statebackend_mine are reserved")
 
 
 class Beginning(StatefulProcessor):
@@ -184,7 +184,7 @@ def test_a_beginning_that_is_none_for_these_keys(
         Beginning(), "word string", "update", "none", initial_state=initial(workplace), uid="words"
     )
     processed.sink_to(NoopSink())
-    refused(environment, f"operator 'words': initial_state {told}")
+    rejected(environment, f"operator 'words': initial_state {told}")
 
 
 def frame_of(place: Workplace) -> Any:

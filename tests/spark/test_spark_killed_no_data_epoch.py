@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from test_spark_processes import ENVIRONMENT, GIVE_UP_S
 
-from statebackend.checkpoint.store.job_files import TIME_EPOCH_FILE_NAME
+from statebackend.checkpoint.store.job_files import NO_DATA_EPOCH_FILE_NAME
 
 pytestmark = pytest.mark.spark
 
@@ -41,7 +41,7 @@ def test_an_epoch_without_records_in_which_the_driver_was_killed_is_replayed_at_
 ) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "0.json").write_text('{"k": "a"}\n{"k": "b"}\n')
-    opened = tmp_path / "job" / TIME_EPOCH_FILE_NAME
+    opened = tmp_path / "job" / NO_DATA_EPOCH_FILE_NAME
 
     assert run(tmp_path, "stage") == -signal.SIGKILL, (tmp_path / "log").read_text()
     [(epoch_id, rows)] = attempts(tmp_path)  # type: ignore[misc]

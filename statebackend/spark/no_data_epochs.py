@@ -2,7 +2,7 @@
 
 Spark calls when there are records. Timers and silence of sources must not wait for them, so a thread of our own waits
 for the next time at which there is something to do, and begins an epoch then. A batch that comes meanwhile has
-precedence, since it fires what is due as well; `statebackend.spark.time_epochs` says how long it is waited for.
+precedence, since it fires what is due as well; `statebackend.spark.no_data_epochs` says how long it is waited for.
 
 With the triggers ``availableNow`` and ``once`` Spark brings batches until it has no more. What is due then fires in
 epochs behind the last one, when the query has ended.
@@ -39,12 +39,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from statebackend.checkpoint.fs.retries import steady_ms
+from statebackend.checkpoint.fs.retries import monotonic_ms
 from statebackend.spark.epoch_driver import EpochDriver
 from statebackend.spark.session import cloned_session, streaming_errors_unlogged
 from statebackend.streaming.errors import EpochError
 
-__all__ = ["EmptyBatch", "EpochPacing", "TimeEpochs"]
+__all__ = ["EmptyBatch", "EpochPacing", "NoDataEpochs"]
 
 
 _MOST_FIRST_COST_MS: Final = 1000
@@ -66,7 +66,7 @@ class EpochPacing:
         has_room = ended_ms + cost_ms <= began_ms + self._interval_ms
         self.earliest_ms = ended_ms if has_room else ended_ms + cost_ms
 
-    def time_epoch_ended(self, began_ms: int, ended_ms: int) -> None:
+    def no_data_epoch_ended(self, began_ms: int, ended_ms: int) -> None:
         """An epoch without records has run."""
         self._cost_ms = ended_ms - began_ms
         self.earliest_ms = max(ended_ms, began_ms + self._interval_ms)
@@ -93,7 +93,7 @@ class EmptyBatch:
         return DataFrame(session._jsparkSession.createDataFrame(rows, schema), session)
 
 
-class TimeEpochs:
+class NoDataEpochs:
     """Those of one run, from the start of its query on."""
 
     def __init__(
@@ -118,8 +118,8 @@ class TimeEpochs:
         driver = self._driver
         with driver.exclusively(), self._in_group():
             now_ms = driver.clock()
-            while (due_ms := driver.next_time_epoch_ms()) is not None and due_ms <= now_ms:
-                driver.run_time_epoch()
+            while (due_ms := driver.next_no_data_epoch_ms()) is not None and due_ms <= now_ms:
+                driver.run_no_data_epoch()
 
     def query_ended(self) -> None:
         """Ends the run behind its query: fires what is due if all is read, unless somebody drains the job.
@@ -176,17 +176,17 @@ class TimeEpochs:
         driver = self._driver
         with driver.exclusively():
             self._learn_of_batches()
-            due_ms = driver.next_time_epoch_ms()
+            due_ms = driver.next_no_data_epoch_ms()
             if due_ms is None or self._is_over or driver.has_batch_waiting:
                 return None
             left_ms = due_ms - driver.clock()
             if self._pacing.earliest_ms is not None:
-                left_ms = max(left_ms, self._pacing.earliest_ms - steady_ms())
+                left_ms = max(left_ms, self._pacing.earliest_ms - monotonic_ms())
             if left_ms > 0:
                 return min(left_ms / 1000, _LONGEST_WAIT_S)
-            began_ms = steady_ms()
-            driver.run_time_epoch()
-            self._pacing.time_epoch_ended(began_ms, steady_ms())
+            began_ms = monotonic_ms()
+            driver.run_no_data_epoch()
+            self._pacing.no_data_epoch_ended(began_ms, monotonic_ms())
             return 0.0
 
     def _learn_of_batches(self) -> None:

@@ -1,4 +1,4 @@
-"""What functions, triggers and definitions of windows are refused for, and what is told of it."""
+"""What functions, triggers and definitions of windows are rejected for, and what is told of it."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def pair_of_windows(assigner: Any = HOURLY) -> Any:
     return WindowedStreamPair.of(lambda definition, **_: definition, assigner, JoinWindowFunction)
 
 
-def test_parts_that_make_no_windows_are_refused_when_they_are_given() -> None:
+def test_parts_that_make_no_windows_are_rejected_when_they_are_given() -> None:
     for make, told in (
         (lambda: PurgingTrigger.of(5), "takes a trigger, not 5"),
         (lambda: PurgingTrigger.of(EventTimeTrigger), "takes a trigger, not "),

@@ -1,4 +1,4 @@
-"""What a descriptor, a time-to-live or a key is refused for, from each side of every bound."""
+"""What a descriptor, a time-to-live or a key is rejected for, from each side of every bound."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def test_the_columns_of_a_key_are_told_from_its_serializer(columns: tuple[str, .
     ],
     ids=repr,
 )
-def test_keys_that_no_job_has_are_refused_with_those_that_it_may_have(serializer: Any) -> None:
+def test_keys_that_no_job_has_are_rejected_with_those_that_it_may_have(serializer: Any) -> None:
     with pytest.raises(StateRestoreError, match=r"are not keys of a job.*keys are .*bigint.*, and tuples of them"):
         columns_of_key(serializer)
 
 
-def test_a_default_that_the_serializer_cannot_write_is_refused_at_once() -> None:
+def test_a_default_that_the_serializer_cannot_write_is_rejected_at_once() -> None:
     with pytest.raises(StateRegistrationError, match=r"state 'count': the default 9223372036854775808 is not a value"):
         ValueStateDescriptor("count", int, 1 << 63)
     assert ValueStateDescriptor("count", int, (1 << 63) - 1).default == (1 << 63) - 1

@@ -1,4 +1,4 @@
-"""A report on state whose keys are refused says so first, for every state, and once in the error."""
+"""A report on state whose keys are rejected says so first, for every state, and once in the error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from snapshots.compatibility import CompatibilityKind, FieldVerdict
+from snapshots.compatibility import CompatibilityKind, FieldCompatibility
 from statebackend import (
     KeyedProcessFunction,
     ProcessContext,
@@ -48,21 +48,25 @@ def environment(key_type: str) -> LocalStreamEnvironment:
     return env
 
 
-def test_a_report_begins_with_the_refused_keys_and_no_state_in_it_looks_fit(savepoint: Path) -> None:
+def test_a_report_begins_with_the_rejected_keys_and_no_state_in_it_looks_fit(savepoint: Path) -> None:
     report = environment("bigint").check(from_savepoint=savepoint)["counting"]
     assert not report.is_compatible
-    assert {verdict.kind for verdict in (report.key_verdict, *report.verdicts)} == {CompatibilityKind.INCOMPATIBLE}
+    assert {compatibility.kind for compatibility in (report.key_compatibility, *report.compatibilities)} == {
+        CompatibilityKind.INCOMPATIBLE
+    }
     first, told, *_ = str(report).splitlines()
     assert first == "operator 'counting': incompatible"
-    assert told.strip() == str(report.key_verdict).splitlines()[0]
+    assert told.strip() == str(report.key_compatibility).splitlines()[0]
     assert "as is" not in str(report)
-    with pytest.raises(StateMigrationException) as refused:
+    with pytest.raises(StateMigrationException) as rejected:
         report.raise_if_incompatible()
-    # Both states would fit: what is refused is the keys, once.
-    refusals = [one.reason for one in report.key_verdict.findings if one.verdict is FieldVerdict.REFUSE]
-    assert refusals
-    assert [str(refused.value).count(reason) for reason in refusals] == [1] * len(refusals)
-    assert "state 'count'" not in str(refused.value)
+    # Both states would fit: what is rejected is the keys, once.
+    rejections = [
+        one.reason for one in report.key_compatibility.issues if one.compatibility is FieldCompatibility.REJECT
+    ]
+    assert rejections
+    assert [str(rejected.value).count(reason) for reason in rejections] == [1] * len(rejections)
+    assert "state 'count'" not in str(rejected.value)
 
 
 def test_a_report_of_keys_that_fit_says_nothing_of_them(savepoint: Path) -> None:

@@ -38,7 +38,7 @@ class Wide:
 
 
 @pytest.mark.parametrize("arity", [b"1", b"3", b"0", b"9"])
-def test_a_tuple_of_another_class_than_its_fields_is_refused(arity: bytes) -> None:
+def test_a_tuple_of_another_class_than_its_fields_is_rejected(arity: bytes) -> None:
     data = snapshot_to_bytes(ts.TupleSerializer([LONG, STRING]).snapshot_configuration())
     assert data.count(b"Tuple2") == 1
     with pytest.raises(SnapshotFormatError, match=f"Tuple{arity.decode()}' with 2 fields"):
@@ -57,7 +57,7 @@ def test_an_empty_tuple_is_its_mark_or_a_zero() -> None:
                 read(data)
 
 
-def test_a_refusal_of_a_part_is_that_of_the_whole() -> None:
+def test_a_rejection_of_a_part_is_that_of_the_whole() -> None:
     error = SerializationError("Inner", ("value: is not right",))
     assert ts.ListSerializer(LONG).serialization_error([1], error) is error
     other = ts.ListSerializer(LONG).serialization_error(["x"], TypeError("wrong"))
@@ -69,9 +69,9 @@ def test_becoming_optional_does_not_make_another_type_fit() -> None:
     assert resolve_part(LONG.snapshot_configuration(), ts.NullableSerializer(STRING)).is_incompatible
     assert resolve_part(LONG.snapshot_configuration(), ts.NullableSerializer(INT)).is_incompatible
     for fitting in (LONG, ts.DoubleSerializer()):
-        verdict = resolve_part(LONG.snapshot_configuration(), ts.NullableSerializer(fitting))
-        assert verdict.is_after_migration
-        assert verdict.findings[0].rule == "field-became-optional"
+        compatibility = resolve_part(LONG.snapshot_configuration(), ts.NullableSerializer(fitting))
+        assert compatibility.is_after_migration
+        assert compatibility.issues[0].rule == "field-became-optional"
 
 
 def test_a_member_of_a_union_is_reconfigured_with_it() -> None:
@@ -79,8 +79,8 @@ def test_a_member_of_a_union_is_reconfigured_with_it() -> None:
     new_enum = enum.Enum("Kind", ["B", "C", "A"])
     for members in ([STRING, new_enum], [new_enum, STRING]):
         parts = [ts.EnumSerializer(part, name="kinds.Kind") if part is new_enum else part for part in members]
-        verdict = resolve_compatibility(old.snapshot_configuration(), ts.UnionSerializer(parts))
-        serializer = verdict.reconfigured_serializer
+        compatibility = resolve_compatibility(old.snapshot_configuration(), ts.UnionSerializer(parts))
+        serializer = compatibility.reconfigured_serializer
         for constant in old.member_serializers[1].enum_class:
             data = old.to_bytes(constant)
             assert serializer.from_bytes(data) is new_enum[constant.name]
@@ -90,7 +90,7 @@ def test_a_member_of_a_union_is_reconfigured_with_it() -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 0, 2])
-def test_a_reference_of_an_unknown_version_is_refused(version: int) -> None:
+def test_a_reference_of_an_unknown_version_is_rejected(version: int) -> None:
     snapshot = ReferenceSerializerSnapshot()
     snapshot.read_snapshot(1, DataInputView(b"\0\1a"))
     assert snapshot.name == "a"
@@ -118,7 +118,7 @@ class Labelled:
     note: str | None = None
 
 
-def test_none_is_refused_in_a_field_that_is_not_optional_though_its_serializer_could_write_it() -> None:
+def test_none_is_rejected_in_a_field_that_is_not_optional_though_its_serializer_could_write_it() -> None:
     serializer = ts.AttrsSerializer(Labelled)
     for misfit in (Labelled(None), Labelled(None, "x")):  # type: ignore[arg-type]
         with pytest.raises(SerializationError, match="label"):
@@ -214,7 +214,7 @@ class Changeable:
         (set[Changeable], r"a frozen class in place of Changeable"),
     ],
 )
-def test_what_has_no_hash_is_refused_where_one_is_needed(hint: Any, message: str) -> None:
+def test_what_has_no_hash_is_rejected_where_one_is_needed(hint: Any, message: str) -> None:
     with pytest.raises(ts.UnknownTypeError, match=message):
         ts.serializer_for(hint)
 

@@ -11,7 +11,7 @@ import pytest
 from driver_workplace import Job, job_without_spark
 
 from statebackend.checkpoint import Acknowledgement, CorruptJobIdentityError, StorageError
-from statebackend.checkpoint.store.job_files import TIME_EPOCH_FILE_NAME, read_time_epoch
+from statebackend.checkpoint.store.job_files import NO_DATA_EPOCH_FILE_NAME, read_no_data_epoch
 from statebackend.spark.epoch_driver import is_output_pending
 from statebackend.streaming.errors import EpochError
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
@@ -48,12 +48,12 @@ def note_times(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_epoch_without_records_has_the_next_id_and_the_time_of_the_clock(job: Any) -> None:
-    assert job.driver.next_time_epoch_ms() is None, "without a batch time has nothing to do"
+    assert job.driver.next_no_data_epoch_ms() is None, "without a batch time has nothing to do"
     job.run(0)
-    assert job.driver.next_time_epoch_ms() == TIMER_MS
+    assert job.driver.next_no_data_epoch_ms() == TIMER_MS
     job.now_ms = 2500
-    job.driver.run_time_epoch()
-    assert job.driver.next_time_epoch_ms() is None
+    job.driver.run_no_data_epoch()
+    assert job.driver.next_no_data_epoch_ms() is None
     job.run(1)
     assert job.times == [1000, 2500, 2500], "time never goes back"
     assert [told for told in job.sink.told if told[0] == "commit"] == [
@@ -63,7 +63,7 @@ def test_an_epoch_without_records_has_the_next_id_and_the_time_of_the_clock(job:
     assert job.planned_without_records == {0: False, 1: True, 2: False}
     positions = job.latest.source_positions
     assert (job.latest.checkpoint_id, positions.batch_id) == (2, 1)
-    assert read_time_epoch(job.fs) is None
+    assert read_no_data_epoch(job.fs) is None
 
 
 def test_its_time_is_durable_before_its_tasks_run_and_its_replay_comes_first_with_that_time(job: Any) -> None:
@@ -71,12 +71,12 @@ def test_its_time_is_durable_before_its_tasks_run_and_its_replay_comes_first_wit
     job.now_ms = 2500
     job.sink.fails_at["stage"] = ArithmeticError("as it must")
     with pytest.raises(ArithmeticError):
-        job.driver.run_time_epoch()
+        job.driver.run_no_data_epoch()
     assert isinstance(job.driver.failure, ArithmeticError)
     job.sink.fails_at.clear()
     job.now_ms = 9000
     job.start()
-    assert job.driver.next_time_epoch_ms() == MIN_TIMESTAMP
+    assert job.driver.next_no_data_epoch_ms() == MIN_TIMESTAMP
     job.run(1, time_ms=4000)
     assert job.times == [1000, 2500, 2500, 4000]
     assert [told[:2] for told in job.sink.told[-4:]] == [("stage", 1), ("commit", 1), ("stage", 2), ("commit", 2)]
@@ -87,13 +87,13 @@ def test_one_that_the_clock_is_about_to_begin_is_replayed_in_its_place(job: Any)
     job.now_ms = 2500
     job.sink.fails_at["stage"] = KeyboardInterrupt("as it must")
     with pytest.raises(EpochError, match="epoch 1 was interrupted"):
-        job.driver.run_time_epoch()
+        job.driver.run_no_data_epoch()
     job.sink.fails_at.clear()
     job.now_ms = 9000
     job.start()
-    job.driver.run_time_epoch()
+    job.driver.run_no_data_epoch()
     assert job.times == [1000, 2500, 2500]
-    assert job.driver.next_time_epoch_ms() is None
+    assert job.driver.next_no_data_epoch_ms() is None
 
 
 def test_output_that_was_not_committed_is_known_to_the_next_start_and_the_epoch_is_not_processed_again(
@@ -103,27 +103,27 @@ def test_output_that_was_not_committed_is_known_to_the_next_start_and_the_epoch_
     job.sink.fails_at["commit"] = RuntimeError("the disk is full")
     job.now_ms = 2500
     with pytest.raises(RuntimeError):
-        job.driver.run_time_epoch()
+        job.driver.run_no_data_epoch()
     job.sink.fails_at.clear()
     assert is_output_pending(job.fs, job.latest)
     job.start()
-    assert job.driver.next_time_epoch_ms() is None
+    assert job.driver.next_no_data_epoch_ms() is None
     job.run(1)
     assert job.times == [1000, 2500, 2500]
     assert not is_output_pending(job.fs, job.latest)
 
 
-def test_what_a_history_that_was_given_up_left_open_means_nothing(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_history_that_was_abandoned_left_open_means_nothing(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     job.run(0)
     job.now_ms = 2500
     job.sink.fails_at["stage"] = ArithmeticError("as it must")
     with pytest.raises(ArithmeticError):
-        job.driver.run_time_epoch()
-    left_open = (job.directory / TIME_EPOCH_FILE_NAME).read_bytes()
+        job.driver.run_no_data_epoch()
+    left_open = (job.directory / NO_DATA_EPOCH_FILE_NAME).read_bytes()
     job.sink.fails_at.clear()
     job.start()
     job.run(1)
-    (job.directory / TIME_EPOCH_FILE_NAME).write_bytes(left_open)
+    (job.directory / NO_DATA_EPOCH_FILE_NAME).write_bytes(left_open)
     job.start()
     assert not is_output_pending(job.fs, job.latest)
     times = len(job.times)
@@ -133,7 +133,7 @@ def test_what_a_history_that_was_given_up_left_open_means_nothing(job: Any, monk
 
 def test_a_file_that_is_damaged_is_told_and_nothing_begins(job: Any) -> None:
     job.run(0)
-    (job.directory / TIME_EPOCH_FILE_NAME).write_bytes(b"{}")
+    (job.directory / NO_DATA_EPOCH_FILE_NAME).write_bytes(b"{}")
     with pytest.raises(CorruptJobIdentityError, match=r"time-epoch\.json"):
         job.start()
 
@@ -147,24 +147,24 @@ def test_an_epoch_whose_checkpoint_cannot_be_stored_leaves_nothing_and_is_replay
     with monkeypatch.context() as patched:
         patched.setattr(job.driver.parts.store, "add", mock.Mock(side_effect=StorageError("the disk is full")))
         with pytest.raises(StorageError, match="the disk is full"):
-            job.driver.run_time_epoch()
+            job.driver.run_no_data_epoch()
     assert job.files() == files
     assert job.driver.last_epoch_id == 0
     job.start()
     job.now_ms = 7000
-    job.driver.run_time_epoch()
+    job.driver.run_no_data_epoch()
     assert job.times == [1000, 2500, 2500]
 
 
 def test_no_epoch_begins_behind_one_that_failed_or_in_a_job_that_is_stopping(job: Any) -> None:
     job.run(0)
     job.driver.request_stop()
-    assert job.driver.next_time_epoch_ms() is None
+    assert job.driver.next_no_data_epoch_ms() is None
     job.start()
     job.sink.fails_at["stage"] = ArithmeticError("as it must")
     with pytest.raises(ArithmeticError):
-        job.driver.run_time_epoch()
-    assert job.driver.next_time_epoch_ms() is None
+        job.driver.run_no_data_epoch()
+    assert job.driver.next_no_data_epoch_ms() is None
     with pytest.raises(EpochError, match="epoch 1 was not begun: the job has failed") as failure:
         job.run(1)
     assert isinstance(failure.value.__cause__, ArithmeticError)
@@ -196,7 +196,7 @@ def test_a_batch_that_arrives_meanwhile_waits_and_is_known_to_wait(job: Any) -> 
                 arrived.set()
 
     job.driver.__class__ = Watched
-    clock = threading.Thread(target=job.driver.run_time_epoch)
+    clock = threading.Thread(target=job.driver.run_no_data_epoch)
     clock.start()
     staging.wait()
     batch.start()
@@ -212,7 +212,7 @@ def test_who_listens_learns_when_a_batch_has_ended_and_when_the_run_is_over(job:
     news: list[tuple[bool, bool]] = []
     job.driver.at_news = lambda: news.append((job.driver.last_batch is not None, job.driver.is_closed))
     job.run(0)
-    job.driver.run_time_epoch()
+    job.driver.run_no_data_epoch()
     job.driver.close()
     assert news == [(True, False), (True, True)]
-    assert job.driver.next_time_epoch_ms() is None
+    assert job.driver.next_no_data_epoch_ms() is None

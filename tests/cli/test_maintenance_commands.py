@@ -1,4 +1,4 @@
-"""`statebackend gc`, `fall-back` and `du` on job directories: what they remove, refuse, begin and count."""
+"""`statebackend gc`, `fall-back` and `du` on job directories: what they remove, reject, begin and count."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from statebackend.checkpoint import (
 )
 from statebackend.checkpoint.store.driver_lock import DriverLockFile
 from statebackend.checkpoint.store.job_directory import JobDirectory
-from statebackend.checkpoint.store.job_files import read_fall_back, write_kept_in
+from statebackend.checkpoint.store.job_files import read_roll_back, write_kept_in
 from statebackend.cli.all_commands import main
 from statebackend.cli.terminal import MISUSED, NOT_READABLE, services_of
 from statebackend.local import LocalStreamEnvironment
@@ -147,7 +147,7 @@ def test_a_job_that_runs_is_left_alone_and_its_driver_named(
     assert files_of(job) == before
 
 
-def test_a_checkpoint_that_is_none_is_refused(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_that_is_none_is_rejected(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there are: 0, 1, 2" in answer(capsys, "fall-back", job, "7", status=NOT_READABLE)
     assert "neither" in answer(capsys, "fall-back", job, "latest", status=MISUSED)
 
@@ -155,25 +155,25 @@ def test_a_checkpoint_that_is_none_is_refused(job: Path, capsys: pytest.CaptureF
 def test_a_job_goes_on_from_what_it_was_sent_back_to(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = files_of(job)
     planned = answer(capsys, "fall-back", job, "0", "--dry-run")
-    assert (planned["status"], planned["given_up"], files_of(job)) == ("planned", [1, 2], before)
+    assert (planned["status"], planned["abandoned"], files_of(job)) == ("planned", [1, 2], before)
     done = answer(capsys, "fall-back", job, "0")
     assert (done["status"], done["checkpoint_id"], len(done["set_aside"])) == ("done", 0, 2)
     assert Savepoint.open(job).metadata.checkpoint_id == 0
     assert run(job, "ab") == [("a", 2), ("b", 1)]
 
 
-def test_what_only_its_program_can_take_back_is_refused_in_one_process(
+def test_what_only_its_program_can_roll_back_is_rejected_in_one_process(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(tmp_path / "job", "abc", Staged())
     before = files_of(tmp_path / "job")
     told = answer(capsys, "fall-back", tmp_path / "job", "previous", status=NOT_READABLE)
-    assert "start it with execute(fall_back_to=1). Nothing was changed" in told
+    assert "start it with execute(roll_back_to=1). Nothing was changed" in told
     assert files_of(tmp_path / "job") == before
 
 
 @pytest.mark.parametrize(("has_sink", "status"), [(True, NOT_READABLE), (False, 0)])
-def test_what_is_given_up_unread_is_taken_to_have_been_written_by_the_sinks_of_the_job(
+def test_what_is_abandoned_unread_is_taken_to_have_been_written_by_the_sinks_of_the_job(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], has_sink: bool, status: int
 ) -> None:
     run(tmp_path / "job", "abc", Staged() if has_sink else None)
@@ -181,10 +181,10 @@ def test_what_is_given_up_unread_is_taken_to_have_been_written_by_the_sinks_of_t
     before = files_of(tmp_path / "job")
     told = answer(capsys, "fall-back", tmp_path / "job", "previous", status=status)
     if has_sink:
-        assert "start it with execute(fall_back_to=1). Nothing was changed" in told
+        assert "start it with execute(roll_back_to=1). Nothing was changed" in told
         assert files_of(tmp_path / "job") == before
     else:
-        assert (told["status"], told["given_up"]) == ("done", [2])
+        assert (told["status"], told["abandoned"]) == ("done", [2])
 
 
 def test_on_spark_it_is_begun_and_no_other_start_is_possible(
@@ -213,10 +213,10 @@ def test_on_spark_it_is_begun_and_no_other_start_is_possible(
     assert answer(capsys, "fall-back", job, "1", "--dry-run")["status"] == "planned"
     assert files_of(job) - {"driver.lock"} == before - {"driver.lock"}
     begun = answer(capsys, "fall-back", job, "1")
-    assert (begun["status"], begun["given_up"]) == ("begun", [2, 3])
+    assert (begun["status"], begun["abandoned"]) == ("begun", [2, 3])
     assert begun["processed_again"] == 'what lies after {"logOffset":1}, up to {"logOffset":3}'
-    assert "execute(fall_back_to=1)" in begun["next"]
-    noted = read_fall_back(file_system)
+    assert "execute(roll_back_to=1)" in begun["next"]
+    noted = read_roll_back(file_system)
     assert noted is not None
     assert (noted.checkpoint_id, noted.newest_id) == (1, 3)
     assert answer(capsys, "fall-back", job, "previous")["checkpoint_id"] == 1

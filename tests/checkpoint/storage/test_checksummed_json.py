@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from statebackend.checkpoint.errors import CorruptJobIdentityError
-from statebackend.checkpoint.fs.checksummed_json import read_sealed_json, sealed_json
+from statebackend.checkpoint.fs.checksummed_json import checksummed_json, read_checksummed_json
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 
 
@@ -18,33 +18,33 @@ def files(tmp_path: Path) -> CheckpointFileSystem:
 
 
 def test_a_file_may_be_as_large_as_its_reader_says_and_no_larger(files: CheckpointFileSystem) -> None:
-    content = sealed_json({"a": "x" * 100}, 1)
+    content = checksummed_json({"a": "x" * 100}, 1)
     for size, limits in ((len(content), {"max_bytes": len(content)}), (64 << 10, {})):
         files.write_file("file", content.ljust(size))
-        assert read_sealed_json(files, "file", 1, **limits) == {"a": "x" * 100}
+        assert read_checksummed_json(files, "file", 1, **limits) == {"a": "x" * 100}
         files.write_file("file", content.ljust(size + 1))
         with pytest.raises(CorruptJobIdentityError, match="file is too large"):
-            read_sealed_json(files, "file", 1, **limits)
+            read_checksummed_json(files, "file", 1, **limits)
 
 
 def test_the_order_of_keys_and_the_white_space_do_not_matter(files: CheckpointFileSystem) -> None:
-    content = json.loads(sealed_json({"b": 1, "a": {"y": 2, "x": "é"}}, 1))
+    content = json.loads(checksummed_json({"b": 1, "a": {"y": 2, "x": "é"}}, 1))
     files.write_file("file", json.dumps(dict(reversed(content.items())), ensure_ascii=False).encode())
-    assert read_sealed_json(files, "file", 1) == {"b": 1, "a": {"y": 2, "x": "é"}}
+    assert read_checksummed_json(files, "file", 1) == {"b": 1, "a": {"y": 2, "x": "é"}}
 
 
 def test_a_damaged_file_of_a_newer_version_is_damaged_and_a_whole_one_is_newer(files: CheckpointFileSystem) -> None:
-    content = sealed_json({"a": 1}, 5)
+    content = checksummed_json({"a": 1}, 5)
     files.write_file("file", content)
     with pytest.raises(CorruptJobIdentityError, match="format version 5; this release reads 1 and 2"):
-        read_sealed_json(files, "file", 1, 2)
+        read_checksummed_json(files, "file", 1, 2)
     files.write_file("file", content.replace(b'"a": 1', b'"a": 2'))
     with pytest.raises(CorruptJobIdentityError, match="is altered"):
-        read_sealed_json(files, "file", 1, 2)
+        read_checksummed_json(files, "file", 1, 2)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"5", b"{}", b'{"format_version": 1}', b"\xff", b"[" * 60_000])
 def test_what_is_no_such_file_is_told(files: CheckpointFileSystem, content: bytes) -> None:
     files.write_file("file", content)
     with pytest.raises(CorruptJobIdentityError, match="file cannot be read"):
-        read_sealed_json(files, "file", 1)
+        read_checksummed_json(files, "file", 1)
