@@ -1,8 +1,7 @@
-"""What a backend is restored from: the handles' meta data, checked before any file is read.
+"""What a keyed state backend is made from, and what it returns: parameters, snapshots and restore reports.
 
-Which files of a snapshot hold which of its states, and how large they are, as its handle says.
-
-What a keyed state backend is made from, and what it gives back: a snapshot, and reports of what was restored.
+The metadata of all handles is read and checked here, before a backend reads any state file. It lists the states of a
+snapshot, the files of each state, and their sizes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""The canonical form of keyed state: rows of bytes that every backend can read, kept in Parquet.
+"""The canonical form of keyed state: rows of bytes in Parquet that every backend can read.
 
     row := key_group int32, key binary, namespace binary, user_key binary or null, value binary or null
 
-Rows are sorted by (key group, key, namespace, user key), as bytes. The value is what the storage serializer of the
-state writes: a value; one map entry's value, which may be null in itself (a flag byte goes first); a chunk of list
-elements. A list may take several rows, in order. In a savepoint ``value`` is never null. In an increment a null value
-says that something is gone: with a user key, that entry; without, everything under that key and namespace.
+Rows are sorted by (key group, key, namespace, user key), as bytes. The value is written by the storage serializer of
+the state: a value, a map entry's value (a flag byte first, because it may be null), or a chunk of list elements. A list
+may take several rows, in order.
 
-The file's key-value metadata holds ``statebackend.format`` = ``1``.
+In a savepoint ``value`` is never null. In an increment a null value is a deletion: with a user key, of that map entry;
+without one, of everything under that key and namespace.
+
+The key-value metadata of the file holds ``statebackend.format`` = ``1``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""State handles whose files are canonical Parquet: what a savepoint is made of, readable by every backend.
+"""State handles whose files are canonical Parquet, as savepoints and heap snapshots have them.
 
-A file of canonical rows in some store, read a batch at a time: what savepoints and heap snapshots are made of.
+Rows are read in batches. Each file is verified against its checksum when it is opened.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a backend gets the time from: a function, so that a test, or an epoch, can say what time it is."""
+"""The clock of a backend: a function, so that a test or an epoch can set the time."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
-"""What a type checker is told of the default of a value state: that it is of the state's type.
+"""The base of all state descriptors: a name, a kind, and serializers by *role*.
 
-A checker that is given ``int`` and ``"x"`` for one type variable settles for ``object``, which both are. Type variables
-that ``object`` is no value of leave it no way out, so ``ValueStateDescriptor("count", int, default="x")`` is an error.
-For a type that is none of these, pass its serializer: ``serializer_for(Hint)``.
+An operator registers a descriptor in ``open()``. The name of a state is unique within its operator. A serializer is
+passed as an object or as a type hint (`serializer_for`). The *storage* serializer of a state follows from the
+serializers of the user: it writes one stored entry, as the kind defines it (`StoredKind`).
 
-What every descriptor has: a name, a kind, and serializers by *role*. The kinds' own are in `statebackend.state`.
-
-A descriptor is what an operator registers in ``open()``; its name is unique within the operator. A serializer may be
-given as one or as a type hint (`serializer_for`). From the user's serializers follow the *storage* serializer, which
-writes one stored entry of the state: what that is says the kind (`StoredKind`).
+The default of a value state must have the type of the state. A type checker would infer ``object`` for ``int`` and
+``"x"``. The constrained type variables here exclude ``object``, so ``ValueStateDescriptor("count", int, default="x")``
+is a type error. For a type outside the constraints, pass its serializer: ``serializer_for(Hint)``.
 """
 
 from __future__ import annotations

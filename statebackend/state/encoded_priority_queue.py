@@ -1,11 +1,11 @@
-"""Priority queues that hold their elements as bytes; what the queues of all backends share.
+"""Priority queues that hold their elements as bytes; the base of the queues of all backends.
 
     entry := element u16(key group)
 
-An entry stands for an element in its key group wherever a queue holds it: it is hashed and compared at the speed of
-bytes, takes less memory than the element, cannot be changed from outside, and says by itself where the element belongs.
-Since the bytes of an element are self-delimiting, no element's bytes begin with another's, so entries sort as their
-elements do, and equal ones by key group. An element is decoded when it is given out, and only then.
+A queue holds entries instead of elements. An entry is hashed and compared as bytes, takes less memory than the element,
+cannot be changed by a caller, and contains its key group. The bytes of an element are self-delimiting, so no element is
+a prefix of another: entries sort as their elements do, and equal elements sort by key group. An element is decoded only
+when it is returned.
 """
 
 from __future__ import annotations

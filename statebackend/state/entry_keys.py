@@ -1,15 +1,13 @@
-"""What stands for keys and namespaces in dicts and key contexts, and their bytes: from one to the other, and back.
+"""Entry keys: the dict keys that represent keys and namespaces, and their conversion from and to bytes.
 
-An *entry key* stands for itself where equal values have equal bytes, else its bytes stand for it (two NaNs are one
-key). The entry key of a state with namespaces is the pair of what stands for key and namespace.
+A value represents itself where equal values have equal bytes. Otherwise its bytes represent it: two NaNs are unequal in
+Python, and one key. The entry key of a state with namespaces is a pair, for the key and the namespace.
 
-What stands in for the entries of a state handle once its backend is closed.
+Values are encoded when they are passed in and decoded when they are read. Three properties follow: a value that does
+not fit is rejected before anything changes; a caller's object is never shared with the state; and a value equals what
+its bytes contain from the first read on.
 
-Values as bytes, with the errors that handles raise for what does not fit: the same in every store.
-
-A value that is encoded when it is given, and decoded when it is asked for, makes true most of what is promised of
-values: a misfit is rejected before anything changes, what was given or returned is the caller's own, a value is what
-its bytes say from the first read on.
+`ClosedEntries` replaces the entries of a handle after its backend is closed.
 """
 
 from __future__ import annotations

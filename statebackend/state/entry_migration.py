@@ -1,9 +1,8 @@
-"""The migration of one restored state: from the bytes it was stored in to those that its descriptor stores, and how an
-entry is named that cannot be migrated.
+"""The migration of one restored state, from the stored bytes to the bytes of its descriptor.
 
-It is given to `StateStore.rewrite`, which brings all entries to the new schema, in bulk, right after the state was
-registered. A store that is to do so entry by entry, at the first access and in the background, would keep it beside the
-part of the state that is still in the old schema (`statebackend.state.state_meta.SchemaPart`).
+`StateStore.rewrite` runs it over all entries, right after the state is registered. The errors name the entry that
+cannot be migrated. A store that migrates lazily would keep the migration beside the entries in the old schema
+(`statebackend.state.state_meta.SchemaPart`).
 """
 
 from __future__ import annotations

@@ -1,25 +1,17 @@
-"""Aggregating state: one accumulator per key and namespace, into which every added value is folded.
+"""Reducing and aggregating state: one value per key and namespace, into which every added value is folded.
 
-    stored entry                       accumulator
-    stored entry with a time-to-live   ttl value(accumulator)
+    kind          stored entry      stored entry with a time-to-live
+    reducing      value             ttl value(value)
+    aggregating   accumulator       ttl value(accumulator)
 
-With a time-to-live the aggregate function beneath gives its accumulator out as the result, for the handle to look at
-the time and to make the user's result of it; a read that renews the life of the accumulator adds `_TOUCH`, which
-changes only the time.
+Both kinds are built on a value state, with its cache, its checks and its copies of mutable values: a user's function
+may change the accumulator that it receives. A fold is a read, a call of the user's function, and an update. If one
+fails, nothing is updated. An exception of the function is re-raised with a note (PEP 678) that names the state.
 
-What reducing and aggregating state share: both fold into a value that any store's table of values keeps.
-
-So they have its cache, its checks and its ownership of mutable values: a function may change the accumulator it is
-given, which is its own. A fold is a read, the user's function, and an update; whatever fails, fails before the update.
-An exception of the function goes on as it is, with a note (PEP 678) that names the state.
-
-With a time-to-live the state beneath folds `TtlValue`s with functions that are wrapped around the user's: an operand
-whose time is over counts as absent, and the result is accessed now, also when namespaces are merged.
-
-Reducing state: one value per key and namespace, into which every added value is folded.
-
-stored entry                       value
-stored entry with a time-to-live   ttl value(value)
+With a time-to-live the state below folds `TtlValue`s, and the user's function is wrapped. An expired operand counts as
+absent. The result counts as accessed now, also when namespaces are merged. The wrapped aggregate function returns its
+accumulator as the result, so that the handle can check the time. A read that extends the life of the accumulator adds
+`_TOUCH`, which changes only the time.
 """
 
 from __future__ import annotations

@@ -1,21 +1,16 @@
-"""What the handles of state with time-to-live share: how long entries live, and the clean-up.
+"""State handles as operators use them: with a current namespace, namespaces that can be merged, and a time-to-live.
 
-The state beneath holds `TtlValue`s and knows nothing of time: it checks, copies, caches and stores them as it does all
-values, so that what holds for state without time-to-live holds here. A handle adds the time on the way in, and on the
-way out looks whether it is over; what has expired is removed as soon as it is met, and then either not returned, or, if
-it may be seen until it is removed, returned for this last time.
+A user's function sees the interfaces of `statebackend.state.states`. A window operator stores its panes in namespaces:
+it sets them one after the other, and merges them when sessions merge. The names are Flink's. The internal handle of
+each kind is in the file of the kind.
 
-An entry expires when its last access lies ``ttl_ms`` back: at that very millisecond it is gone. Python's integers do
-not overflow, so the longest time-to-live simply never comes to its end. A clock that goes backwards lets entries live
-longer, and never takes time away from one: a read does not put the last access back.
+With a time-to-live the state below holds `TtlValue`s and does not know about time: it checks, copies, caches and stores
+them like any value. The handle adds the time on a write, and checks it on a read. It removes an expired entry when it
+meets it. Then it hides the entry, or returns it this last time, if the configuration allows that.
 
-``cleanup``, called at the beginning of every access, is the incremental clean-up of the state, or None.
-
-State handles as operators use them: with a current namespace, and with namespaces that can be merged.
-
-A user's function sees the kinds of `statebackend.state.states`; a window operator keeps its panes in namespaces, which
-it enters one after the other and merges when sessions grow together. The names are Flink's. The internal handle of each
-kind is in the file of the kind.
+An entry expires ``ttl_ms`` after its last access; it is already expired in that millisecond. Python's integers do not
+overflow, so the longest time-to-live never ends. If the clock goes backwards, entries live longer: a read never sets
+the last access to an earlier time.
 """
 
 from __future__ import annotations

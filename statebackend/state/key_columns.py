@@ -1,11 +1,11 @@
-"""The types that a column of a key may have, by Spark's names for them, and the serializers that store them.
+"""The types of key columns, by Spark's names, and the serializers that store them.
 
-The names are Spark's simple strings, also where no Spark is involved, because a savepoint must mean the same in every
-environment. A key of several columns is a tuple, and the key of an operator without key columns is nothing at all. One
-type has one serializer and the other way round, so what stored a key also tells how it is hashed.
+The names are Spark's simple strings in every runtime, so that a savepoint means the same everywhere. A key of several
+columns is a tuple. An operator without key columns has the key ``None``. Each type has exactly one serializer, so the
+serializer of a stored key determines how the key is hashed.
 
-A key of type timestamp is a moment, and is stored as a datetime in `datetime.timezone.utc`, whatever zone it came in:
-the zone is in its bytes, but not in its hash.
+A key of type timestamp is stored as a datetime in `datetime.timezone.utc`, whatever zone it had: the zone is part of
+the bytes of a datetime, but not of its hash.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 """The current key, shared by a backend and all its state handles.
 
-It is a plain object with plain attributes because it is written once per record and read at every state access. ``key``
-is what stands for the key in caches: the key itself where equal keys have equal bytes, else its bytes (two NaNs are not
-equal in Python, and are one key).
+It is a plain object with plain attributes, because it is written once per record and read at every access. ``key`` is
+the entry key: the key itself where equal keys have equal bytes, else its bytes.
 
-A state with namespaces sees the context through one of its own, which adds the namespace that was set on its handle;
-there too, bytes stand for a namespace that cannot stand for itself.
+A state with namespaces has its own context, which adds the namespace that was set on its handle.
 
-A key is made current by a *key setter* (`compile_key_setter`), which is made for a context and for what else has to
-happen with every record. It is one function with nothing to look up: who has a loop over records asks for it once, in
-front of the loop.
+A key is set by a *key setter* (`compile_key_setter`), a function generated for one context and for all that happens
+with every record. It needs no look-ups. A loop over records compiles it once, before the loop.
 """
 
 from __future__ import annotations

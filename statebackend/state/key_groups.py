@@ -1,18 +1,14 @@
-"""Key groups: the atoms of keyed state, and how they are dealt out to subtasks.
+"""Key groups: the unit in which keyed state is assigned to subtasks, and the hash that assigns a key to its group.
 
-Every key belongs to one of ``max_parallelism`` groups for ever; a subtask owns a contiguous range of groups. Changing
-the parallelism moves whole groups, never single keys. The arithmetic is Flink's ``KeyGroupRangeAssignment``; the group
-of a key is computed by the runtime (Spark's ``pmod(xxhash64(key), max_parallelism)``), not here.
+Every key belongs to one of ``max_parallelism`` groups; a subtask owns a contiguous range of them. Rescaling moves whole
+groups. The arithmetic is Flink's ``KeyGroupRangeAssignment``.
 
-Spark's `xxhash64` in Python, so that a key finds its key group with and without a JVM.
+A key group is `pmod(xxhash64(key columns), max_parallelism)`. Spark computes it in SQL before the shuffle; the local
+runtime, the savepoint tools and the tests compute it here. Both must agree on every value: a key in another group would
+not be found after a restore.
 
-A key group is `pmod(xxhash64(key columns), max_parallelism)`. On Spark the engine computes it in SQL before
-the shuffle; the in-process runtime, the savepoint tools and the tests compute it here. The two must agree on
-every value for ever: a savepoint written by one runtime is restored by the other, and a key whose group
-changed would be looked up in the wrong place and found empty.
-
-The function is XXH64 with seed 42 over a fixed encoding of each column, the hash of one column being the seed
-of the next (Spark's expression `XxHash64`). The encodings, all little-endian:
+The function is XXH64 with seed 42 over a fixed encoding of each column. The hash of one column is the seed of the next
+(Spark's expression `XxHash64`). The encodings, little-endian:
 
     boolean, tinyint, smallint, int, date     4 bytes (false 0, true 1; date: days since 1970-01-01)
     bigint, timestamp, timestamp_ntz          8 bytes (timestamps: microseconds since the epoch)
@@ -22,8 +18,7 @@ of the next (Spark's expression `XxHash64`). The encodings, all little-endian:
     string, binary                            UTF-8 bytes, bytes
     null                                      nothing: the seed is passed on
 
-A hasher is called once per record, so it is generated once per tuple of types, as one function without loops
-or look-ups. Types are named by Spark SQL's simple strings (`DataType.simpleString()`).
+A hasher runs once per record. It is generated for each tuple of types (Spark's simple strings), without loops.
 """
 
 from __future__ import annotations

@@ -1,34 +1,22 @@
-"""Where the keyed state of one subtask lives between two barriers; the same for every store.
+"""The keyed state of one subtask between two barriers, over any `StateStore`.
 
-A backend is made for one subtask: one operator, one range of key groups, one key serializer. It is filled from the
-handles of an earlier snapshot, hands out state handles by descriptor, and gives a snapshot at every barrier. It belongs
-to one thread; only the tasks that `prepare_snapshot` makes may run on others. State is addressed by key and namespace;
-what a user's function registers has the one void namespace.
+A backend belongs to one operator, one range of key groups, one key serializer and one thread. Only the tasks that
+`prepare_snapshot` makes run on other threads. It restores the handles of an earlier snapshot, returns state handles by
+descriptor, and takes a snapshot at every barrier. State is addressed by key and namespace; the states of a user's
+function have the void namespace.
 
-It is composed, and nobody derives from it: what keeps the entries is a `StateStore`, of which there are several; the
-rest is the key context, the registrations (which take the compatibility result on restored state, and have it
-migrated), the enumeration of keys, the clean-up of what has expired, the snapshots under way, metrics.
+A backend is composed of a store and of what all stores share: the key context, the registrations, the enumeration of
+keys, the clean-up of expired entries, the running snapshots, and metrics.
 
-The life of a restored state is the same in every store: its bytes stay as they were written until a descriptor of its
-name is registered; then the compatibility result is taken, and a migration, if one is needed, runs over the whole
-state before the first access. A state that nobody registers keeps its bytes and its old snapshots and travels on.
+A state is registered in three steps. If a step fails, the state is as before it:
 
-Where the incremental clean-up of a state begins: at the current key, as a store has it in its addresses.
-
-Listing the keys of a state, and visiting them; the same for every store, over the addresses of what is stored.
-
-The states that were registered in one life of a backend, and what became of what was restored.
-
-Registering goes in steps, each of which leaves everything as it was if it fails:
-
-    registered   the compatibility result is taken, and what may not be taken over is rejected; nothing has been touched
+    registered   the compatibility result is known; an incompatible state is rejected and nothing has changed
     migrated     the entries are in the schema of the descriptor (`Registrations.bring_to_schema`)
-    opened       the handle is there
+    opened       the handle exists
 
-Today the second follows right upon the first, over the whole state. A lazy migration would open the handle over what is
-registered, and leave it to the store when an entry is migrated; the record says by itself in which schema it is to be.
-
-Putting together what measured handles counted, what the store knows, and the sizes of the states in a snapshot.
+A restored state keeps its bytes until a descriptor with its name is registered. A migration then runs over the whole
+state before the first access. A state that is never registered keeps its bytes and snapshots, and is part of every new
+snapshot. A lazy migration would open the handle before the second step; the record of the state names its schema.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     stored entry                       list(element), a *chunk*: a list may take several, in order
     stored entry with a time-to-live   list(ttl value(element)): each element expires by itself
 
-A list is rewritten without its expired elements. Merging namespaces moves elements with the times they have.
+A rewrite of a list drops its expired elements. A merge of namespaces keeps the times of the elements.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Map state: a map per key and namespace, each entry stored by itself. Values may be None, keys may not.
+"""Map state: a map per key and namespace, with one stored entry per map entry. Values may be None, keys may not.
 
 stored entry                       nullable(value), under the bytes of its user key
-stored entry with a time-to-live   nullable(ttl value(nullable(value))), never null: each entry expires by itself,
-                                   one whose value is null too
+stored entry with a time-to-live   nullable(ttl value(nullable(value))): never null outside, each expires by itself
 """
 
 from __future__ import annotations

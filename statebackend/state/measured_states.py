@@ -1,13 +1,13 @@
-"""Handles that count and time the accesses to the handles they are put around.
+"""State handles that count and time the accesses to the handles they wrap.
 
-A measured handle is outermost: what it times is what the user's function waits for, time to live and folding included.
-It is an internal handle like the one that it wraps, so whatever knows kinds of state takes it for one.
+A measured handle is the outermost one: its latencies include time-to-live and folding. It implements the internal
+interface of the handle that it wraps.
 
-The methods of a handle are closures, generated for each method of a kind and made for each handle: one counts down to
-the next access that is to be timed, and calls the wrapped method until then. How many accesses there were follows from
-what was drawn and what is left, so that a counter is not needed beside. The distances between timed accesses are random
-around the interval: they must not fall in step with whatever the function does every so many records. They come from a
-generator of the handle's own with a fixed seed, so that they repeat in a replay and draw nothing from anybody else's.
+The methods of a handle are closures, generated for each method of a kind. A method counts down to the next access that
+is timed. The number of accesses follows from the drawn distances and the remaining count, so no second counter is
+needed. The distances are random around the interval, because a fixed interval could match a period of the user's
+function. They come from a generator with a fixed seed per handle, so a replay repeats them and no other random sequence
+changes.
 """
 
 from __future__ import annotations

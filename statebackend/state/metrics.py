@@ -1,19 +1,17 @@
-"""What is measured of a state, of a snapshot, and of all the state of a subtask; and its form in an acknowledgement.
+"""The metrics of a state, of a snapshot, and of all keyed state of a subtask; and their form in an acknowledgement.
 
-*Counters* (accesses, latencies, cache misses, bytes written) are those of one life of a backend, or of the time between
-two snapshots of it (`KeyedStateMetrics.since`), which in a job is an epoch; *gauges* (entries, size) are as of its last
-snapshot. Metrics of several subtasks are merged by adding up both;
-of several epochs by adding up counters and keeping the newest gauges.
+*Counters* (accesses, latencies, cache misses, bytes written) cover one life of a backend, or the time between two of
+its snapshots (`KeyedStateMetrics.since`), which in a job is an epoch. *Gauges* (entries, size) are of the last
+snapshot. Metrics of several subtasks are merged by adding both. Metrics of several epochs are merged by adding the
+counters and keeping the newest gauges.
 
     report key              value
     state/<state name>      JSON object with the fields of `StateMetrics`
     snapshot                JSON object with the fields of `SnapshotMetrics`
 
-A histogram of latencies with fixed buckets, so that any two can be merged.
-
-Bucket boundaries are the numbers of nanoseconds with four significant bits: 0, 1, ... 15, 16, 18, 20, ... 30, 32, 36,
-... A latency is thus known to within an eighth, whatever its magnitude, and a histogram has at most a few dozen buckets
-that are not empty. The idea is that of HdrHistogram (Gil Tene).
+Latencies are recorded in histograms with fixed buckets, so that any two can be merged. The boundaries are all numbers
+of nanoseconds with four significant bits: 0, 1, ... 15, 16, 18, 20, ... 30, 32, 36, ... A latency is thus known to
+within an eighth, and a histogram has at most a few dozen buckets that are not empty (HdrHistogram, Gil Tene).
 """
 
 from __future__ import annotations

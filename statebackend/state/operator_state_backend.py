@@ -1,35 +1,24 @@
-"""Operator state in a savepoint: the same rows, in one file per state, schema and subtask, and in no other's store.
+"""The operator state of one subtask: registration, snapshots and export. It is on the heap with every keyed backend.
 
-The files are ``<directory>/operator=<mode>/<state>/<part>.parquet``, with the name of the state escaped as in a URL
-(`path_segment`), which never leaves a ``=``: nothing of keyed state can lie there. A second schema of a state goes to
-``<part>.1.parquet``, and so on. Nothing is decoded: state that nobody registers is exported as any other.
+Restored state stays in its files until a descriptor is registered. Then the compatibility result is resolved and the
+rows are read once and decoded, before anything changes. A state that is not registered is not read: it travels on in
+the part that this subtask carries. Every role may be migrated, the keys of a broadcast state too, because no address
+depends on their bytes. The parts of a state may have different schemas. One set of serializers must then be compatible
+with all of them: a reconfigured serializer is checked against each part again until no part asks for another.
 
-The writing of a snapshot of operator state: what was frozen at the barrier, and the task that writes it.
+A snapshot freezes the states at the barrier; a task writes them, on any thread. Each state is written, copied, or
+referred to. A snapshot refers to the files of an unchanged state only if they are files of its own store, belong to a
+completed checkpoint, and are few. Otherwise it writes the state whole, as Flink does. The task checks for cancellation
+before each state and each batch of rows.
 
-Each state is either written, copied, or only referred to. The digest of a snapshot is of names, modes and rows, and
-does not tell which of the three it was: what two attempts at an epoch hold is the same if their rows are. The digest of
-the rows of a part is kept with it, so rows that are only referred to are not read for it; where it is not known, it is
-taken once from the table. It is looked whether the task was cancelled before each state and each batch of rows.
+The digest of a snapshot covers names, modes and rows, not how they were stored, so two attempts at an epoch agree if
+their rows do. The digest of the rows of a part is stored with it, or computed once from the table.
 
-Whether a descriptor may take over restored operator state, and with which serializers.
+A savepoint has one file per state, schema and subtask: ``<directory>/operator=<mode>/<state>/<part>.parquet``. The name
+of the state is URL-escaped (`path_segment`) and contains no ``=``, so it cannot collide with keyed state. A second
+schema of a state goes to ``<part>.1.parquet``, and so on. Nothing is decoded for it.
 
-Every role may be migrated, the keys of a broadcast state too: no key group and no address depends on their bytes. What
-is restored may have been written under several schemas, one for each part, since the subtasks of the old run need not
-have registered the state all. One set of serializers must then do for all parts: a reconfigured serializer is put to
-every part again, until none asks for another.
-
-The operator state of one subtask, on the heap whatever the backend of keyed state.
-
-What is restored stays in its files until a descriptor is registered; then its rows are read once and decoded by what
-turns old bytes into what is kept now. The compatibility result is taken and the rows are read before anything is held,
-so that a rejection changes nothing. A state that nobody registers is not read: it travels on in the part that this
-subtask carries.
-
-A snapshot refers to the files of a state that did not change, where it may: files of its own store, no savepoint's, of
-a checkpoint that is complete; and not too many, or many restores at other parallelisms would leave a state in shreds.
-Everything else is written again, whole. Operator state is small by its nature; this is what Flink does too.
-
-One thread owns a backend; only the tasks that `prepare_snapshot` makes may run on others.
+One thread owns a backend; only the tasks that `prepare_snapshot` makes run on others.
 """
 
 from __future__ import annotations

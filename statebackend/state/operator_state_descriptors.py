@@ -1,15 +1,11 @@
 """Descriptors of operator state: state that belongs to a subtask and not to a key.
 
-The descriptor says how the state is dealt out when a job is restored. In Flink the same descriptor is given to
-``getListState``, ``getUnionListState`` or ``getBroadcastState``; here each has its own, so that a job's states can be
-judged from their descriptors alone, before anything is touched.
+Each descriptor class has one mode of redistribution. In Flink one descriptor is passed to ``getListState``,
+``getUnionListState`` or ``getBroadcastState``. Here the states of a job can be checked from their descriptors alone.
 
-There is no time-to-live for operator state, as there is none in Flink: a descriptor takes no ``ttl``. Keep the time in
-the elements, and leave out what is over when they are read.
+Operator state has no time-to-live, as in Flink. Store the time in the elements, and skip expired ones on a read.
 
-Serializers are given by role: ``element`` of a list, ``key`` and ``value`` of a broadcast state.
-
-Which texts can be uids of operators: they stand in file names, in messages of one line and in metadata, as UTF-8.
+Serializers are passed by role: ``element`` of a list, ``key`` and ``value`` of a broadcast state.
 """
 
 from __future__ import annotations

@@ -1,33 +1,26 @@
-"""Operator state in a snapshot: states, the parts of each, and the rows that they refer to; and its meta data.
+"""Operator state in a snapshot: its metadata, and its rows in Parquet.
 
-A state is made of *parts*, each written under one schema, and a part of *slices*, ranges of rows of files. Slices are
-what is dealt out when the parallelism changes, so that redistribution reads and copies no state. A part keeps the
-snapshots of its serializers as bytes: state that nobody registers travels on although nothing in this process knows
-its serializers.
-
-In a checkpoint it is the operator part of a subtask's state, which is not there if there is no state; its meta data is
+A state consists of *parts*, one per schema, and a part of *slices*, ranges of rows of files. A rescale assigns slices
+and neither reads nor copies rows. A part keeps the snapshots of its serializers as bytes, so that an unregistered state
+travels on although this process does not know its serializers.
 
     meta  := i32(version 3) i32(states) state*
     state := UTF(name) UTF(mode) i32(parts) part*
     part  := i32(roles) (UTF(role) i32(n) envelope)* i32(slices) slice* i32(0 or 16) digest
-    slice := i32(number of a file) i64(first row) i64(row behind the last)
+    slice := i32(number of a file) i64(first row) i64(end row, exclusive)
 
-The digest is that of the rows, where it is known: by it, state that is only referred to can be told to be the same as
-state that was written again. The first file of the handle has the number 0. Invariants, checked on both sides: names
-are unique, modes known, the roles are those of the mode, a state has a part, a slice has rows, and each file of the
-handle is referred to.
+The digest is that of the rows, where it is known. It shows that referenced state equals rewritten state. The first file
+of the handle has the number 0. Both reader and writer check these invariants: names are unique, modes are known, the
+roles are those of the mode, a state has a part, a slice has rows, and each file of the handle is referenced.
 
-What the bytes are is said by the part that they stand in. Before version 3 they said it themselves, by a mark in front
-of their version, `i32(0x53424f32 "SBO2")`; all else in version 2 is as above. Version 1 has no digests, and says in
-front of the number of states which number the first file has: it was written beside keyed state in one handle, until
-version 2 of checkpoint metadata, and counted from that handle's first file.
-
-The rows of operator state, kept in Parquet: what snapshots and savepoints are made of, on every backend.
+Version 2 begins with a magic number, `i32(0x53424f32 "SBO2")`, before its version, and is otherwise the same. Version 1
+has no digests. It was written into the handle of keyed state, and stores the number of its first file before the number
+of states.
 
     row := key binary or null, value binary or null
 
 A list has one row per element, in order, with a null key. A broadcast state has one row per entry, in the order of its
-map; a null value is the value None. The file's key-value metadata holds ``statebackend.state.format`` = ``1``.
+map; a null value is the value None. The key-value metadata of the file holds ``statebackend.state.format`` = ``1``.
 """
 
 from __future__ import annotations

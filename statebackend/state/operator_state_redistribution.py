@@ -1,16 +1,16 @@
-"""Deals operator state out to the subtasks of a new run, by moving references to rows, never rows.
+"""Assigns operator state to the subtasks of a new run, by moving references to rows, never rows.
 
-A pure function of the old subtasks' handles and the new parallelism, as in Flink's
+A pure function of the old subtasks' handles and the new parallelism, as Flink's
 ``RoundRobinOperatorStateRepartitioner``:
 
-* *split*: untouched if the parallelism stays; otherwise the elements of all subtasks, in order, are cut into one run
-  per new subtask, and the subtasks that get one element more are taken in turn over all states, so that the loads
-  differ by at most one for each state and for all of them together;
-* *union*: everyone gets everything;
+* *split*: unchanged if the parallelism is unchanged. Otherwise the elements of all subtasks, in order, are cut into one
+  run per new subtask. The subtasks with one element more rotate over all states, so that loads differ by at most one,
+  per state and in total.
+* *union*: every subtask gets everything.
 * *broadcast*: new subtask i gets the whole copy of old subtask ``i % old parallelism``.
 
-A state that nobody registers travels on in what its subtask *carries*. For a union that is what a split would give,
-not everything: each element is carried by exactly one subtask, so carrying does not multiply it.
+An unregistered state travels on in what its subtask *carries*. A carried union state is split like a list: exactly one
+subtask carries each element, so that carrying does not multiply it.
 """
 
 from __future__ import annotations

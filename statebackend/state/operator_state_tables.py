@@ -1,13 +1,12 @@
 """Operator state on the heap: a list of elements, and a map of broadcast entries.
 
-Values of an immutable type are kept as objects, those of a mutable type as their bytes, exactly as the heap backend
-does for keyed state (`MemoryForm`); so what a caller does to an object of its own never reaches the state, and the
-serializer that copies is the one that writes. All of them are made from the serializers that the compatibility result
-left, which is how a reconfigured serializer reaches every use.
+Values of immutable types are kept as objects, values of mutable types as bytes, as in the heap backend (`MemoryForm`).
+So a caller that changes its own object never changes the state. All functions here are made from the serializers of the
+compatibility result, so that every use gets a reconfigured serializer.
 
-A *frozen* table is what a snapshot writes while the state goes on. Freezing takes no time in proportion to the state: a
-list is only ever appended to or replaced, so its object and length are enough; a map is copied at the first change
-after it was frozen. ``version`` changes with the content, so that unchanged state need not be written again.
+A snapshot writes a *frozen* table while the state changes. Freezing is independent of the size of the state: a list is
+only appended to or replaced, so its object and length are enough; a map is copied at the first change after it was
+frozen. ``version`` changes with the content, so that a snapshot can skip unchanged state.
 """
 
 from __future__ import annotations

@@ -1,28 +1,19 @@
-"""What a priority queue is registered by, and what its rows are.
+"""Priority queues per key group, which hold the timers of a keyed operator: interface, descriptor and rows.
 
     row := key group, element in the place of the key, the void namespace, no user key, an empty value
 
-A queue is no kind of keyed state: it has no current key, no namespaces, no time-to-live, and its elements are never
-migrated, because their order is that of their bytes. What it shares with keyed state is its place among the states of a
-snapshot, under its own kind.
+A queue returns the smallest element of all key groups of the subtask first. Elements are ordered by the bytes that
+their serializer writes, compared as unsigned, as Flink requires of its queue in RocksDB. So a backend can sort a queue
+on disk without knowing its type, and every backend polls in the same order. Equal bytes in one key group are one
+element. Equal elements in two key groups are two elements; the lower key group is polled first.
 
-Key-grouped priority queues: what timers are kept in, between the records of a keyed operator.
+A queue is not a kind of keyed state: it has no current key, namespace or time-to-live, and its elements are never
+migrated. The caller passes the key group of an element and gets it back at a poll. A queue belongs to one thread until
+its backend is closed. A snapshot contains exactly what was added, removed and polled before it, also within
+`poll_while`. In a snapshot queues are listed among the states, under a kind of their own.
 
-A queue holds elements, each in a key group, and gives them out smallest first over all key groups of the subtask. The
-order is that of the bytes that the element serializer writes, compared as unsigned (Flink asks the same of the elements
-of its queue in RocksDB): so a backend can keep the queue sorted on disk without knowing its type, and a queue polls in
-the same order on every backend. Equal bytes in the same key group are one element; equal elements in two key groups are
-two, since their keys are different ones, and the lower key group goes first.
-
-A queue has no current key: whoever adds an element says the key group, and is told it when the element is polled.
-Like every handle it belongs to one thread and lives until its backend is closed. Whatever was added, removed or polled
-before a snapshot is in it, and nothing else, also in the middle of `poll_while`.
-
-The kind and the names come from Flink's ``KeyGroupedInternalPriorityQueue``.
-
-Names of the queues of timers, as in Flink: `_timer_state/event_<service>` and `_timer_state/processing_<service>`.
-
-The prefix is theirs alone, so that whoever looks at stored state knows timers by it. No function's state has it.
+Queues of timers are named as in Flink: `_timer_state/event_<service>` and `_timer_state/processing_<service>`. The
+prefix is reserved for them. The names come from Flink's ``KeyGroupedInternalPriorityQueue``.
 """
 
 from __future__ import annotations

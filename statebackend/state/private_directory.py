@@ -1,12 +1,11 @@
-"""Directories on the local disk that nobody but this user can look into or change, and locks on them.
+"""Directories on the local disk that only this user can read or change, and their locks.
 
-What lies in them is state, and RocksDB trusts its files. So a directory is made with the mode 0700, and one that is
-there already is used only if it is a directory itself, no link to one, belongs to this user, and nobody else may write
-to it. Whatever is made below such a directory is safe from others.
+They hold state, and RocksDB trusts its files. A directory is created with mode 0700. An existing one is used only if it
+is a real directory, belongs to this user, and nobody else can write to it. Everything below it is then protected.
 
-The lock of a directory is the kernel's (`FileLock`) on its file ``lock``; it ends with the process that holds it. The
-directory may be removed by whoever holds its lock exclusively. A file that was removed can still be locked, therefore a
-lock counts only if the file is still there once it is locked.
+The lock is a kernel lock (`FileLock`) on the file ``lock`` in the directory; it ends with the process that holds it.
+The holder of the exclusive lock may remove the directory. A removed file can still be locked, so a lock counts only if
+the file still exists afterwards.
 """
 
 from __future__ import annotations

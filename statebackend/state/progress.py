@@ -1,13 +1,13 @@
-"""What a long operation tells of itself while it goes on: state is restored, migrated, written to a savepoint, read.
+"""Progress of long operations: restoring, migrating and reading state, and writing it to a savepoint.
 
     operation     entries                              bytes
-    RESTORE       rows read, 0 where files are copied  of the files that were brought, of all there are to bring
-    MIGRATION     entries brought to the new schema    of the values read
+    RESTORE       rows read, 0 where files are copied  of the files downloaded, of all files to download
+    MIGRATION     entries in the new schema            of the values read
     SAVEPOINT     rows written                         of the files written
     READ          rows read                            of their values
 
-Each notice is of one operation on one state of one subtask, and tells how far that is: numbers never fall, and the last
-notice of an operation says that it is done. An operation that fails tells no more.
+Each notice is about one operation on one state of one subtask. Its numbers never decrease, and the last notice marks
+the operation as done. An operation that fails sends no more notices.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""A snapshot in two parts: what was frozen at the barrier, and a task that writes it, on any thread.
+"""A snapshot in two parts: a freeze at the barrier, and a task that writes what was frozen, on any thread.
 
     prepared --run--> running --all written--> done
     prepared --cancel--> cancelled
     running  --cancel--> cancelled     at the next step of the writing
     running  --error--> failed
 
-Anything else is an error that changes nothing. A task that is cancelled or fails removes what it wrote, and tells its
-backend so, once: only then may the backend let go of what the task was reading.
+Any other event is an error and changes nothing. A task that is cancelled or fails removes the files it wrote, and
+notifies its backend exactly once. Only then may the backend release what the task was reading.
 """
 
 from __future__ import annotations

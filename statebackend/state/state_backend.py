@@ -1,17 +1,15 @@
-"""Finds a state backend by name: the built-in ones, and those that other distributions declare.
+"""The configuration of a state backend, and how a job finds one by name.
 
-A distribution declares a backend as an entry point of the group ``statebackend.backends``, whose object is called
-without arguments and gives a `StateBackend`:
+A `StateBackend` is made by the program, pickled to the workers, and makes the backends of the subtasks there. A backend
+belongs to one subtask and, unless the configuration keeps it in the process, to one epoch.
+
+Another distribution declares a backend as an entry point of the group ``statebackend.backends``. Its object is called
+without arguments and returns a `StateBackend`:
 
     [project.entry-points."statebackend.backends"]
     paged = "paged_state:PagedStateBackend"
 
-``docs/writing-a-backend.md`` says what such a backend implements. The built-in names cannot be taken by others.
-
-The configuration of a backend, from which subtasks make their backends.
-
-It is made by the program, is pickled to wherever subtasks run, and is found by its name where a job names it. What it
-makes belongs to one subtask and, unless the backend keeps it in the process, to one epoch.
+``docs/writing-a-backend.md`` describes what such a backend implements. Built-in names cannot be overridden.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""Whether registered descriptors may take over restored states: asked by the driver before anything is touched, and by
-every backend when a state is registered.
+"""Checks whether registered descriptors are compatible with restored states.
 
-Key and namespace serializers may stay or be reconfigured, never migrated, because their bytes decide where an entry
-lies; the same holds for the user keys of a map and the elements of a priority queue, whose order is that of their
-bytes. The one exception are namespaces and user keys of which some become equal (two constants of an enum that became
-one): all entries are then rewritten, and two entries whose keys become equal stop that. Everything else follows the
-serializers' own compatibility results, on the values that the user sees: that state is given a time-to-live, or loses
-it, is a migration by itself, whatever the values.
+The driver checks before anything changes; every backend checks when a state is registered. Key and namespace
+serializers may stay or be reconfigured, but not migrated, because their bytes are the address of an entry. The same
+holds for the user keys of a map, and for the elements of a priority queue, whose order is that of their bytes.
+
+One exception: namespaces and user keys of which some become equal (two constants of an enum became one). All entries
+are then rewritten, and the migration fails if two entries get the same address.
+
+Everything else follows the serializers' compatibility results for the values that the user sees. A state that gets or
+loses a time-to-live is always migrated.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
-"""The files that make up one state in a checkpoint, and when they are merged into one; the same for every backend.
+"""The files of one state in a checkpoint, and when they are merged; the same for every backend.
 
-A state is a *base* file and *increments* in order: each epoch that changed the state adds one, of the size of the
-change. Files are shared between checkpoints and never changed. When the increments together outgrow the base, all are
-replaced by one new base, so a restore reads at most about three times the state. Subtasks whose states grow alike have
-different patience, so that they do not all write their bases in the same epoch. When there are too many files, the
-`MERGED_AT_ONCE` neighbouring increments that are smallest together are replaced by one: that costs their size, never
-the state's, and since what was merged is large it is left alone for long (the tiers of a log-structured merge tree).
+A state is a *base* file and *increments*, in order. Each epoch that changed the state adds one increment, of the size
+of the change. Files are shared between checkpoints and never changed. When the increments together are larger than the
+base, one new base replaces all, so a restore reads at most about three times the state. Each subtask has a different
+threshold, so that subtasks with equal growth do not all write a base in the same epoch.
 
-The content of a state is what its files say when they are applied in order, and nothing else. So of two lists of files
-where one begins with the other, the longer is the shorter state plus the changes in the rest.
+When there are too many files, the `MERGED_AT_ONCE` adjacent increments with the smallest total become one. This costs
+their size, never that of the state. The merged file is large and is left alone for long (the tiers of a log-structured
+merge tree).
+
+The content of a state is the result of applying its files in order. If one list of files is a prefix of another, the
+longer one is the shorter one's state plus the changes in the remaining files.
 """
 
 from __future__ import annotations

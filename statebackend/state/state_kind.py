@@ -1,9 +1,9 @@
-"""What a kind of keyed state says about itself, and what it asks of a store.
+"""What a kind of keyed state declares, and what it needs from a store.
 
-State with a time-to-live is stored as the same kind of state, of values with the time of their last access (`TtlValue`,
-in the serializer of ``timed_role``). A store is given a descriptor of that form, without time-to-live, and keeps it
-like any other; the serializers' snapshots tell the two forms apart when the state is restored. What expires by itself
-is the *expiring part*: a value, an element, an entry of a map whose value may be null, an accumulator.
+State with a time-to-live is stored as the same kind of state over `TtlValue`s: values with the time of their last
+access, in the serializer of ``timed_role``. A store gets a descriptor of that form, without a time-to-live, and stores
+it like any other. The serializers' snapshots distinguish the two forms at a restore. The *expiring part* is what
+expires by itself: a value, an element, a map entry (whose value may be null), or an accumulator.
 """
 
 from __future__ import annotations

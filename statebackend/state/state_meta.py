@@ -1,22 +1,17 @@
-"""What a state handle says about its content: the opaque ``meta`` of a checkpoint's handle.
+"""The metadata of a state handle: the opaque ``meta`` of a handle in a checkpoint.
 
     meta  := i32(0x53424d31 "SBM1") i32(version 1) i32(n) envelope(key serializer) i64(sequence) i32(states) state*
     state := UTF(name) UTF(kind) i32(n) envelope(namespace serializer) i32(roles) (UTF(role) i32(n) envelope)*
              i32(files) (i32(index into the handle's files) UTF(state id that wrote it))*
 
-The files of a state are in the order in which they apply: a later one overrides an earlier one. ``sequence`` is the
-next number of a list chunk. Invariants, checked on both sides: names are unique, kinds are known, file indexes exist.
+The files of a state are in the order in which they apply: a later file overrides an earlier one. ``sequence`` is the
+next number of a list chunk. Reader and writer check: names are unique, kinds are known, file indexes exist.
 
-In memory a state is a list of *parts*: each is a schema, and the files that were written under it. Today there is one,
-and that is what version 1 has room for. Entries that are to stay in the schema they were written under, until they are
-accessed, are a second part; a version 2 of the format would write the parts one after the other.
+In memory a state is a list of *parts*, each a schema and the files that were written under it. Version 1 has exactly
+one part. A lazy migration would add a second part for the entries in the old schema, and a version 2 of the format.
 
-The one table of the kinds of keyed state, by the name that is written to disk.
-
-What a state is just now, which its table is told: as it was restored, or under what it is registered.
-
-Registering a state is not the same moment as having brought its entries to the new schema: until a store has done so
-(`StateStore.take_over`, `StateStore.rewrite`), its table keeps the schema that its entries are in.
+A state has its new schema only after its entries have it. Registering is earlier: until `StateStore.take_over` or
+`StateStore.rewrite` has run, the table keeps the schema that its entries are in.
 """
 
 from __future__ import annotations

@@ -1,24 +1,22 @@
-"""What a backend is, beside what all backends share: the interface that heap, RocksDB and a third party's implement.
+"""The interface that a backend implements: heap, RocksDB and third-party stores.
 
-A `StateStore` keeps the entries of one subtask's states, each in a `StateTable`, and knows nothing of keys that are
-current, registrations, compatibility results, time-to-live, metrics: `KeyedStateBackend` is composed of a store and of
-these. A table has one of three forms (`TableForm`), or is that of a priority queue; it gives a handle of its form, and
-every kind of state is built over one.
+A `StateStore` keeps the entries of one subtask's states, each in a `StateTable`. It does not know about current keys,
+registrations, compatibility, time-to-live or metrics: `KeyedStateBackend` adds these. A table has one of three forms
+(`TableForm`), or is that of a priority queue. It returns a handle of its form; every kind of state is built on one.
 
 The life of a state in a store:
 
-    restore       the tables of all restored states are there; their bytes stay as they were written
+    restore       the tables of all restored states exist; their bytes are as they were written
     create_table  an empty table, for a state that was not restored
-    take_over     the entries are in the schema of the descriptor as they are; they are read by its serializers
-    rewrite       the entries are brought to the schema of the descriptor, all of them
+    take_over     the entries already are in the schema of the descriptor; its serializers read them
+    rewrite       all entries are rewritten in the schema of the descriptor
     value_state, list_state, map_state, queue    the handle; once per epoch
 
-A state that nobody registers keeps its bytes and its schema, and goes into every snapshot.
+A state that is not registered keeps its bytes and its schema, and is part of every snapshot.
 
-What `rewrite` does in bulk, right after the state was registered, a store of *generations* will do by and by: a table
-then has a part per schema (`statebackend.state.state_meta.SchemaPart`), its handle looks for an entry in the newest
-first and moves what it finds in an older one. That is why a table is asked, and never the place its entries are in, and
-why a handle is asked for only after `take_over` or `rewrite`.
+A later store of *generations* migrates lazily: a table has a part per schema
+(`statebackend.state.state_meta.SchemaPart`), and its handle looks in the newest part first and moves what it finds in
+an older one. This is why callers ask a table and not a location, and get a handle only after `take_over` or `rewrite`.
 """
 
 from __future__ import annotations

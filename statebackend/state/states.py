@@ -1,14 +1,10 @@
-"""What operators hold: broadcast state, and its read-only side; list states are a `ListState`.
+"""The public state interfaces of a user's function, keyed and broadcast, and the functions that fold values.
 
-How an aggregating state folds what is added to it; the names are Flink's.
+Semantics and names are Flink's. A handle reads and writes the state of the current key. A returned object belongs to
+the caller: a change of it has no effect on any backend until it is passed to an update.
 
-The *accumulator* is what is stored. It may be of a mutable type: a function may change the accumulator it is given and
-return it, or return another one; what counts is what it returns.
-
-The handles through which a function reads and writes the state of the current key.
-
-Semantics are Flink's. What a handle returns is the caller's own: changing it has no effect until it is given back by an
-update, on every backend.
+The *accumulator* of an aggregate function is what is stored. Its type may be mutable: a function may change the
+accumulator that it receives, or return another one. Only the returned one is stored.
 """
 
 from __future__ import annotations

@@ -1,27 +1,20 @@
-"""The incremental clean-up: each access looks at a few further entries, of whatever keys, and removes the expired.
+"""Removes expired entries: the incremental clean-up, and the row filter of savepoints and base files.
 
-A sweep goes over the state in *passes*, one after the other, which a store lays out
-(`StateTable.cleanup_pass`): it gives the places of entries one by one. A place may be out of date when it is
-visited, because entries come and go meanwhile; so a visit goes through the state's handle, which sees what is there,
-and the worst that can happen is that there is nothing. Removing is an ordinary write of the current epoch, whether a
-snapshot is being written or not.
+Each access visits a few further entries, of any key, and removes the expired ones. A sweep goes over the state in
+*passes*, which the store lays out as a sequence of places (`StateTable.cleanup_pass`). A place may be out of date when
+it is visited. So a visit goes through the state's handle, which sees the current entry, if there is one. A removal is
+an ordinary write of the current epoch, also while a snapshot is being written.
 
-After a pass the sweep rests until a quarter of the time-to-live has gone by since that pass began. So an entry is
-looked at some four times in its life, however often the state is accessed, and what has expired stays for a quarter
-longer at most, beside the time that a pass takes. If the clock goes backwards, it rests for as much longer.
+After a pass the sweep rests until a quarter of the time-to-live has passed since the pass began. So an entry is visited
+about four times in its life, and an expired entry stays for a quarter longer, plus the time of a pass. If the clock
+goes backwards, the sweep rests longer by as much.
 
-A pass begins near the current key. Where a backend lives for one epoch, a sweep that always began at the same place
-would never get beyond what an epoch covers; begun where the epoch begins to work, it starts somewhere else each time.
-Whatever it passes over is alive, and will either be accessed, so that a pass begins there, or expire, and be removed
-by the next pass that comes along.
+A pass begins near the current key. A backend may live for only one epoch; passes with a fixed start would never get
+beyond what one epoch covers.
 
-Leaving expired entries out of what is written whole: a savepoint, or the new base of a state.
-
-A row filter works on the canonical bytes of a row's value (see `statebackend.state.canonical`), so it is
-the same for every store. It is made for one snapshot, with the time of its beginning, and has nothing that changes:
-snapshots that are under way at once share nothing. Where the time is in a row says the kind of the state.
-
-How long the entries of one state live, for whoever looks at rows and not through a handle.
+A row filter drops expired entries from what is written whole. It works on the canonical bytes of a row's value
+(`statebackend.state.canonical`), so it is the same for every store. It is immutable and made for one snapshot, with the
+time at which that began. The kind of the state defines where in a row the time is.
 """
 
 from __future__ import annotations

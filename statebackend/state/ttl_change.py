@@ -1,12 +1,11 @@
-"""State that is given a time-to-live, or loses it, at a restore: the compatibility result on that, and what a
-migration reads.
+"""State that gets or loses a time-to-live at a restore: its compatibility result and its migration.
 
-This is the one place of it on the side of state. With and without the time of its last access a value is another type
-to the serializers' snapshots; but all values can be rewritten, so the compatibility result is taken on the values
-without the times (`TimeToLiveChange.values_before`, `values_after`), and is then turned into one on the stored form.
-What rewrites them is a plan that adds the time, or takes it away, around the plan of the values (`RowPlan`).
+With and without the time of the last access, a value is of two different types to the serializers' snapshots. But every
+value can be rewritten. So the compatibility result is resolved for the values without times
+(`TimeToLiveChange.values_before`, `values_after`), and then translated to the stored form. The plan of the migration
+adds or removes the time around the plan of the values (`RowPlan`).
 
-Values that get a time-to-live count as accessed now; values that lose it stay for good, expired or not.
+Values that get a time-to-live count as accessed now. Values that lose it stay for good, expired or not.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How long state lives: the configuration that a descriptor carries.
+"""The time-to-live configuration of a descriptor.
 
-A value, a list element or a map entry expires ``ttl_ms`` milliseconds after it was last written (or, if so configured,
-read), by the clock of the backend. What has expired is not returned, and is removed when it is met: at an access, by
-the incremental clean-up, or when a snapshot writes the state whole. The names and the meaning are those of Flink's
+A value, list element or map entry expires ``ttl_ms`` milliseconds after it was last written (or read, if so
+configured), by the clock of the backend. An expired entry is not returned. It is removed by an access, by the
+incremental clean-up, or by a snapshot that writes the state whole. Names and semantics are those of Flink's
 ``StateTtlConfig``.
 
-The configuration is no part of what is stored: it may change from one run to the next, and state may be given a
-time-to-live, or lose it, at a restore.
+The configuration is not stored. It may change from one run to the next, and a state may get or lose a time-to-live at a
+restore.
 """
 
 from __future__ import annotations

@@ -1,23 +1,17 @@
-"""How many bytes a value takes up, estimated for what it costs to ask.
+"""How a backend keeps values in memory: as objects or as bytes, exactly as stored, and with an estimated size.
 
-Whoever keeps objects and is bounded by bytes asks at every write, so the estimate is generated code that looks at the
-parts whose size varies: texts, byte strings (`TypeSerializer.emit_size`). A serializer that says nothing of it is asked
-to write the value.
+*Form.* Values of immutable types are kept as objects, so a read is a dict look-up. A value of a mutable type would need
+a copy on each write and read, and a check on each write. Its bytes provide both, so it is kept *encoded*. That takes
+less memory, leaves a snapshot nothing to encode, and keeps a caller's object separate from the state. The heap uses
+these forms, and so does operator state. Keys in dicts are the subject of `statebackend.state.entry_keys`.
 
-What a backend keeps of an immutable value: exactly what a reader of its bytes would get.
+*Exactness.* A read must not depend on whether the value came from memory or from its bytes, or a replay would differ.
+So a value that differs from its bytes (a bool for a long, a binary64 for a binary32, a list for a tuple) is written and
+read once. Most values need neither: serializers generate a condition that holds only for values that come back
+unchanged (`TypeSerializer.emit_is_exact`). A serializer without that condition always writes and reads.
 
-What `value()` returns must not depend on whether the process was restarted, or a cache written back, since the value
-was given: a replay would go another way. So a value that is not yet what its bytes say (a bool for a long, a binary64
-for a binary32, a list for a tuple) is written and read once. Most values need neither: serializers give a condition
-that holds only for values which fit and come back as they are (`TypeSerializer.emit_is_exact`), and such a value is
-kept as it is. What a serializer says nothing of is always written and read.
-
-In what form state that lies in memory keeps its values: the heap's, and operator state whatever the backend.
-
-Values of an immutable type are kept as *objects*: reading one costs a dict look-up. A value of a mutable type must be
-copied on its way in and out, and checked on its way in; its bytes are both at once, so it is kept *encoded*. It then
-takes less memory than the object, a snapshot has nothing left to encode, and what a caller does to its own object
-cannot reach the state. How keys stand in dicts is in `statebackend.state.entry_keys`.
+*Size.* A cache that is bounded by bytes asks for a size at every write. The estimate is generated code that looks only
+at the parts of variable size (`TypeSerializer.emit_size`). A serializer without an estimate writes the value.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""A whole job under test: its sources are played event by event, and what comes out is there when the call returns.
+"""A harness for whole jobs: the test plays the sources event by event, and sees the outputs when a call returns.
 
-A job is built with the ordinary interface. `HarnessJob.source` makes a stream that the test plays, `HarnessJob.output`
-names a stream that the test sees. Then each event (a record, a watermark, an idle source, the clock that moves on) is
-fully processed, through all operators, before the call that fed it returns; and what came out, of all outputs, is one
-sequence, in the order in which it did.
+A job is built with the public interface. `HarnessJob.source` makes a stream that the test plays; `HarnessJob.output`
+names a stream that the test reads. Each event (a record, a watermark, an idle source, an advance of the clock) passes
+through all operators before the call returns. All outputs form one sequence of records, watermarks and statuses, in the
+order in which they were emitted.
 
-A snapshot is a savepoint. Another harness can begin with it, with another parallelism, another backend or another job.
-
-What comes out of a job under test: records, watermarks and statuses, each at an output that has a name.
+A snapshot is a savepoint. Another harness can start from it, with another parallelism, backend or job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether a job restores from its lock, as the text of a failed test: what was found, and how to accept it."""
+"""The text of a failed schema lockfile test: the differences, and how to accept them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One operator over a real backend, driven call by call, as a subtask drives it: for who writes an operator.
+"""A harness for one operator over a real backend, called as a subtask calls it; for authors of operators.
 
-What a job does with it is tested with `statebackend.testing.jobs`. Here a test sees what stays inside: state by its
-entries, timers that wait, what is emitted at which call.
+A test sees the inside: state by its entries, pending timers, and what each call emits. Use `statebackend.testing.jobs`
+to test what a job does with an operator.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The fixture ``statebackend_lock`` and the option ``--statebackend-lock-update``, for pytest.
+"""The pytest fixture ``statebackend_lock`` and the option ``--statebackend-lock-update``.
 
-pytest loads this in every run where the package is installed. So it imports only pytest until a test asks for the
+pytest loads this file in every run where the package is installed. It imports only pytest until a test uses the
 fixture.
 """
 

@@ -1,4 +1,4 @@
-"""The laws that every serializer keeps, as a pytest class to derive from.
+"""The contract of every serializer, as a pytest class to derive from; its golden files; and random damage to its bytes.
 
     class TestPointSerializer(SerializerContract):
         def serializer(self):
@@ -7,29 +7,24 @@
         def values(self):
             return [Point(0, 0), Point(-1, 2**62)]
 
-        def different_serializers(self):            # optional: configured otherwise, if it can be
+        def different_serializers(self):            # optional: other configurations
             return []
 
-        def strategy(self):                         # optional: hypothesis makes more
+        def strategy(self):                         # optional: hypothesis makes more values
             return st.builds(Point, st.integers(...), st.integers(...))
 
-The laws are those of Flink's serializer test base (copy, round trip alone and in sequence, no trailing bytes, null,
-duplicates in threads, snapshot, equality) and ours: generated and view-based code agree on every byte and every
-rejection, a failed write leaves nothing behind, and bytes that no serializer wrote give a value or an error, within
-bounded memory and without waiting for more of them.
+The laws are those of Flink's ``SerializerTestBase`` (copy, round trip alone and in sequence, no trailing bytes, null,
+duplicates in threads, snapshot, equality) and these: generated and view-based code agree on every byte and every
+rejection; a failed write leaves nothing behind; foreign bytes produce a value or an error, within bounded memory and
+without waiting for more bytes. Foreign bytes are made from real encodings, because random bytes fail at the first
+field.
 
-Golden files of a serializer: its snapshot and the bytes of some values, written once for each released version.
+Golden files are written once for each released version and never again. The data is written before the snapshot,
+because a serializer may learn while it writes:
 
     <directory>/<version>/serializer-snapshot      the versioned snapshot
     <directory>/<version>/test-data                the values, one after the other
     <directory>/<version>/values                   one line per value: its length in bytes, and its repr for people
-
-The data is written before the snapshot, because a serializer may learn while it writes. A version that exists is never
-written again: what was released does not change.
-
-Bytes that no serializer wrote: cut off, changed, and made to claim more than there is.
-
-The strategies start from real encodings, because bytes at random are rejected at the first field and show little.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The contract of a store of completed checkpoints; see the package for how to use it.
-
-A store as the driver has it that leads a job, and small checkpoints for it.
-
-The contract of a storage of checkpoints; see the package for how to use it.
-"""
+"""The contracts of a checkpoint storage and of a store of completed checkpoints, as pytest classes to derive from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold when one serializer takes over the state of another, as a pytest class to derive from.
+"""The contract of an upgrade from one serializer to another, as a pytest class to derive from.
 
     class TestAddingAField(UpgradeContract):
         expected = CompatibilityKind.AFTER_MIGRATION
@@ -6,15 +6,14 @@
 
         def old_serializer(self): return AttrsSerializer(PointV1, name="Point")
         def new_serializer(self): return AttrsSerializer(PointV2, name="Point")
-        def values(self): return [(PointV1(1, 2), PointV2(1, 2, 0))]        # old value, what it becomes
+        def values(self): return [(PointV1(1, 2), PointV2(1, 2, 0))]        # old value, migrated value
 
-The five assertions are those of Flink's upgrade test base: the restored serializer reads the old bytes; the
-compatibility result is the expected one; and by compatibility result, the migrated bytes are the new serializer's, the
-reconfigured serializer reads the old bytes, or the new one does. *Valid* on bytes means that the value is read and
-rewritten, also by the serializer that its snapshot restores, and by a duplicate of that.
+The assertions are those of Flink's ``TypeSerializerUpgradeTestBase``: the restored serializer reads the old bytes, and
+the compatibility result is the expected one. Depending on the result, the migrated bytes are valid for the new
+serializer, the reconfigured serializer reads the old bytes, or the new one does. Bytes are *valid* for a serializer if
+it, the serializer restored from its snapshot, and a duplicate of that read and rewrite the value.
 
-With ``golden_directory`` the same is asserted for what every released version has written. Call `generate` once for a
-release; what has been released is never written again.
+With ``golden_directory`` the same is asserted for the golden files of every release. Call `generate` once per release.
 """
 
 from __future__ import annotations

@@ -1,21 +1,15 @@
-"""What all kinds of state handle on the heap share.
+"""The base of the heap's tables: the entries of one state, their memory form, their rows, and the files that hold them.
 
-One state on the heap: its entries, in which form they are kept, and what rows they are.
+A table of each kind of state defines what is stored under a key, what an epoch records of a change (see
+`statebackend.state.heap.history`), and how to get from the present content to that of a prepared snapshot. Maps and
+lists record changes by entry and element, so that a put or an append copies nothing.
 
-A table of each kind of state says what is stored under a key, what an epoch notes of a change (see
-`statebackend.state.heap.history`), and how to go back from what is stored now to what was stored when a snapshot was
-prepared. Maps and lists have changes of their own granularity, so that neither a put nor an append copies what is
-there.
+Rows are in canonical form and order (`statebackend.state.canonical`). In an increment, a row without a value deletes
+everything under a key, or one map entry. It is written only if completed snapshots contain what it deletes.
 
-Rows are in canonical form and order (see `statebackend.state.canonical`). In an increment a row without a
-value says that everything under a key, or one map entry, is gone; it is written only if completed snapshots hold such a
-thing.
-
-What one state on the heap consists of: its table, or the files it is read from, and the files that say the same.
-
-Invariant: what completed snapshots hold of a table is what ``files`` say, unless `StateFiles.needs_base`. Snapshots may
-be completed in any order; the files are those of the latest one that was prepared. A migration begins a new content:
-what a snapshot that was prepared before it has written says nothing about the new one.
+Invariant: completed snapshots contain what ``files`` contain, unless `StateFiles.needs_base`. Snapshots may complete in
+any order; the files are those of the latest one prepared. A migration starts a new content: the files of a snapshot
+that was prepared before it do not count for the new one.
 """
 
 from __future__ import annotations

@@ -1,24 +1,20 @@
-"""The configuration of the heap backend, and how its stores are kept in a worker from epoch to epoch.
+"""The configuration of the heap backend, and the cache of heap stores that a worker process keeps between epochs.
 
-What the processes of a host keep together, in bytes: each says what it keeps, and is told what the others do.
+A subtask that returns to a worker need not restore. The runtime takes the store of a subtask out of the cache, lets it
+catch up with the handle to continue from, and puts it back after a successful snapshot. A store is in the cache or in
+use, never both. The cache does not decide whether a store is current: `HeapStateStore.catch_up` compares files.
 
-    <root>/heap-copies/lock            held while somebody counts
+Spark moves subtasks between workers, so over time each worker would hold a copy of each subtask. `KeptLimits` bounds
+the copies: in bytes over all workers of a host, with an equal share for each, and in epochs since a copy was current.
+There is at most one store per subtask of a job. Stores of another parallelism are dropped. Beyond a share, or beyond
+`MAX_STORES`, the oldest store is dropped. A forked child starts with an empty cache.
+
+The processes of a host count their bytes in files:
+
+    <root>/heap-copies/lock            held while a process counts
     <root>/heap-copies/<pid>-<32 hex>  decimal: the bytes that this process keeps
 
-A process holds a lock on its file for as long as it lives. A file that nobody has locked was left by one that is gone,
-and is removed by whoever finds it.
-
-Heap stores that a worker process keeps between two epochs, so that a subtask which comes back need not restore.
-
-A runtime takes the store of a subtask out, asks it to catch up with the handle that it is to continue from, and puts
-it back after a successful snapshot. A store is in the cache or in use, never both. Nothing here decides whether a
-store is fresh enough: that is `HeapStateStore.catch_up`, which compares files, not epochs.
-
-Spark deals subtasks to other workers in every epoch, so by and by each worker would hold a copy of each. What is kept
-is therefore bounded, by `KeptLimits`: in bytes over all workers of a host, of which each has an equal share, and in
-epochs since a copy was current. There is at most one store per subtask of a job, those of another parallelism are
-dropped, and beyond a share, or `MAX_STORES`, the one that was put first goes. A forked child begins with an empty
-cache.
+A process locks its file for as long as it lives. An unlocked file belongs to a dead process; any process removes it.
 """
 
 from __future__ import annotations

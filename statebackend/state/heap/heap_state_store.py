@@ -1,15 +1,14 @@
 """The heap store of one subtask: state as Python dicts, snapshots as increments in canonical Parquet.
 
-A snapshot writes, per state, the rows of what changed since the last one, and refers to the files that were there
-before. What is restored stays in its files until a descriptor is registered; then the rows are read and decoded once,
-by the function that turns old bytes into what is kept now, so that a migration costs nothing extra. A state that nobody
-registers stays in its files: it is not even read, as long as this subtask may go on referring to them.
+A snapshot writes, per state, the rows that changed since the last one, and refers to the earlier files. Restored state
+stays in its files until a descriptor is registered. Then the rows are read and decoded once, through the migration plan
+if there is one, so a migration costs no second pass. A state that is not registered is not read, as long as this
+subtask may refer to its files.
 
-Invariant: what completed snapshots hold is what the files of a state say, unless `StateFiles.needs_base`. From it
-follows when a store that was kept in a worker may *catch up* with a newer handle: if nothing was changed since and no
-snapshot is under way, and for each state our files are the first of the handle's files, the rest are the changes to
-apply. Neither an epoch that another attempt won, nor one that changed nothing, nor files merged into one, can be
-mistaken for anything else.
+Invariant: completed snapshots contain what the files of a state contain, unless `StateFiles.needs_base`. So a kept
+store may *catch up* with a newer handle under three conditions: nothing changed since, no snapshot is running, and for
+each state the store's files are a prefix of the handle's files. The remaining files are the changes to apply. An epoch
+that another attempt won, an epoch without changes, and merged files all have other lists of files.
 """
 
 from __future__ import annotations

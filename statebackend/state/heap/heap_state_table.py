@@ -1,18 +1,14 @@
-"""One state in the heap store: its content, and the one handle of an epoch over it.
+"""One state in the heap store: its content, the handle of an epoch, its size in memory, and its clean-up.
 
-How many bytes of Python's memory some entries take, estimated from the first of them.
+`estimated_bytes` samples the first entries. It counts shared objects once per entry and does not follow deep
+references. Where entries are alike, the estimate is right to within a small factor, which is enough for a bound.
 
-What several entries share is counted for each, and what is deep inside is not looked at. It is right to within a small
-factor where entries are alike, which is what a bound on memory needs.
+The clean-up of expired entries visits one key group at a time and sorts nothing. Starting a pass costs the size of a
+key group, and a step costs little, because the time of a value is read in place. The first key group is that of the
+current key. The start within the group depends on the time: keys are listed in insertion order, and the first ones may
+be long-lived.
 
-The places of a table, for the incremental clean-up of state with time-to-live.
-
-No keys are sorted, and at most those of one key group are listed at a time, so that beginning a pass costs the size of
-a key group, and a step next to nothing: the time of a value is looked at where it lies. The first key group is that of
-the current key. Where in it the pass begins follows from the time: its keys are listed in the order in which they came,
-and the first may well be those that live on.
-
-The tables of the heap by form, made for serializers, for bytes, and for another thread.
+Tables are made by form, with serializers or for bytes, and for use on another thread.
 """
 
 from __future__ import annotations

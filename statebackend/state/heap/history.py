@@ -1,28 +1,24 @@
-"""The entries of one state on the heap, and how a snapshot goes on seeing them as they were.
+"""The entries of one state on the heap, and the copy-on-write history that snapshots read.
 
-There is one dict from entry keys to what is stored, the *live* entries, which every read and write goes to. Beside it
-runs a chain of *epochs*, one from each snapshot to the next: what an epoch changed, and what was there before. To
-freeze the state is to begin a new epoch, whatever its size. What was stored at that moment under a key is then what the
-first of the later epochs that changed it says was there before; if none did, it is the live entry.
+One dict maps entry keys to what is stored, the *live* entries. Every read and write goes to it. Beside it is a chain of
+*epochs*, one from each snapshot to the next. An epoch records what it changed and what was stored before. A freeze
+starts a new epoch, whatever the size of the state. A frozen value is what the first later epoch that changed its key
+recorded; without such an epoch it is the live entry. This is Flink's copy-on-write per entry, with the old version
+beside the table instead of in it.
 
-So nothing is copied, layered or folded: reads look into one dict, and a snapshot that is written costs its owner
-nothing afterwards. This is copy-on-write, as Flink's heap does it per entry, with the old version kept beside the table
-instead of in it.
+The recorded values also serve the digest of an epoch: an entry that is rewritten with its old value is not a change.
 
-What was there before is also what the digest of an epoch needs: what is rewritten as it was is no change, whatever led
-to it.
+Another thread reads a snapshot while the owner writes. It needs no lock:
 
-A snapshot is read by another thread while the owner goes on writing. It needs no lock for that, because
+1. The owner records the old value before it changes an entry.
+2. The reader reads the live entry first, and then looks for a change in the later epochs.
 
-* the owner notes what was there before it changes an entry, and
-* the reader reads the live entry first, and then asks the epochs since whether it was changed.
+If the epochs contain no change, it had not started when the live entry was read. Single operations of dicts and lists
+are atomic in CPython. Only `copy_now` iterates over a dict that may change.
 
-If a change is missing from the epochs, it had not begun when the live entry was read. Single operations of dicts and
-lists are atomic in CPython; `copy_now` is the one that walks a dict which may change.
-
-Which keys there are in a key group is kept apart, in lists of *members*, at eight bytes a key. The owner's hot path
-does not touch them: for a key that was not there the epoch says so, and who reads the state takes it over from there.
-Nor does a removal: members may be gone or be listed twice, until so many are that the lists are made again.
+The keys of a key group are listed apart, in *members*, at eight bytes a key. The owner's hot path does not touch these
+lists: the epoch records that a key is new, and a reader of the state adds it. Members may be removed or listed twice;
+the lists are rebuilt when there are too many of those.
 """
 
 from __future__ import annotations

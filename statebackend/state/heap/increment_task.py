@@ -1,17 +1,16 @@
-"""The asynchronous part of a snapshot of the heap: an increment per state, in canonical Parquet.
+"""The asynchronous part of a heap snapshot: one increment per state in canonical Parquet, and the digest of the epoch.
 
-Per state the rows are written of what completed snapshots do not hold, and the files that were there are referred to.
-If those do not add up to the state, or have become too many, it is written whole. A state that nobody registered stays
-in its files: it is not even read, as long as this subtask may go on referring to them.
+Per state it writes the rows that completed snapshots do not contain, and refers to the existing files. It writes a
+state whole if those do not add up to it, or are too many. A state that is not registered stays in its files and is not
+read, as long as this subtask may refer to them.
 
-A task reads frozen entries, through tables with serializers of its own, and files. What it has written counts from the
-moment it is complete; until then it changes nothing for its backend.
+A task reads frozen entries, through tables with serializers of its own, and files. It changes nothing for its backend
+before all is written.
 
-A digest of what an epoch changed, by which two attempts at the same epoch are told apart.
-
-Changes are rows of a state, in canonical order. Each column goes in apart, its lengths and its bytes into a hash each,
-so that no other changes have the same form. So it does not matter in how many pieces the rows of a state come, and none
-of them need be kept. The digest is compared between attempts that run the same program, and is written nowhere.
+The digest identifies what an epoch changed, so that two attempts at an epoch can be compared. It hashes the rows in
+canonical order, per column the lengths and the bytes, so that different changes differ. It does not depend on how the
+rows are split into batches, and keeps none of them. It is compared between attempts of one program only, and never
+written.
 """
 
 from __future__ import annotations

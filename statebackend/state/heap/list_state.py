@@ -1,11 +1,11 @@
 """List state on the heap.
 
-What is stored under a key is one Python list. Appending extends it in place; everything else puts another list in its
-stead. So the list and its length, noted at the first change of an epoch, say for ever what was there before.
+One Python list is stored under a key. An append extends it in place; every other change stores another list. So the
+list and its length at the first change of an epoch describe the earlier content for good.
 
-Elements of an immutable type are the items of the list. Those of a mutable type are kept encoded: an item is the bytes
-of one element, or a *chunk*, the bytes of many as they stand in a row. Rows are loaded as chunks, and what was appended
-to a list one by one becomes a chunk when the list is next appended to in another epoch.
+Elements of immutable types are the items of the list. Elements of mutable types are kept encoded: an item is the bytes
+of one element, or a *chunk*, the bytes of many elements as in a row. Rows are loaded as chunks. Elements that were
+appended one by one become a chunk at the next append in a later epoch.
 """
 
 from __future__ import annotations

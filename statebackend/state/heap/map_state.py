@@ -1,8 +1,8 @@
 """Map state on the heap.
 
-What is stored under a key is a dict from entry keys of user keys to stored values; a null value has a stored form like
-any other. It is changed in place, entry by entry, until it is cleared; then another dict takes its place. A change
-holds the dict that was there before and what its entries were that have been put or removed since.
+A dict is stored under a key. It maps entry keys of user keys to stored values; a null value is stored like any other.
+It is changed in place, entry by entry, until it is cleared; then another dict replaces it. A change records the earlier
+dict, and the earlier entries of the keys that were put or removed since.
 """
 
 from __future__ import annotations

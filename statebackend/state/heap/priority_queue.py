@@ -1,14 +1,13 @@
-"""Priority queues on the heap: a table whose entry keys are the entries of the queue, and a binary heap beside it.
+"""Priority queues on the heap: a table whose entry keys are the entries of the queue, and a binary heap.
 
-The table is that of a value state with nothing as its values, so its history and snapshots are the same. The binary
-heap holds the entries of all key groups. It is made when the queue is first used, in linear time, and from then on kept
-with the table, across epochs and when the table catches up with increments, so that an epoch of a backend that a worker
-keeps costs what it adds and polls.
+The table is that of a value state with empty values, so history and snapshots are the same. The binary heap holds the
+entries of all key groups. It is built at the first use, in linear time. Afterwards it is kept with the table, across
+epochs and when the table catches up with increments. So an epoch of a kept backend costs only what it adds and polls.
 
-What is removed, but not from the top, stays in the heap as *dead*, until it comes to the top, is added again, or the
-dead outnumber the living. So no entry is in the heap twice.
+An entry that is removed below the top stays in the heap as *dead*, until it reaches the top, is added again, or more
+than half of the heap is dead. So no entry is in the heap twice.
 
-Invariants, while there is a heap: its entries without the dead are those of the table; its top is alive.
+Invariants, while there is a heap: its entries without the dead ones are those of the table; its top is alive.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Value state on the heap.
 
-An epoch notes the key group of a key that changes, by its complement if the key was not there. What was stored under
-those that were there is noted apart, in the order of the changes: a list takes less time and room than another dict.
-Only while a snapshot may ask for it is it noted by key too.
+An epoch records the key group of each changed key, or its complement if the key is new. The earlier values are recorded
+in a list, in the order of the changes: a list needs less time and memory than a second dict. They are recorded by key
+too only while a snapshot may ask for them.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
-"""What all kinds of RocksDB state share: a write-back cache between two barriers.
+"""The write-back cache that all kinds of RocksDB state share, and the memory that the caches of a process may hold.
 
-A state touched a hundred times in an epoch is read once and written once. Each access goes to a dict of live entries
-first; at the barrier `drain` gives what changed, and the cache starts empty. A value is encoded at the moment of the
-update: that is what rejects a value that does not fit, and what keeps a mutable value that the caller goes on changing
-from leaking in. Values of immutable types are handed out as they are, once they are what their bytes say (see
-`statebackend.state.value_forms`).
+A key that is used a hundred times in an epoch is read once and written once. Each access goes to a dict of live entries
+first. At the barrier `drain` returns the changes, and the cache starts empty. An update encodes its value at once, so a
+value that does not fit is rejected and a caller's later changes have no effect. Values of immutable types are returned
+as they are (`statebackend.state.value_forms`).
 
-How many bytes the write-back caches of a process may hold.
-
-Every backend of a process gets an equal share of what it is configured to, so that a process with many of them holds no
-more than one with a single one. The shares are made again when a backend is opened or closed; who holds more than its
-share by then writes out at its next access.
+The backends of a process share one budget equally, so that many backends hold no more than a single one. The shares
+change when a backend is opened or closed. A backend above its share writes out at its next access.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""How an entry is addressed in RocksDB.
+"""The address of an entry in RocksDB.
 
     raw key := u16(key group) key namespace [user key | u64(chunk number)]
              | u16(key group) element                                          of a priority queue
 
-Key, namespace and user key are what their serializers write; these encodings are self-delimiting, so no entry's address
-is a prefix of another's, and everything under one key and namespace is one contiguous run.
+Key, namespace and user key are written by their serializers. These encodings are self-delimiting, so no address is a
+prefix of another, and everything under one key and namespace is one contiguous range.
 
-    mark := ffff raw key        with an empty value: the file in which it stands deletes the raw key
+    mark := ffff raw key        with an empty value: its file deletes the raw key
 
-RocksDB does not tell which keys a file deletes, and files can only be merged by one who knows; so an increment says it
-once more, behind all key groups, where no scan of a state ever comes.
+RocksDB does not report which keys a file deletes, and a merge of files needs to know them. So an increment repeats each
+deletion as a mark, after all key groups, where no scan of a state reads.
 """
 
 from __future__ import annotations

@@ -1,26 +1,25 @@
-"""The one module that talks to rocksdict: a RocksDB database of raw bytes, written by ingesting sorted files.
+"""A RocksDB database of raw bytes, written by ingesting sorted files. The only module that imports rocksdict.
 
-What we know about the library and guard against here:
+Known properties of rocksdict, and how this module handles them:
 
-* ``close()`` leaves the database open while a column family, iterator or snapshot of it lives, and the next open then
-  fails on the lock. All of them are made here, and dropped before closing; scans that are under way are ended.
-* ``ReadOptions.set_iterate_lower_bound`` sets the *upper* bound. Bounds are never used: scans seek and stop by hand.
-* A child process can read and seem to write through the parent's handle. A forked child is rejected everything.
-* All failures are plain ``Exception`` with a text; they become `RocksDBError` here, with the path. Point reads alone
-  are not wrapped, because another call costs them too much: readers give what they catch to `reading_failed`.
-* An iterator that meets damage ends as if there were nothing more. Whenever one ends, the place is looked at again in
-  a way that tells the two apart, so that damage never passes for the end.
-* A whole filter block that is larger than a shard of the block cache never stays in it: each read reads it again, a
-  hundred times slower. Index and filters are partitioned.
-* ``Snapshot`` keeps point reads consistent, and forgets to do so for its iterators, which see later writes. An
-  iterator of the column family itself is consistent as of its making, on any thread, also when its column family is
-  dropped: that is what a scan is.
-* A database that is open for reading alone takes no lock, and a writer beside it deletes files that it still needs.
-  Only who holds the lock of the directory opens one, and closes it before a writer is opened.
-* There is no merge operator and no compaction filter; neither is needed, since we never write through the memtable.
+* ``close()`` leaves the database open while a column family, iterator or snapshot of it exists, and the next open fails
+  on the lock. All of them are made here and dropped before closing. Running scans are ended.
+* ``ReadOptions.set_iterate_lower_bound`` sets the *upper* bound. Scans seek and stop by themselves.
+* A child process can read, and seems to write, through the parent's handle. A forked child gets an error on every call.
+* All errors are plain ``Exception``. They become `RocksDBError` with the path. Point reads are not wrapped, because
+  another call costs too much: readers pass what they catch to `reading_failed`.
+* An iterator that meets damage ends as at the end of the data. After an iterator ended, the position is checked in
+  another way, so that damage is never taken for the end.
+* A whole filter block larger than a shard of the block cache never stays in it, and each read is a hundred times
+  slower. Index and filters are partitioned.
+* ``Snapshot`` keeps point reads consistent, but not its iterators. An iterator of the column family is consistent as of
+  its creation, on any thread, also after its column family is dropped. Scans use that.
+* A read-only database takes no lock, and a writer deletes files that it needs. Only the holder of the directory's lock
+  opens one, and closes it before a writer opens.
+* There is no merge operator and no compaction filter. Neither is needed without writes through the memtable.
 
-All writes are `SstWriter` files with strictly ascending keys, ingested whole: the write-ahead log stays empty, an epoch
-becomes visible atomically per column family, and the very same file is the increment of a checkpoint.
+All writes are `SstWriter` files with strictly ascending keys, ingested whole. The write-ahead log stays empty, an epoch
+becomes visible atomically per column family, and the same file is the increment of a checkpoint.
 """
 
 from __future__ import annotations

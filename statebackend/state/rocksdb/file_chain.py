@@ -1,24 +1,19 @@
-"""The files of one state while snapshots are under way: what completed snapshots have, and what is only local.
+"""The files of one state while snapshots are running, and the digest of its content.
 
     chain := files in the store, then pending local files, in the order in which they apply
 
-Every pending file has a number that grows. A snapshot freezes the chain: it takes along all files in the store and all
-pending ones up to some number, and brings the latter into the store under names of its own, perhaps merged, perhaps as
-part of a new base. When it is done, its files take the place of everything up to that number. So a snapshot refers
-only to files of completed ones and to its own; a failed or cancelled one changes nothing; and snapshots may end in any
-order: one that ends after a later one has nothing left to say. The files of the latest count, since those of an earlier
-one may be deleted with it.
+Pending files have ascending numbers. A snapshot freezes the chain: all files in the store, and all pending ones up to
+some number. It uploads the pending ones under its own names, perhaps merged or as part of a new base. When it is done,
+its files replace everything up to that number. So a snapshot refers only to files of completed snapshots and its own,
+and a failed or cancelled one changes nothing. Snapshots may complete in any order. The files of the latest one count,
+because those of an earlier one may be deleted with it.
 
-Only the backend's thread touches a chain. A pending file stays on the disk while a snapshot that froze it is under way.
+Only the backend's thread uses a chain. A pending file stays on disk while a snapshot that froze it is running.
 
-A digest of what a subtask's content has become, by which two attempts at the same epoch are told apart.
-
-The content of a state is a set of rows. Each has a hash of 64 bits; the digest is the sum of the hashes of the rows
-that have come, less those of the rows that have gone, since the content both attempts began with. A sum does not depend
-on the order in which keys came, nor on when a cache was written out, nor on how files were cut or merged: a row that
-came and went again, or was written with the value it had, leaves nothing behind.
-
-The digest is compared between attempts that run the same program, and is written nowhere.
+The digest of a subtask's content identifies what an epoch led to. Each row has a 64-bit hash. The digest is the sum of
+the hashes of added rows minus those of removed rows, since the common start of the attempts. So it does not depend on
+the order of keys, on when a cache was written out, or on how files were cut or merged. A row that is added and removed,
+or rewritten with its old value, has no effect. It is compared between attempts of one program only, and never written.
 """
 
 from __future__ import annotations

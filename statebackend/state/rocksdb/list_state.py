@@ -1,11 +1,11 @@
-"""List state on RocksDB: a list is a run of *chunks*, each the elements that one epoch appended.
+"""List state on RocksDB: a list is a run of *chunks*, each with the elements that one epoch appended.
 
-A chunk's row ends in a number that only ever grows within the store, so an append needs no read: the millionth costs
-what the first did. Replacing a list deletes its chunks and writes one.
+A chunk's row ends in a number that only grows within the store, so an append needs no read, whatever the length of the
+list. Replacing a list deletes its chunks and writes one.
 
-How a list is cut into chunks depends on when the cache was written out. So its digest is not that of the rows, but of
-the elements beyond those that the last completed snapshot has (chunks below ``first_new_chunk()``), as one run, and of
-whether those are still there.
+The chunks of a list depend on when the cache was written out, so the digest is not that of the rows. It covers the
+elements after those of the last completed snapshot (chunks from ``first_new_chunk()`` on) as one run, and whether the
+older chunks still exist.
 """
 
 from __future__ import annotations

@@ -1,19 +1,17 @@
 """The tables of a subtask's local database: where the entries of each state are, and how sorted files get into them.
 
-A database that holds what is wanted is at rest: rows are looked up as they lie on the disk, few changes are kept beside
-it, and more open it for writing (`statebackend.state.rocksdb.read_only_database`). If it turns out to be unfit only
-then, it is filled again from the handles that it was a copy of, and what is kept comes on top. It may turn out so
-before anything on the disk has changed, and no later.
+A database that already holds the wanted snapshot starts read-only, with few changes kept as an overlay, and a larger
+change opens it for writing (`statebackend.state.rocksdb.read_only_database`). If opening shows that it is unusable, it
+is rebuilt from the handles, and the overlay is applied on top. That is possible only before the disk has changed.
 
-Nothing is ever written through the memtable. A file of changes is *both* ingested into the state's column family *and*
-kept, under a second link, for the checkpoint's store. A state is replaced as a whole by moving it into a fresh column
-family, so that nothing is half-replaced when something fails.
+Nothing is written through the memtable. A file of changes is ingested into the state's column family *and* kept, as a
+second link, for the checkpoint's store. A state is replaced as a whole in a fresh column family, so a failure leaves
+nothing half-replaced.
 
-Merging increments: the sorted files of some epochs become one that says the same.
-
-For each key the last file that has it decides. A temporary database finds that out: the files are ingested in order,
-and what is alive in it are the keys whose last word is a value. A key that is marked as deleted in one of the files and
-is not alive was deleted last; the merged file deletes it too, since an older file may still have it, and marks it.
+Merging increments makes one sorted file from those of several epochs. For each key the last file decides. The files are
+ingested in order into a temporary database; its live keys are those whose last change is a value. A key that is marked
+as deleted in a file and is not live was deleted last. The merged file deletes it too, because an older file may still
+have it, and marks it.
 """
 
 from __future__ import annotations

@@ -1,35 +1,28 @@
-"""A subtask's directory on the local disk: the database, and which version of the state it holds.
+"""A subtask's directory on the local disk: the database, the version of the state in it, and shared downloads.
 
     <directory>/lock       held while a backend is open
-    <directory>/VERSION    which snapshot of which boot the database holds, and what is kept beside it; see below
+    <directory>/VERSION    the snapshot and boot of the database, and its overlay
     <directory>/db/        the RocksDB database
     <directory>/files/     sorted files on their way in or out
 
     VERSION := 8 hex digits, space, JSON of the names of `LocalVersion` and the boot id, bytes in hex; the digits are
                the CRC-32 of the JSON
 
-The version is written last, when the database is closed after a snapshot, and removed before the first change of the
-database. So a database with a version is, together with the changes that the version keeps beside it
-(`statebackend.state.rocksdb.read_only_database`), exactly what the snapshot of that state id wrote, and may be opened
-instead of restored; any other is thrown away. The boot id is in it because nothing here is synced to disk: after a
-crash of the machine the files cannot be trusted, after a crash of the process they can.
+The version is written last, when the database is closed after a snapshot, and removed before the first change. So a
+database with a version, plus the overlay in it (`statebackend.state.rocksdb.read_only_database`), is exactly what that
+snapshot wrote, and is opened instead of restored. Any other is deleted. Nothing here is synced, so files are trusted
+after a crash of the process, and not after one of the machine: the boot id differs then.
 
-A lock keeps two attempts apart. An attempt that finds the directory taken, by a zombie of an earlier one, does not wait
-but works in a fresh private directory, `<directory>-<32 hex digits>`, which is removed when it closes, or, if it is
-killed, by the next backend that gets the directory itself.
+The lock separates two attempts. An attempt that finds it taken works in a private directory,
+`<directory>-<32 hex digits>`. It removes that when it closes; after a kill, the next owner of the directory does.
 
-Files of a checkpoint that several new subtasks of a host take their ranges from: each is brought once.
+Several new subtasks of a host share the files of a checkpoint. Each file is downloaded once, and all link to it:
 
     <directory of the operator>/brought/<boot id>-<checksum>        the file, verified
-    <directory of the operator>/brought/<boot id>-<checksum>.lock   held by who brings it; others wait
+    <directory of the operator>/brought/<boot id>-<checksum>.lock   held by the one that downloads it; others wait
 
-When the parallelism of a job rises, every new subtask needs a part of the same old files, and sorted files can only be
-cut once they are here. On a remote store each subtask would read all of them. So the first subtask of a host that needs
-a file brings it, and all of them link to it. The files stay until the operator's state is opened where it is, which is
-the epoch after, for subtasks may come one after the other; on a local store they are links and take no room.
-
-Nothing depends on a file that is there: if it is taken away meanwhile, or cannot be linked, it is brought again. The
-boot id is in the name because nothing here is synced to disk.
+The files stay until the operator's state is next opened in place, one epoch later. On a local store they are links. A
+file that is missing or cannot be linked is downloaded again.
 """
 
 from __future__ import annotations

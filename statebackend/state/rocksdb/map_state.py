@@ -1,11 +1,11 @@
-"""Map state on RocksDB: one row per map entry, whose value begins with a flag that says whether it is null.
+"""Map state on RocksDB: one row per map entry, whose value begins with a flag for null.
 
-The cache of a map knows some of its entries, and never has to know all: to iterate is to merge the known entries over a
-scan, and to clear is to note that what is stored is gone, which is written out in parts. Only a map with few entries is
-read whole, so that a small map that is walked through at every record is read once in an epoch.
+The cache of a map knows some of its entries and need not know all. An iteration merges the cached entries over a scan.
+A clear only records that the stored entries are gone; they are deleted in parts. A map with few entries is read whole,
+so that a small map is read once in an epoch even if every record iterates over it.
 
-An iteration gives the entries that there were when it began, in the order of their key bytes, whether they were cached
-or not. Each is given as it is by the time that its turn comes: changed meanwhile, or left out if it is gone.
+An iteration returns the entries that existed when it began, in the order of their key bytes, cached or not. Each entry
+is as of its turn: changed if it was changed, and left out if it was removed.
 """
 
 from __future__ import annotations

@@ -1,46 +1,26 @@
-"""Priority queues on RocksDB: a row per element, read a page at a time.
-
-What orders a queue is in `statebackend.state.rocksdb.priority_queue`.
+"""Priority queues on RocksDB: a row per element, read a page per key group at a time.
 
     raw key := u16(key group) element        with an empty value
 
-So the elements of a key group lie in the queue's order, whatever their type. A row has no namespace and needs no
-serializer to be taken apart: a queue that nobody registers travels on by its bytes alone.
+The elements of a key group are thus in the queue's order. A row can be taken apart without a serializer, so an
+unregistered queue travels on as bytes.
 
-What was polled is a deletion in the database until files are compacted, and a scan has to step over each. So scans of a
-key group begin at the lower bound of the queue, which is kept with the local database. It is only lost by a restore,
-whose first scan finds the heads behind the deletions in the files, once. Beside it lies the first entry, so that
-nothing is read to see that nothing is due.
+For one epoch the queue keeps its changes, and a heap of all possible heads: the elements of the first page of each key
+group, and added elements. Opening costs nothing. The first use reads a page per key group, whatever the size of the
+queue. Memory is bounded by the pages and the changes; too many changes are written back.
 
-A priority queue over elements that are stored in order somewhere else, of which it reads a page per key group.
+* The *frontier* of a key group is the last element that was read of it, while the store may have more. It stays in the
+  heap, removed or not, until it is at the top; then the next page is read. So no unread element is smaller than the top
+  of the heap. Pages grow with the number of pages of the group that were used.
+* *Members* are the live entries of the heap. A removed entry stays until it is at the top, or more than half are dead.
+* An element beyond the frontier is changed without a read: the change is the same whether the store has it or not. An
+  unchanged member is in the store. Before the frontier the store has nothing but members and changed elements.
+* The *lower bound* of a key group is the last polled head. Polled elements are deletions in the database until a
+  compaction, and scans must step over them. So the first scan of an epoch starts there. The bound is kept with the
+  local database, and beside it the first entry, which shows without a read that no timer is due.
 
-The store answers one question, "which elements of this key group come after this one?", and takes what changed. On top
-of that the queue keeps, for one epoch, what changed and a heap of everything that can be the head: the elements of the
-first page of every key group, and those that were added. Opening a queue costs nothing; its first use costs a page per
-key group, whatever the size of the queue; memory is bounded by the pages and by the changes, which are written back
-when there are too many.
-
-The *frontier* of a key group is the last element that was read of it, while there may be more behind. It stays in the
-heap, removed or not, until it comes to the top; only then the next page is read, so nothing that was not read yet can
-be smaller than the top of the heap. A page is larger the more pages of its group were used up.
-
-*Members* are the entries of the heap that are alive. What is removed stays in the heap until it comes to the top, or
-until the dead outnumber the living. An element behind the frontier may be in the store or not: adding or removing it
-does not ask, because the change says the same either way, and the head cannot change by it.
-
-What the store holds of a changed element is mostly known, so that nobody has to look it up: a member that was not
-changed before came from a page, and what is no member before the frontier is not there.
-
-Elements are polled in order over all key groups, so no group has anything left before the head. The queue keeps that
-*lower bound*, and a store in which removed elements have to be stepped over begins its first pages there.
-
-Invariant between two calls: the top of the heap is alive, or the heap is empty.
-
-While there is no heap nothing has changed since the changes were last taken, so the head is the one of then. A store
-that keeps it can say what the head is without reading a page.
-
-RocksDB's own queue in Flink caches a sorted set per key group and asks the store whenever it runs empty; the heap over
-all groups saves the comparison of their heads.
+Invariant between two calls: the top of the heap is alive, or the heap is empty. While there is no heap, nothing has
+changed since the changes were last drained. Flink's queue in RocksDB caches a sorted set per key group instead.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""A local database that is not open for writing: it is read as it lies on the disk, and few changes are kept beside it.
+"""A local database that is not open for writing: rows are read from the disk, and few changes are kept as an overlay.
 
-Opening RocksDB for writing takes several milliseconds and several waits for the disk, opening it for reading alone less
-than one, and an epoch of few records reads and changes a row or two. So a table whose rows are there already begins
-with `RowsAtRest` in the place of its column family. Rows are looked up one by one, first among the changes that are
-kept here, which go from epoch to epoch in the directory's version, and then on the disk, where nothing changes.
-Whatever else is asked for, or more changes than may be kept, opens the database for writing: then the changes are moved
-into it, and from then on the rows are those of the open database.
+Opening RocksDB for writing takes several milliseconds and several disk syncs; opening it read-only takes less than one.
+An epoch of few records reads and changes a row or two. So a table whose rows are already on disk starts with
+`RowsAtRest` in the place of its column family. A row is looked up in the overlay first, which travels from epoch to
+epoch in the directory's version, and then on the disk, where nothing changes.
 
-What is kept is bounded, by rows and by bytes, because it is read and written in every epoch. Where the last epoch has
-changed more rows than may be kept, the first row that is looked up opens the database for writing at once.
+Any other request, or too many changes, opens the database for writing: the overlay is moved into it, and all later
+access goes to the open database.
+
+The overlay is bounded in rows and bytes, because every epoch reads and writes it. If the last epoch changed more rows
+than may be kept, the first look-up opens the database for writing at once.
 """
 
 from __future__ import annotations

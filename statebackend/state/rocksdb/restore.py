@@ -1,14 +1,14 @@
-"""How a local database comes to hold a snapshot, from the cheapest way to the dearest.
+"""Fills a local database with a snapshot, in the cheapest possible way.
 
-* The local database holds exactly the wanted snapshot: it is opened as it is, when it is first needed.
-* The handles were written by this backend: their files are linked or copied, and ingested in order.
-* Canonical savepoints: their rows are written as sorted files, one for each of theirs.
+1. The local database holds exactly the wanted snapshot: it is opened as it is, when it is first needed.
+2. The handles were written by this backend: their files are linked or copied, and ingested in order.
+3. The handles are canonical savepoints: their rows are written to one sorted file per savepoint file.
 
-Of a handle that is not all the subtask's own only its range is taken over. Its files are brought once for all subtasks
-of the operator on a host (`statebackend.state.rocksdb.local_directory`).
+Of a handle that other subtasks share, only the subtask's range is restored. Its files are downloaded once for all
+subtasks of the operator on a host (`statebackend.state.rocksdb.local_directory`).
 
-When the key groups changed, or the files are in another store, the next snapshot writes a new base, so that a file in a
-handle never holds a key outside the handle's range and never depends on a savepoint.
+When the key groups changed, or the files are in another store, the next snapshot writes a new base. So a file of a
+handle never holds a key outside the handle's range, and never depends on a savepoint.
 """
 
 from __future__ import annotations

@@ -1,22 +1,18 @@
-"""The RocksDB store of one subtask.
+"""The RocksDB store of one subtask, and the asynchronous part of its snapshots.
 
-Every state has a table with rows of its own in the local database. Nothing is ever written through the memtable: the
-write-back cache of an epoch, sorted once, becomes one file per changed state, which is *both* ingested into the local
-database *and* uploaded as the increment of the checkpoint. Its cost depends on the keys touched, not on the size of the
-state.
+Nothing is written through the memtable. At the barrier the write-back cache is sorted into one file per changed state.
+That file is ingested into the local database *and* uploaded as the increment of the checkpoint. Its cost depends on the
+number of changed keys, not on the size of the state.
 
-A schema changes in bulk: all entries of a state are rewritten, in key order, into one new file and a new place, and the
-old one is dropped last. If that is interrupted, the local database has no version, and the next attempt starts from the
-handles, which nothing has touched.
+A migration rewrites all entries of a state, in key order, into one new file and a new column family, and drops the old
+one last. If it is interrupted, the local database has no version, and the next attempt starts from the untouched
+handles.
 
-How the database is filled is in `statebackend.state.rocksdb.restore`, what a snapshot stores in
-`statebackend.state.rocksdb.rocksdb_state_store`.
+The asynchronous part uploads files, merges increments, and writes bases. It works on what the barrier froze: immutable
+files, and, for a state that is written whole, a scan that shows the database as of the barrier. So it may run on any
+thread, beside the backend and other snapshots. It does not change the local database.
 
-The asynchronous part of a RocksDB snapshot: uploads, merging of increments, and bases.
-
-What it works on was frozen at the barrier: files that nobody changes, and, for a state that is written whole, a scan
-that was begun then and shows the database as it was. So it may run on any thread, beside the backend and beside other
-snapshots; the local database is not changed.
+`statebackend.state.rocksdb.restore` fills the database.
 """
 
 from __future__ import annotations

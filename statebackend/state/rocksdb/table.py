@@ -1,20 +1,15 @@
-"""One state in RocksDB: the rows that are written out, the handle that holds what is not, and the files of snapshots.
+"""One state in RocksDB: its written rows, the handle with its cached changes, and the files of its snapshots.
 
-Where the rows are (a column family) is known here, and to the database that makes them; whoever wants something of a
-state asks its table. A state of several generations will have several places, which nobody else needs to see.
+Only this file and the database know in which column family the rows are. Everything else asks the table, so that a
+state of several generations can have several column families later.
 
-What changes do: the rows to be written, and by how much the digest of the content changes.
+*Changes*: the rows to write, and their effect on the digest. The stored value of a changed key is known if the epoch
+has read it, and is looked up otherwise. So a deletion of a missing row costs at most a look-up and writes nothing. A
+row that is rewritten with its old value does not change the digest.
 
-What is stored under a changed key is known where the epoch has read it, and looked up where it has not. So the deletion
-of a row that is not there costs a look-up at most: it leaves nothing behind, neither in the database nor in the
-increment. A row that is written as it was leaves nothing behind in the digest.
-
-The places of a state in RocksDB, for the incremental clean-up of state with time-to-live.
-
-The rows are read a chunk at a time, in the order of the database, from the current key on to the end and then from the
-beginning to where it began. No iterator stays open between two chunks. Whether a row may have expired is seen from its
-bytes, so that the write-back cache is asked about such rows only. What an epoch has in the cache is not visited before
-it is written out.
+*Clean-up*: rows are read a chunk at a time, in the order of the database, from the current key to the end and then from
+the beginning to the start. No iterator stays open between chunks. The bytes of a row show whether it may have expired,
+so the cache is asked about such rows only. Rows in the cache are not visited before they are written out.
 """
 
 from __future__ import annotations

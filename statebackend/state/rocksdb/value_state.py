@@ -1,8 +1,8 @@
 """Value state on RocksDB: one row per key and namespace.
 
-Values of immutable types are cached as they are and encoded once, at the barrier; that they fit, and come back as
-they went in, is made sure of at the update (`statebackend.state.value_forms`). Values of mutable types are cached as
-their bytes, so what the caller goes on doing to a value it gave or got stays outside.
+Values of immutable types are cached as objects and encoded once, at the barrier. The update checks that they can be
+written and are exact (`statebackend.state.value_forms`). Values of mutable types are cached as bytes, so a caller's
+later changes have no effect.
 """
 
 from __future__ import annotations

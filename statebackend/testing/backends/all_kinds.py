@@ -1,4 +1,4 @@
-"""A backend with state of every kind, filled, and changed in every way there is."""
+"""A backend with state of every kind: filled, and changed in every possible way."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The contract of snapshots in two parts: isolated, cancellable, several at once, on any thread.
+"""The contract of asynchronous snapshots: isolated, cancellable, several at once, on any thread.
 
-A backend that writes everything in the synchronous part keeps it too: what would wait there does not.
+A backend that writes everything in the synchronous part also meets it; the tests then have nothing to wait for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The contract of a `StateBackend`: it travels to workers, is found by its name, and lends backends epoch by epoch."""
+"""The contract of a `StateBackend`: it is pickled to workers, found by its name, and makes backends epoch by epoch."""
 
 from __future__ import annotations
 

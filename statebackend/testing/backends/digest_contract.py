@@ -1,7 +1,7 @@
-"""Digests: two attempts at the same epoch agree if they lead to the same content, whatever way each has gone.
+"""The contract of digests: two attempts at an epoch agree if they lead to the same content.
 
-Spark may recompute a task with its records in another order. The order of the keys, how often a cache was written out,
-and in how many pieces something was stored must not show; what differs must.
+Spark may recompute a task with its records in another order. The digest must not depend on the order of keys, on how
+often a cache was written out, or on how the state is split into files. It must differ if the content differs.
 """
 
 from __future__ import annotations

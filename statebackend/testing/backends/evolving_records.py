@@ -1,9 +1,10 @@
-"""Records that change, and what they become: attrs classes, and Flink's POJOs with subclasses that nobody registered.
+"""Records that change, and aggregate functions, for the contracts of migration and folding.
 
-The names of the subclasses of a POJO are in the bytes, their fields in the snapshot alone: whoever loses what a
-`PojoSerializer` has learned while it wrote reads other values, or none.
+They are attrs classes, and Flink POJOs with unregistered subclasses. The bytes of a POJO contain the names of its
+subclasses; only the snapshot contains their fields. A backend that loses what a `PojoSerializer` has learned reads
+wrong values, or none.
 
-The functions with which the contract folds values: sums, with accumulators of an immutable and a mutable type.
+The aggregate functions are sums, with accumulators of an immutable and of a mutable type.
 """
 
 from __future__ import annotations

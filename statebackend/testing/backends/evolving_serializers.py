@@ -1,7 +1,7 @@
-"""Hand-written serializers that change, as a user's would: words by their numbers, longs that may be rejected.
+"""Hand-written serializers that change, as a user would write them: words by number, and longs that may be rejected.
 
-A `LearningWordSerializer` gives every new word the next number: the bytes are numbers, the words are in the snapshot
-alone, which every snapshot must therefore take again.
+A `LearningWordSerializer` assigns the next number to each new word. The bytes are numbers and only the snapshot has the
+words, so every snapshot of a backend must store the current serializer snapshot.
 """
 
 from __future__ import annotations

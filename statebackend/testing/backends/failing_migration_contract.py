@@ -1,7 +1,7 @@
-"""The contract of migrations that fail on an entry: nothing is changed, and the entry is named as the user knows it.
+"""The contract of failing migrations: nothing changes, and the error names the entry as the user knows it.
 
-What a migration writes must satisfy the serializer that is to read it, before it counts: a converter may return what a
-record rejects, and a class may reject by now what it once accepted.
+Migrated bytes must be readable by the new serializer before they count: a converter may return a value that a record
+rejects, and a class may now reject a value that it once accepted.
 """
 
 from __future__ import annotations

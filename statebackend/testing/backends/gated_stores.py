@@ -1,7 +1,4 @@
-"""What the contracts of snapshots in two parts share: a store whose writes wait at a gate, and threads.
-
-A store that waits or fails when it is told to, to show what happens while a snapshot is being written.
-"""
+"""Checkpoint stores whose writes wait or fail on request, and threads, for the contracts of asynchronous snapshots."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What the parts of the contract share: the fixtures, and the one method that the author of a backend writes.
+"""The base of the backend contracts: the factory method of a backend, fixtures, a clock and a harness.
 
-A clock that tests set.
-
-Makes, snapshots and restores the backends of one operator, as a runtime would, in a temporary directory.
+The harness makes, snapshots and restores the backends of one operator in a temporary directory, as a runtime does.
 """
 
 from __future__ import annotations

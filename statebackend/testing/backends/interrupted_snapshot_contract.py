@@ -1,6 +1,6 @@
-"""The contract of snapshots that come to nothing: they fail, are cancelled, or their backend is closed.
+"""The contract of unfinished snapshots: they fail, are cancelled, or their backend is closed.
 
-What such a snapshot did not write, the next one writes; no file of its own stays behind.
+The next snapshot writes what an unfinished one did not, and no file of an unfinished one remains.
 """
 
 from __future__ import annotations

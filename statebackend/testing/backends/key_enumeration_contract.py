@@ -1,4 +1,4 @@
-"""The contract of listing keys and namespaces, and of walking over all keys."""
+"""The contract of listing keys and namespaces, and of applying a function to all keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of registration, the current key, and the life of handles."""
+"""The contract of registration, of the current key, and of the life of handles."""
 
 from __future__ import annotations
 

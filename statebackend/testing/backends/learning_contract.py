@@ -1,8 +1,7 @@
-"""The contract of serializers that change by writing: what they have learned is in every snapshot that needs it.
+"""The contract of serializers that learn while they write: each snapshot of a backend stores what they have learned.
 
-A serializer's snapshot taken when its state is registered does not know what was written later. So a backend takes it
-when it takes a snapshot, as of what the snapshot holds: in an increment, in an export, in what a task writes while
-the state goes on.
+A serializer snapshot taken at registration does not contain later learning. So a backend takes it with each of its own
+snapshots, as of their content: in an increment, in an export, and in a task that writes while the state changes.
 """
 
 from __future__ import annotations

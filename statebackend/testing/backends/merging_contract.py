@@ -1,4 +1,4 @@
-"""The contract of merging namespaces, which list, reducing and aggregating state can."""
+"""The contract of merging namespaces in list, reducing and aggregating state."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The contract of entries that cannot be read, although the serializer took them over as they are.
+"""The contract of a restore under another schema, and of entries that cannot be read.
 
-A serializer of a user's own may say so of bytes that it does not read. Each kind of state then raises
-`StateRestoreError` with the name of the state, at the latest when the entry is asked for; it never gives another value.
-
-The contract of restoring under another schema: what Flink's ``StateBackendMigrationTestBase`` shows, and records.
+The cases are those of Flink's ``StateBackendMigrationTestBase``, and records. A custom serializer may resolve as
+compatible as is with bytes that it cannot read. Each kind of state then raises `StateRestoreError` with the name of the
+state, at the latest when the entry is read. It never returns another value.
 """
 
 from __future__ import annotations

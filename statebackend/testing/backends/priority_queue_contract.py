@@ -1,5 +1,7 @@
-"""The contract of key-grouped priority queues; the cases go back to Flink's ``InternalPriorityQueueTestBase``, and to
-the priority queues of its ``StateBackendTestBase`` and ``StateBackendMigrationTestBase``.
+"""The contract of priority queues.
+
+The cases are those of Flink's ``InternalPriorityQueueTestBase``, and of the priority queues in ``StateBackendTestBase``
+and ``StateBackendMigrationTestBase``.
 """
 
 from __future__ import annotations

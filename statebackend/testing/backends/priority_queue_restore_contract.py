@@ -1,4 +1,4 @@
-"""The contract of priority queues in snapshots: restores, other parallelisms, other backends, other serializers."""
+"""The contract of priority queues in snapshots: restores with another parallelism, backend or serializer."""
 
 from __future__ import annotations
 

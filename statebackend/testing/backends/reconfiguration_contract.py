@@ -1,6 +1,4 @@
-"""The contract of serializers that are reconfigured over restored state, and of the keys of an operator, which are
-reconfigured at most.
-"""
+"""The contract of reconfigured serializers over restored state, and of key serializers, which cannot be migrated."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The contract of restoring at another parallelism.
-
-The contract of snapshots and of restoring them, at the same parallelism.
-"""
+"""The contract of snapshots and their restore, at the same and at another parallelism."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The whole contract of a keyed state backend; see the package for how to use it.
+"""The whole contract of a keyed state backend; `statebackend.testing.backends` shows how to use it.
 
-The cases follow what Flink's ``StateBackendTestBase`` and ``StateBackendMigrationTestBase`` show for keyed value, list,
-map, reducing and aggregating state, and add what is promised here: records that evolve, canonical savepoints,
-increments, digests.
+The cases are those of Flink's ``StateBackendTestBase`` and ``StateBackendMigrationTestBase`` for keyed value, list,
+map, reducing and aggregating state, plus evolving records, canonical savepoints, increments and digests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The contract of metrics: off, nothing stands between a function and its state; on, every access is counted."""
+"""The contract of metrics: off, a function gets the unwrapped handles; on, every access is counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of state for which the contract of time-to-live is run, as Flink's ``TtlStateTestBase`` has them."""
+"""The kinds of state with which the contracts of time-to-live run, as in Flink's ``TtlStateTestBase``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of the incremental clean-up: what expired is found though nobody reads it."""
+"""The contract of the incremental clean-up: it finds expired entries that nothing reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of restoring state with time-to-live: given, taken away or changed, with other schemas; and filtered."""
+"""The contract of restoring state whose time-to-live is added, removed or changed, with other schemas and a filter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of time-to-live at each access: what Flink's ``TtlStateTestBase`` shows, restoring between the steps."""
+"""The contract of time-to-live at each access: the cases of Flink's ``TtlStateTestBase``, with restores in between."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The contract of state whose values are of one of several types, restored under a union with other members.
+"""The contract of state with union values that is restored under a union with other members.
 
-Members are known by what they are, so a union may name them in another order and get more of them, and state of one
-type may become state of several. What is written in a backend must be read by its own members ever after, also when
-values of before and of after the change lie in one file.
+Members are identified by type, so a union may list them in another order and get more of them, and state of one type
+may become a union. Every value keeps being read by the member that wrote it, also when one file holds values of before
+and after the change.
 """
 
 from __future__ import annotations
