@@ -531,6 +531,7 @@ def _epoch_files(path: str, options: Mapping[str, str]) -> _EpochFiles:
 class NoopSink:
     """Computes every row and keeps none, by Spark's `noop` format: for benchmarks, and for jobs run for their state."""
 
+    identity: ClassVar = "noop"
     reads_once: ClassVar = True
 
     def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
@@ -561,6 +562,8 @@ class ForEachEpochSink:
     same id and the same rows.
     """
 
+    identity: ClassVar = "for-each-epoch"
+
     def __init__(self, function: Callable[[DataFrame, int], object]) -> None:
         self._function = function
 
@@ -582,6 +585,7 @@ class ForEachEpochSink:
 class MemorySink:
     """Collects rows on the driver, for tests and notebooks; gone with the process, and so not for real output."""
 
+    identity: ClassVar = "memory"
     reads_once: ClassVar = True
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ of states.
     row := key binary or null, value binary or null
 
 A list has one row per element, in order, with a null key. A broadcast state has one row per entry, in the order of its
-map; a null value is the value None. The key-value metadata of the file holds ``statebackend.state.format`` = ``1``.
+map; a null value is the value None. The key-value metadata of the file holds ``statebackend.operator_state.format`` = ``1``.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ def _decode_state(source: DataInputView, files: Mapping[int, FileHandle], has_di
     return OperatorStateMeta(name, _MODES[mode], tuple(parts))
 
 
-FORMAT_KEY: Final = b"statebackend.state.format"
+FORMAT_KEY: Final = b"statebackend.operator_state.format"
 ROWS_FORMAT: Final = b"1"
 
 SCHEMA: Final = pa.schema(

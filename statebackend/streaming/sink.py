@@ -23,7 +23,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from statebackend.streaming.errors import StreamJobError
 
-__all__ = ["RecordSink", "Sink", "SinkError", "SinkThatTakesBack", "reads_once", "sink_identity"]
+__all__ = ["RecordSink", "Sink", "SinkError", "SinkThatTakesBack", "reads_once", "sink_identity", "sink_place"]
 
 
 class SinkError(StreamJobError):
@@ -34,8 +34,10 @@ class SinkError(StreamJobError):
 class Sink(Protocol):
     """The contract of a sink; one instance belongs to one job, and is called by the driver, one call at a time.
 
-    A sink may have an attribute ``identity``, a text that tells what it writes to, such as a path. Two sinks that may
-    commit each other's epochs have the same. Without it, all sinks of one class have the same.
+    A sink should have an attribute ``identity``, which checkpoints store: a text that names the place it writes to,
+    such as a path. Two sinks that may commit each other's epochs have the same identity. If the class itself defines
+    it, such as ``identity = "noop"``, it names the kind of sink, and a job may have several. Without it, checkpoints
+    store the path of the class, and rows that are not committed yet are lost to a class that was moved.
 
     A sink may also be one of `SinkThatTakesBack`. Its class may say ``reads_once = True``: `stage` then runs one action
     over the whole frame, in one pass over its partitions, and the rows need not be computed and kept first. A class
@@ -104,6 +106,13 @@ def reads_once(sink: object) -> bool:
 
 
 def sink_identity(sink: object) -> str:
-    """What tells a sink from others: its ``identity``, or else the name of its class."""
+    """Return the ``identity`` that checkpoints store for a sink; its class path if it has none."""
     identity = getattr(sink, "identity", None)
     return identity if isinstance(identity, str) else f"{type(sink).__module__}.{type(sink).__qualname__}"
+
+
+def sink_place(sink: object) -> str | None:
+    """Return the ``identity`` of a sink that names a place; None for one without, or with one for its whole class."""
+    identity = getattr(sink, "identity", None)
+    is_of_class = isinstance(getattr(type(sink), "identity", None), str)
+    return identity if isinstance(identity, str) and not is_of_class else None

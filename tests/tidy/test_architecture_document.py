@@ -23,7 +23,7 @@ NAMES_IN_FILES = {
     "statebackend.checksum",
     "statebackend.format",
     "statebackend.format_version",
-    "statebackend.state.format",
+    "statebackend.operator_state.format",
 }
 """What stands in durable files and packaging, and looks like a module."""
 

@@ -18,7 +18,7 @@ from typing import Any
 from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, shown_instance
 from statebackend.streaming.runtime.settings import is_instance_of
-from statebackend.streaming.sink import Sink, sink_identity
+from statebackend.streaming.sink import Sink, sink_identity, sink_place
 from statebackend.streaming.stream_graph import JobGraph
 
 __all__ = ["JobSinks", "no_sink"]
@@ -102,8 +102,8 @@ def no_sink(given: object, advice: str) -> JobDefinitionError:
 def _check_identities(sinks: Mapping[str, Any]) -> None:
     known: dict[str, str] = {}
     for uid, sink in sinks.items():
-        identity = getattr(sink, "identity", None)
-        if not isinstance(identity, str):
+        identity = sink_place(sink)
+        if identity is None:
             continue
         if identity in known:
             raise JobDefinitionError(

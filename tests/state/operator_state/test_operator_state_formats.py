@@ -229,7 +229,7 @@ def test_the_files_of_version_1_are_parquet_that_any_tool_reads():
     directory = GOLDEN / "savepoint-1" / "store" / "operator"
     table = pq.ParquetFile(directory / "operator=broadcast" / "by%20leg" / "part-00001.parquet").read()
     assert table.schema.names == ["key", "value"]
-    assert table.schema.metadata == {b"statebackend.state.format": b"1"}
+    assert table.schema.metadata == {b"statebackend.operator_state.format": b"1"}
     assert table.column("key").to_pylist() == [b"\x07second", b"\x05none", b"\x06first"]
     assert [value is None for value in table.column("value").to_pylist()] == [False, True, False]
     offsets = pq.ParquetFile(directory / "operator=union" / "offsets" / "part-00001.parquet").read()
