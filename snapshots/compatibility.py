@@ -1,33 +1,23 @@
-"""The compatibility result of an old serializer snapshot on a new serializer.
+"""The result of comparing an old serializer snapshot with a new serializer, and the plan for the stored bytes.
 
-There are four kinds, as in Flink: *as is*, *after migration*, *with reconfigured serializer*, *incompatible*. A
-compatibility result carries its issues: one per field path, each with a rule id, the reason and what to do. The kind
-of a compatibility result over several parts is the worst of its parts in the order *incompatible* > *after migration*
-> *reconfigured* > *as is* (`worst_kind`); a lossy issue is a migration that drops something, and says so.
+There are four results, as in Flink: *compatible as is*, *compatible with reconfigured serializer*, *compatible after
+migration* and *incompatible*. A result carries its issues: one per field path, each with a rule id, the reason and a
+fix. The result of a value with several parts is the worst result of its parts (`worst_kind`). A lossy issue is a
+migration that drops data.
 
-A compatibility result that is not *incompatible* also carries its plan (`snapshots.compatibility`): what becomes of
-the bytes, part by part.
+Every result except *incompatible* also carries a plan, a small tree of data. The plan records which old part each new
+part continues and by which rule, so that `migration` executes the decision and does not repeat it. A plan is relative
+to one pair: the serializer that the old snapshot restores, and the new serializer. It names their parts by index or
+name and holds neither of them. Three plans are defined here because any snapshot may need them:
 
-Paths: a record field is ``.name``, a list element ``[]``, a map's key and value ``{key}`` and ``{value}``, a tuple
-field ``[2]``; the root is the empty path.
+    AsIsPlan      the new serializer reads the old bytes and writes the same bytes
+    RewritePlan   the restored serializer reads the value, the new one writes it; the default of every other result
+    PartsPlan     two composites of one class are converted part by part
 
-What a compatibility result says is to be done with the bytes: its plan, a small tree of data.
+The plans of the built-in rules are in `typeserializers.evolution.plans`. A plan with code of its own is a `CustomPlan`.
 
-Whoever judges finds out which old part a new one goes on from, and by what rule; the plan keeps it, so that whoever
-carries the compatibility result out (`migration`) need not find it out again, and cannot find something else. A plan
-is relative to the pair that was judged: the serializer that the old snapshot restores, and the new serializer; it
-names their parts by index or name and holds neither of them.
-
-Three forms are known here, because any snapshot may need them; those of the rules are in
-`typeserializers.evolution.plans`, and one whose code is somebody else's is a `CustomPlan`:
-
-    as is         the new serializer reads the old bytes and writes them alike
-    rewriting     the restored serializer reads a value, which the new one writes, and reads as its own. What a
-    compatibility result
-                  without a plan means, if it is not *as is*
-    parts         two composites of one class: part by part, then whatever the outer configuration asks for
-
-The rejection that every family has to give: the state was written by a serializer of another class.
+Paths: ``.name`` is a record field, ``[]`` a list element, ``{key}`` and ``{value}`` the parts of a map entry, ``[2]`` a
+tuple field. The empty path is the root.
 """
 
 from __future__ import annotations
@@ -44,26 +34,26 @@ if TYPE_CHECKING:
 
 
 class Plan:
-    """What is to be done with the bytes of one value; see the module."""
+    """How to convert the bytes of one value."""
 
     def parts_of_plan(self) -> tuple[Plan, ...]:
-        """The plans inside this one; none by default."""
+        """Returns the plans inside this one; none by default."""
         return ()
 
 
 @frozen
 class AsIsPlan(Plan):
-    """The bytes stay, and the new serializer reads them."""
+    """The bytes stay unchanged, and the new serializer reads them."""
 
 
 @frozen
 class RewritePlan(Plan):
-    """The value that the restored serializer reads goes through the new one."""
+    """The restored serializer reads the value, and the new serializer writes it."""
 
 
 @frozen
 class PartsPlan(Plan):
-    """One plan for each nested serializer of two composites, in their order."""
+    """One plan for each nested serializer of two composites, in order."""
 
     parts: tuple[Plan, ...]
 
@@ -72,12 +62,19 @@ class PartsPlan(Plan):
 
 
 class CustomPlan(Plan):
-    """A plan that brings its own code, for a snapshot whose rule none of the others can say."""
+    """A plan with its own conversion code, for a snapshot whose rule no other plan expresses."""
 
     @abstractmethod
     def conversion(self, old: TypeSerializer[Any], new: TypeSerializer[Any], plans: Any) -> Any:
-        """The `migration.conversion.Conversion` of the pair; ``plans`` is the `migration.conversion.ConversionScope`
-        that makes conversions of plans inside this one.
+        """Creates the conversion of the pair.
+
+        Args:
+            old: The serializer that the old snapshot restores.
+            new: The new serializer.
+            plans: The `migration.conversion.ConversionScope` that creates conversions for plans inside this one.
+
+        Returns:
+            A `migration.conversion.Conversion`.
         """
 
 
@@ -86,7 +83,7 @@ REWRITE: Final = RewritePlan()
 
 
 def all_plans(plan: Plan) -> Iterator[Plan]:
-    """The plan and every plan inside it."""
+    """Yields the plan and every plan inside it."""
     yield plan
     for part in plan.parts_of_plan():
         yield from all_plans(part)
@@ -96,7 +93,7 @@ T = TypeVar("T")
 
 
 class CompatibilityKind(enum.IntEnum):
-    """The four compatibility results, ordered by severity so that the worst of several is their maximum."""
+    """The four compatibility results, ordered by severity: the maximum of several results is the worst."""
 
     AS_IS = 0
     WITH_RECONFIGURED_SERIALIZER = 1
@@ -105,7 +102,7 @@ class CompatibilityKind(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """The compatibility result in words, for reports."""
+        """The result as reports print it, such as ``compatible after migration``."""
         return _KIND_LABELS[self]
 
 
@@ -128,11 +125,11 @@ class FieldCompatibility(enum.Enum):
 
     @property
     def kind(self) -> CompatibilityKind:
-        """The compatibility result on the whole that this issue alone would lead to."""
-        return _KIND_OF_FIELD_VERDICT[self]
+        """The result for the whole value if this were its only issue."""
+        return _KIND_OF_FIELD[self]
 
 
-_KIND_OF_FIELD_VERDICT = {
+_KIND_OF_FIELD = {
     FieldCompatibility.AS_IS: CompatibilityKind.AS_IS,
     FieldCompatibility.RECONFIGURE: CompatibilityKind.WITH_RECONFIGURED_SERIALIZER,
     FieldCompatibility.MIGRATE: CompatibilityKind.AFTER_MIGRATION,
@@ -141,10 +138,34 @@ _KIND_OF_FIELD_VERDICT = {
 }
 
 
+_FIELD_LABELS = {
+    FieldCompatibility.AS_IS: "compatible as is",
+    FieldCompatibility.RECONFIGURE: "reconfigured",
+    FieldCompatibility.MIGRATE: "migrated",
+    FieldCompatibility.LOSSY: "removed (data loss)",
+    FieldCompatibility.REJECT: "incompatible",
+}
+
+_CHANGES = {
+    "renamed": "renamed",
+    "added": "added",
+    "widened": "widened",
+    "promoted": "widened",
+    "converted": "converted",
+}
+"""What reports print for a compatible issue, by the last word of its rule id."""
+
+
 @frozen
 class CompatibilityIssue:
-    """What was found at one path: the compatibility result there, the id of the rule that gave it, why, and what to
-    do.
+    """What happens to the data at one path.
+
+    Attributes:
+        path: The field path; empty for the whole value.
+        compatibility: What happens to the data there.
+        rule: The id of the rule that decided, such as ``field-renamed``.
+        reason: Why, in one sentence without a full stop.
+        fix: What the user can do; empty if nothing is needed.
     """
 
     path: str
@@ -153,14 +174,21 @@ class CompatibilityIssue:
     reason: str
     fix: str = ""
     merges_values: bool = False
-    """Whether different old values become equal new ones, so that keys of a map could collide."""
+    """Whether different old values may become equal new values, so that map keys may collide."""
+
+    @property
+    def change(self) -> str:
+        """What reports print for this issue, such as ``renamed``, ``added`` or ``removed (data loss)``."""
+        if self.compatibility in (FieldCompatibility.REJECT, FieldCompatibility.LOSSY):
+            return _FIELD_LABELS[self.compatibility]
+        return _CHANGES.get(self.rule.rpartition("-")[2], _FIELD_LABELS[self.compatibility])
 
     def below(self, prefix: str) -> CompatibilityIssue:
-        """The same issue seen from a parent, whose path to here is ``prefix``."""
+        """Returns the issue with ``prefix`` in front of its path."""
         return evolve(self, path=prefix + self.path)
 
     def to_dict(self) -> dict[str, str]:
-        """The issue as plain data, for tools; `from_dict` is the way back."""
+        """Returns the issue as plain data for tools; `from_dict` reads it."""
         return {
             "path": self.path,
             "verdict": self.compatibility.name,
@@ -171,31 +199,32 @@ class CompatibilityIssue:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, str]) -> CompatibilityIssue:
-        """The issue that `to_dict` gave."""
+        """Returns the issue from the data that `to_dict` returned."""
         return cls(plain["path"], FieldCompatibility[plain["verdict"]], plain["rule"], plain["reason"], plain["fix"])
 
     def __str__(self) -> str:
-        text = f"{self.path or '(whole value)'}: {self.compatibility.value} [{self.rule}] {self.reason}"
+        text = f"{self.path or '(whole value)'}: {self.change} [{self.rule}] {self.reason}"
         return f"{text}. {self.fix}" if self.fix else text
 
 
 def worst_kind(kinds: Iterable[CompatibilityKind]) -> CompatibilityKind:
-    """The compatibility result over several parts: *incompatible* > *after migration* > *reconfigured* > *as is*."""
+    """Returns the worst: *incompatible* > *after migration* > *with reconfigured serializer* > *as is*."""
     return max(kinds, default=CompatibilityKind.AS_IS)
 
 
 @frozen
 class TypeSerializerSchemaCompatibility(Generic[T]):
-    """A compatibility result with its issues; only *with reconfigured serializer* carries a serializer.
+    """A compatibility result with its issues and its plan.
 
-    The reconfigured serializer reads the old bytes *and* is to be used instead of the one that was judged.
+    Only *compatible with reconfigured serializer* carries a serializer. That one reads the old bytes, and the job uses
+    it instead of the new serializer.
     """
 
     kind: CompatibilityKind
     issues: tuple[CompatibilityIssue, ...] = ()
     _reconfigured_serializer: TypeSerializer[T] | None = None
     unchanged: tuple[str, ...] = field(default=(), kw_only=True)
-    """The paths of record fields about which there is nothing to say: the same name, place and type."""
+    """The paths of record fields with the same name, position and type as before."""
 
     _plan: Plan | None = field(default=None, kw_only=True, eq=False)
 
@@ -203,23 +232,24 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
         carries = self._reconfigured_serializer is not None
         if carries != (self.kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER):
             raise ValueError(
-                f"a compatibility result '{self.kind.label}' and a reconfigured serializer do not go together"
+                f"'{self.kind.label}' was created {'with' if carries else 'without'} a reconfigured serializer: "
+                f"only 'compatible with reconfigured serializer' has one, and always"
             )
 
     @classmethod
     def compatible_as_is(
         cls, issues: Iterable[CompatibilityIssue] = (), *, plan: Plan | None = None
     ) -> TypeSerializerSchemaCompatibility[T]:
-        """The new serializer reads the old bytes and writes them alike."""
+        """The new serializer reads the old bytes and writes the same bytes."""
         return cls(CompatibilityKind.AS_IS, tuple(issues), plan=plan)
 
     @classmethod
     def compatible_after_migration(
         cls, issues: Iterable[CompatibilityIssue] = (), *, plan: Plan | None = None
     ) -> TypeSerializerSchemaCompatibility[T]:
-        """The old bytes must be made those of the new serializer before use.
+        """The old bytes must be converted before the new serializer reads them.
 
-        Without a plan they are read by the old serializer, and what it returns is written by the new one.
+        Without a plan, the old serializer reads each value and the new serializer writes it.
         """
         return cls(CompatibilityKind.AFTER_MIGRATION, tuple(issues), plan=plan)
 
@@ -227,15 +257,15 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
     def compatible_with_reconfigured_serializer(
         cls, serializer: TypeSerializer[T], issues: Iterable[CompatibilityIssue] = (), *, plan: Plan | None = None
     ) -> TypeSerializerSchemaCompatibility[T]:
-        """``serializer``, a reconfigured form of the new one, reads the old bytes and is to be used.
+        """``serializer``, a reconfigured form of the new serializer, reads the old bytes and replaces the new one.
 
-        The plan leads to the new serializer as it was judged: it is followed where something around asks for migration.
+        The plan converts to the new serializer as passed in. It is used where an enclosing type needs migration.
         """
         return cls(CompatibilityKind.WITH_RECONFIGURED_SERIALIZER, tuple(issues), serializer, plan=plan)
 
     @classmethod
     def incompatible(cls, *issues: CompatibilityIssue) -> TypeSerializerSchemaCompatibility[T]:
-        """The new serializer cannot take over; each issue says where, why and what to do."""
+        """The new serializer cannot read the old state; each issue says where, why and how to fix it."""
         return cls(CompatibilityKind.INCOMPATIBLE, tuple(issues))
 
     @property
@@ -256,26 +286,26 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
 
     @property
     def reconfigured_serializer(self) -> TypeSerializer[T]:
-        """The serializer to use instead of the judged one; an error for every other kind of compatibility result."""
+        """The serializer to use instead of the new one; raises `ValueError` for every other kind of result."""
         if self._reconfigured_serializer is None:
-            raise ValueError(f"a compatibility result '{self.kind.label}' carries no reconfigured serializer")
+            raise ValueError(f"the result '{self.kind.label}' has no reconfigured serializer: check `kind` first")
         return self._reconfigured_serializer
 
     @property
     def plan(self) -> Plan:
-        """What becomes of the bytes; an error if nothing does, because the compatibility result is *incompatible*."""
+        """How to convert the bytes; raises `ValueError` if the result is *incompatible*."""
         if self.is_incompatible:
-            raise ValueError(f"a compatibility result '{self.kind.label}' has no plan")
+            raise ValueError(f"the result '{self.kind.label}' has no plan: check `kind` first")
         return self._plan or (AS_IS if self.is_as_is else REWRITE)
 
     @property
     def merges_values(self) -> bool:
-        """Whether different old values may become equal new ones."""
+        """Whether different old values may become equal new values."""
         return any(issue.merges_values for issue in self.issues)
 
     @property
     def only_merges_values(self) -> bool:
-        """Whether the old values can be used, and the only change is that some of them become equal."""
+        """Whether the only change is that some old values become equal."""
         allowed = (FieldCompatibility.AS_IS, FieldCompatibility.RECONFIGURE)
         return (
             self.merges_values
@@ -284,17 +314,15 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
         )
 
     def with_compatibility(self, compatibility: FieldCompatibility) -> tuple[CompatibilityIssue, ...]:
-        """The issues with that compatibility result, in path order of discovery."""
+        """Returns the issues of that kind, in order of discovery."""
         return tuple(issue for issue in self.issues if issue.compatibility is compatibility)
 
     def with_unchanged(self, paths: Iterable[str]) -> TypeSerializerSchemaCompatibility[T]:
-        """The same compatibility result, which also names the paths that did not change."""
+        """Returns the result with more unchanged paths."""
         return evolve(self, unchanged=(*self.unchanged, *paths))
 
     def to_dict(self) -> dict[str, Any]:
-        """The compatibility result as plain data, for tools; `snapshots.compatibility_report` gives the same as a
-        tree.
-        """
+        """Returns the result as plain data for tools; `snapshots.compatibility_tree` returns it as a tree."""
         return {
             "kind": self.kind.name,
             "unchanged": list(self.unchanged),
@@ -308,7 +336,7 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
 
 
 def names_apart(old_type: str, old_class: str, new_serializer: TypeSerializer[Any]) -> tuple[str, str]:
-    """What to call the old and the new type in a issue: as people write them; if alike, with the serializers."""
+    """Returns the old and the new type as people write them; equal names get the serializer class in addition."""
     new_type = new_serializer.type_name
     if old_type != new_type:
         return old_type, new_type
@@ -316,7 +344,7 @@ def names_apart(old_type: str, old_class: str, new_serializer: TypeSerializer[An
 
 
 def another_serializer(old_type: str, old_class: str, new_serializer: TypeSerializer[Any]) -> CompatibilityIssue:
-    """The issue that ``new_serializer`` stands where one of another class, ``old_class``, wrote the state."""
+    """Returns the issue for state that a serializer of another class, ``old_class``, wrote."""
     old_name, new_name = names_apart(old_type, old_class, new_serializer)
     return CompatibilityIssue(
         path="",

@@ -1,14 +1,13 @@
-"""A compatibility result as a tree of field paths, for people and for tools.
+"""Formats a compatibility result as a tree of field paths, for people and for tools.
 
-The issues of a compatibility result are a flat list of paths. Here they become a tree: a node for each segment of a
-path, which holds the issues at that place and knows the worst that happens at or below it. Example:
+A result has a flat list of issues. The tree has a node for each path segment, with the issues at that path. Example:
 
     compatible after migration
-    ├─ .flights: as is
-    ├─ .minutes_late: migrate [field-renamed] was late
-    │    migrate [field-widened] int is widened to long
+    ├─ .flights: compatible as is
+    ├─ .minutes_late: renamed [field-renamed] was late
+    │    widened [field-widened] int is widened to long
     └─ .legs[]
-       └─ .origin: lossy [field-removed] the field is gone, its values are lost
+       └─ .origin: removed (data loss) [field-removed] the field is gone, its values are lost
             fix: It looks like a rename to source: declare metadata=former_names("origin")
 """
 
@@ -20,7 +19,12 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from snapshots.compatibility import CompatibilityIssue, FieldCompatibility, TypeSerializerSchemaCompatibility
+from snapshots.compatibility import (
+    CompatibilityIssue,
+    CompatibilityKind,
+    FieldCompatibility,
+    TypeSerializerSchemaCompatibility,
+)
 
 _SEGMENT: Final = re.compile(r"\.[^.\[{<]*|\[[^\]]*\]|\{[^}]*\}|<[^>]*>")
 
@@ -35,7 +39,7 @@ SEVERITY: Final = (
 
 @define
 class CompatibilityNode:
-    """One place in a value: its issues, and the places inside it in order of discovery."""
+    """One path in a value: its issues, and the paths inside it in order of discovery."""
 
     path: str
     segment: str
@@ -44,14 +48,14 @@ class CompatibilityNode:
 
     @property
     def worst(self) -> FieldCompatibility:
-        """The worst that happens here or below: *reject* > *lossy* > *migrate* > *reconfigure* > *as is*."""
+        """The worst compatibility here or below: *reject* > *lossy* > *migrate* > *reconfigure* > *as is*."""
         compatibilities = [issue.compatibility for issue in self.issues] + [
             child.worst for child in self.children.values()
         ]
         return max(compatibilities, key=SEVERITY.index, default=FieldCompatibility.AS_IS)
 
     def to_dict(self) -> dict[str, Any]:
-        """The node and everything below it as plain data."""
+        """Returns the node and everything below it as plain data."""
         return {
             "path": self.path,
             "verdict": self.worst.name,
@@ -68,7 +72,7 @@ class CompatibilityNode:
         }
 
     def descend(self, path: str) -> CompatibilityNode:
-        """The node of a path below this one, made if there is none."""
+        """Returns the node of a path below this one; creates it if it does not exist."""
         node = self
         for segment in split_path(path):
             known = node.children.get(segment)
@@ -79,11 +83,11 @@ class CompatibilityNode:
 
 
 def split_path(path: str) -> list[str]:
-    """The segments of a path, such as ``.legs``, ``[]`` and ``.origin`` of ``.legs[].origin``."""
+    """Splits a path into segments: ``.legs[].origin`` has ``.legs``, ``[]`` and ``.origin``."""
     segments, position = [], 0
     while position < len(path):
         match = _SEGMENT.match(path, position)
-        # What is no segment by the grammar still belongs to the path and is kept whole.
+        # A rest that does not match the grammar stays one segment.
         end = match.end() if match is not None and match.end() > position else len(path)
         segments.append(path[position:end])
         position = end
@@ -91,7 +95,7 @@ def split_path(path: str) -> list[str]:
 
 
 def compatibility_tree(compatibility: TypeSerializerSchemaCompatibility[Any]) -> CompatibilityNode:
-    """The root of the tree; fields that did not change are nodes without issues."""
+    """Returns the root of the tree; unchanged fields are nodes without issues."""
     root = CompatibilityNode("", "")
     for path in compatibility.unchanged:
         root.descend(path)
@@ -101,9 +105,9 @@ def compatibility_tree(compatibility: TypeSerializerSchemaCompatibility[Any]) ->
 
 
 def format_tree(compatibility: TypeSerializerSchemaCompatibility[Any]) -> str:
-    """The tree as text: one line per place, with rule ids, reasons and fixes."""
+    """Returns the tree as text: one line per path, with rule ids, reasons and fixes."""
     root = compatibility_tree(compatibility)
-    lines = [compatibility.kind.label, *(f"  {line}" for issue in root.issues for line in _told(issue))]
+    lines = [compatibility.kind.label, *(f"  {line}" for issue in root.issues for line in _issue_lines(issue))]
     lines += _format_children(root, "")
     return "\n".join(lines)
 
@@ -113,20 +117,20 @@ def _format_children(node: CompatibilityNode, indent: str) -> Iterator[str]:
     for index, child in enumerate(children):
         is_last = index == len(children) - 1
         name = child.segment
-        # A place with nothing to say and one place inside is written in one line with it.
+        # A path without issues and with one path inside shares its line.
         while not child.issues and len(child.children) == 1:
             child = next(iter(child.children.values()))
             name += child.segment
-        told = [line for issue in child.issues for line in _told(issue)]
-        head = told[0] if told else ("" if child.children else FieldCompatibility.AS_IS.value)
+        issue_lines = [line for issue in child.issues for line in _issue_lines(issue)]
+        head = issue_lines[0] if issue_lines else ("" if child.children else CompatibilityKind.AS_IS.label)
         yield f"{indent}{'└─' if is_last else '├─'} {name}{': ' + head if head else ''}"
         below = indent + ("   " if is_last else "│  ")
-        for line in told[1:]:
+        for line in issue_lines[1:]:
             yield f"{below}  {line}"
         yield from _format_children(child, below)
 
 
-def _told(issue: CompatibilityIssue) -> Iterator[str]:
-    yield f"{issue.compatibility.value} [{issue.rule}] {issue.reason}"
+def _issue_lines(issue: CompatibilityIssue) -> Iterator[str]:
+    yield f"{issue.change} [{issue.rule}] {issue.reason}"
     if issue.fix:
         yield f"fix: {issue.fix}"

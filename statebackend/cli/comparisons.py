@@ -31,7 +31,7 @@ class Outcome(enum.Enum):
     """How a comparison ends, the worst last."""
 
     RESTORES = "restores"
-    LOSES = "restores, and loses what is marked lossy"
+    LOSES = "restores, and loses what is marked 'data loss'"
     REJECTED_UNLESS_ALLOWED = (
         "does not restore, unless the start is given allow_non_restored_state=True, which leaves behind what is listed"
     )

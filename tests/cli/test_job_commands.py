@@ -116,12 +116,16 @@ def test_a_lock_is_the_same_for_the_same_state_whatever_the_order_of_the_program
         ("as_it_was", 0, "state.lock: restores"),
         ("other_order", 0, "state.lock: restores"),
         ("expiring", REJECTED, "  state 'count': compatible after migration"),
-        ("narrower", REJECTED, "    .sales: reject [field-type-changed]"),
-        ("without_a_field", LOSES, "    .note: lossy [field-removed] the field is gone, its values are lost"),
+        ("narrower", REJECTED, "    .sales: incompatible [field-type-changed]"),
+        (
+            "without_a_field",
+            LOSES,
+            "    .note: removed (data loss) [field-removed] the field is gone, its values are lost",
+        ),
         (
             "converted",
             LOSES,
-            "    .note: lossy [field-removed] the field is gone, its values are lost unless a converter",
+            "    .note: removed (data loss) [field-removed] the field is gone, its values are lost unless a converter",
         ),
         ("converted_and_declared", 0, "state.lock: restores"),
         ("without_a_state", REJECTED, "  state 'count': nobody registers it. Register it under its old name"),
@@ -146,7 +150,7 @@ def test_check_tells_a_change_by_its_status_and_says_what_to_do(
 @pytest.mark.parametrize(
     ("factory", "outcome", "headline"),
     [
-        ("without_a_field", "loses", "state.lock: restores, and loses what is marked lossy"),
+        ("without_a_field", "loses", "state.lock: restores, and loses what is marked 'data loss'"),
         ("without_a_state", "rejected_unless_allowed", _UNLESS_ALLOWED),
         ("another_uid", "rejected_unless_allowed", _UNLESS_ALLOWED),
     ],
@@ -187,7 +191,7 @@ def test_other_key_groups_hide_nothing_else_that_is_to_be_mended(capsys: pytest.
     told = run(capsys, "check", "state.lock", "--job", "programs:other_key_groups_and_narrower", status=REJECTED)
     assert told[0] == "state.lock: does not restore"
     assert "Plan().change_max_parallelism(64)" in told[1]
-    assert any("    .sales: reject [field-type-changed]" in line for line in told), told
+    assert any("    .sales: incompatible [field-type-changed]" in line for line in told), told
 
 
 def test_a_rejection_comes_before_a_loss(capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,7 +221,7 @@ def test_writing_a_lock_tells_what_becomes_of_the_former(capsys: pytest.CaptureF
     assert told[:3] == [
         "state.lock: written",
         "of what was written before, this job takes over:",
-        "state.lock: restores, and loses what is marked lossy",
+        "state.lock: restores, and loses what is marked 'data loss'",
     ]
     run(capsys, "check", "state.lock", "--job", "programs:without_a_field")
 
@@ -283,7 +287,7 @@ def test_every_lock_of_a_history_is_judged_and_the_first_that_fails_is_told(caps
     lines = run(capsys, "check", "--history", "locks", "--job", "programs:without_a_field", status=REJECTED)
     first = lines.index("the first of them:")
     assert lines[first + 1].startswith("locks/00001-")
-    assert any("reject [field-type-changed]" in line for line in lines[first:])
+    assert any("incompatible [field-type-changed]" in line for line in lines[first:])
 
 
 @pytest.mark.parametrize(
@@ -424,7 +428,7 @@ def test_state_of_a_script_is_checked_by_a_process_that_has_never_run_it(
     assert "  state 'totals': compatible as is" in done.stdout.splitlines()
     (directory / "changed.py").write_text(SCRIPT.replace("sales: int", "sales: str").replace("= 0", "= ''"))
     told = run(capsys, "check", "savepoint", "--job", "changed:build", status=REJECTED)
-    assert any("reject [field-type-changed]" in line for line in told)
+    assert any("incompatible [field-type-changed]" in line for line in told)
 
 
 def test_the_backend_and_the_parallelism_are_those_of_the_state_unless_others_are_named(
@@ -450,7 +454,7 @@ def test_a_serializer_of_the_program_is_locked_and_checked_by_the_module_of_the_
     # The program has a serializer of another name, and this process does not import the one that wrote.
     done = python(directory, "-m", "statebackend.cli", "check", "state.lock", "--job", "others:build")
     assert done.returncode == REJECTED
-    assert "reject [unknown-snapshot]" in done.stdout
+    assert "incompatible [unknown-snapshot]" in done.stdout
     assert "'points:PointSerializerSnapshot' is of a class that this process has not defined" in done.stdout
 
 

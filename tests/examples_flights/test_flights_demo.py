@@ -48,7 +48,7 @@ def test_the_demonstration_tells_the_whole_story_without_noise_and_cleans_up(tmp
         "added   .on_time: default 0",
     ):
         assert told.count(issue) == 2, issue
-    assert ".worst.minutes: reject [field-type-changed]" in told
+    assert ".worst.minutes: incompatible [field-type-changed]" in told
     for told_by_command in (
         "$ statebackend inspect final-version-2-rocksdb",
         "aircraft  value  key str, value Aircraft",

@@ -621,7 +621,7 @@ def test_operator_state_is_judged_migrated_and_counted_once(workplace_of_three: 
     )
     migrated = {state.state_name: state for state in upgraded.restore_report() if state.is_operator_state}
     assert {name: state.entries_migrated for name, state in migrated.items()} == {"words": 7, "indexes": 0, "limits": 3}
-    assert "<key>.number: migrate [field-added]" in str(migrated["limits"])
+    assert "<key>.number: added [field-added]" in str(migrated["limits"])
     rows = upgraded.savepoint(workplace_of_three.directory / "upgraded savepoint").operator_state_rows
     assert rows == {"words": {"words": 8, "indexes": 3, "limits": 3}}
 

@@ -323,7 +323,7 @@ def test_operator_state_is_migrated_the_keys_of_broadcast_state_too(tmp_path: Pa
     assert [compatibility.state_name for compatibility in report.operator_state_compatibilities] == ["limits", "seen"]
     assert report.is_compatible
     assert "state 'limits': compatible after migration" in str(report)
-    assert "<key>.city: migrate [field-added]" in str(report)
+    assert "<key>.city: added [field-added]" in str(report)
     migrated = {"limits": 0, "seen": 0}
     for restored in job.operator_state_restore_reports:
         migrated[restored.state_name] += restored.entries_migrated

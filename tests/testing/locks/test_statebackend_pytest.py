@@ -85,8 +85,8 @@ def test_an_unchanged_job_passes(program: Program) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        ("sales: int", "sales: str", "*.sales: reject [[]field-type-changed]*"),
-        ('    note: str = ""\n', "", "*.note: lossy [[]field-removed]*"),
+        ("sales: int", "sales: str", "*.sales: incompatible [[]field-type-changed]*"),
+        ('    note: str = ""\n', "", "*.note: removed (data loss) [[]field-removed]*"),
         ('note: str = ""', 'note: str = ""\n    shops: int = 0', "*the job restores, and its state has changed*"),
         ('"totals", Totals', '"sums", Totals', "*state 'totals': nobody registers it*"),
     ],
@@ -133,7 +133,7 @@ def test_every_lock_of_a_history_has_to_be_restored(pytester: pytest.Pytester) -
     program.is_as(PROGRAM.replace('note: str = ""', "note: int = 0"))
     result = program.tested()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*locks/00001-*: does not restore*", "*.note: reject*"])
+    result.stdout.fnmatch_lines(["*locks/00001-*: does not restore*", "*.note: incompatible*"])
 
 
 @pytest.mark.parametrize("allows_loss", [True, False])
@@ -147,7 +147,7 @@ def test_what_a_lock_of_the_history_would_lose_fails_unless_losses_are_allowed(
     result = program.tested()
     result.assert_outcomes(passed=int(allows_loss), failed=int(not allows_loss))
     if not allows_loss:
-        result.stdout.fnmatch_lines(["*locks/00001-*", "*.note: lossy*"])
+        result.stdout.fnmatch_lines(["*locks/00001-*", "*.note: removed (data loss)*"])
 
 
 def test_a_run_that_does_not_use_the_fixture_imports_nothing_of_the_product(tmp_path: Path) -> None:

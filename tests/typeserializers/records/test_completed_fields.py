@@ -113,4 +113,4 @@ def test_a_removed_field_that_nothing_can_step_over_is_rejected_by_the_compatibi
         AttrsSerializer(Kept, name="stepped.Record")
     )
     assert compatibility.is_incompatible
-    assert ".gone: reject [field-unreadable] nothing here reads it" in str(compatibility)
+    assert ".gone: incompatible [field-unreadable] nothing here reads it" in str(compatibility)

@@ -205,7 +205,7 @@ def test_a_field_may_have_a_converter_of_its_own() -> None:
     compatibility = judged(old, new)
     assert compatibility.is_after_migration
     assert [str(issue) for issue in compatibility.issues] == [
-        ".time: migrate [field-converted] each old value goes through minutes_of"
+        ".time: converted [field-converted] each old value goes through minutes_of"
     ]
     assert migrated(old, new, old.record_class("10:05", 3)) == new.record_class(605, 3)
     assert judged(new, new).is_as_is

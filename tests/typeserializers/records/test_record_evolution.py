@@ -49,7 +49,7 @@ def test_an_unchanged_record_is_as_is_and_every_field_is_in_the_tree() -> None:
     assert compatibility.is_as_is
     assert compatibility.issues == ()
     assert [child["path"] for child in compatibility_tree(compatibility).to_dict()["children"]] == [".a", ".b"]
-    assert format_tree(compatibility) == "compatible as is\n├─ .a: as is\n└─ .b: as is"
+    assert format_tree(compatibility) == "compatible as is\n├─ .a: compatible as is\n└─ .b: compatible as is"
 
 
 def test_a_declared_rename_costs_nothing() -> None:
@@ -403,6 +403,6 @@ def test_the_tree_says_below_a_place_how_to_mend_it() -> None:
     compatibility: Any = TypeSerializerSchemaCompatibility.incompatible(issue)
     assert format_tree(compatibility).splitlines() == [
         "incompatible",
-        "└─ .a: reject [a-rule] it is so",
+        "└─ .a: incompatible [a-rule] it is so",
         "     fix: make it otherwise",
     ]
