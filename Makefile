@@ -1,13 +1,14 @@
 # make          prepare the environment
 # make demo     run the jobs of examples/flights and examples/weather
+# make check    the quick round of a contributor: lint, and the tests that need no JVM
 # make test     run the tests, on two processes        (make test TESTS=tests/checkpoint PROCESSES=0 for some, on one)
-# make lint     ruff (rules and format), who imports whom, and mypy --strict on the packages
+# make lint     ruff (rules and format), import-linter, and mypy --strict on the packages
 # make bench    run the benchmarks                     (make bench SUITE="spark_stateful --json" for one)
 # make simulate run schedules under faults, random graphs and upgrades  (make simulate SCHEDULES=10000 SEED=1)
 # make chaos    kill processes of the flights job on Spark    (make chaos KILLS=50 SEED=7)
-# make clean    remove .venv and everything that can be made again
+# make clean    remove .venv and all generated files
 #
-# Each target prepares what it needs.  The environment is made again when its pins or the packaging change.
+# Each target prepares what it needs. The environment is rebuilt when its pins or the packaging change.
 
 VENV := .venv
 CLASSES := $(VENV)/spark-classes.jsa
@@ -20,7 +21,7 @@ KILLS ?= 10
 SCHEDULES ?= 1000
 SEED ?= 1
 
-.PHONY: environment demo test lint bench simulate chaos clean
+.PHONY: environment demo check test lint bench simulate chaos clean
 .DELETE_ON_ERROR:
 
 environment: $(VENV)/.installed
@@ -28,7 +29,7 @@ environment: $(VENV)/.installed
 $(VENV)/.installed: scripts/requirements/lock.txt pyproject.toml scripts/environment/create_venv.sh
 	@scripts/environment/create_venv.sh
 
-# Made by Java, for the Java and the packages that are installed.
+# An archive of loaded classes, specific to the installed Java and jars.
 $(CLASSES): $(VENV)/.installed scripts/environment/archive_classes.py
 	@$(RUN) python scripts/environment/archive_classes.py $@
 
@@ -38,6 +39,9 @@ demo: environment
 
 test: environment $(CLASSES)
 	@$(RUN) python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder $(TESTS)
+
+check: lint
+	@$(RUN) python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder -m "not spark" $(TESTS)
 
 lint: environment
 	$(VENV)/bin/ruff check .
