@@ -1,8 +1,7 @@
-"""The `statebackend` command.
+"""The command line `statebackend`.
 
-`main` has the commands that read and rewrite state; `all_commands` adds those that need the program of a job.
-Every command takes ``--json``. Exit status: 0 done (`diff`: no difference), 1 `diff`: differences, 3 not found or not
-readable, 64 wrong usage, 130 interrupted.
+`main` holds the table of commands. Only the module of the command that runs is imported, so that `--help` starts fast.
+Every command accepts ``--json``. Exit statuses are in `streams`.
 """
 
 from __future__ import annotations
@@ -11,15 +10,15 @@ import importlib
 import signal
 import sys
 
-from statebackend.cli.terminal import prepare_standard_streams, status_once_written
+from statebackend.cli.streams import flushed_status, prepare_standard_streams
 
 __all__ = ["run"]
 
 
-def run(main_module: str = "statebackend.cli.all_commands") -> None:
-    """The command that a module has as ``main``; says how to install what it needs, where that is missing."""
+def run(main_module: str = "statebackend.cli.main") -> None:
+    """Run the function ``main`` of a module as a console script and exit with the status that it returns."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        # Schedulers and containers end a process by it; what the command has begun is cleared away as on Ctrl-C.
+        # Schedulers and containers send SIGTERM. Clean up as on Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         main = importlib.import_module(main_module).main
@@ -28,4 +27,4 @@ def run(main_module: str = "statebackend.cli.all_commands") -> None:
             raise
         sys.exit(f"error: the command line needs {error.name}: pip install 'statebackend[cli]'")
     prepare_standard_streams()
-    sys.exit(status_once_written(main()))
+    sys.exit(flushed_status(main()))

@@ -41,7 +41,7 @@ from statebackend.savepoint.atomic_files import atomic_file, check_place
 from statebackend.savepoint.sizes import counted, shown_bytes
 from statebackend.savepoint.tables.column_forms import ColumnForms
 
-__all__ = ["EXPORT_COMMANDS", "EXPORT_FORMATS", "ExportedState", "TableOfState", "export_state"]
+__all__ = ["EXPORT_FORMATS", "ExportedState", "TableOfState", "export_state"]
 
 
 class TableOfState(Protocol):
@@ -227,6 +227,3 @@ def _tell_export(printer: Printer, answer: dict[str, Any]) -> None:
     )
     for path, note in answer["notes"].items():
         printer.line(f"  {path}: {note}")
-
-
-EXPORT_COMMANDS: Final[Sequence[Callable[..., None]]] = (export,)

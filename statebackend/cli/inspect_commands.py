@@ -26,10 +26,10 @@ from __future__ import annotations
 
 import datetime
 import json
-import operator as operators
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
+from operator import ge, gt, le, lt
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import typer
@@ -37,8 +37,8 @@ from attrs import asdict, frozen
 
 from statebackend.checkpoint.errors import SavepointError
 from statebackend.cli.opening import opened, opened_with_progress
+from statebackend.cli.streams import DIFFERENT
 from statebackend.cli.terminal import (
-    DIFFERENT,
     AsJson,
     CheckpointId,
     OperatorUid,
@@ -67,7 +67,6 @@ from statebackend.state.operator_state_descriptors import OperatorStateMode
 from statebackend.state.priority_queue import PRIORITY_QUEUE
 
 __all__ = [
-    "LOOKING_COMMANDS",
     "Answer",
     "Condition",
     "ConditionError",
@@ -201,10 +200,10 @@ def _time(timestamp_ms: int) -> str | None:
 _CONDITION: Final = re.compile(r"\s*([^\s=!<>]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", re.DOTALL)
 
 _RELATIONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
-    "<": operators.lt,
-    "<=": operators.le,
-    ">": operators.gt,
-    ">=": operators.ge,
+    "<": lt,
+    "<=": le,
+    ">": gt,
+    ">=": ge,
 }
 
 
@@ -525,6 +524,3 @@ def diff(
         tell_difference(as_json, of_schemas, found if entries else None)
         if of_schemas or len(found):
             raise typer.Exit(DIFFERENT)
-
-
-LOOKING_COMMANDS: Final[Sequence[Callable[..., None]]] = (inspect, show, schema, diff)

@@ -5,7 +5,7 @@ What `check` and `lock` found, as plain data, and told to people: rejections fir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Protocol, TypeAlias
 
 import typer
@@ -14,14 +14,14 @@ from snapshots.compatibility import CompatibilityIssue, CompatibilityKind, Field
 from statebackend.cli.comparisons import Comparison, Outcome, compared_with, compared_with_history, compared_with_lock
 from statebackend.cli.job_loading import load_job
 from statebackend.cli.printing import Printer
-from statebackend.cli.terminal import DIFFERENT, LOSES, REJECTED, AsJson, CheckpointId, ZooKeeper, services_of, tell
+from statebackend.cli.streams import DIFFERENT, LOSES, REJECTED
+from statebackend.cli.terminal import AsJson, CheckpointId, ZooKeeper, services_of, tell
 from statebackend.savepoint.errors import StateLockError
 from statebackend.savepoint.lockfile import is_lock_file, read_lock, would_change, write_locks
 from statebackend.state.state_compatibility import SchemaReport, StateCompatibility
 from statebackend.streaming.runtime.described_job import DescribedJob, lock_of
 
 __all__ = [
-    "JOB_COMMANDS",
     "STATUSES",
     "Job",
     "LinePrinter",
@@ -48,7 +48,10 @@ _OUTCOMES: Final[Mapping[str, str]] = {
     Outcome.REJECTED_UNLESS_ALLOWED.name.lower(): "red",
     Outcome.REJECTED.name.lower(): "bold red",
 }
-_VERDICTS: Final[Mapping[str, str]] = {FieldCompatibility.REJECT.name: "red", FieldCompatibility.LOSSY.name: "yellow"}
+_ISSUE_STYLES: Final[Mapping[FieldCompatibility, str]] = {
+    FieldCompatibility.REJECT: "red",
+    FieldCompatibility.LOSSY: "yellow",
+}
 
 
 def comparison_answer(comparison: Comparison) -> Answer:
@@ -123,13 +126,14 @@ def _tell_outcome(printer: LinePrinter, answer: Answer) -> None:
 
 def _tell_state(printer: LinePrinter, what: str, name: str, state: Answer) -> None:
     printer.line(f"  {what} {name!r}: {CompatibilityKind[state['kind']].label}")
-    for one in state["findings"]:
-        printer.line(f"    {CompatibilityIssue.from_dict(one)}", _VERDICTS.get(one["verdict"], ""))
+    for one in state["issues"]:
+        issue = CompatibilityIssue.from_dict(one)
+        printer.line(f"    {issue}", _ISSUE_STYLES.get(issue.compatibility, ""))
 
 
 def _report(report: SchemaReport) -> Answer:
     return {
-        "verdict": "compatible" if report.is_compatible else "incompatible",
+        "compatibility": "compatible" if report.is_compatible else "incompatible",
         "is_compatible": report.is_compatible,
         "key": _state(report.key_compatibility),
         "states": {one.state_name: _state(one) for one in report.compatibilities},
@@ -140,7 +144,7 @@ def _report(report: SchemaReport) -> Answer:
 
 
 def _state(compatibility: StateCompatibility) -> Answer:
-    return {"kind": compatibility.kind.name, "findings": [one.to_dict() for one in compatibility.issues]}
+    return {"kind": compatibility.kind.name, "issues": [one.to_dict() for one in compatibility.issues]}
 
 
 Job: TypeAlias = Annotated[
@@ -234,9 +238,6 @@ def lock(
     tell(as_json, answer, _tell_would_change if only_check else _tell_lock)
     if only_check and answer["changed"]:
         raise typer.Exit(DIFFERENT)
-
-
-JOB_COMMANDS: Final[tuple[Callable[..., None], ...]] = (check, lock)
 
 
 def _former(job: DescribedJob, path: str) -> dict[str, Any] | None:

@@ -1,89 +1,106 @@
-"""The command `statebackend`, by `typer`; see the room for how each command ends.
+"""The table of commands and their dispatch with `typer`.
 
-A group of commands is a file of its own with a table of functions, each of which `typer` makes a command of, by the
-names, types and docstrings of the function. A group that is not in `COMMANDS` does not exist.
+A command is a function in one of the modules of this package: `typer` makes a command from its name, parameters, types
+and docstring. A new command needs a line in `COMMANDS`. Only the command that runs is imported; the others are listed
+by their line in the table.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import typer
 
-from snapshots.errors import StateFormatError, printable
-from statebackend.checkpoint.errors import CheckpointError
-from statebackend.cli.export_command import EXPORT_COMMANDS
-from statebackend.cli.inspect_commands import LOOKING_COMMANDS
-from statebackend.cli.printing import shown_lines
-from statebackend.cli.report_command import REPORT_COMMANDS
-from statebackend.cli.rewrite_command import REWRITE_COMMANDS
-from statebackend.cli.size_command import SIZE_COMMANDS
-from statebackend.cli.terminal import INTERRUPTED, MISUSED, NOT_READABLE
-from statebackend.state.errors import StateBackendError
-from statebackend.state.key_groups import KeyHashError
+from statebackend.cli.streams import INTERRUPTED, MISUSED, NOT_READABLE
 
-__all__ = ["COMMANDS", "FAILURES", "app", "app_of", "main"]
+__all__ = ["COMMANDS", "load_command", "main"]
 
-UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
-"""What `typer` raises for wrong use: of its own copy of `click`, or of `click` itself, as its release has it."""
+_UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
+"""The error of `typer` for wrong usage. It is in `click` or in a copy of `click`, depending on the release."""
 
-COMMANDS: Final[Sequence[Callable[..., None]]] = (
-    *LOOKING_COMMANDS,
-    *EXPORT_COMMANDS,
-    *SIZE_COMMANDS,
-    *REWRITE_COMMANDS,
-    *REPORT_COMMANDS,
-)
-
-Failures = tuple[type[Exception], ...]
-
-FAILURES: Final[Failures] = (CheckpointError, StateBackendError, StateFormatError, KeyHashError, OSError)
-"""What is told in a line, because its message says what to do."""
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "inspect": ("inspect_commands", "Describe a checkpoint or savepoint."),
+    "show": ("inspect_commands", "Print the entries of a state."),
+    "schema": ("inspect_commands", "Print the types of all states."),
+    "diff": ("inspect_commands", "Compare two checkpoints or savepoints."),
+    "export": ("export_command", "Write a state to Parquet, Arrow, CSV or JSON."),
+    "du": ("size_command", "Show sizes by operator, state and file."),
+    "rewrite": ("rewrite_command", "Write a changed copy of a savepoint."),
+    "report": ("report_command", "Write an HTML report of checkpoints and sizes."),
+    "check": ("job_commands", "Check whether a job restores stored state."),
+    "lock": ("job_commands", "Write the schema lockfile of a job."),
+    "gc": ("maintenance_commands", "Delete files that no checkpoint needs."),
+    "roll-back": ("maintenance_commands", "Roll a job back to an older checkpoint."),
+    "migrate": ("migrate_command", "Write a savepoint in the types of a program."),
+}
+"""For each command its module and its line in ``--help``."""
 
 
-def app_of(commands: Sequence[Callable[..., None]]) -> typer.Typer:
-    """The command with these subcommands."""
-    made = typer.Typer(
-        help="Look into the checkpoints and savepoints of jobs with state, and write them again.",
-        no_args_is_help=True,
-        add_completion=False,
-    )
-    for command in commands:
-        made.command()(command)
-    return made
+def load_command(name: str) -> Callable[..., None]:
+    """Import the function of a command."""
+    module = importlib.import_module(f"statebackend.cli.{COMMANDS[name][0]}")
+    function: Callable[..., None] = getattr(module, name.replace("-", "_"))
+    return function
 
 
-app = app_of(COMMANDS)
+def main(arguments: Sequence[str] | None = None, *, app: typer.Typer | None = None) -> int:
+    """Run a command and return its exit status. Only the answer of the command goes to stdout.
 
-
-def main(arguments: Sequence[str] | None = None, *, of: typer.Typer = app, failures: Failures = FAILURES) -> int:
-    """Runs the command; returns how it ended. Nothing but the commands' own output goes to the standard output."""
+    Args:
+        arguments: The arguments after the program's name; by default those of this process.
+        app: The application to run instead of `COMMANDS`.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        status = of(args=None if arguments is None else list(arguments), standalone_mode=False)
-    except UsageError as error:
-        print(f"error: {shown_lines(_said(error))}; see {_command_of(error)} --help", file=sys.stderr)
+        status = (app or _application(given))(args=given, standalone_mode=False)
+    except _UsageError as error:
+        print(f"error: {_usage_message(error)}; see {_command_of(error)} --help", file=sys.stderr)
         return MISUSED
     except (typer.Abort, KeyboardInterrupt):
         status = INTERRUPTED
-    except failures as error:
-        print(f"error: {shown_lines(_told(error))}", file=sys.stderr)
+    except Exception as error:
+        message = _failure_message(error)
+        if message is None:
+            raise
+        print(f"error: {message}", file=sys.stderr)
         return NOT_READABLE
     if status == INTERRUPTED:
         print("interrupted", file=sys.stderr)
     return status if isinstance(status, int) else 0
 
 
-def _said(error: Exception) -> str:
-    # Its text is made of the names of parameters and the reason, with line ends and tabs where there is a choice.
-    said = str(getattr(error, "format_message", error.__str__)())
-    return " ".join(said.split()).rstrip(".")
+def _application(given: Sequence[str]) -> typer.Typer:
+    app = typer.Typer(
+        help="Read, compare, rewrite and check the checkpoints and savepoints of stateful jobs.",
+        no_args_is_help=True,
+        add_completion=False,
+        # Help without colours needs no rich, whose import takes longer than all else here.
+        rich_markup_mode=None,
+    )
+    wanted = next((one for one in given if not one.startswith("-")), None)
+    for name, (_, summary) in COMMANDS.items():
+        app.command(name, short_help=summary)(load_command(name) if name == wanted else _not_loaded)
+    return app
+
+
+def _not_loaded() -> None:
+    """Stand for a command that is only listed."""
+
+
+def _usage_message(error: Exception) -> str:
+    from statebackend.cli.printing import indented_lines
+
+    # The text of click has line ends and tabs in lists of choices.
+    message = str(getattr(error, "format_message", error.__str__)())
+    return indented_lines(" ".join(message.split()).rstrip("."))
 
 
 def _command_of(error: Exception) -> str:
-    """The command that was used wrongly, as it is called; that of another name is none of ours."""
-    context = getattr(error, "ctx", None)
+    """Return the command that was used wrongly, as the user types it."""
+    context: Any = getattr(error, "ctx", None)
     names: list[str] = []
     while context is not None and context.parent is not None:
         names.insert(0, context.info_name)
@@ -91,8 +108,16 @@ def _command_of(error: Exception) -> str:
     return " ".join(["statebackend", *names])
 
 
-def _told(error: Exception) -> str:
-    # Of what the system says the number means nothing to most people, and the path comes first to mind.
+def _failure_message(error: Exception) -> str | None:
+    """Return the text for an error whose message says what to do, or None for a defect of this program."""
+    from snapshots.errors import StateFormatError, printable
+    from statebackend.checkpoint.errors import CheckpointError
+    from statebackend.cli.printing import indented_lines
+    from statebackend.state.errors import StateBackendError
+    from statebackend.state.key_groups import KeyHashError
+    from statebackend.streaming.errors import StreamJobError
+
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{printable(str(error.filename))}: {error.strerror}"
-    return str(error)
+    expected = (CheckpointError, StateBackendError, StateFormatError, KeyHashError, StreamJobError, OSError)
+    return indented_lines(str(error)) if isinstance(error, expected) else None

@@ -19,9 +19,9 @@ Going back to an older checkpoint from the command line: what is done at once, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 from attrs import evolve, frozen
@@ -48,7 +48,6 @@ from statebackend.streaming.runtime.restore_plan_file import RESTORE_PLANS_DIREC
 from statebackend.streaming.runtime.starting_point import check_no_roll_back
 
 __all__ = [
-    "MAINTENANCE_COMMANDS",
     "LedJob",
     "Needless",
     "clear_up",
@@ -330,6 +329,3 @@ def _tell_gone_back(printer: Printer, answer: dict[str, Any]) -> None:
             "next": answer["next"],
         }
     )
-
-
-MAINTENANCE_COMMANDS: Final[Sequence[Callable[..., None]]] = (gc, roll_back)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -23,7 +22,7 @@ from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.streaming.runtime.described_job import DescribedJob
 from statebackend.streaming.runtime.state_registration import keyed_descriptors
 
-__all__ = ["MIGRATE_COMMANDS", "migration_plan"]
+__all__ = ["migration_plan"]
 
 
 def migrate(
@@ -84,6 +83,3 @@ def migration_plan(job: DescribedJob, restored: RestoredState) -> Plan:
             ],
         )
     return plan
-
-
-MIGRATE_COMMANDS: Final[tuple[Callable[..., None], ...]] = (migrate,)

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from snapshots.errors import printable
 
-__all__ = ["Printer", "printer_for", "shown_cell", "shown_lines"]
+__all__ = ["Printer", "indented_lines", "printer_for", "shown_cell"]
 
 
 class Printer(Protocol):
@@ -49,7 +49,7 @@ def shown_cell(value: Any) -> str:
     return printable(value.replace("\\", "\\\\"))
 
 
-def shown_lines(text: str) -> str:
+def indented_lines(text: str) -> str:
     """A text of several lines; all but the first are indented, so that none looks like another message."""
     return "\n  ".join(map(printable, text.split("\n")))
 

@@ -6,8 +6,8 @@ The report of stored state, without its job: of a savepoint, or of the checkpoin
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -33,7 +33,7 @@ from statebackend.savepoint.sizes import NOTHING, counted, short_bytes, shown_by
 from statebackend.savepoint.state_location import completed_checkpoints
 from statebackend.savepoint.statistics import CheckpointFigures, checkpoint_figures
 
-__all__ = ["REPORT_COMMANDS", "stored_page"]
+__all__ = ["stored_page"]
 
 
 def stored_page(uri: str, checkpoints: Sequence[CheckpointFigures]) -> str:
@@ -126,6 +126,3 @@ def report(
 def _tell_report(printer: Printer, answer: dict[str, Any]) -> None:
     told = counted(len(answer["checkpoints"]), answer["kind"])
     printer.line(f"{answer['path']}: {told}, {shown_bytes(answer['size_bytes'])}; open it in a browser")
-
-
-REPORT_COMMANDS: Final[Sequence[Callable[..., None]]] = (report,)

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Annotated, Any, Final
 
@@ -22,7 +22,7 @@ from statebackend.savepoint.rewrite.savepoint_writer import SavepointWriter, Wri
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.savepoint.sizes import counted, shown_bytes
 
-__all__ = ["REWRITE_COMMANDS", "NewPlace", "tell_written", "written_answer"]
+__all__ = ["NewPlace", "tell_written", "written_answer"]
 
 NewPlace = Annotated[str, typer.Argument(metavar="NEW", help="Where the new savepoint is to be: nothing is there yet.")]
 
@@ -132,6 +132,3 @@ def _made(module: ModuleType, savepoint: Savepoint, path: str) -> Plan:
     if not isinstance(made, Plan):
         raise PlanError(f"plan() of {path} returned a {type(made).__name__} and no Plan: {_EXAMPLE}")
     return made
-
-
-REWRITE_COMMANDS: Final[Sequence[Callable[..., None]]] = (rewrite,)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -18,8 +18,6 @@ from statebackend.cli.terminal import AsJson, CheckpointId, Place, ZooKeeper, se
 from statebackend.savepoint.sizes import counted, shown_bytes
 from statebackend.savepoint.state_location import completed_checkpoints
 from statebackend.savepoint.statistics import CheckpointFile, stored_files
-
-__all__ = ["SIZE_COMMANDS"]
 
 
 def du(
@@ -145,6 +143,3 @@ def _tell_sizes(printer: Printer, answer: dict[str, Any]) -> None:
 def _metas_of(operator: dict[str, Any]) -> list[dict[str, Any]]:
     size_bytes = operator["meta_bytes"]
     return [{"name": f"(in {METADATA_FILE_NAME})", "size_bytes": size_bytes, "files": None}] if size_bytes else []
-
-
-SIZE_COMMANDS: Final[Sequence[Callable[..., None]]] = (du,)

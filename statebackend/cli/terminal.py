@@ -1,46 +1,29 @@
-"""Each answer for people: which of its parts are told, in which order; `printing` says how they look.
+"""Shared options of the commands, and how their answers are printed.
 
-The arguments and options that many commands have, so that they are called and explained alike.
-
-How a command ends, as a number for whoever called it; the head of the room says what each means.
-
-The standard streams of the command, so that nobody who reads them decides how a command ends.
-
-A status says what was found, and scripts act on it: that a reader has enough (`| head`), that there is no output at all
-(`>&-`) or that the locale has not all characters is no issue. That the answer could not be written, to a disk that is
-full, is one: whoever reads it later would take what is there for all.
-
-Answers of any number on their way from what finds them to what prints them: in a file, once they are many.
-
-What is printed must not come between the bars of what is still being read, and memory need not hold it all.
+An answer is plain data: dicts, lists, texts and numbers. `print_answer` prints it as one JSON document or for people.
+Long answers are printed while they are read. Where reading shows a progress bar, `SpooledAnswers` keeps them in a file
+until the bar is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import IO, Annotated, Any, Final, TextIO, TypeAlias
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
-from statebackend.checkpoint.ha.services import JobServices
-from statebackend.checkpoint.ha.zookeeper import ZooKeeperHighAvailability
 from statebackend.cli.printing import Printer, printer_for
 from statebackend.savepoint.sizes import shown_bytes
 
+if TYPE_CHECKING:
+    from statebackend.checkpoint.ha.services import JobServices
+
 __all__ = [
-    "DIFFERENT",
-    "INTERRUPTED",
-    "LOSES",
-    "MISUSED",
-    "NOT_READABLE",
-    "REJECTED",
     "AsJson",
     "CheckpointId",
     "OperatorUid",
@@ -49,11 +32,8 @@ __all__ = [
     "SpooledAnswers",
     "StateName",
     "ZooKeeper",
-    "lenient_stream",
-    "prepare_standard_streams",
     "services_of",
     "spooled_answers",
-    "status_once_written",
     "tell",
     "tell_difference",
     "tell_entries",
@@ -81,78 +61,17 @@ ZooKeeper: TypeAlias = Annotated[
 
 
 def services_of(zookeeper: str | None, *, stands_by: bool = True) -> JobServices | None:
-    """How a job is led, by the option; None is as a job is that was told nothing.
+    """Return the high-availability services of ``--zookeeper``, or None for the default of the job.
 
-    One that does not stand by is rejected at once where another leads.
+    Args:
+        zookeeper: Hosts and root, as the option has them.
+        stands_by: Whether to wait for leadership. If not, opening fails at once while another process leads.
     """
     if zookeeper is None:
         return None
+    from statebackend.checkpoint.ha.zookeeper import ZooKeeperHighAvailability
+
     return ZooKeeperHighAvailability.at(zookeeper, stand_by_timeout_s=None if stands_by else 0.0)
-
-
-DIFFERENT: Final = 1
-REJECTED: Final = 1
-LOSES: Final = 2
-NOT_READABLE: Final = 3
-MISUSED: Final = 64
-INTERRUPTED: Final = 130
-
-
-def prepare_standard_streams() -> None:
-    """Puts lenient streams in the place of the output and the error output of this process."""
-    sys.stdout = lenient_stream(sys.stdout)
-    sys.stderr = lenient_stream(sys.stderr)
-
-
-def status_once_written(status: int) -> int:
-    """The status of a command when all that it has printed is out, or that of one whose answer could not be written."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        print(f"error: the answer could not be written: {error.strerror or error}", file=sys.stderr)
-        return NOT_READABLE
-    return status
-
-
-def lenient_stream(stream: TextIO | None) -> TextIO:
-    """The stream, which shows what its encoding has not by an escape, and drops what nobody reads any more.
-
-    None, which is a stream that was closed before the process began, becomes one that drops everything. A stream that
-    is no file is given back as it is.
-    """
-    if stream is None:
-        return open(os.devnull, "w", encoding="utf-8")
-    if not isinstance(stream, io.TextIOWrapper):
-        return stream
-    stream.flush()
-    return io.TextIOWrapper(
-        io.BufferedWriter(_WhileItIsRead(stream.fileno())),
-        encoding=stream.encoding,
-        errors="backslashreplace",
-        line_buffering=stream.line_buffering,
-    )
-
-
-class _WhileItIsRead(io.FileIO):
-    """A file of this process that it does not own. It takes everything once its reader is gone, or it has failed."""
-
-    def __init__(self, descriptor: int) -> None:
-        super().__init__(descriptor, "w", closefd=False)
-        self._has_failed = False
-
-    def write(self, data: object) -> int:
-        """As of every file; a pipe without a reader drops the data, and so does what has raised that it cannot."""
-        size_bytes = memoryview(data).nbytes  # type: ignore[arg-type]
-        if self._has_failed:
-            return size_bytes
-        try:
-            return super().write(data)  # type: ignore[arg-type]
-        except BrokenPipeError:
-            return size_bytes
-        except OSError:
-            # Python would try once more when the process ends, and end it with a status of its own.
-            self._has_failed = True
-            raise
 
 
 _IN_MEMORY_BYTES = 1 << 20

@@ -183,7 +183,7 @@ class SchemaReport:
                 evolve(compatibility, kind=kind, issues=issues + compatibility.issues)
                 for compatibility in self.compatibilities
             )
-            object.__setattr__(self, "verdicts", rejected)
+            object.__setattr__(self, "compatibilities", rejected)
 
     @property
     def is_compatible(self) -> bool:

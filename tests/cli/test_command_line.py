@@ -21,17 +21,8 @@ from statebackend.cli import terminal as spooled_answers_module
 from statebackend.cli.inspect_commands import inspection
 from statebackend.cli.main import main
 from statebackend.cli.printing import printer_for
-from statebackend.cli.terminal import (
-    DIFFERENT,
-    MISUSED,
-    NOT_READABLE,
-    lenient_stream,
-    spooled_answers,
-    tell,
-    tell_difference,
-    tell_entries,
-    tell_schemas,
-)
+from statebackend.cli.streams import DIFFERENT, MISUSED, NOT_READABLE, lenient_stream
+from statebackend.cli.terminal import spooled_answers, tell, tell_difference, tell_entries, tell_schemas
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.savepoint.sizes import shown_bytes
@@ -373,9 +364,12 @@ def test_a_reader_that_has_enough_changes_nothing_of_how_the_command_ends(tmp_pa
 def test_an_answer_that_could_not_be_written_is_told_and_no_success(tmp_path: Path, flush: bool) -> None:
     program = "import sys; from statebackend.cli import run; run('prints_and_ends_with_0')"
     (tmp_path / "prints_and_ends_with_0.py").write_text(
-        "from statebackend.cli.main import app_of, main as run\n"
+        "import typer\n"
+        "from statebackend.cli.main import main as run\n"
+        "app = typer.Typer(add_completion=False)\n"
+        "@app.command()\n"
         f"def answer(): print('x', flush={flush})\n"
-        "def main(): return run([], of=app_of([answer]))\n"
+        "def main(): return run([], app=app)\n"
     )
     with open("/dev/full", "wb") as full:
         done = subprocess.run(

@@ -16,7 +16,7 @@ from statebackend import (
 )
 from statebackend.cli.inspect_commands import difference_of_entries, difference_of_schemas, schemas
 from statebackend.cli.main import main
-from statebackend.cli.terminal import DIFFERENT
+from statebackend.cli.streams import DIFFERENT
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import programs
 import pytest
 
-from statebackend.cli.all_commands import main
 from statebackend.cli.comparisons import compared_with_lock
 from statebackend.cli.job_commands import comparison_answer, tell_comparison
 from statebackend.cli.job_loading import load_job
-from statebackend.cli.terminal import DIFFERENT, LOSES, MISUSED, NOT_READABLE, REJECTED
+from statebackend.cli.main import main
+from statebackend.cli.streams import DIFFERENT, LOSES, MISUSED, NOT_READABLE, REJECTED
 from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.streaming.runtime.described_job import lock_of
@@ -31,7 +31,7 @@ _UNLESS_ALLOWED = (
 POINTS = """
 from statebackend import ValueStateDescriptor
 from snapshots import SimpleTypeSerializerSnapshot
-from streamjobs import KeyedProcessFunction
+from statebackend import KeyedProcessFunction
 from statebackend.local import LocalStreamEnvironment
 from typeserializers import TypeSerializer
 
@@ -206,7 +206,7 @@ def test_json_has_every_issue_with_its_rule_and_fix(capsys: pytest.CaptureFixtur
     assert (told["stored"], told["outcome"], told["rejection"]) == ("state.lock", "rejected", None)
     state = told["operators"]["totals"]["states"]["totals"]
     assert state["kind"] == "INCOMPATIBLE"
-    [issue] = state["findings"]
+    [issue] = state["issues"]
     assert (issue["path"], issue["verdict"], issue["rule"]) == (".sales", "REJECT", "field-type-changed")
     assert "converted_by" in issue["fix"]
 
@@ -367,7 +367,7 @@ def test_an_environment_is_a_job_too(capsys: pytest.CaptureFixture[str]) -> None
 SCRIPT = """
 import attrs
 from statebackend import ValueStateDescriptor
-from streamjobs import KeyedProcessFunction
+from statebackend import KeyedProcessFunction
 from statebackend.local import LocalStreamEnvironment
 
 @attrs.frozen

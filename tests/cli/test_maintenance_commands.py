@@ -23,8 +23,9 @@ from statebackend.checkpoint import (
 from statebackend.checkpoint.store.driver_lock import DriverLockFile
 from statebackend.checkpoint.store.job_directory import JobDirectory
 from statebackend.checkpoint.store.job_files import read_roll_back, write_kept_in
-from statebackend.cli.all_commands import main
-from statebackend.cli.terminal import MISUSED, NOT_READABLE, services_of
+from statebackend.cli.main import main
+from statebackend.cli.streams import MISUSED, NOT_READABLE
+from statebackend.cli.terminal import services_of
 from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint.statistics import checkpoint_figures
 
@@ -87,7 +88,7 @@ def test_what_no_checkpoint_needs_is_named_and_removed_and_nothing_else(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = files_of(job)
-    answer(capsys, "fall-back", job, "previous")
+    answer(capsys, "roll-back", job, "previous")
     kept = files_of(job)
     assert {path.rpartition("/")[2] for path in before - kept} == {"_metadata"}, "set aside, not removed"
     left = ["shared/count/left", "shared/.half.tmp", "restore-plans/0.plan", "checkpoints/.chk-000000000009/half"]
@@ -117,7 +118,7 @@ def test_files_stay_that_a_checkpoint_may_need_which_cannot_be_read(
     assert files_of(job) == before
 
 
-@pytest.mark.parametrize("command", [["gc"], ["fall-back", "previous"]])
+@pytest.mark.parametrize("command", [["gc"], ["roll-back", "previous"]])
 def test_what_is_no_job_directory_is_told_for_what_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
@@ -136,7 +137,7 @@ def test_what_is_no_job_directory_is_told_for_what_it_is(
     assert not (tmp_path / "nowhere").exists()
 
 
-@pytest.mark.parametrize("command", [["gc"], ["gc", "--dry-run"], ["fall-back", "previous"]])
+@pytest.mark.parametrize("command", [["gc"], ["gc", "--dry-run"], ["roll-back", "previous"]])
 def test_a_job_that_runs_is_left_alone_and_its_driver_named(
     job: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
@@ -148,15 +149,15 @@ def test_a_job_that_runs_is_left_alone_and_its_driver_named(
 
 
 def test_a_checkpoint_that_is_none_is_rejected(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "there are: 0, 1, 2" in answer(capsys, "fall-back", job, "7", status=NOT_READABLE)
-    assert "neither" in answer(capsys, "fall-back", job, "latest", status=MISUSED)
+    assert "there are: 0, 1, 2" in answer(capsys, "roll-back", job, "7", status=NOT_READABLE)
+    assert "neither" in answer(capsys, "roll-back", job, "latest", status=MISUSED)
 
 
 def test_a_job_goes_on_from_what_it_was_sent_back_to(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = files_of(job)
-    planned = answer(capsys, "fall-back", job, "0", "--dry-run")
+    planned = answer(capsys, "roll-back", job, "0", "--dry-run")
     assert (planned["status"], planned["abandoned"], files_of(job)) == ("planned", [1, 2], before)
-    done = answer(capsys, "fall-back", job, "0")
+    done = answer(capsys, "roll-back", job, "0")
     assert (done["status"], done["checkpoint_id"], len(done["set_aside"])) == ("done", 0, 2)
     assert Savepoint.open(job).metadata.checkpoint_id == 0
     assert run(job, "ab") == [("a", 2), ("b", 1)]
@@ -167,7 +168,7 @@ def test_what_only_its_program_can_roll_back_is_rejected_in_one_process(
 ) -> None:
     run(tmp_path / "job", "abc", Staged())
     before = files_of(tmp_path / "job")
-    told = answer(capsys, "fall-back", tmp_path / "job", "previous", status=NOT_READABLE)
+    told = answer(capsys, "roll-back", tmp_path / "job", "previous", status=NOT_READABLE)
     assert "start it with execute(roll_back_to=1). Nothing was changed" in told
     assert files_of(tmp_path / "job") == before
 
@@ -179,7 +180,7 @@ def test_what_is_abandoned_unread_is_taken_to_have_been_written_by_the_sinks_of_
     run(tmp_path / "job", "abc", Staged() if has_sink else None)
     (sorted((tmp_path / "job" / "checkpoints").iterdir())[-1] / "_metadata").write_bytes(b"damaged")
     before = files_of(tmp_path / "job")
-    told = answer(capsys, "fall-back", tmp_path / "job", "previous", status=status)
+    told = answer(capsys, "roll-back", tmp_path / "job", "previous", status=status)
     if has_sink:
         assert "start it with execute(roll_back_to=1). Nothing was changed" in told
         assert files_of(tmp_path / "job") == before
@@ -210,17 +211,17 @@ def test_on_spark_it_is_begun_and_no_other_start_is_possible(
                 )
             )
     before = files_of(job)
-    assert answer(capsys, "fall-back", job, "1", "--dry-run")["status"] == "planned"
+    assert answer(capsys, "roll-back", job, "1", "--dry-run")["status"] == "planned"
     assert files_of(job) - {"driver.lock"} == before - {"driver.lock"}
-    begun = answer(capsys, "fall-back", job, "1")
+    begun = answer(capsys, "roll-back", job, "1")
     assert (begun["status"], begun["abandoned"]) == ("begun", [2, 3])
     assert begun["processed_again"] == 'what lies after {"logOffset":1}, up to {"logOffset":3}'
     assert "execute(roll_back_to=1)" in begun["next"]
     noted = read_roll_back(file_system)
     assert noted is not None
     assert (noted.checkpoint_id, noted.newest_id) == (1, 3)
-    assert answer(capsys, "fall-back", job, "previous")["checkpoint_id"] == 1
-    assert "is not finished" in answer(capsys, "fall-back", job, "2", status=NOT_READABLE)
+    assert answer(capsys, "roll-back", job, "previous")["checkpoint_id"] == 1
+    assert "is not finished" in answer(capsys, "roll-back", job, "2", status=NOT_READABLE)
     assert files_of(job) == before | {"fall-back.json"}
 
 
@@ -229,7 +230,7 @@ def test_a_job_on_an_object_store_is_led_as_it_was(bucket: Bucket, capsys: pytes
     run(uri, "ab")
     bucket.write("job/shared/left", b"123")
     assert [file["path"] for file in answer(capsys, "gc", uri)["files"]] == ["shared/left"]
-    assert answer(capsys, "fall-back", uri, "previous")["status"] == "done"
+    assert answer(capsys, "roll-back", uri, "previous")["status"] == "done"
     assert run(uri, "b") == [("b", 1)]
 
 

@@ -10,8 +10,8 @@ import programs
 import pytest
 
 from statebackend import Savepoint, ValueStateDescriptor
-from statebackend.cli.all_commands import main
-from statebackend.cli.terminal import LOSES, REJECTED
+from statebackend.cli.main import main
+from statebackend.cli.streams import LOSES, REJECTED
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 
 

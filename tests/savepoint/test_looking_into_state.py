@@ -143,11 +143,11 @@ def test_figures_count_what_reading_gives(stored: Path) -> None:
 def test_a_process_that_never_saw_the_program_reads_its_records(savepoint: Path) -> None:
     program = (
         "import json, sys\n"
-        "from savepoints import Savepoint\n"
+        "from statebackend import Savepoint\n"
         "from statebackend.savepoint.plain_values import plain_value\n"
         "read = Savepoint.open(sys.argv[1]).read('per shop', 'totals', key='shop 0')\n"
         "print(json.dumps([plain_value(entry.value) for entry in read]))\n"
-        "assert 'pyspark' not in sys.modules and 'streamjobs' not in sys.modules\n"
+        "assert 'pyspark' not in sys.modules and 'statebackend.streaming' not in sys.modules\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(savepoint)], cwd=REPOSITORY, capture_output=True, text=True, check=False

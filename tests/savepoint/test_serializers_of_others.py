@@ -40,7 +40,7 @@ import json, sys
 import pyarrow as pa
 from points import PointSerializer
 from operator import attrgetter
-from savepoints import Savepoint
+from statebackend import Savepoint
 from statebackend.savepoint.tables import ColumnForms, ScalarForm, StructForm
 opened = Savepoint.open(sys.argv[1])
 corners, path = opened.read("shapes", "corner"), opened.read("shapes", "path")

@@ -24,7 +24,7 @@ from looked_at_job import SALES, run_job
 from statebackend import Savepoint, StateEntries, StateEntry, ValueStateDescriptor
 from statebackend.cli.export_command import EXPORT_FORMATS, export_state
 from statebackend.cli.main import main
-from statebackend.cli.terminal import DIFFERENT, MISUSED, NOT_READABLE
+from statebackend.cli.streams import DIFFERENT, MISUSED, NOT_READABLE
 from statebackend.savepoint.atomic_files import atomic_file
 from statebackend.savepoint.errors import ExportExistsError
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
@@ -203,7 +203,7 @@ def test_a_command_that_is_interrupted_or_asked_to_end_leaves_nothing_and_says_s
 ) -> None:
     program = (
         "import os, signal\n"
-        "from savepoints import StateEntries\n"
+        "from statebackend import StateEntries\n"
         "from statebackend.cli import run\n"
         "whole = StateEntries.to_arrow_batches\n"
         "def interrupted(entries, **bounds):\n"

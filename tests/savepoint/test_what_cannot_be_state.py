@@ -27,7 +27,7 @@ from statebackend import (
 from statebackend.checkpoint.errors import CheckpointNotFoundError, SavepointError
 from statebackend.cli.inspect_commands import difference_of_entries
 from statebackend.cli.main import main
-from statebackend.cli.terminal import MISUSED
+from statebackend.cli.streams import MISUSED
 from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint import lockfile as lock_files
 from statebackend.savepoint.errors import ColumnValueError, PlanError, StateLockError

@@ -17,9 +17,9 @@ from statebackend import KeyedProcessFunction, RuntimeContext, Savepoint, ValueS
 from statebackend.checkpoint import CheckpointNotFoundError, JobDirectoryMismatchError, ZooKeeperHighAvailability
 from statebackend.checkpoint.ha.object_store import COMPLETED_FILE_NAME, ObjectStoreHighAvailability
 from statebackend.checkpoint.ha.services import JobServices
-from statebackend.cli.all_commands import main as job_main
 from statebackend.cli.main import main
-from statebackend.cli.terminal import NOT_READABLE
+from statebackend.cli.main import main as job_main
+from statebackend.cli.streams import NOT_READABLE
 from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint.state_location import completed_checkpoints
 from statebackend.spark.state_tables.options import StateTableError, parsed_options

@@ -31,7 +31,7 @@ from statebackend import (
     StateBackend,
     ValueStateDescriptor,
 )
-from statebackend.cli.all_commands import main
+from statebackend.cli.main import main
 from statebackend.local import LocalStreamEnvironment
 from statebackend.state.state_backend import known_state_backends, state_backend
 from statebackend.testing.backends import StateBackendContract

@@ -12,7 +12,7 @@ from state_contents import entries_of
 
 from statebackend import KeyedProcessFunction, RuntimeContext, Savepoint, ValueStateDescriptor
 from statebackend.cli.main import main
-from statebackend.cli.terminal import NOT_READABLE
+from statebackend.cli.streams import NOT_READABLE
 from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 
