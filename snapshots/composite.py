@@ -1,25 +1,24 @@
-"""The snapshot of a serializer that is made of other serializers, such as a list or a map.
+"""The snapshot of a serializer that consists of other serializers, such as a list or a map.
 
-It stores the nested snapshots, and leaves to a subclass how the outer serializer is taken apart and put together. The
-format has two independent versions, its own and that of the subclass (Flink's layout, numbers frozen):
+`CompositeTypeSerializerSnapshot` stores the nested snapshots. A subclass defines how the outer serializer is split into
+nested serializers and built from them. The format has two independent versions, its own and that of the subclass
+(Flink's layout and numbers):
 
     content := i32(911108) i32(outer version) outer i32(1333245) i32(1) i32(count) count * envelope
 
-The compatibility result: exactly the same outer serializer class, else *incompatible*; the same number of nested
-serializers, else
-*incompatible*; then the worst of the outer check and the nested compatibility results. *With reconfigured serializer*
-is only ever caused by a nested one: the outer serializer is then rebuilt around the reconfigured and the untouched
-nested ones. If anything needs migration, the answer is migration and a reconfigured instance is not carried. The plan
-is one plan for each part, unless nothing at all changes.
+Compatibility is resolved in this order:
 
-Flink 2 lets a composite of another class pass when the nested serializers agree (a list for a set) and then misreads
-the bytes. The class check here is always made.
+1. Another outer serializer class, or another number of nested serializers: *incompatible*.
+2. Otherwise the worst of the outer check and the nested results.
+3. *With reconfigured serializer* comes only from nested serializers. The outer serializer is then rebuilt around the
+   reconfigured and the unchanged nested ones. If any part needs migration, the result is *after migration*.
 
-What several writers of one state knew, as one snapshot.
+Flink 2 accepts a composite of another class if the nested serializers agree (a list for a set), and then misreads the
+bytes. This class always checks the outer class.
 
-Serializers may learn while they write: a POJO serializer meets subclasses. Each subtask then persists what its own
-serializer has met, and one that restores the bytes of several must know what all of them knew. Snapshots are merged
-only where each one's bytes mean the same under the merged one; nothing is judged or migrated here.
+`merge_snapshots` merges what several writers of one state learned. A POJO serializer, for example, meets subclasses
+while it writes, and each subtask stores the subclasses that it met. Snapshots are merged only if the bytes of each one
+keep their meaning under the merged snapshot. Merging neither checks compatibility nor migrates.
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ if TYPE_CHECKING:
 def merge_snapshots(
     one: TypeSerializerSnapshot[Any], other: TypeSerializerSnapshot[Any]
 ) -> TypeSerializerSnapshot[Any] | None:
-    """The snapshot under which the bytes of both can be read, or None if there is none.
+    """Returns the snapshot that reads the bytes of both, or None if there is none.
 
-    Snapshots that are written alike are one; others are asked (`TypeSerializerSnapshot.merged_with`).
+    Snapshots with equal bytes are equal; others are merged by `TypeSerializerSnapshot.merged_with`.
     """
     if snapshot_to_bytes(one) == snapshot_to_bytes(other):
         return one
@@ -69,7 +68,7 @@ def merge_snapshots(
 def merge_all(
     some: tuple[TypeSerializerSnapshot[Any], ...], others: tuple[TypeSerializerSnapshot[Any], ...]
 ) -> tuple[TypeSerializerSnapshot[Any], ...] | None:
-    """Pair by pair, for the snapshots inside another one; None if they are not as many, or a pair cannot be merged."""
+    """Merges nested snapshots pair by pair; None if their numbers differ or a pair cannot be merged."""
     if len(some) != len(others):
         return None
     merged = [merge_snapshots(one, other) for one, other in zip(some, others, strict=True)]
@@ -86,12 +85,16 @@ NESTED_VERSION: Final = 1
 
 
 class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
-    """Nested snapshots plus three things that a subclass says about the outer serializer."""
+    """Base class for snapshots of serializers with nested serializers; also for custom ones.
+
+    A subclass defines `outer_serializer_class`, `nested_serializers` and `create_outer_serializer`. If the outer
+    serializer has configuration of its own, it also defines the methods for the outer snapshot.
+    """
 
     VERSION: ClassVar[int] = 3
 
     current_outer_version: ClassVar[int] = 1
-    """The version of what `write_outer_snapshot` writes."""
+    """The version that `write_outer_snapshot` writes."""
 
     def __init__(self, serializer: S | None = None) -> None:
         self._nested: tuple[TypeSerializerSnapshot[Any], ...] = ()
@@ -101,7 +104,7 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
 
     @classmethod
     def around(cls, *nested: TypeSerializerSnapshot[Any]) -> Self:
-        """A snapshot with an empty outer configuration around what other snapshots describe."""
+        """Creates a snapshot with an empty outer configuration around nested snapshots."""
         snapshot = cls()
         snapshot._nested = nested
         return snapshot
@@ -113,18 +116,18 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
 
     @abstractmethod
     def nested_serializers(self, outer: S) -> Sequence[TypeSerializer[Any]]:
-        """The nested serializers of ``outer``, always in the same order."""
+        """Returns the nested serializers of ``outer``, always in the same order."""
 
     @abstractmethod
     def create_outer_serializer(self, nested: Sequence[TypeSerializer[Any]]) -> S:
-        """The outer serializer around the nested ones, using what `read_outer_snapshot` read."""
+        """Creates the outer serializer from the nested ones and the configuration that `read_outer_snapshot` read."""
 
     def nested_path(self, index: int) -> str:
-        """The path segment of a nested serializer in issues, such as ``[]`` for a list's elements."""
+        """Returns the path segment of a nested serializer in issues, such as ``[]`` for the elements of a list."""
         return f"[{index}]"
 
     def take_outer_snapshot(self, serializer: S) -> None:
-        """Remembers the outer configuration of the serializer; nothing by default."""
+        """Stores the outer configuration of the serializer in this snapshot; nothing by default."""
 
     def write_outer_snapshot(self, out: DataOutputView) -> None:
         """Writes the outer configuration; nothing by default."""
@@ -133,11 +136,14 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
         """Reads the outer configuration written under that version; nothing by default."""
 
     def holds_distinct_values(self, index: int) -> bool:
-        """Whether the values of a nested serializer are different from each other, as the keys of a map are."""
+        """Whether the values of a nested serializer are distinct, as the keys of a map are."""
         return False
 
     def resolve_outer_schema_compatibility(self, new_serializer: S) -> Sequence[CompatibilityIssue]:
-        """Findings about the outer configuration: as is (none), migrate or reject, never reconfigure."""
+        """Returns issues of the outer configuration: none if it is compatible, otherwise migrate, lossy or reject.
+
+        A reconfigured outer serializer is not supported.
+        """
         return ()
 
     @property
@@ -162,15 +168,15 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
         if read_version != self.VERSION:
             raise SnapshotFormatError(
-                f"version {read_version} of a composite snapshot has no frame and is not read; write it again "
-                f"with a release that knows version {self.VERSION}"
+                f"version {read_version} of a composite snapshot has no frame and cannot be read: rewrite it "
+                f"with a release that writes version {self.VERSION}"
             )
         _expect(source, OUTER_MAGIC, "the outer snapshot")
         outer_version = source.read_int()
         if not 0 < outer_version <= self.current_outer_version:
             raise SnapshotFormatError(
-                f"outer version {outer_version} of {type(self).__name__} is not known here "
-                f"(newest known: {self.current_outer_version})"
+                f"outer version {outer_version} of {type(self).__name__} is not supported "
+                f"(newest supported: {self.current_outer_version}): a newer release wrote it, or the bytes are damaged"
             )
         self.read_outer_snapshot(outer_version, source)
         _expect(source, NESTED_MAGIC, "the nested snapshots")
@@ -185,12 +191,12 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
             return self.create_outer_serializer(nested)
         except (IndexError, ValueError, TypeError) as error:
             raise SnapshotFormatError(
-                f"{type(self).__name__} cannot rebuild its serializer from {len(nested)} nested ones ({error}): "
+                f"{type(self).__name__} cannot create its serializer from {len(nested)} nested ones ({error}): "
                 f"the bytes are damaged"
             ) from error
 
     def merged_with(self, other: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[T] | None:
-        """The same outer configuration around the merged parts."""
+        """Keeps the outer configuration and merges the nested snapshots."""
         assert isinstance(other, CompositeTypeSerializerSnapshot)
         nested = merge_all(self._nested, other._nested)
         if nested is None or self._outer_bytes() != other._outer_bytes():
@@ -215,9 +221,7 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
             [TypeSerializerSnapshot[Any], TypeSerializer[Any]], TypeSerializerSchemaCompatibility[Any]
         ],
     ) -> TypeSerializerSchemaCompatibility[T]:
-        """The compatibility result when ``resolve_nested`` judges the parts: inside a record, more is allowed than at
-        the top.
-        """
+        """Resolves compatibility with ``resolve_nested`` for the parts: a record allows more changes than the top level."""
         expected = self.outer_serializer_class
         if type(new_serializer) is not expected:
             return TypeSerializerSchemaCompatibility.incompatible(
@@ -231,8 +235,8 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
                     "",
                     FieldCompatibility.REJECT,
                     "nested-count",
-                    f"the state has {len(self._nested)} nested parts, the new serializer {len(nested)}",
-                    "Keep the number of parts, or use a record, whose fields may be added and removed",
+                    f"the state has {len(self._nested)} nested serializers, and the new serializer has {len(nested)}",
+                    "Keep the number, or use a record: fields of a record can be added and removed",
                 )
             )
         issues = list(self.resolve_outer_schema_compatibility(outer))
@@ -243,7 +247,7 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
             issues += [issue.below(path) for issue in nested_compatibility.issues]
             unchanged += [path + unchanged_path for unchanged_path in nested_compatibility.unchanged]
             if nested_compatibility.merges_values and self.holds_distinct_values(index):
-                reason = "values that become equal would be lost; a state that has both of them is not restored"
+                reason = "different keys may become equal; the migration stops if a state has two such keys"
                 issues.append(
                     CompatibilityIssue(path, FieldCompatibility.MIGRATE, "equal-keys", reason, merges_values=True)
                 )
@@ -268,7 +272,7 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
         return TypeSerializerSchemaCompatibility(kind, tuple(issues), unchanged=tuple(unchanged), plan=plan)
 
     def type_name_of_state(self) -> str:
-        """The type of the values as people write it, or the serializer's class where nothing can be rebuilt."""
+        """Returns the type as people write it, or the serializer class if the serializer cannot be restored."""
         try:
             return self.restore_serializer().type_name
         except StateFormatError:
@@ -281,5 +285,5 @@ def _expect(source: DataInputView, expected: int, what: str) -> None:
     if found != expected:
         raise SnapshotFormatError(
             f"{what} must begin with {expected}, found {found} at byte {position}: the bytes are damaged, "
-            f"or were written by another format"
+            f"or have another format"
         )

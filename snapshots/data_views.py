@@ -1,8 +1,8 @@
-"""Positioned binary input and output, in the byte order and encodings of Java's ``DataOutput``.
+"""Binary input and output with a position, in the byte order and encodings of Java's ``DataOutput``.
 
-Flink's ``DataOutputView`` and ``DataInputView`` are the model: big-endian numbers and modified UTF-8 names. Snapshots
-are written through these views, and so are values whose serializer has no compiled codec. Invariants: an output view
-only grows, except through ``truncate``; an input view never reads past its end and never moves backwards on its own.
+The models are Flink's ``DataOutputView`` and ``DataInputView``: big-endian numbers and modified UTF-8 names. Snapshots
+use these views, and so do values whose serializer has no compiled codec. An output view only grows, except through
+``truncate``. An input view never reads past its end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_UTF_BYTES: Final = 0xFFFF
 
 
 def encode_modified_utf8(text: str) -> bytes:
-    """Encodes as Java's modified UTF-8: NUL takes two bytes, and each UTF-16 code unit is encoded by itself."""
+    """Encodes as Java's modified UTF-8: NUL takes two bytes, and each UTF-16 code unit is encoded separately."""
     if text.isascii() and "\0" not in text:
         return text.encode("ascii")
     encoded = bytearray()
@@ -41,7 +41,7 @@ def encode_modified_utf8(text: str) -> bytes:
 
 
 def decode_modified_utf8(data: bytes) -> str:
-    """Inverse of `encode_modified_utf8`; raises `MalformedDataError` for anything it could not have written."""
+    """Decodes `encode_modified_utf8`; raises `MalformedDataError` for any other bytes."""
     if data.isascii() and 0 not in data:
         return data.decode("ascii")
     # Python's UTF-8 decoder with surrogatepass reads the three-byte surrogates; UTF-16 then joins the pairs.
@@ -66,19 +66,19 @@ class DataOutputView:
 
     @property
     def position(self) -> int:
-        """How many bytes were written so far."""
+        """The number of bytes written."""
         return len(self._buffer)
 
     def to_bytes(self) -> bytes:
-        """Everything written so far, as an independent copy."""
+        """Returns a copy of all bytes written."""
         return bytes(self._buffer)
 
     def truncate(self, position: int) -> None:
-        """Forgets everything written since ``position`` (used to leave nothing half-written after an error)."""
+        """Removes all bytes after ``position``, so that an error leaves no partial value."""
         del self._buffer[position:]
 
     def write(self, data: bytes) -> None:
-        """Writes the bytes as they are."""
+        """Writes the bytes without a length."""
         self._buffer += data
 
     def write_boolean(self, value: bool) -> None:
@@ -122,7 +122,7 @@ class DataOutputView:
         encoded = encode_modified_utf8(text)
         if len(encoded) > MAX_UTF_BYTES:
             raise MalformedDataError(
-                f"a name of {len(encoded)} encoded bytes does not fit: the limit is {MAX_UTF_BYTES}"
+                f"a name has {len(encoded)} encoded bytes, and the limit is {MAX_UTF_BYTES}: use a shorter name"
             )
         self._buffer += _UNSIGNED_SHORT.pack(len(encoded))
         self._buffer += encoded
@@ -146,12 +146,12 @@ class DataInputView:
 
     @property
     def data(self) -> bytes:
-        """The bytes under the cursor, whole."""
+        """All bytes of this view."""
         return self._data
 
     @property
     def remaining(self) -> int:
-        """How many bytes are left."""
+        """The number of unread bytes."""
         return self._end - self.position
 
     def read(self, size: int) -> bytes:
@@ -161,7 +161,7 @@ class DataInputView:
         end = self.position + size
         if end > self._end:
             raise EndOfDataError(
-                f"{size} bytes wanted at byte {self.position}, only {self.remaining} are left: the data is truncated"
+                f"{size} bytes expected at byte {self.position}, only {self.remaining} are left: the data is truncated"
             )
         chunk = self._data[self.position : end]
         self.position = end
@@ -216,12 +216,13 @@ class DataInputView:
     def read_count(self, minimum_item_bytes: int = 1) -> int:
         """Reads a signed 32-bit count and rejects one that the remaining bytes cannot hold.
 
-        ``minimum_item_bytes`` is what one counted item takes at least, so that a hostile count costs nothing.
+        Args:
+            minimum_item_bytes: The smallest size of one item. It bounds the work that a hostile count can cause.
         """
         position = self.position
         count = self.read_int()
         if count < 0 or count * minimum_item_bytes > self.remaining:
             raise MalformedDataError(
-                f"count {count} at byte {position} does not fit the {self.remaining} bytes that follow"
+                f"count {count} at byte {position} does not fit the {self.remaining} bytes that follow: the data is damaged"
             )
         return count

@@ -1,21 +1,18 @@
-"""The versioned envelope around a snapshot, Flink's ``writeVersionedSnapshot``, and the names in it.
+"""The versioned envelope around a snapshot (Flink's ``writeVersionedSnapshot``), and the names in it.
 
     envelope := UTF(stable name of the snapshot class) i32(version) content
 
 Example, a long: ``0050 "org.apache.flink...LongSerializer$LongSerializerSnapshot" 00000003``, no content.
 
-A registered class is known by a frozen name and any number of aliases, so it may move or be renamed. A class that is
-not registered is written as ``module:qualified.name`` and found if this process has defined a class of that name; what
-may be imported for it is in `snapshots.permitted_modules`. Where a serializer is one of Flink's, its stable name is the
-name of Flink's snapshot class, so that the bytes are Flink's too. Names are one table for the process, because bytes
-mean the same to all of it; it is filled by decorators while modules are imported. Only subclasses of
-`TypeSerializerSnapshot` are ever instantiated, and nothing is unpickled.
+A registered class has one fixed name and any number of aliases, so the class may move or be renamed. An unregistered
+class is written as ``module:qualified.name`` and is found if this process has defined a class of that name;
+`snapshots.permitted_modules` controls which modules may be imported for it. If a serializer exists in Flink, its stable
+name is the name of Flink's snapshot class, so that the bytes equal Flink's. The table of names is global in the process
+and is filled by decorators at import. Only subclasses of `TypeSerializerSnapshot` are instantiated, and nothing is
+unpickled.
 
-A snapshot that is carried on unread, because this process does not know its class.
-
-A program that has dropped a state, and with it the serializer that it had written for it, must still be able to carry
-the state to its next savepoint, where another program may know what to do with it. So the envelope stays as it is. Only
-who asks what is in it learns that it cannot be known here.
+A program may no longer have the serializer of a state that it dropped, but it must still copy that state to its next
+savepoint. An `UnopenedSnapshot` therefore keeps the envelope unread and raises only if its content is needed.
 """
 
 from __future__ import annotations
@@ -34,7 +31,12 @@ if TYPE_CHECKING:
 
 
 class UnopenedSnapshot(TypeSerializerSnapshot[Any]):
-    """``envelope`` are the bytes as they were found, ``reason`` says which class is missing."""
+    """A snapshot whose class is unknown in this process.
+
+    Args:
+        envelope: The bytes as they were read.
+        reason: Names the missing class.
+    """
 
     def __init__(self, envelope: bytes, reason: UnknownSnapshotError) -> None:
         self.envelope = envelope
@@ -42,13 +44,13 @@ class UnopenedSnapshot(TypeSerializerSnapshot[Any]):
 
     @property
     def current_version(self) -> int:
-        raise SnapshotFormatError(f"a snapshot that is carried on unread has no version here: {self.reason}")
+        raise SnapshotFormatError(f"the version of an unread snapshot is unknown: {self.reason}")
 
     def write_snapshot(self, out: DataOutputView) -> NoReturn:
-        raise SnapshotFormatError(f"a snapshot that is carried on unread is written as an envelope: {self.reason}")
+        raise SnapshotFormatError(f"an unread snapshot can only be written with its envelope: {self.reason}")
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> NoReturn:
-        raise SnapshotFormatError(f"a snapshot that is carried on unread is not read: {self.reason}")
+        raise SnapshotFormatError(f"an unread snapshot cannot be read: {self.reason}")
 
     def restore_serializer(self) -> NoReturn:
         raise UnresolvableSerializerError(str(self.reason)) from self.reason
@@ -60,7 +62,7 @@ class UnopenedSnapshot(TypeSerializerSnapshot[Any]):
             "",
             FieldCompatibility.REJECT,
             "unknown-snapshot",
-            f"the serializer that wrote it is not known here: {self.reason}",
+            f"the serializer that wrote the state is unknown: {self.reason}",
             "Make its snapshot class importable again, or register the state under another name",
         )
         return TypeSerializerSchemaCompatibility.incompatible(rejection)
@@ -72,13 +74,18 @@ _class_by_name: dict[str, type[TypeSerializerSnapshot[Any]]] = {}
 _name_by_class: dict[type[TypeSerializerSnapshot[Any]], str] = {}
 
 MAX_NESTING = 64
-"""How deep snapshots may be nested in one another; deeper bytes are rejected as hostile."""
+"""The maximum depth of nested snapshots; deeper bytes are rejected as hostile."""
 
 
 def register_snapshot(name: str, *, aliases: tuple[str, ...] = ()) -> Callable[[SnapshotClass], SnapshotClass]:
-    """Class decorator: gives a snapshot class its frozen name, and the former names it must stay readable under.
+    """Class decorator: registers a snapshot class under a fixed name.
 
-    Raises `ValueError` when a name already belongs to another class.
+    Args:
+        name: The name in stored envelopes. It must never change.
+        aliases: Former names that stored envelopes may contain.
+
+    Raises:
+        ValueError: A name already belongs to another class.
     """
 
     def register(snapshot_class: SnapshotClass) -> SnapshotClass:
@@ -98,14 +105,14 @@ def register_snapshot(name: str, *, aliases: tuple[str, ...] = ()) -> Callable[[
 
 
 def registered_names() -> dict[str, type[TypeSerializerSnapshot[Any]]]:
-    """All registered names and aliases with their classes, as a copy."""
+    """Returns a copy of all registered names and aliases with their classes."""
     return dict(_class_by_name)
 
 
 def known_snapshot_classes() -> dict[type[TypeSerializerSnapshot[Any]], tuple[str, ...]]:
-    """All snapshot classes of this process that can be found, each with its name and then its aliases.
+    """Returns all snapshot classes that names can refer to, each with its name and then its aliases.
 
-    Of a class that was defined again, as by a cell of a notebook that was run again, that is the last one.
+    If a class was defined twice (a notebook cell that ran again), this is the latest definition.
     """
     registered = [one for one, name in _name_by_class.items() if _class_by_name[name] is one]
     known: dict[type[TypeSerializerSnapshot[Any]], tuple[str, ...]] = {
@@ -119,20 +126,20 @@ def known_snapshot_classes() -> dict[type[TypeSerializerSnapshot[Any]], tuple[st
 
 
 def snapshot_class_name(snapshot_class: type[TypeSerializerSnapshot[Any]]) -> str:
-    """The name to write for a snapshot class; rejects a class that could not be found again."""
+    """Returns the stored name of a snapshot class; raises `SnapshotFormatError` for a class local to a function."""
     name = _name_by_class.get(snapshot_class)
     if name is not None:
         return name
     if "<locals>" in snapshot_class.__qualname__:
         raise SnapshotFormatError(
-            f"the snapshot class {location_of(snapshot_class)} is local to a function and could not be found again: "
+            f"the snapshot class {location_of(snapshot_class)} is local to a function, so no process can find it by name: "
             f"move it to the top of its module or give it a name with @register_snapshot"
         )
     return location_of(snapshot_class)
 
 
 def snapshot_class_for(name: str) -> type[TypeSerializerSnapshot[Any]]:
-    """The snapshot class of a written name; raises `UnknownSnapshotError` when there is none."""
+    """Returns the snapshot class of a stored name; raises `UnknownSnapshotError` if there is none."""
     known = _class_by_name.get(name) or defined_snapshot_classes().get(name)
     if known is not None:
         return known
@@ -140,23 +147,24 @@ def snapshot_class_for(name: str) -> type[TypeSerializerSnapshot[Any]]:
     found = _class_by_name.get(name) or defined_snapshot_classes().get(name)
     if found is None:
         raise UnknownSnapshotError(
-            f"the module of the serializer snapshot {name!r} does not define it any more: "
+            f"the module of the serializer snapshot {name!r} no longer defines it: "
             f"register the name as an alias of the class that replaced it"
         )
     return found
 
 
 def write_versioned_snapshot(out: DataOutputView, snapshot: TypeSerializerSnapshot[Any]) -> None:
-    """Writes name, version and content of the snapshot; one that was carried on unread as it was found.
+    """Writes name, version and content of the snapshot; an unread snapshot is copied unchanged.
 
-    Raises `SnapshotFormatError` for one that is nested deeper than `MAX_NESTING`, which could never be read again.
+    Raises:
+        SnapshotFormatError: The snapshot is nested deeper than `MAX_NESTING`, so it could not be read.
     """
     if isinstance(snapshot, UnopenedSnapshot):
         out.write(snapshot.envelope)
         return
     if out.nesting >= MAX_NESTING:
         raise SnapshotFormatError(
-            f"the type is nested deeper than {MAX_NESTING} serializers in one another and could not be read again: "
+            f"the type is nested deeper than {MAX_NESTING} serializers and could not be read: "
             f"make it flatter, or use a record that contains itself, which counts once"
         )
     out.nesting += 1
@@ -169,7 +177,7 @@ def write_versioned_snapshot(out: DataOutputView, snapshot: TypeSerializerSnapsh
 
 
 def read_versioned_snapshot(source: DataInputView) -> TypeSerializerSnapshot[Any]:
-    """Reads one envelope; raises `SnapshotFormatError` with the class and position when it cannot."""
+    """Reads one envelope; raises `SnapshotFormatError` with the class and the position if it cannot be read."""
     position = source.position
     name = ""
     if source.nesting >= MAX_NESTING:
@@ -181,14 +189,14 @@ def read_versioned_snapshot(source: DataInputView) -> TypeSerializerSnapshot[Any
         snapshot = _empty_snapshot(name)
         if not 0 < version <= snapshot.current_version:
             raise SnapshotFormatError(
-                f"version {version} of {name} is not known here (newest known: {snapshot.current_version}): "
-                f"it was written by a newer release, or the bytes are damaged"
+                f"version {version} of {name} is not supported (newest supported: {snapshot.current_version}): "
+                f"a newer release wrote it, or the bytes are damaged"
             )
         snapshot.read_snapshot(version, source)
     except SnapshotFormatError:
         raise
     except Exception as error:
-        # A snapshot class may be anybody's: whatever it makes of damaged bytes, one kind of error comes out.
+        # A custom snapshot class may raise anything on damaged bytes; callers catch one class of error.
         reason = str(error) if isinstance(error, StateFormatError) else f"{type(error).__name__}: {error}"
         raise SnapshotFormatError(
             f"unreadable serializer snapshot {name or '(no name)'} at byte {position}: {reason}"
@@ -203,11 +211,13 @@ def _empty_snapshot(name: str) -> TypeSerializerSnapshot[Any]:
     try:
         return snapshot_class()
     except TypeError as error:
-        raise SnapshotFormatError(f"{name!r} cannot be made without arguments and read: {error}") from error
+        raise SnapshotFormatError(
+            f"{name!r} cannot be created without arguments: {error}. Give every parameter of its constructor a default"
+        ) from error
 
 
 def snapshot_to_bytes(snapshot: TypeSerializerSnapshot[Any], *, nesting: int = 0) -> bytes:
-    """The envelope of a snapshot as bytes; ``nesting`` is how many others it stands in already."""
+    """Returns the envelope of a snapshot as bytes; ``nesting`` is the number of snapshots around it."""
     out = DataOutputView()
     out.nesting = nesting
     write_versioned_snapshot(out, snapshot)
@@ -215,7 +225,7 @@ def snapshot_to_bytes(snapshot: TypeSerializerSnapshot[Any], *, nesting: int = 0
 
 
 def snapshot_from_bytes(data: bytes) -> TypeSerializerSnapshot[Any]:
-    """The snapshot in an envelope; rejects trailing bytes."""
+    """Returns the snapshot in an envelope; rejects trailing bytes."""
     source = DataInputView(data)
     snapshot = read_versioned_snapshot(source)
     if source.remaining:
@@ -224,7 +234,7 @@ def snapshot_from_bytes(data: bytes) -> TypeSerializerSnapshot[Any]:
 
 
 def snapshot_or_unopened(data: bytes) -> TypeSerializerSnapshot[Any]:
-    """As `snapshot_from_bytes`, but an `UnopenedSnapshot` if it, or one nested in it, is of an unknown class."""
+    """Like `snapshot_from_bytes`; returns an `UnopenedSnapshot` if its class, or a nested one, is unknown."""
     try:
         return snapshot_from_bytes(data)
     except UnknownSnapshotError as error:

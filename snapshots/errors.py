@@ -1,12 +1,7 @@
-"""The exceptions of everything that turns state into bytes and back.
+"""The exceptions of snapshots, serializers and migrations, and how their messages format values.
 
-They stand on the ground floor because snapshots, serializers and migrations all raise them. Each message says
-what is wrong, where (a field path or a byte position) and what to do about it.
-
-How a value is shown in an error message: short, and without ever raising.
-
-The ``repr`` of a foreign object may fail, and that of an int beyond a few thousand digits does; neither may hide the
-error that was about to be told.
+Each message says what is wrong, where (a field path or a byte position) and how to fix it. Values are formatted short
+and without raising: the ``repr`` of a foreign object may fail, and so does that of an int with thousands of digits.
 """
 
 from __future__ import annotations
@@ -19,7 +14,7 @@ _SHORT_ESCAPES: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
 def shown(value: Any) -> str:
-    """The value as text; what is longer than 80 characters is cut, and says so."""
+    """Formats the value for a message; a text of more than 80 characters is cut and marked as such."""
     try:
         return cut(repr(value))
     except Exception as error:
@@ -27,17 +22,17 @@ def shown(value: Any) -> str:
 
 
 def cut(text: str, characters: int = MAX_SHOWN_CHARACTERS) -> str:
-    """The text, or so many characters of it with an ellipsis and how many there were."""
+    """Cuts the text to that many characters and adds an ellipsis and the original length."""
     return text if len(text) <= characters else f"{text[:characters]}... ({len(text)} characters)"
 
 
 def misfit(path: str, value: Any, reason: object) -> str:
-    """One line for `TypeSerializer.problems`: the path, the value and why it does not fit."""
+    """Formats one line for `TypeSerializer.problems`: path, value and reason."""
     return f"{path or 'value'}: {shown(value)} {reason}"
 
 
 def printable(text: str) -> str:
-    """The text in one line: escapes instead of line ends and of control, bidirectional and invisible characters."""
+    """Escapes line ends and control, bidirectional and invisible characters, so that the text is one line."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else _escape(one) for one in text)
@@ -51,7 +46,7 @@ def _escape(character: str) -> str:
 
 
 class StateFormatError(Exception):
-    """The root of the errors about bytes, serializers and their snapshots."""
+    """The base class of all errors about bytes, serializers and snapshots."""
 
 
 class EndOfDataError(StateFormatError, EOFError):
@@ -59,32 +54,34 @@ class EndOfDataError(StateFormatError, EOFError):
 
 
 class MalformedDataError(StateFormatError, ValueError):
-    """The bytes are complete but cannot be what they claim to be."""
+    """The bytes are complete but invalid."""
 
 
 class TrailingBytesError(MalformedDataError):
-    """A value was read whole and bytes are left over."""
+    """Bytes are left over after the value."""
 
 
 class SerializationError(StateFormatError, ValueError):
     """A value does not fit its serializer; nothing was written.
 
-    ``problems`` holds one line per misfit, each beginning with the path of the field.
+    Attributes:
+        serializer_name: The serializer that rejected the value.
+        problems: One line per problem, each with the path of the field first.
     """
 
     def __init__(self, serializer_name: str, problems: tuple[str, ...]) -> None:
         self.serializer_name = serializer_name
         self.problems = problems
-        # A misfit of the value itself has "value" for its path, which the message says already.
+        # The message already says "value".
         shown = "; ".join(problem.removeprefix("value: ") for problem in problems)
         super().__init__(f"{serializer_name} cannot write this value: {shown}")
 
     def within(self, place: str) -> SerializationError:
-        """The same rejection, with the place that the value was given to in front."""
+        """Returns the error with the place that received the value in front of the serializer."""
         return SerializationError(f"{place}: {self.serializer_name}", self.problems)
 
     def at(self, step: str) -> SerializationError:
-        """The same rejection, of a value that is a part of a larger one: ``step`` leads from that to the value."""
+        """Returns the error for the enclosing value; ``step`` is the path segment from it to this value."""
         paths = (problem.removeprefix("value: ") for problem in self.problems)
         problems = [f"{step}{path}" if path.startswith((".", "[", "{")) else f"{step}: {path}" for path in paths]
         return SerializationError(self.serializer_name, tuple(problems))
@@ -98,8 +95,8 @@ class SnapshotFormatError(StateFormatError):
 
 
 class UnknownSnapshotError(SnapshotFormatError):
-    """A serializer snapshot is of a class that this process does not know: it is not registered, or not importable."""
+    """The class of a serializer snapshot is unknown in this process: not registered, or not importable."""
 
 
 class UnresolvableSerializerError(StateFormatError):
-    """A snapshot describes a serializer that cannot be rebuilt in this process."""
+    """A snapshot describes a serializer that this process cannot restore."""

@@ -1,7 +1,7 @@
-"""Loggers whose records are one line each, whatever the names and errors in them contain.
+"""Loggers that write each record in one line.
 
-Names of jobs, operators and states come from programs and from stored state, which nobody has to trust. A line end in
-one would begin a line that looks like another record.
+Names of jobs, operators and states come from programs and from stored state and are not trusted. Without escaping, a
+line end in a name could forge another log record.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["logger_of"]
 
 
 def logger_of(name: str) -> logging.Logger:
-    """The logger of that name, which escapes what is not printable in messages and their arguments."""
+    """Returns the logger of that name; it escapes unprintable characters in messages and arguments."""
     logger = logging.getLogger(name)
     logger.addFilter(_one_line)
     return logger
@@ -29,7 +29,7 @@ def _one_line(record: logging.LogRecord) -> bool:
 
 
 class _Printable:
-    """An argument of a log record, formatted only if the record is."""
+    """An argument of a log record, formatted only if the record is written."""
 
     def __init__(self, value: object) -> None:
         self._value = value

@@ -1,7 +1,7 @@
 """Which modules may be imported to find the class of a snapshot that this process has not defined.
 
-Bytes must never choose what code runs. So reading a snapshot imports nothing, except modules that the program has
-allowed by name (`allow_snapshot_modules`), and those whose names another process of the same program has declared.
+Stored bytes must never choose what code runs. Reading a snapshot therefore imports only modules that the program
+allowed by name (`allow_snapshot_modules`), and modules that another process of the same program declared.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ _unavailable: dict[str, str] = {}
 
 
 def declare_snapshot_modules(modules: Mapping[str, str]) -> None:
-    """Says in which modules the classes of these names are; each is imported when its name is met first.
+    """Declares the modules of snapshot classes by name; each module is imported when its name is first read.
 
-    For a process that reads what another process of the same program wrote, and has not imported what that one has.
+    Used by a process that reads what another process of the same program wrote, before it imported the same modules.
     """
     _declared_modules.update(modules)
 
 
 def declare_unavailable_snapshots(reasons: Mapping[str, str]) -> None:
-    """Says why there are no classes of these names here; the reason is in the error when one of them is met."""
+    """Declares why the classes of these names are missing; the error for such a name contains the reason."""
     _unavailable.update(reasons)
 
 
 def allow_snapshot_modules(*modules: str) -> None:
-    """Lets snapshots of unregistered classes be found by importing these modules, or modules inside these packages.
+    """Allows importing these modules, or modules inside these packages, to find unregistered snapshot classes.
 
-    Needed only by a program that reads state without importing the modules of the serializers that wrote it. What such
-    a module does when it is imported is then up to whoever may write the state: name modules of serializers, and no
-    package that has anything else in it.
+    Needed only if a program reads state without importing the modules of its serializers. Anyone who can write the
+    state can then trigger the import of such a module. Name modules of serializers only, and no larger package.
     """
     _allowed_modules.update(modules)
 
 
 def allowed_snapshot_modules() -> frozenset[str]:
-    """The modules and packages that `allow_snapshot_modules` was given in this process."""
+    """Returns the modules and packages that this process allowed with `allow_snapshot_modules`."""
     return frozenset(_allowed_modules)
 
 
 def import_class_of(name: str) -> None:
-    """Imports the module in which the snapshot class of that name is, if the program, and not the bytes, has chosen it.
+    """Imports the module of the snapshot class of that name, if the program allowed or declared it.
 
-    Raises `UnknownSnapshotError` if it has not, or the module cannot be imported.
+    Raises:
+        UnknownSnapshotError: The program did not, or the module cannot be imported.
     """
     if name in _declared_modules:
         _import(name, _declared_modules[name])
@@ -61,15 +61,16 @@ def import_class_of(name: str) -> None:
         )
     if module == "__main__" and not _is_allowed(module):
         raise UnknownSnapshotError(
-            f"the serializer snapshot {name!r} is of a class of a program that was run as a script, which no other "
-            f"process finds: give the class a name with @register_snapshot('a.name.for.ever', aliases=({name!r},)), "
-            f"in a module that is imported"
+            f"the serializer snapshot {name!r} names a class of a program that ran as a script, and no other process can "
+            f"find it: register the class with @register_snapshot('a.name.for.ever', aliases=({name!r},)) "
+            f"in an imported module"
         )
     if not _is_allowed(module):
         raise UnknownSnapshotError(
-            f"the serializer snapshot {name!r} is of a class that this process has not defined, and it is not imported "
-            f"because bytes name it: import it in the program, let snapshots.allow_snapshot_modules({module!r}) allow "
-            f"it, or register the name as an alias of the class that replaced it"
+            f"the serializer snapshot {name!r} names a class that this process has not defined, and stored bytes may not "
+            f"choose imports: import it in the program, allow it with "
+            f"snapshots.allow_snapshot_modules({module!r}), or register the name as an alias of the class that "
+            f"replaced it"
         )
     _import(name, module)
 

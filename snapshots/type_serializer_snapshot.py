@@ -1,23 +1,24 @@
-"""What is persisted about a serializer: its snapshot, never the serializer itself.
+"""What is stored about a serializer: its snapshot, never the serializer itself.
 
-A snapshot has three duties (Flink's contract): to write and read itself under a version, to rebuild a serializer that
-reads the *old* bytes, and to say whether a *new* serializer may take over. It is a point-in-time object: it must not
-change when the serializer it was taken from goes on living.
+A snapshot has three tasks (Flink's contract): it writes and reads itself under a version, it restores a serializer that
+reads the *old* bytes, and it resolves whether a *new* serializer is compatible. It describes one point in time: it does
+not change when its serializer changes later.
 
-Who judges: the old snapshot judges the new serializer. An old class cannot foresee its replacements, so where it
-finds the new serializer incompatible, the new serializer's own snapshot is asked whether it adopts the old one
-(Flink's FLIP-263 turned its interface round for this reason). `resolve_compatibility` runs both steps.
+`resolve_compatibility` has two steps:
 
-A snapshot that needs only itself to judge does it itself, as the two general forms do: `SimpleTypeSerializerSnapshot`,
-the same class or nothing, and `snapshots.composite`, part by part. Where two schemas have to be compared, the rule is
-in a room above those of the snapshots (`typeserializers.evolution`), and is looked up by the class of the snapshot: a
-`RuledTypeSerializerSnapshot` asks `RULES`. That table has the rules of this library; it is filled while their modules
-are imported, and by nothing else. Rules of one's own stand in a table on top of it, which is passed:
+1. The old snapshot resolves compatibility with the new serializer.
+2. An old class cannot foresee its replacements. If step 1 returns *incompatible*, the snapshot of the new serializer
+   may adopt the old one (Flink reversed its interface for the same reason, FLIP-263).
+
+Two general forms resolve compatibility themselves: `SimpleTypeSerializerSnapshot` (the same class or incompatible) and
+`snapshots.composite` (part by part). If two schemas must be compared, the rule is in `typeserializers.evolution`, and a
+`RuledTypeSerializerSnapshot` finds it in `RULES` by the class of the snapshot. `RULES` holds the rules of this library
+and is filled at import. Custom rules extend it:
 
     rules = CompatibilityRules(RULES)
-    compatibility result = resolve_compatibility(old_snapshot, new_serializer, rules)
+    result = resolve_compatibility(old_snapshot, new_serializer, rules)
 
-It travels to the parts of a type by the context of the call, so that who judges parts need not know of it.
+A context variable passes the rules on to the parts of a type, so that rules need no extra parameter.
 """
 
 from __future__ import annotations
@@ -43,24 +44,24 @@ _defines: ContextVar[bool] = ContextVar("defines_snapshot_classes", default=True
 
 
 def location_of(snapshot_class: type[object]) -> str:
-    """Where a class was defined, as ``module:qualified.name``."""
+    """Returns where a class was defined, as ``module:qualified.name``."""
     return f"{snapshot_class.__module__}:{snapshot_class.__qualname__}"
 
 
 def defined_snapshot_classes() -> Mapping[str, type[TypeSerializerSnapshot[Any]]]:
-    """The snapshot classes of this process by `location_of`, without those local to a function."""
+    """Returns the snapshot classes of this process by `location_of`, without those local to a function."""
     return _defined
 
 
 def define_snapshot_class(snapshot_class: type[TypeSerializerSnapshot[Any]]) -> None:
-    """Makes the class the one of its location; one that is local to a function has none."""
+    """Registers the class under its location; a class that is local to a function has none."""
     if "<locals>" not in snapshot_class.__qualname__:
         _defined[location_of(snapshot_class)] = snapshot_class
 
 
 @contextmanager
 def without_defining_snapshot_classes() -> Iterator[None]:
-    """Lets classes be made that may be dropped again, as by unpickling one that the process has already."""
+    """Creates classes without registering them, such as a second copy from unpickling."""
     token = _defines.set(False)
     try:
         yield
@@ -76,7 +77,7 @@ class TypeSerializerSnapshot(ABC, Generic[T]):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # A class that was defined can be found again by its name; nothing is ever imported for that.
+        # A defined class is found by its name; nothing is imported for that.
         if _defines.get():
             define_snapshot_class(cls)
 
@@ -87,121 +88,126 @@ class TypeSerializerSnapshot(ABC, Generic[T]):
 
     @abstractmethod
     def write_snapshot(self, out: DataOutputView) -> None:
-        """Writes the content of the snapshot (the envelope with name and version is not its concern)."""
+        """Writes the content of the snapshot, without the envelope (name and version)."""
 
     @abstractmethod
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
         """Fills this snapshot from content written under ``read_version``.
 
-        Raises `SnapshotFormatError` for a version or content it does not know.
+        Raises:
+            SnapshotFormatError: The version or the content is not supported.
         """
 
     def check_version(self, read_version: int) -> None:
-        """Raises `SnapshotFormatError` unless content of that version can be read; `read_snapshot` begins with it."""
+        """Raises `SnapshotFormatError` unless the version is supported; `read_snapshot` calls it first."""
         if not 0 < read_version <= self.current_version:
             raise SnapshotFormatError(
-                f"version {read_version} of {type(self).__name__} is not known here (newest known: "
-                f"{self.current_version}): it was written by a newer release, or the bytes are damaged"
+                f"version {read_version} of {type(self).__name__} is not supported (newest supported: "
+                f"{self.current_version}): a newer release wrote it, or the bytes are damaged"
             )
 
     @abstractmethod
     def restore_serializer(self) -> TypeSerializer[T]:
-        """A serializer that reads the bytes written when the snapshot was taken."""
+        """Returns a serializer that reads the bytes written when the snapshot was taken."""
 
     @abstractmethod
     def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
-        """The compatibility result on ``new_serializer`` taking over the state that this snapshot describes."""
+        """Resolves whether ``new_serializer`` can restore the state that this snapshot describes."""
 
     def adopt_schema(self, old_snapshot: TypeSerializerSnapshot[Any]) -> TypeSerializerSchemaCompatibility[T] | None:
-        """Asked of the *new* serializer's snapshot when the old one rejects: the compatibility result, or None for no
-        opinion.
+        """Resolves compatibility from the side of the *new* serializer, if the old snapshot returned *incompatible*.
+
+        Returns:
+            The compatibility result, or None to keep the result of the old snapshot.
         """
         return None
 
     def merged_with(self, other: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[T] | None:
-        """The snapshot under which the bytes of both mean what they did; None, as here, if there is none.
+        """Returns a snapshot that reads the bytes of both, or None if there is none (the default).
 
-        ``other`` is of the same class and is written differently: the same serializer has learned other things in
-        another subtask. To be implemented by the snapshot of a serializer that learns while it writes, or that has
-        serializers inside; `snapshots.composite` is what asks.
+        Implement it for a serializer that learns while it writes, or that has nested serializers: the subtasks of one
+        operator may have learned different things.
+
+        Args:
+            other: A snapshot of the same class with other bytes.
         """
         return None
 
 
-Judge = Callable[[Any, Any], "TypeSerializerSchemaCompatibility[Any]"]
-"""``judge(old_snapshot, new_serializer)``: the compatibility result."""
+ResolveRule = Callable[[Any, Any], "TypeSerializerSchemaCompatibility[Any]"]
+"""``rule(old_snapshot, new_serializer)`` returns the compatibility result."""
 
-Adopt = Callable[[Any, Any], "TypeSerializerSchemaCompatibility[Any] | None"]
-"""``adopt(old_snapshot, new_serializer)``: the compatibility result of the new side, or None for no opinion."""
+AdoptRule = Callable[[Any, Any], "TypeSerializerSchemaCompatibility[Any] | None"]
+"""``rule(old_snapshot, new_serializer)`` returns the result of the new side, or None to keep that of the old side."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class CompatibilityRules:
-    """Which function judges for the old snapshots of a class, and which adopts for the new ones of a class.
+    """Functions that resolve compatibility, by snapshot class.
 
-    A class has the rules of its base classes if it has none of its own; those of ``base`` stand behind these.
+    A class without a rule uses the rule of its base class. A table without a rule for a class uses ``base``.
     """
 
     def __init__(self, base: CompatibilityRules | None = None) -> None:
         self.base = base
-        self._judges: dict[type[Any], Judge] = {}
-        self._adopts: dict[type[Any], Adopt] = {}
+        self._resolve_rules: dict[type[Any], ResolveRule] = {}
+        self._adopt_rules: dict[type[Any], AdoptRule] = {}
 
-    def judges(self, *snapshot_classes: type[TypeSerializerSnapshot[Any]]) -> Callable[[Function], Function]:
-        """Decorator: the rule by which old snapshots of these classes judge."""
+    def resolves(self, *snapshot_classes: type[TypeSerializerSnapshot[Any]]) -> Callable[[Function], Function]:
+        """Decorator: the rule that resolves compatibility for old snapshots of these classes."""
 
         def register(rule: Function) -> Function:
-            self._judges.update(dict.fromkeys(snapshot_classes, rule))
+            self._resolve_rules.update(dict.fromkeys(snapshot_classes, rule))
             return rule
 
         return register
 
     def adopts(self, *snapshot_classes: type[TypeSerializerSnapshot[Any]]) -> Callable[[Function], Function]:
-        """Decorator: the rule by which serializers with snapshots of these classes adopt what rejected them."""
+        """Decorator: the rule by which new serializers with snapshots of these classes adopt old snapshots."""
 
         def register(rule: Function) -> Function:
-            self._adopts.update(dict.fromkeys(snapshot_classes, rule))
+            self._adopt_rules.update(dict.fromkeys(snapshot_classes, rule))
             return rule
 
         return register
 
-    def judge(
+    def resolve(
         self, old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
     ) -> TypeSerializerSchemaCompatibility[Any]:
-        """The compatibility result by the rule of the old snapshot's class; raises `TypeError` if it has none."""
+        """Resolves by the rule of the old snapshot's class; raises `TypeError` if it has none."""
         for snapshot_class in type(old_snapshot).__mro__:
-            rule = self.judge_of(snapshot_class)
+            rule = self.resolve_rule_of(snapshot_class)
             if rule is not None:
                 return rule(old_snapshot, new_serializer)
-        raise TypeError(f"no rule judges for {type(old_snapshot).__name__}: define resolve_schema_compatibility")
+        raise TypeError(f"no compatibility rule for {type(old_snapshot).__name__}: define resolve_schema_compatibility")
 
     def adopt(
         self, old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
     ) -> TypeSerializerSchemaCompatibility[Any] | None:
-        """What the new side says: by the rule of its snapshot's class, else by the snapshot itself."""
+        """Resolves from the new side: by the rule of its snapshot's class, else by the snapshot itself."""
         snapshot = new_serializer.snapshot_configuration()
         for snapshot_class in type(snapshot).__mro__:
-            rule = self.adopt_of(snapshot_class)
+            rule = self.adopt_rule_of(snapshot_class)
             if rule is not None:
                 return rule(old_snapshot, new_serializer)
             if "adopt_schema" in snapshot_class.__dict__:
                 break
         return snapshot.adopt_schema(old_snapshot)
 
-    def judge_of(self, snapshot_class: type[Any]) -> Judge | None:
-        """The rule of exactly this class, by which its old snapshots judge."""
-        rule = self._judges.get(snapshot_class)
-        return rule if rule is not None or self.base is None else self.base.judge_of(snapshot_class)
+    def resolve_rule_of(self, snapshot_class: type[Any]) -> ResolveRule | None:
+        """Returns the resolve rule of exactly this class."""
+        rule = self._resolve_rules.get(snapshot_class)
+        return rule if rule is not None or self.base is None else self.base.resolve_rule_of(snapshot_class)
 
-    def adopt_of(self, snapshot_class: type[Any]) -> Adopt | None:
-        """The rule of exactly this class, by which its serializers adopt."""
-        rule = self._adopts.get(snapshot_class)
-        return rule if rule is not None or self.base is None else self.base.adopt_of(snapshot_class)
+    def adopt_rule_of(self, snapshot_class: type[Any]) -> AdoptRule | None:
+        """Returns the adopt rule of exactly this class."""
+        rule = self._adopt_rules.get(snapshot_class)
+        return rule if rule is not None or self.base is None else self.base.adopt_rule_of(snapshot_class)
 
 
 class _LibraryRules(CompatibilityRules):
-    """The one object of its kind: in another process it is the one of that process."""
+    """A singleton: unpickling returns the object of the process."""
 
     def __reduce__(self) -> str:
         return "RULES"
@@ -210,14 +216,14 @@ class _LibraryRules(CompatibilityRules):
 RULES: Final[CompatibilityRules] = _LibraryRules()
 """The rules of this library, complete once `typeserializers` is imported."""
 
-_rules: ContextVar[CompatibilityRules] = ContextVar("verdict_rules", default=RULES)
+_rules: ContextVar[CompatibilityRules] = ContextVar("compatibility_rules", default=RULES)
 
 
 class RuledTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
-    """A snapshot for which a rule judges: of the rules that `resolve_compatibility` was passed, else of `RULES`."""
+    """A snapshot whose rule is in the rules passed to `resolve_compatibility`, else in `RULES`."""
 
     def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
-        return rules_in_use().judge(self, new_serializer)
+        return rules_in_use().resolve(self, new_serializer)
 
 
 class SimpleTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
@@ -231,16 +237,16 @@ class SimpleTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
     """
 
     VERSION: ClassVar[int] = 3
-    """Flink's current version of this format; versions 1 and 2 held names and are not written any more."""
+    """Flink's current version of this format; versions 1 and 2 contained names and are no longer written."""
 
     serializer_class: ClassVar[type[TypeSerializer[Any]] | None] = None
-    """What `create_serializer` makes an instance of."""
+    """The class that `create_serializer` instantiates."""
 
     def create_serializer(self) -> TypeSerializer[T]:
-        """A new instance of the serializer; to be overridden where its class alone does not say how to make one."""
+        """Creates the serializer; override it if the serializer's constructor needs arguments."""
         if self.serializer_class is None:
             raise SnapshotFormatError(
-                f"{type(self).__name__} is the snapshot of no serializer: it has no serializer_class"
+                f"{type(self).__name__} has no serializer_class: set it, or override create_serializer"
             )
         return self.serializer_class()
 
@@ -249,12 +255,12 @@ class SimpleTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
         return self.VERSION
 
     def write_snapshot(self, out: DataOutputView) -> None:
-        """There is nothing to write."""
+        """Writes nothing: the serializer has no configuration."""
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
         self.check_version(read_version)
         if read_version == 2:
-            # Version 2 repeated the name of the serializer class, which the envelope implies.
+            # Version 2 repeated the name of the serializer class.
             source.read_utf()
 
     def restore_serializer(self) -> TypeSerializer[T]:
@@ -270,7 +276,7 @@ class SimpleTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
 
 
 def rules_in_use() -> CompatibilityRules:
-    """The rules by which the compatibility result is taken that is being taken just now."""
+    """Returns the rules of the current `resolve_compatibility` call, else `RULES`."""
     return _rules.get()
 
 
@@ -311,10 +317,12 @@ def resolve_compatibility(
     new_serializer: TypeSerializer[T],
     rules: CompatibilityRules | None = None,
 ) -> TypeSerializerSchemaCompatibility[T]:
-    """The compatibility result on ``new_serializer`` over ``old_snapshot``: the old one judges, then the new one may
-    adopt.
+    """Resolves whether ``new_serializer`` can restore the state that ``old_snapshot`` describes.
 
-    Without ``rules``, by those of the compatibility result around it, and else by `RULES`.
+    Args:
+        old_snapshot: The stored snapshot; it resolves first.
+        new_serializer: The serializer of the program; its snapshot may adopt an old one that returned *incompatible*.
+        rules: The compatibility rules. Without them, a nested call uses those of the enclosing call, else `RULES`.
     """
     if rules is not None:
         token = _rules.set(rules)

@@ -102,7 +102,7 @@ def test_another_number_of_fields_is_incompatible(fields: int) -> None:
     compatibility = resolve_compatibility(old, ts.TupleSerializer([LONG] * fields))
     assert compatibility.is_incompatible
     assert [issue.rule for issue in compatibility.issues] == ["nested-count"]
-    assert f"the state has 2 nested parts, the new serializer {fields}" in str(compatibility)
+    assert f"the state has 2 nested serializers, and the new serializer has {fields}" in str(compatibility)
 
 
 def test_a_frame_of_another_format_is_rejected() -> None:

@@ -124,7 +124,7 @@ def test_reading_is_bounded_by_what_is_there() -> None:
         source.read_count()
     with pytest.raises(MalformedDataError, match="negative"):
         DataInputView(bytes.fromhex("ffffffff")).read_sized_bytes()
-    with pytest.raises(EndOfDataError, match="3 bytes wanted at byte 1"):
+    with pytest.raises(EndOfDataError, match="3 bytes expected at byte 1"):
         DataInputView(b"abc", 1).read(3)
     assert DataInputView(bytes.fromhex("00000002") + bytes(8)).read_count(4) == 2
     with pytest.raises(MalformedDataError, match="count 2 at byte 0 does not fit the 7 bytes"):

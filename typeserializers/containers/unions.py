@@ -245,4 +245,4 @@ class UnionSerializerSnapshot(CompositeTypeSerializerSnapshot[Any, UnionSerializ
         ],
     ) -> TypeSerializerSchemaCompatibility[Any]:
         """The compatibility result of the rule for unions, which is the same in a record as at the top of a state."""
-        return rules_in_use().judge(self, new_serializer)
+        return rules_in_use().resolve(self, new_serializer)

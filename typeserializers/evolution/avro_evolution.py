@@ -64,7 +64,7 @@ _FINER_TIMES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-@RULES.judges(AvroSerializerSnapshot)
+@RULES.resolves(AvroSerializerSnapshot)
 def judge_avro(old: AvroSerializerSnapshot, new: TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
     """The compatibility result on a schema taking over the data of another one."""
     if type(new) is not AvroSerializer:

@@ -66,7 +66,7 @@ class _Judgement:
         self.issues += [issue.below(path) for issue in compatibility.issues]
 
 
-@RULES.judges(PojoSerializerSnapshot)
+@RULES.resolves(PojoSerializerSnapshot)
 def judge_pojo(
     old_snapshot: PojoSerializerSnapshot[Any], new: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:

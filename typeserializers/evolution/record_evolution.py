@@ -271,7 +271,7 @@ def match_fields(
     ]
 
 
-@RULES.judges(AttrsSerializerSnapshot)
+@RULES.resolves(AttrsSerializerSnapshot)
 def judge_record(
     old_snapshot: AttrsSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
@@ -347,7 +347,7 @@ def judge_record(
     )
 
 
-@RULES.judges(ReferenceSerializerSnapshot)
+@RULES.resolves(ReferenceSerializerSnapshot)
 def judge_reference(
     old_snapshot: ReferenceSerializerSnapshot, new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:

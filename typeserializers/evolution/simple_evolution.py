@@ -117,7 +117,7 @@ MAX_COMPARED_NAMES: Final = 100
 """With more constants on either side no likeness is looked for: every pair of names would be compared."""
 
 
-@RULES.judges(EnumSerializerSnapshot)
+@RULES.resolves(EnumSerializerSnapshot)
 def judge_enum(old: EnumSerializerSnapshot[Any], new: TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
     """The compatibility result on an enum taking over the constants of another one."""
     if type(new) is not EnumSerializer:
@@ -231,7 +231,7 @@ _LONGER: Final = {
 }
 
 
-@RULES.judges(ArrowIpcSerializerSnapshot)
+@RULES.resolves(ArrowIpcSerializerSnapshot)
 def judge_arrow(
     old: ArrowIpcSerializerSnapshot[Any], new: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:

@@ -136,7 +136,7 @@ def match_members(
     return tuple(matches.get(old, MemberMatch(member.type_name)) for old, member in enumerate(old_members))
 
 
-@RULES.judges(UnionSerializerSnapshot)
+@RULES.resolves(UnionSerializerSnapshot)
 def judge_union(
     old_snapshot: UnionSerializerSnapshot, new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:

@@ -91,7 +91,7 @@ class ExchangeConversion(Conversion):
 def rules_with_rate(rate: int) -> CompatibilityRules:
     rules = CompatibilityRules(RULES)
 
-    @rules.judges(MoneySerializerSnapshot)
+    @rules.resolves(MoneySerializerSnapshot)
     def judge(old: MoneySerializerSnapshot, new: TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
         if isinstance(new, MoneySerializer) and new.currency == old.currency:
             return TypeSerializerSchemaCompatibility.compatible_as_is()
@@ -127,7 +127,7 @@ def test_a_backend_judges_and_migrates_by_what_it_is_passed(tmp_path: Path, back
             paid = exchanging.get_state(ListStateDescriptor("paid", MoneySerializer("eur")))
             assert paid.get() == [rate, 2 * rate]
     # What was passed to one is unknown to another.
-    with restored() as plain, pytest.raises((StateMigrationException, TypeError), match="no rule judges"):
+    with restored() as plain, pytest.raises((StateMigrationException, TypeError), match="no compatibility rule"):
         plain.get_state(ValueStateDescriptor("price", MoneySerializer("eur")))
 
 
@@ -137,5 +137,5 @@ def test_rules_that_are_passed_hold_for_the_parts_and_for_no_longer_than_the_com
     assert compatibility.is_after_migration
     assert [issue.rule for issue in compatibility.issues] == ["exchanged"]
     assert rules_in_use() is RULES
-    with pytest.raises(TypeError, match="no rule judges"):
+    with pytest.raises(TypeError, match="no compatibility rule"):
         resolve_compatibility(old.snapshot_configuration(), new)

@@ -92,6 +92,6 @@ def test_a_job_judges_and_migrates_by_the_rules_that_it_is_passed(tmp_path: Path
 def test_rules_travel_and_those_of_the_library_are_everywhere_the_same() -> None:
     travelled = pickle.loads(pickle.dumps(rules_with_text()))
     assert travelled.compatibilities.base is RULES
-    assert travelled.compatibilities.adopt_of(StringSerializerSnapshot) is adopt_numbers
+    assert travelled.compatibilities.adopt_rule_of(StringSerializerSnapshot) is adopt_numbers
     assert travelled.conversions.by_plan[AsTextPlan] is AsTextConversion
     assert pickle.loads(pickle.dumps(LIBRARY_RULES)).compatibilities is RULES
