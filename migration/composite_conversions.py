@@ -1,17 +1,12 @@
-"""The conversions of values with a time-to-live: they keep the time of their last access, get one, or lose it.
+"""Conversions of scalars, containers, unions and values with time-to-live.
 
-What is inside is converted by its own rules, byte to byte where they can.
+A composite is converted by rebuilding it around converting parts (`CompositeConversion`). Its snapshot creates the
+outer serializer from parts that read *old* bytes and return *new* values, so the layout of the composite need not be
+known, and custom composites work too. The value then passes through the new serializer once, because the outer
+configuration may have changed.
 
-The conversion of two composites of one class: whatever it is, it is rebuilt around converting parts.
-
-A composite's snapshot knows how to put the outer serializer together from nested ones. Put together from parts that
-read *old* bytes and return *new* values, it reads the old composite as a new value; its layout is not known here, so
-this works for a user's composite as for our own. The value then goes through the new serializer once, because the
-outer configuration may have changed too.
-
-The conversions of scalars and containers: promotions, optionals, lists, maps and tuples.
-
-The conversion of unions: each old member to the one that goes on from it; a value that becomes one of several.
+Built-in containers have faster conversions that also transcode bytes to bytes. Values with a time-to-live keep the time
+of their last access, get one, or lose it; the value inside is converted by its own plan.
 """
 
 from __future__ import annotations
@@ -28,7 +23,7 @@ from migration.conversion import (
     Write,
     compile_value,
     emit_part_value,
-    passed_through,
+    round_trip,
 )
 from snapshots.compatibility import PartsPlan
 from snapshots.composite import CompositeTypeSerializerSnapshot
@@ -57,7 +52,7 @@ from typeserializers.scalars.fixed_width import BooleanSerializer, IntSerializer
 
 
 class ConvertingPartSerializer(ReadingSerializer):
-    """Reads what the old part wrote as a value of the new one."""
+    """Reads an old part as a value of the new part."""
 
     def __init__(self, conversion: Conversion) -> None:
         self.conversion = conversion
@@ -85,27 +80,27 @@ class ConvertingPartSerializer(ReadingSerializer):
 
 
 class CompositeConversion(Conversion):
-    """Two composites of one class, or of two that have one layout."""
+    """Two composites of one class, or of two classes with one layout."""
 
     plan: PartsPlan
 
     def conversions(self) -> list[Conversion]:
-        """Those of the nested serializers, in their order."""
+        """Returns the conversions of the nested serializers, in order."""
         triples = zip(self.plan.parts, nested_serializers(self.old), nested_serializers(self.new), strict=True)
         return [self.scope.conversion(*triple) for triple in triples]
 
     def emit_value(self, reader: ReadEmitter) -> str:
         result = reader.function.fresh("v")
-        passed = reader.function.bind("passed", passed_through(self.new))
+        rewritten = reader.function.bind("rewritten", round_trip(self.new))
         value = self.converting_composite().emit_read(reader)
-        reader.line(f"{result} = {passed}({value})")
+        reader.line(f"{result} = {rewritten}({value})")
         return result
 
     def converting_composite(self) -> TypeSerializer[Any]:
-        """The old composite, put together from parts that convert to those of the new one."""
+        """Creates the old composite from parts that convert to the new parts."""
         snapshot = self.old.snapshot_configuration()
         assert isinstance(snapshot, CompositeTypeSerializerSnapshot)
-        # A part that does not change stays a serializer: a composite may know the classes of some of its parts.
+        # An unchanged part stays a plain serializer: a composite may require certain classes.
         parts = [
             conversion.new if type(conversion) is AsIsConversion else ConvertingPartSerializer(conversion)
             for conversion in self.conversions()
@@ -115,7 +110,7 @@ class CompositeConversion(Conversion):
 
 
 def nested_serializers(serializer: TypeSerializer[Any]) -> Sequence[TypeSerializer[Any]]:
-    """The nested serializers of a composite."""
+    """Returns the nested serializers of a composite."""
     snapshot = serializer.snapshot_configuration()
     assert isinstance(snapshot, CompositeTypeSerializerSnapshot)
     nested: Sequence[TypeSerializer[Any]] = snapshot.nested_serializers(serializer)
@@ -127,7 +122,7 @@ _COUNT = IntSerializer()
 
 
 class PromotingConversion(Conversion):
-    """A widening: the old value goes through what the promotion says."""
+    """Widens a scalar."""
 
     plan: PromotionPlan
 
@@ -181,7 +176,7 @@ class NullableConversion(CompositeConversion):
 
 
 class BecameOptionalConversion(Conversion):
-    """Every old value is present."""
+    """Adds the null flag; every old value is present."""
 
     plan: BecameOptionalPlan
     new: NullableSerializer[Any]
@@ -210,7 +205,7 @@ class BecameOptionalConversion(Conversion):
 
 
 class NeverNullConversion(Conversion):
-    """The flag of a value that is never null goes."""
+    """Drops the null flag of a value that is never null."""
 
     plan: NeverNullPlan
     old: NullableSerializer[Any]
@@ -382,9 +377,9 @@ class LiteralConversion(CompositeConversion):
     def emit_value(self, reader: ReadEmitter) -> str:
         (value,) = self.conversions()
         result = reader.function.fresh("v")
-        passed = reader.function.bind("passed", passed_through(self.new))
+        rewritten = reader.function.bind("rewritten", round_trip(self.new))
         expression = emit_part_value(value, reader)
-        reader.line(f"{result} = {passed}({expression})")
+        reader.line(f"{result} = {rewritten}({expression})")
         return result
 
 
@@ -399,7 +394,7 @@ def _equal_values(conversion: Conversion, data: bytes, positions: Iterable[int])
 
 
 def _emit_written(reader: ReadEmitter, writer: WriteEmitter, write: Write, use: Callable[[str], str]) -> None:
-    """Emits the write right behind the read, in the reader's lines; ``use`` makes a statement of the expression."""
+    """Emits the write right after the read, in the reader's lines; ``use`` turns the expression into a statement."""
     reader.flush()
     write(writer)
     reader.lines += [*writer.lines, use(writer.expression())]
@@ -480,7 +475,7 @@ _TIMESTAMP_BYTES: Final = 8
 
 
 class TtlConversion(CompositeConversion):
-    """A value keeps its time."""
+    """Keeps the time of the last access."""
 
     old: TtlSerializer[Any]
     new: TtlSerializer[Any]
@@ -502,7 +497,7 @@ class TtlConversion(CompositeConversion):
 
 
 class StampingConversion(Conversion):
-    """A value gets a time. Raises `ValueError` for a plan in which nobody has put it."""
+    """Adds the time of the last access; raises `ValueError` if the plan has none."""
 
     plan: TimestampPlan
     new: TtlSerializer[Any]
@@ -522,12 +517,14 @@ class StampingConversion(Conversion):
 
     def _timestamp(self) -> str:
         if self.plan.timestamp_ms is None:
-            raise ValueError("the values get a time-to-live, but the plan does not say when they count as accessed")
+            raise ValueError(
+                "the values get a time-to-live, but the plan has no timestamp_ms: set it to the time of last access"
+            )
         return str(self.plan.timestamp_ms)
 
 
 class UnstampingConversion(Conversion):
-    """A value loses its time."""
+    """Drops the time of the last access."""
 
     plan: TimestampRemovalPlan
     old: TtlSerializer[Any]

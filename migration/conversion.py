@@ -1,20 +1,21 @@
-"""What conversions put in the place of an old serializer: it reads as that one did, and is stricter.
+"""Conversions: generated code from the bytes of an old serializer to the values and bytes of a new one.
 
-From what an old serializer wrote to what a new one wants, as generated code.
+A *conversion* executes a plan (`snapshots.compatibility`, `typeserializers.evolution.plans`) for one pair: the
+serializer that the old snapshot restores, and the new serializer. It decides nothing; the plan says which part
+continues which. A conversion is generated in two forms:
 
-A *conversion* carries out a plan (`snapshots.compatibility`, `typeserializers.evolution.plans`) for the pair of
-serializers that it belongs to: the one that the old snapshot restores, and the new one. It judges nothing: which part
-goes on as which is in the plan. It is emitted in one of two forms. As a *value*, old bytes become a new object, which
-is what the heap needs. As a *transcoding*, old bytes become new bytes: there a record is taken apart into local
-variables and put together again, field by field, and no object of either class is ever made. The law between the two:
-the value of the new bytes is the new value.
+* as a *value*, old bytes become a new object. The heap backend needs this form.
+* as a *transcoding*, old bytes become new bytes. A record is read into local variables and written field by field, and
+  no object of either class is created.
 
-Which conversion carries out a plan is in a table (`ConversionTable`) by the class of the plan, and for the parts of two
-composites by the class of the old one. A table is an object that is passed; that of this library is put together in
-`migration.conversion_table`. A plan may also bring its own code (`snapshots.compatibility.CustomPlan`).
+Invariant: the value read from the new bytes equals the new value.
 
-Python allows twenty nested blocks in one function. Where a type is nested deeper, each part is a function of its own
-that is called (`MigrationFunction.calls_parts`).
+`ConversionTable` maps the class of a plan to its conversion, and for the parts of two composites the class of the old
+serializer. `migration.conversion_table` has the table of this library. A `snapshots.compatibility.CustomPlan` has its
+own code.
+
+Python allows twenty nested blocks in one function. For deeper types, each part becomes a function of its own
+(`MigrationFunction.calls_parts`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 
 
 class RequiredPartSerializer(ReadingSerializer):
-    """The old serializer of a record field that is not optional, though the serializer itself would read a null."""
+    """Reads a record field that is not optional: rejects the null that the old serializer would accept."""
 
     def __init__(self, inner: TypeSerializer[Any], name: str) -> None:
         self.inner = inner
@@ -62,23 +63,23 @@ class RequiredPartSerializer(ReadingSerializer):
         return value
 
     def snapshot_configuration(self) -> TypeSerializerSnapshot[Any]:  # type: ignore[override]
-        # A converter is chosen by what the old serializer was; nobody keeps this.
+        # Converters are chosen by the old serializer; this wrapper is never stored.
         return self.inner.snapshot_configuration()
 
     def _present(self, value: Any) -> Any:
         if value is None:
-            raise MalformedDataError(f".{self.name} is null, but was not optional: the bytes are damaged")
+            raise MalformedDataError(f".{self.name} is null, but the field was not optional: the bytes are damaged")
         return value
 
 
 Write = Callable[[WriteEmitter], None]
-"""Emits the writing of something that has been read; used once, after the reader was flushed."""
+"""Emits the write of a value that was read; called once, after the reader was flushed."""
 
 Read = Callable[[bytes, int], "tuple[Any, int]"]
-"""``read(data, position)`` returns what was made and the position behind the old value."""
+"""``read(data, position)`` returns the result and the position after the old value."""
 
 Part = tuple[str, "Conversion", int]
-"""A part of an old value: the path that leads to it, its conversion, and where it begins."""
+"""A part of an old value: its path segment, its conversion and its start position."""
 
 
 class MigrationFunction(GeneratedFunction):
@@ -91,17 +92,20 @@ class MigrationFunction(GeneratedFunction):
 
 @frozen
 class ConversionTable:
-    """Which conversion carries out which plan."""
+    """Maps plans to conversions.
+
+    A program with plans of its own extends the table with `attrs.evolve` and passes it to `SchemaMigration`.
+    """
 
     by_plan: Mapping[type[Plan], type[Conversion]]
-    """By the class of the plan; `PartsPlan` is that of a composite of a class not in ``by_composite``."""
+    """By the class of the plan; `PartsPlan` applies to composites that are not in ``by_composite``."""
     by_composite: Mapping[type[TypeSerializer[Any]], type[Conversion]] = field(factory=dict)
     """For a `PartsPlan`, by the class of the old serializer."""
     parts_as_is: Mapping[type[TypeSerializer[Any]], Callable[[Any], Plan]] = field(factory=dict)
-    """From a serializer to the plan that takes it apart and changes no part, for issue what a value fails on."""
+    """From a serializer to the plan that splits it and changes no part; used to find the part that fails."""
 
     def rule_for(self, plan: Plan, old: TypeSerializer[Any]) -> type[Conversion]:
-        """The conversion for a plan; raises `KeyError` for a plan that the table does not know."""
+        """Returns the conversion class of a plan; raises `KeyError` if the table has none."""
         if isinstance(plan, PartsPlan):
             rule = self.by_composite.get(type(old))
             if rule is not None:
@@ -109,21 +113,21 @@ class ConversionTable:
         return self.by_plan[type(plan)]
 
     def rules(self) -> Iterator[type[Conversion]]:
-        """All conversions in the table."""
+        """Yields all conversion classes in the table."""
         yield from self.by_plan.values()
         yield from self.by_composite.values()
 
 
 @frozen
 class ConversionScope:
-    """The table, and the records that are being converted around a place: what makes conversions there."""
+    """Creates conversions: the table, and the enclosing records that references may name."""
 
     table: ConversionTable
     enclosing: Mapping[str, Any] = field(factory=dict)
     """By the name of the old record, its `migration.record_conversions.RecursiveMigration`."""
 
     def conversion(self, plan: Plan, old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Conversion:
-        """The conversion that carries out a plan for the pair that it belongs to."""
+        """Creates the conversion that executes a plan for a pair of serializers."""
         if isinstance(old, RequiredPartSerializer):
             conversion = self.conversion(plan, old.inner, new)
             if conversion.reads_old_whole:
@@ -135,22 +139,22 @@ class ConversionScope:
         return self.table.rule_for(plan, old)(self, plan, old, new)
 
     def inside(self, name: str, record: Any) -> ConversionScope:
-        """The scope inside a record."""
+        """Returns the scope inside a record."""
         return evolve(self, enclosing={**self.enclosing, name: record})
 
     def record_named(self, name: str) -> Any:
-        """The conversion of the enclosing record; raises `UnresolvableSerializerError` if there is none."""
+        """Returns the conversion of the enclosing record; raises `UnresolvableSerializerError` if there is none."""
         found = self.enclosing.get(name)
         if found is None:
             raise UnresolvableSerializerError(
-                f"the reference to {name} stands outside the record of that name and means nothing"
+                f"the reference to {name} is outside the record {name}, so it has no target: the snapshot is damaged"
             )
         return found
 
 
 @frozen
 class Conversion(ABC):
-    """One plan and the pair of serializers that it belongs to; subclasses are what carries plans out."""
+    """A plan and its pair of serializers; subclasses generate the code."""
 
     scope: ConversionScope
     plan: Any
@@ -162,34 +166,34 @@ class Conversion(ABC):
         """Emits the read of an old value as a new one; the returned expression is valid after the next flush."""
 
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
-        """Emits the read of an old value; what it returns emits the write of the new one."""
+        """Emits the read of an old value; the returned function emits the write of the new one."""
         value = self.emit_value(reader)
         return lambda writer: self.new.emit_write(writer, value)
 
     @property
     def is_injective(self) -> bool:
-        """Whether different old values are sure to stay different: then keys need no check for becoming equal."""
+        """Whether different old values always stay different, so that keys need no check for duplicates."""
         return False
 
     @property
     def reads_old_whole(self) -> bool:
-        """Whether the old value is read by the old serializer and by nothing else; False if it may be taken apart."""
+        """Whether only the old serializer reads the old value; False if the conversion splits it into parts."""
         return False
 
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
-        """The parts of the old value at a position; none, as here, if it is not taken apart.
+        """Yields the parts of the old value at a position, to find the part that fails; none by default.
 
-        To find what a migration fails on. A part is asked for its end only if it could be converted.
+        The iterator reads past a part only after that part was converted.
         """
         return iter(())
 
     def equal_keys(self, data: bytes, position: int) -> tuple[Any, Any] | None:
-        """Two keys, or elements of a set, of the old value at a position that become equal; None if there are none."""
+        """Returns two keys or set elements of the old value that become equal; None if there are none."""
         return None
 
 
 class AsIsConversion(Conversion):
-    """The old bytes are the new ones, and the new serializer reads them."""
+    """Keeps the old bytes; the new serializer reads them."""
 
     @property
     def _reading(self) -> TypeSerializer[Any]:
@@ -203,7 +207,7 @@ class AsIsConversion(Conversion):
     def emit_transcoding(self, reader: ReadEmitter) -> Write:
         if self.new.length >= 0:
             return super().emit_transcoding(reader)
-        # What varies in length is copied as it is, once its end is known.
+        # A value of variable length is copied once its end is known.
         start, chunk = reader.function.fresh("start"), reader.function.fresh("b")
         reader.line(f"{start} = pos")
         self._reading.emit_read(reader)
@@ -219,7 +223,7 @@ class AsIsConversion(Conversion):
         return True
 
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
-        # What has not changed may still hold what its class has begun to reject.
+        # The type is unchanged, but its class may reject old values now.
         parts_as_is = self.scope.table.parts_as_is.get(type(self.new))
         if parts_as_is is None:
             return iter(())
@@ -227,13 +231,13 @@ class AsIsConversion(Conversion):
 
 
 class RewritingConversion(Conversion):
-    """The new serializer accepts the value that the old one reads, and reads it back as its own."""
+    """The old serializer reads the value; the new one writes it and reads it back."""
 
     def emit_value(self, reader: ReadEmitter) -> str:
         result = reader.function.fresh("v")
-        adopted = reader.function.bind("adopted", passed_through(self.new))
+        rewritten = reader.function.bind("rewritten", round_trip(self.new))
         value = self.old.emit_read(reader)
-        reader.line(f"{result} = {adopted}({value})")
+        reader.line(f"{result} = {rewritten}({value})")
         return result
 
     @property
@@ -242,9 +246,7 @@ class RewritingConversion(Conversion):
 
 
 class RequiredConversion(Conversion):
-    """A part that was not optional, of a pair that takes the old value apart: it is first read whole, and then
-    again.
-    """
+    """A part that was not optional, if the conversion splits the old value: it is read whole first, then by part."""
 
     old: RequiredPartSerializer
 
@@ -262,13 +264,13 @@ class RequiredConversion(Conversion):
         return self._inner().parts(data, position)
 
 
-def passed_through(serializer: TypeSerializer[Any]) -> Callable[[Any], Any]:
-    """A function that writes a value and reads it back; raises `SerializationError` for one that does not fit."""
+def round_trip(serializer: TypeSerializer[Any]) -> Callable[[Any], Any]:
+    """Returns a function that writes a value and reads it back; it raises `SerializationError`."""
     return lambda value: serializer.from_bytes(serializer.to_bytes(value))
 
 
 def emit_part_value(conversion: Conversion, reader: ReadEmitter) -> str:
-    """Emits the value of a part: in place, or as a call where nesting is too deep for that."""
+    """Emits the value of a part: inline, or as a call if the type is nested too deep."""
     function = reader.function
     if not (isinstance(function, MigrationFunction) and function.calls_parts):
         return conversion.emit_value(reader)
@@ -279,7 +281,7 @@ def emit_part_value(conversion: Conversion, reader: ReadEmitter) -> str:
 
 
 def compile_value(conversion: Conversion, *, calls_parts: bool = False) -> Read:
-    """The function from old bytes to the new value."""
+    """Compiles the function from old bytes to the new value."""
     try:
         reader = ReadEmitter(MigrationFunction("read_migrated", calls_parts=calls_parts))
         value = conversion.emit_value(reader)
@@ -293,7 +295,7 @@ def compile_value(conversion: Conversion, *, calls_parts: bool = False) -> Read:
 
 
 def compile_transcoding(conversion: Conversion) -> Read:
-    """The function from old bytes to new bytes."""
+    """Compiles the function from old bytes to new bytes."""
     try:
         reader = ReadEmitter(MigrationFunction("transcode"))
         write = conversion.emit_transcoding(reader)

@@ -1,12 +1,8 @@
-"""Which conversion carries out which plan of this library, put together in one place.
+"""The table of this library: which conversion executes which plan.
 
-A table is a value: who has plans of another kind makes one with `attrs.evolve` and passes it to `SchemaMigration`.
-
-The conversion of Arrow data: columns by the plan, cast where they were widened, null where they are new.
-
-The conversion of Avro data: Avro's schema resolution, then once through the new schema, whose types it gets.
-
-The conversion of enums: each old ordinal is the constant that the plan names.
+It also holds the conversions of Arrow data (columns are cast if they were widened and null if they are new), of Avro
+data (Avro's schema resolution, then one pass through the new schema) and of enums (each old ordinal becomes the
+constant that the plan names).
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from migration.composite_conversions import (
     UnstampingConversion,
     nested_serializers,
 )
-from migration.conversion import AsIsConversion, Conversion, ConversionTable, RewritingConversion, passed_through
+from migration.conversion import AsIsConversion, Conversion, ConversionTable, RewritingConversion, round_trip
 from migration.record_conversions import (
     ConvertedFieldConversion,
     ConverterConversion,
@@ -83,7 +79,7 @@ from typeserializers.scalars.literals import LiteralSerializer
 
 
 class ArrowConversion(Conversion):
-    """Batches, and structs as batches of one row."""
+    """Record batches, and structs as batches of one row."""
 
     plan: ArrowPlan
     old: ArrowIpcSerializer[Any]
@@ -100,7 +96,7 @@ class ArrowConversion(Conversion):
         return result
 
     def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch under the new schema; raises `pyarrow.ArrowInvalid` if values would change."""
+        """Returns the batch under the new schema; raises `pyarrow.ArrowInvalid` if values would change."""
         columns = [
             pa.nulls(batch.num_rows, part.type) if place is None else batch.column(place).cast(part.type, safe=True)
             for part, place in zip(self.new.schema, self.plan.columns, strict=True)
@@ -109,7 +105,7 @@ class ArrowConversion(Conversion):
 
 
 class AvroConversion(Conversion):
-    """The writer's schema resolved to the reader's."""
+    """Resolves the writer's schema to the reader's."""
 
     plan: AvroPlan
     old: AvroSerializer
@@ -117,7 +113,7 @@ class AvroConversion(Conversion):
 
     def emit_value(self, reader: ReadEmitter) -> str:
         result = reader.function.fresh("v")
-        fitted = passed_through(self.new)
+        fitted = round_trip(self.new)
         by_aliases = AvroSerializer(self.plan.reader_schema)
 
         def resolve(data: bytes, position: int) -> tuple[Any, int]:
@@ -129,7 +125,7 @@ class AvroConversion(Conversion):
 
 
 class EnumConversion(Conversion):
-    """An old ordinal becomes the new constant of its name, or of which its name is an alias."""
+    """Maps an old ordinal to the new constant of that name or alias."""
 
     plan: EnumPlan
     new: EnumSerializer[Any]
@@ -142,7 +138,7 @@ class EnumConversion(Conversion):
         def constant_of(ordinal: int) -> enum.Enum:
             constant = constants.get(ordinal)
             if constant is None:
-                raise MalformedDataError(f"{ordinal} is the ordinal of no constant that {name} has")
+                raise MalformedDataError(f"{ordinal} is not the ordinal of a constant of {name}: the bytes are damaged")
             return constant
 
         ordinal = reader.fixed("i")

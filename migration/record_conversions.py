@@ -1,34 +1,20 @@
-"""The conversion of POJOs: the kind of object first, then field by field, and each subclass by its own name.
+"""Conversions of records and POJOs, and the calls of user-defined converters.
 
-An old subclass is converted to the new serializer's subclass of the same Java name. One that the new serializer does
-not know keeps its old form, and is written as an unregistered subclass.
+A record is converted field by field. The plan says which old field each new field continues; removed fields are
+skipped, and added fields get their default, from the factory for each record. A record inside itself calls the
+conversion of the enclosing record, looked up at run time (`ConversionScope.inside`).
 
-A user's converter inside a migration: what it raises and what it returns is told with its name.
+If the class has converters between the two schema versions, the whole record goes through them. Each converter gets
+the field values by name, in a dict of its own, and returns those of the next version. Nested records are objects with
+their old attributes and need no class that still exists. The rules complete the result of the last converter:
 
-A record through the converters of its class: from the schema version it was written under to the present one.
+* A value that no converter replaced, under its old name or a declared former name, is converted by the rules.
+* A value that a converter returned must fit the new field unchanged.
+* An absent field gets its default.
+* A name that neither the new nor the old record has is rejected.
 
-Each converter gets the values of the fields by name, in a dict of its own, and returns those of the next version.
-Records inside are objects with the attributes they had; they need not be of any class that still exists. What comes
-out of the last converter is completed by the rules:
-
-* a value that no converter replaced, under its old name or one that declares it as former, is converted as it would
-  have been without converters (widened, nested records evolved);
-* a value that a converter made must fit the new field as it is;
-* an absent field gets its default;
-* a name that the record has not, and that was no field of the old record either, is a mistake and rejected.
-
-The conversion into a `ConvertingSerializer`: to its inner serializer, by the rules or through a converter.
-
-The conversion of a record inside itself: a call of the conversion of the record, looked up when it runs.
-
-Each record that is converted is known by its name to what is inside it (`ConversionScope.inside`), as one migration, to
-which its own generated code refers.
-
-The conversion of records: field by field, or through the converters of the class.
-
-Each old field is converted to the new one that the plan says goes on from it; removed fields are stepped over; added
-ones get their default, from the factory for each record again. Where the class has converters between the two schema
-versions, the whole record goes through `migration.record_conversions` instead.
+A POJO starts with the kind of object. An old subclass becomes the new serializer's subclass of the same Java name. An
+unknown subclass keeps its old form and is written as an unregistered subclass.
 """
 
 from __future__ import annotations
@@ -50,7 +36,7 @@ from migration.conversion import (
     compile_transcoding,
     compile_value,
     emit_part_value,
-    passed_through,
+    round_trip,
 )
 from snapshots.compatibility import AS_IS, Plan
 from snapshots.data_views import DataInputView
@@ -85,12 +71,12 @@ from typeserializers.records.record_shape import RecordField
 def fitted_by(
     converter: Callable[[Any], Any], serializer: TypeSerializer[Any], *, is_required: bool = False
 ) -> Callable[[Any], Any]:
-    """The converter, followed by the serializer that its result must fit.
+    """Returns a function that calls the converter and checks that its result fits the serializer.
 
-    With ``is_required`` None does not fit, although the serializer would write it. Raises `MalformedDataError` with the
-    name of the converter, the old value, and what it returned or raised.
+    With ``is_required``, None does not fit. The function raises `MalformedDataError` with the name of the converter and
+    what it returned or raised.
     """
-    fitted = passed_through(serializer)
+    fitted = round_trip(serializer)
 
     def convert(value: Any) -> Any:
         try:
@@ -100,7 +86,7 @@ def fitted_by(
                 f"the converter {name_of(converter)} raised {type(error).__name__}: {error}"
             ) from error
         if converted is None and is_required:
-            raise MalformedDataError(f"the converter {name_of(converter)} returned None, but it is not optional")
+            raise MalformedDataError(f"the converter {name_of(converter)} returned None, but the field is not optional")
         try:
             return fitted(converted)
         except Exception as error:
@@ -120,7 +106,7 @@ class _Returned:
 
 
 class ConverterChain:
-    """The converters between the schema versions of two record serializers, and the rules behind them."""
+    """The converters between the schema versions of two record serializers, then the rules."""
 
     def __init__(
         self,
@@ -134,12 +120,12 @@ class ConverterChain:
         self.new = new
         self._old_fields = {part.name: part for part in old.fields}
         self.old_serializers = {part.name: part.serializer for part in old.fields}
-        self._fitted = {part.name: passed_through(part.serializer) for part in new.fields}
+        self._fitted = {part.name: round_trip(part.serializer) for part in new.fields}
         self._by_rules: dict[tuple[str, str], Callable[[Any], Any]] = {}
         self._origins: dict[tuple[str, ...], Mapping[str, str]] = {}
 
     def convert(self, items: Sequence[Any]) -> list[Any]:
-        """The values of the new fields, in order, from those of the old fields."""
+        """Returns the values of the new fields, in order, from those of the old fields."""
         original = dict(zip(self.old_serializers, items, strict=True))
         values: Mapping[str, Any] = dict(original)
         for version, converter in self.plan.steps:
@@ -155,16 +141,16 @@ class ConverterChain:
                     f"version by name, not {type(values).__name__}"
                 )
         names = {name for part in self.new.fields for name in (part.name, *part.former_names)}
-        strange = sorted(name for name in values if name not in names and name not in original)
-        if strange:
+        unknown = sorted(name for name in values if name not in names and name not in original)
+        if unknown:
             raise MalformedDataError(
-                f"the converters return {', '.join(strange)}, which {self.new.shape.name} does not have"
+                f"the converters return {', '.join(unknown)}, which {self.new.shape.name} does not have: remove it"
             )
         origins = self._origins_among(tuple(values))
         return [self._field(part, origins.get(part.name), values, original) for part in self.new.fields]
 
     def _origins_among(self, names: tuple[str, ...]) -> Mapping[str, str]:
-        """The names under which the converters return the new fields, matched as the fields of an old record are."""
+        """Matches the names that the converters return with the new fields, as the fields of an old record are."""
         known = self._origins.get(names)
         if known is None:
             returned = [self._old_fields.get(name) or _Returned(name) for name in names]
@@ -188,7 +174,7 @@ class ConverterChain:
         if part.has_default:
             return part.serializer.copy(part.make_default())
         raise MalformedDataError(
-            f".{part.name}: the converters return no value for it and it has no default; return one, or give it one"
+            f".{part.name}: the converters return no value, and the field has no default: return one or add one"
         )
 
     def _converted_by_rules(self, name: str, part: RecordField) -> Callable[[Any], Any]:
@@ -223,7 +209,7 @@ def _through(encode: Callable[[Any], bytes], read: Read) -> Callable[[Any], Any]
 
 
 class InnerConversion(Conversion):
-    """What the inner serializer may take over by itself."""
+    """Converts to the inner serializer by the rules."""
 
     plan: InnerPlan
     new: ConvertingSerializer[Any]
@@ -246,7 +232,7 @@ class InnerConversion(Conversion):
 
 
 class ConverterConversion(Conversion):
-    """What the source of a converter reads goes through its function."""
+    """Reads by the source of a converter and calls its function."""
 
     plan: ConverterPlan
     new: ConvertingSerializer[Any]
@@ -270,7 +256,7 @@ class ConverterConversion(Conversion):
 
 
 class RecursiveMigration:
-    """The two functions of the conversion of a record, compiled when the first value inside a value is met."""
+    """The two functions of a record's conversion, compiled when the first nested value is read."""
 
     def __init__(self, conversion: Conversion) -> None:
         self.conversion = conversion
@@ -278,20 +264,20 @@ class RecursiveMigration:
         self._transcode: Read | None = None
 
     def read(self, data: bytes, position: int) -> tuple[Any, int]:
-        """The new value of an old one inside the data."""
+        """Returns the new value of a nested old value, and its end."""
         if self._read is None:
             self._read = compile_value(self.conversion)
         return self._read(data, position)
 
     def transcode(self, data: bytes, position: int) -> tuple[Any, int]:
-        """The new bytes of an old value inside the data."""
+        """Returns the new bytes of a nested old value, and its end."""
         if self._transcode is None:
             self._transcode = compile_transcoding(self.conversion)
         return self._transcode(data, position)
 
 
 class ReferenceConversion(Conversion):
-    """The record that is meant, converted as it is around the reference."""
+    """Calls the conversion of the enclosing record."""
 
     plan: ReferencePlan
 
@@ -316,7 +302,7 @@ class ReferenceConversion(Conversion):
 
 
 class RecordConversion(Conversion):
-    """One record class, or what it became, field by field."""
+    """Converts a record field by field."""
 
     plan: RecordPlan
     old: AttrsSerializer[Any]
@@ -327,7 +313,7 @@ class RecordConversion(Conversion):
         return self.scope.inside(self.old.shape.name, RecursiveMigration(self))
 
     def _successors(self) -> dict[int, tuple[RecordField, Conversion]]:
-        """By the index of an old field the new one that goes on from it."""
+        """Returns, by old field index, the new field that continues it and its conversion."""
         return {
             origin.index: (part, field_conversion(self._inside, origin.plan, self.old.fields[origin.index], part))
             for part, origin in zip(self.new.fields, self.plan.origins, strict=True)
@@ -368,7 +354,7 @@ class RecordConversion(Conversion):
                 elif part.default_factory is not None:
                     made = writer.once(f"{writer.function.bind('factory', part.default_factory)}()")
                     if part.rejects_none:
-                        reject = writer.function.bind("reject_made", _reject_made)
+                        reject = writer.function.bind("reject_factory_none", _reject_factory_none)
                         writer.line(f"if {made} is None: {reject}({part.name!r})")
                     part.serializer.emit_write(writer, made)
                 else:
@@ -386,7 +372,7 @@ class RecordConversion(Conversion):
 
 
 class RecordConvertersConversion(Conversion):
-    """A record whose class has converters between the two schema versions: they get the values of all its fields."""
+    """Converts a record through the converters of its class."""
 
     plan: RecordConvertersPlan
     old: AttrsSerializer[Any]
@@ -412,7 +398,7 @@ class RecordConvertersConversion(Conversion):
 
 
 class ConvertedFieldConversion(Conversion):
-    """The function in the field's metadata; what it returns must fit."""
+    """Calls the converter in the field's metadata; its result must fit."""
 
     plan: FieldConverterPlan
 
@@ -430,15 +416,15 @@ class ConvertedFieldConversion(Conversion):
 
 
 def field_conversion(scope: ConversionScope, plan: Plan, old: RecordField, new: RecordField) -> Conversion:
-    """The conversion of a field; a null that it did not mean is rejected, though its serializer reads one."""
+    """Creates the conversion of a field; a null in a field that is not optional is rejected."""
     reading: TypeSerializer[Any] = old.serializer
     if old.rejects_none:
         reading = RequiredPartSerializer(old.serializer, old.name)
     return scope.conversion(plan, reading, new.serializer)
 
 
-def _reject_made(name: str) -> None:
-    raise MalformedDataError(f".{name}: its factory made None, but the field is not optional")
+def _reject_factory_none(name: str) -> None:
+    raise MalformedDataError(f".{name}: its default factory returned None, but the field is not optional")
 
 
 def _default_expression(reader: ReadEmitter, part: RecordField) -> str:
@@ -451,14 +437,14 @@ def _default_expression(reader: ReadEmitter, part: RecordField) -> str:
 
 
 class PojoConversion(Conversion):
-    """Fields by the plan; removed ones are stepped over, added ones get their default."""
+    """Converts a POJO: removed fields are skipped, added ones get their default."""
 
     plan: PojoPlan
     old: PojoSerializer[Any]
     new: PojoSerializer[Any]
 
     def _successors(self) -> dict[int, tuple[PojoField, Conversion]]:
-        """By the index of an old field the new one that goes on from it."""
+        """Returns, by old field index, the new field that continues it and its conversion."""
         return {
             origin.index: (
                 part,
@@ -475,7 +461,7 @@ class PojoConversion(Conversion):
         arguments = self._emit_fields(exact)
         exact.line(f"{result} = {self.new.emit_construction(exact, arguments)}")
         reader.block(f"if {flags} == {EXACT_CLASS}:", exact)
-        other = function.bind("read_other", OtherPojos(self.scope, self.plan, self.old, self.new).read)
+        other = function.bind("read_other", NullsAndSubclasses(self.scope, self.plan, self.old, self.new).read)
         reader.line(f"else: {result}, pos = {other}(data, pos, {flags})")
         return result
 
@@ -497,7 +483,7 @@ class PojoConversion(Conversion):
             values[new.name] = item
         for part in self.new.fields:
             if part.name not in values:
-                values[part.name] = f"{reader.function.bind('default', fresh_default(part))}()"
+                values[part.name] = f"{reader.function.bind('default', default_factory_of(part))}()"
         return [values[part.name] for part in self.new.fields]
 
     def parts(self, data: bytes, position: int) -> Iterator[Part]:
@@ -520,8 +506,8 @@ class PojoConversion(Conversion):
         return f"{reader.function.bind('reject', _reject_null)}({new.name!r})"
 
 
-class OtherPojos:
-    """What is not exactly the class: nulls and subclasses."""
+class NullsAndSubclasses:
+    """Reads POJOs that are null or of a subclass."""
 
     def __init__(
         self, scope: ConversionScope, plan: PojoPlan, old: PojoSerializer[Any], new: PojoSerializer[Any]
@@ -533,7 +519,7 @@ class OtherPojos:
         self._reads: dict[str, Read] = {}
 
     def read(self, data: bytes, position: int, flags: int) -> tuple[Any, int]:
-        """The new value of the object whose kind was read."""
+        """Returns the new value of an object after its kind was read."""
         if flags == NULL:
             return None, position
         source = DataInputView(data, position)
@@ -545,7 +531,9 @@ class OtherPojos:
         elif flags == UNREGISTERED_SUBCLASS:
             subclass = self.old.subclass_named(source.read_utf())
         if subclass is None:
-            raise MalformedDataError(f"{self.old!r}: the kind of object before byte {position} is not known here")
+            raise MalformedDataError(
+                f"{self.old!r}: unknown kind of object before byte {position}: the bytes are damaged"
+            )
         read = self._reads.get(subclass.shape.name)
         if read is None:
             read = self._reads[subclass.shape.name] = self._compiled(subclass)
@@ -554,12 +542,12 @@ class OtherPojos:
     def _compiled(self, subclass: PojoSerializer[Any]) -> Read:
         name = subclass.shape.name
         new = self.new.subclass_named(name) or self.new.keep_subclass(subclass)
-        # One that the snapshot does not name was found by the old serializer in this program, as it is here.
+        # The old serializer found a subclass that the snapshot does not name in this program; so does the new one.
         return compile_value(self._scope.conversion(self.plan.subclasses.get(name, AS_IS), subclass, new))
 
 
-def fresh_default(part: PojoField) -> Any:
-    """A function that makes the value of an added field, for each object again."""
+def default_factory_of(part: PojoField) -> Any:
+    """Returns a function that creates the value of an added field for each object."""
 
     def make() -> Any:
         value = part.make_default()

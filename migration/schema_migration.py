@@ -1,24 +1,16 @@
-"""A migration: two generated functions from old bytes to a new value and to new bytes.
+"""Migrates stored values: two generated functions from old bytes to a new value and to new bytes.
 
-It is made from the old snapshot, the new serializer and the plan of their compatibility result, and is then run over
-every entry of a state. New bytes are read once by the new serializer before they count, where that could find anything
-(`migration.schema_migration`): a converter may have made what a record rejects, and a class may have a validator that
-rejects what it accepted before. What fails is found, with its path, by
-`SchemaMigration.failure`; the caller adds which entry of which state it was.
+A `SchemaMigration` is created from the old snapshot, the new serializer and the plan of their compatibility result, and
+runs over every entry of a state. `SchemaMigration.failure` finds the part of a value that fails; the caller adds the
+entry and the state.
 
-Whether new bytes must be read before they count: only where reading them could find something.
+New bytes are read back once, but only if reading could find a problem. Bytes that the built-in rules build from parts
+that were read are valid, and reading them would double the cost. Reading is needed for code that runs when a record is
+created (a validator, a hook, a custom constructor), for results of converters, and for serializers and conversions
+from outside this library.
 
-Bytes that the built-in rules put together from parts that were read are what their serializers read; reading them once
-more would double the cost of a migration for nothing. What may be found is what runs when a record is made (a
-validator, a hook, a constructor of one's own), what a converter returned, and whatever a serializer or a rule does
-that is not of this library.
-
-By which rules stored state may become state of another schema: who judges, and how a compatibility result's plan is
-carried out.
-
-A rule of a program's own is an object that it passes: `CompatibilityRules` on top of those of this library, and a
-`ConversionTable` for plans that the library does not know. What is not passed is not asked, in this process or another:
-the rules travel with what uses them.
+`EvolutionRules` combines the rules that resolve compatibility with the table that executes plans. Custom rules are
+passed explicitly and are sent to other processes with the object that uses them.
 """
 
 from __future__ import annotations
@@ -39,14 +31,11 @@ from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.references import all_inside
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["LIBRARY_RULES", "EvolutionRules"]
-
-
 _OWN_PACKAGE: Final = __name__.partition(".")[0]
 
 
 def must_be_read_back(conversion: Conversion) -> bool:
-    """Whether something about the new serializer, or how its bytes are made, is not known to be harmless."""
+    """Whether reading the new bytes could find a problem."""
     rules = conversion.scope.table.rules()
     return (
         any(serializer.may_reject_what_it_wrote for serializer in all_inside(conversion.new))
@@ -57,8 +46,11 @@ def must_be_read_back(conversion: Conversion) -> bool:
 
 @frozen(eq=False)
 class EvolutionRules:
-    """``compatibility results`` judge what is restored, ``conversions`` carry out what they plan; without, those of
-    this library.
+    """The rules of schema evolution; by default those of this library.
+
+    Attributes:
+        compatibilities: The rules that resolve compatibility.
+        conversions: The table that executes their plans.
     """
 
     compatibilities: CompatibilityRules = RULES
@@ -66,21 +58,24 @@ class EvolutionRules:
 
 
 LIBRARY_RULES: Final = EvolutionRules()
-"""Those of this library alone."""
+"""The rules of this library."""
 
 
 T = TypeVar("T")
 
 
 class MigrationError(StateFormatError):
-    """An old value could not be read, or could not be written again."""
+    """An old value could not be read or converted."""
 
 
 class SchemaMigration(Generic[T]):
-    """Turns what ``old`` wrote into values and bytes of ``new``, by a plan; both compiled on first use.
+    """Converts bytes of ``old`` to values and bytes of ``new``; the code is compiled on first use.
 
-    ``old`` is what the old snapshot restores with the classes of ``new``, ``plan`` that of the compatibility result on
-    the two, and ``table`` says which code carries plans out.
+    Args:
+        old: The serializer that the old snapshot restores with the classes of ``new``.
+        new: The new serializer.
+        plan: The plan of their compatibility result.
+        table: The conversions that execute plans.
     """
 
     def __init__(
@@ -100,26 +95,26 @@ class SchemaMigration(Generic[T]):
         new_serializer: TypeSerializer[T],
         compatibility: TypeSerializerSchemaCompatibility[T],
     ) -> SchemaMigration[T]:
-        """The migration that a compatibility result of ``old_snapshot`` on ``new_serializer`` asks for."""
+        """Creates the migration that a compatibility result requires."""
         return cls(restored_with(old_snapshot, new_serializer), new_serializer, compatibility.plan)
 
     @property
     def conversion(self) -> Conversion:
-        """What carries the plan out."""
+        """The conversion that executes the plan."""
         return self._scope.conversion(self.plan, self.old, self.new)
 
     @property
     def read(self) -> Callable[[bytes, int], tuple[T, int]]:
-        """``read(data, position)`` gives the new value of old bytes and the position behind them."""
+        """``read(data, position)`` returns the new value of old bytes and the position after them."""
         if self._read is None:
             self._read = compile_value(self.conversion)
         return self._read
 
     @property
     def transcode(self) -> Callable[[bytes, int], tuple[bytes, int]]:
-        """``transcode(data, position)`` gives the new bytes of old bytes and the position behind the old ones.
+        """``transcode(data, position)`` returns the new bytes of old bytes and the position after the old ones.
 
-        It raises whatever reading the new bytes does, too, where that may raise anything.
+        If the new bytes are read back, it also raises what that read raises.
         """
         if self._transcode is None:
             conversion = self.conversion
@@ -128,26 +123,27 @@ class SchemaMigration(Generic[T]):
         return self._transcode
 
     def to_value(self, data: bytes) -> T:
-        """The new value of exactly these old bytes."""
+        """Returns the new value of exactly these old bytes; raises `MigrationError`."""
         value: T = self._whole(self.read, data)
         return value
 
     def to_bytes(self, data: bytes) -> bytes:
-        """The new bytes of exactly these old bytes."""
+        """Returns the new bytes of exactly these old bytes; raises `MigrationError`."""
         encoded: bytes = self._whole(self.transcode, data)
         return encoded
 
     def failure(self, data: bytes, error: Exception | None) -> MigrationError:
-        """What to tell of old bytes that could not be migrated: where inside the value, and why.
+        """Returns the error for old bytes that could not be migrated, with the path inside the value and the cause.
 
-        ``error`` is what was raised; None if nothing was, but not all the bytes were read.
+        Args:
+            data: The old bytes.
+            error: The exception; None if bytes are left over.
         """
         pair = f"{self.old!r} to {self.new!r}"
         if error is None:
             end = self.transcode(data, 0)[1]
             return MigrationError(
-                f"{pair}: the old value ends at byte {end} of {len(data)}; "
-                f"these bytes were written by another serializer"
+                f"{pair}: the old value ends at byte {end} of {len(data)}: another serializer wrote these bytes"
             )
         found = _located(self.conversion, data, 0, {})
         if found is None:
@@ -172,7 +168,9 @@ def _read_back(conversion: Conversion) -> Read:
     def checked(data: bytes, position: int) -> tuple[bytes, int]:
         encoded, end = transcode(data, position)
         if read(encoded, 0)[1] != len(encoded):
-            raise MigrationError(f"{conversion.new!r} does not read what it has written to the end")
+            raise MigrationError(
+                f"{conversion.new!r} does not read all bytes that it wrote: make its read and write agree"
+            )
         return encoded, end
 
     return checked
@@ -181,9 +179,9 @@ def _read_back(conversion: Conversion) -> Read:
 def _located(
     conversion: Conversion, data: bytes, position: int, checks: dict[int, tuple[Conversion, Read]]
 ) -> tuple[str, Exception, str] | None:
-    """Path, cause and old value of the innermost part that fails; None if nothing does.
+    """Returns path, cause and old value of the innermost part that fails; None if none does.
 
-    ``checks`` has what was compiled for a conversion, by its identity: one for all elements of a list.
+    ``checks`` caches compiled conversions by identity: all elements of a list share one.
     """
     if id(conversion) not in checks:
         checks[id(conversion)] = conversion, _read_back(conversion)
@@ -193,7 +191,7 @@ def _located(
         failure = error
     else:
         return None
-    # What cannot be taken apart is told as a whole.
+    # If the value cannot be split, the error names the whole value.
     with contextlib.suppress(Exception):
         for segment, part, start in conversion.parts(data, position):
             found = _located(part, data, start, checks)
@@ -208,13 +206,13 @@ def _located(
 
 def _old_value(conversion: Conversion, data: bytes, position: int) -> str:
     try:
-        return _shown_part(conversion, data, position)
+        return _format_part(conversion, data, position)
     except Exception as error:
         problem = error
-    # The class may be the new one, and reject it.
+    # The class may be the new one and reject the value.
     with contextlib.suppress(Exception):
         parts = [
-            f"{segment.removeprefix('.')}={_shown_part(part, data, start)}"
+            f"{segment.removeprefix('.')}={_format_part(part, data, start)}"
             for segment, part, start in conversion.parts(data, position)
         ]
         if parts:
@@ -222,6 +220,6 @@ def _old_value(conversion: Conversion, data: bytes, position: int) -> str:
     return f"unreadable: {problem}"
 
 
-def _shown_part(conversion: Conversion, data: bytes, position: int) -> str:
-    # Not by the codec: what stands for an old serializer may only read.
+def _format_part(conversion: Conversion, data: bytes, position: int) -> str:
+    # Not by the codec: a stand-in for an old serializer can only read.
     return shown(conversion.old.deserialize(DataInputView(data, position)))

@@ -221,7 +221,7 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T], Generic[T, S]):
             [TypeSerializerSnapshot[Any], TypeSerializer[Any]], TypeSerializerSchemaCompatibility[Any]
         ],
     ) -> TypeSerializerSchemaCompatibility[T]:
-        """Resolves compatibility with ``resolve_nested`` for the parts: a record allows more changes than the top level."""
+        """Resolves compatibility with ``resolve_nested`` for the parts; a record allows more than the top level."""
         expected = self.outer_serializer_class
         if type(new_serializer) is not expected:
             return TypeSerializerSchemaCompatibility.incompatible(

@@ -223,6 +223,6 @@ class DataInputView:
         count = self.read_int()
         if count < 0 or count * minimum_item_bytes > self.remaining:
             raise MalformedDataError(
-                f"count {count} at byte {position} does not fit the {self.remaining} bytes that follow: the data is damaged"
+                f"count {count} at byte {position} does not fit the {self.remaining} bytes that follow: data is damaged"
             )
         return count

@@ -132,7 +132,7 @@ def snapshot_class_name(snapshot_class: type[TypeSerializerSnapshot[Any]]) -> st
         return name
     if "<locals>" in snapshot_class.__qualname__:
         raise SnapshotFormatError(
-            f"the snapshot class {location_of(snapshot_class)} is local to a function, so no process can find it by name: "
+            f"the snapshot class {location_of(snapshot_class)} is local to a function, so no process can find it: "
             f"move it to the top of its module or give it a name with @register_snapshot"
         )
     return location_of(snapshot_class)

@@ -61,14 +61,14 @@ def import_class_of(name: str) -> None:
         )
     if module == "__main__" and not _is_allowed(module):
         raise UnknownSnapshotError(
-            f"the serializer snapshot {name!r} names a class of a program that ran as a script, and no other process can "
-            f"find it: register the class with @register_snapshot('a.name.for.ever', aliases=({name!r},)) "
+            f"the serializer snapshot {name!r} names a class of a program that ran as a script, and no other process "
+            f"can find it: register the class with @register_snapshot('a.name.for.ever', aliases=({name!r},)) "
             f"in an imported module"
         )
     if not _is_allowed(module):
         raise UnknownSnapshotError(
-            f"the serializer snapshot {name!r} names a class that this process has not defined, and stored bytes may not "
-            f"choose imports: import it in the program, allow it with "
+            f"the serializer snapshot {name!r} names a class that this process has not defined, and stored bytes may "
+            f"not choose imports: import it in the program, allow it with "
             f"snapshots.allow_snapshot_modules({module!r}), or register the name as an alias of the class that "
             f"replaced it"
         )

@@ -101,7 +101,7 @@ def test_a_required_part_that_is_taken_apart_is_migrated_and_a_null_in_its_place
     new = ts.AttrsSerializer(new_class, name="failing.Holder")
     for convert in (migration(old, new).to_value, lambda data: new.from_bytes(migration(old, new).to_bytes(data))):
         assert convert(old.to_bytes(Holder(Inner(3)))) == new_class(WiderInner(3, 7))
-        with pytest.raises(MigrationError, match="inner is null, but was not optional"):
+        with pytest.raises(MigrationError, match="inner is null, but the field was not optional"):
             convert(b"\x01")
 
 
@@ -152,7 +152,7 @@ WIDENED = resolve_part(ts.IntSerializer().snapshot_configuration(), ts.LongSeria
 
 def test_bytes_that_their_serializer_does_not_read_to_the_end_do_not_count() -> None:
     old = ts.IntSerializer()
-    with pytest.raises(MigrationError, match="does not read what it has written to the end"):
+    with pytest.raises(MigrationError, match="does not read all bytes that it wrote"):
         SchemaMigration(old, ts.LongSerializer(), OneWayPlan()).to_bytes(old.to_bytes(1))
 
 

@@ -111,7 +111,7 @@ def nothing(value: int) -> None:
 
 def test_a_converter_that_gives_nothing_for_a_required_field_is_told_though_its_serializer_writes_none() -> None:
     convert = fitted_by(nothing, ts.NullableSerializer(LONG), is_required=True)
-    with pytest.raises(MalformedDataError, match="the converter nothing returned None, but it is not optional"):
+    with pytest.raises(MalformedDataError, match="the converter nothing returned None, but the field is not optional"):
         convert(3)
     assert fitted_by(nothing, ts.NullableSerializer(LONG))(3) is None
 

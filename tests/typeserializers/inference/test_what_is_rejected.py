@@ -108,7 +108,7 @@ def test_bytes_that_no_part_is_to_blame_for_fail_with_their_reason() -> None:
         for cut in range(len(data)):
             with pytest.raises(MigrationError):
                 convert(data[:cut])
-        with pytest.raises(MigrationError, match="written by another serializer"):
+        with pytest.raises(MigrationError, match="another serializer wrote these bytes"):
             convert(data + b"\0")
 
 

@@ -61,7 +61,7 @@ def test_a_factory_that_makes_none_in_the_middle_of_a_migration_stops_it():
     data = old.to_bytes(Before(1))
     assert new.from_bytes(migration.to_bytes(data)) == After(1, "a")
     answers.append(None)
-    with pytest.raises(MigrationError, match=r"\.text: its factory made None"):
+    with pytest.raises(MigrationError, match=r"\.text: its default factory returned None"):
         migration.to_bytes(data)
 
 
