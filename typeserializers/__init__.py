@@ -1,6 +1,6 @@
 """Serializers in Flink's layout, evolvable records, and serializers inferred from type hints.
 
-Nothing here knows state, files or checkpoints. `migration` converts the bytes of one serializer into those of another.
+This package uses no state, files or checkpoints. `migration` converts bytes from one serializer to another.
 """
 
 try:
@@ -14,7 +14,12 @@ except ImportError as error:
 
 check_packages()
 
-import typeserializers.evolution.all_rules  # noqa: F401  (fills the table of rules)
+# Importing these modules fills the table of compatibility rules.
+import typeserializers.evolution.avro_evolution
+import typeserializers.evolution.pojo_evolution
+import typeserializers.evolution.record_evolution
+import typeserializers.evolution.simple_evolution
+import typeserializers.evolution.union_evolution  # noqa: F401
 from snapshots.errors import (
     EndOfDataError,
     MalformedDataError,

@@ -120,12 +120,12 @@ def test_a_lock_is_the_same_for_the_same_state_whatever_the_order_of_the_program
         (
             "without_a_field",
             LOSES,
-            "    .note: removed (data loss) [field-removed] the field is gone, its values are lost",
+            "    .note: removed (data loss) [field-removed] the field was removed, and its values are lost",
         ),
         (
             "converted",
             LOSES,
-            "    .note: removed (data loss) [field-removed] the field is gone, its values are lost unless a converter",
+            "    .note: removed (data loss) [field-removed] the field was removed, and its values are lost unless a converter",
         ),
         ("converted_and_declared", 0, "state.lock: restores"),
         ("without_a_state", REJECTED, "  state 'count': nobody registers it. Register it under its old name"),

@@ -174,7 +174,7 @@ def test_incompatible_state_is_rejected_with_state_path_and_advice(tmp_path: Pat
     message = str(rejection.value)
     assert "state 'totals'" in message
     assert ".sales: incompatible [field-type-changed]" in message
-    assert "Keep int, or say how a str is made of it" in message
+    assert "Keep int, or convert it to str" in message
     assert run(SumPerShop(), SALES[:1], job_dir=tmp_path / "job") == [("north", 4, 11)]
 
 

@@ -1,13 +1,12 @@
-"""Whether data of one Avro schema can be read with another: Avro's schema resolution, decided before any data is read.
+"""Avro's schema resolution, decided on the two schemas before any data is read.
 
-The library resolves while it reads, and so finds out late: a union branch that cannot be resolved is only met with the
-first value of that branch. Here every branch is looked at, each issue has a path, and logical types count, which
-resolution by the library ignores. The rules are those of the Avro specification; beyond it, a decimal may gain digits
-on either side of the point and a time may gain precision, because every value is kept; any other change of a logical
-type is rejected.
+The Avro library resolves while it reads and so finds problems late: an unresolvable union branch fails at the first
+value of that branch. This module checks every branch, gives each issue a path, and checks logical types, which the
+library ignores. The rules are those of the Avro specification, with two additions that keep every value: a decimal may
+gain digits before and after the point, and a time may gain precision. Any other change of a logical type is rejected.
 
-Fields are matched as those of records are (`match_fields`), with aliases as former names. Where this is not what the
-library does, because the name that an alias refers to is in use again, the change is rejected as ambiguous.
+Fields are matched as record fields are (`match_fields`), with aliases as former names. If an alias refers to a name
+that is in use again, the library would match differently, and the change is rejected as ambiguous.
 
 Paths: ``.field``, ``[]`` for array items, ``{value}`` for map values, ``<branch>`` for the branch of a union.
 """
@@ -65,8 +64,8 @@ _FINER_TIMES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 @RULES.resolves(AvroSerializerSnapshot)
-def judge_avro(old: AvroSerializerSnapshot, new: TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
-    """The compatibility result on a schema taking over the data of another one."""
+def resolve_avro(old: AvroSerializerSnapshot, new: TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
+    """Resolves a schema over the data of another schema."""
     if type(new) is not AvroSerializer:
         return TypeSerializerSchemaCompatibility.incompatible(another_serializer("Avro data", "AvroSerializer", new))
     resolution = _Resolution(named_schemas(old.schema), new.named)
@@ -75,7 +74,7 @@ def judge_avro(old: AvroSerializerSnapshot, new: TypeSerializer[Any]) -> TypeSer
     if layout_of(old.schema) == layout_of(new.schema) and not rejected:
         return TypeSerializerSchemaCompatibility.compatible_as_is(issues)
     if all(issue.compatibility is FieldCompatibility.AS_IS for issue in issues):
-        reason = "the schema is another one, though the bytes are not"
+        reason = "the schema changed, and the bytes did not"
         issues.append(CompatibilityIssue("", FieldCompatibility.MIGRATE, "avro-schema-changed", reason))
     kind = worst_kind(issue.compatibility.kind for issue in issues)
     plan = None if rejected else AvroPlan(resolution.reader_schema())
@@ -83,13 +82,13 @@ def judge_avro(old: AvroSerializerSnapshot, new: TypeSerializer[Any]) -> TypeSer
 
 
 def resolve_schemas(writer: NamedSchemas, reader: NamedSchemas) -> list[CompatibilityIssue]:
-    """What happens to data of the writer's schema under the reader's; no issue means nothing does."""
+    """Returns the issues of data of the writer's schema under the reader's; none if nothing changes."""
     return _Resolution(writer, reader).issues()
 
 
 @frozen
 class _Field:
-    """A field of a record as fields are matched: its aliases are the names that it had before."""
+    """A record field for `match_fields`: its aliases are its former names."""
 
     name: str
     former_names: tuple[str, ...]
@@ -101,10 +100,10 @@ class _Field:
 
 
 class _Resolution:
-    """One comparison, which looks at each pair of records once.
+    """Compares two schemas; each pair of records is compared once.
 
-    A pair that is being compared is taken to be resolvable, which its own issues decide. If it turns out not to be,
-    what was concluded from it is dropped. A pair that was compared elsewhere has one issue, which says where.
+    A pair whose comparison is running counts as resolvable. If it turns out incompatible, the results that relied on it
+    are dropped. A pair that was compared at another path gets one issue that names the path.
     """
 
     def __init__(self, writer: NamedSchemas, reader: NamedSchemas) -> None:
@@ -113,13 +112,13 @@ class _Resolution:
         self._under_way: set[tuple[str, str]] = set()
         self._compared: dict[tuple[str, str], tuple[CompatibilityIssue, ...]] = {}
         self._used_aliases: set[tuple[str, str, str]] = set()
-        """Reader type, its field or nothing, and the name of the writer's that continues as it."""
+        """Reader type, its field or an empty name, and the writer's name that continues as it."""
 
     def issues(self) -> list[CompatibilityIssue]:
         return self.resolve(self.writer.schema, self.reader.schema, "")
 
     def reader_schema(self) -> Any:
-        """The reader's schema without aliases by which the library would find what continues as something else."""
+        """Returns the reader's schema without the aliases that would make the library match differently."""
         return self._with_used_aliases(self.reader.schema)
 
     def _with_used_aliases(self, schema: Any) -> Any:
@@ -205,7 +204,7 @@ class _Resolution:
             found = self.resolve(old, branch, path)
             if all(issue.compatibility is not FieldCompatibility.REJECT for issue in found):
                 return found
-            # What a branch of the same type says is more to the point than that the others are of another.
+            # The issues of a branch of the same type explain more than those of other types.
             best = best if best is not None else found
         if same and best is not None:
             return best
@@ -215,13 +214,13 @@ class _Resolution:
                 path,
                 FieldCompatibility.REJECT,
                 "avro-union-branch",
-                f"the state may hold {self._branch_name(self.writer, old)} here, which is none of {names}",
+                f"the state may hold {self._branch_name(self.writer, old)} here, and the new union has only {names}",
                 "Keep the branch in the union",
             )
         ]
 
     def _may_continue_as(self, old: Any, branch: Any) -> bool:
-        """Whether a branch has the name of the writer's type, or is new and has it as an alias."""
+        """Whether a branch has the name of the writer's type, or is new and has that name as an alias."""
         new = self.reader.resolved(branch)
         if _short(new["name"]) == _short(old["name"]):
             return True
@@ -250,9 +249,9 @@ class _Resolution:
             name = None if match.old_index is None else old["fields"][match.old_index]["name"]
             former = match.disputed or (name if name != part.name and part.name in old_fields else None)
             if former or match.claimant:
-                # The library looks for the own name first, so that it cannot read what such a declaration means.
+                # The library looks for the field's own name first, so it cannot apply this alias.
                 claimant, former = (match.claimant, part.name) if match.claimant else (part.name, former)
-                reason = f"{claimant} has the alias {former}, which is the name of another field too"
+                reason = f"{claimant} has the alias {former}, which is also the name of another field"
                 fix = f"Remove the alias; or first restore with a schema in which no field has the name {former}"
                 found.append(CompatibilityIssue(where, FieldCompatibility.REJECT, "avro-rename-ambiguous", reason, fix))
             elif name is None:
@@ -268,7 +267,7 @@ class _Resolution:
                 taken.append(name)
         for name in old_fields:
             if name not in taken:
-                reason = "the field is gone, its values are lost"
+                reason = "the field was removed, and its values are lost"
                 fix = ""
                 if not any(name in part.get("aliases", ()) for part in new["fields"]):
                     fix = f'If it was renamed, give the new field "aliases": ["{name}"]'
@@ -284,7 +283,7 @@ class _Resolution:
             for other in list(self._compared)[compared_before:]:
                 if all(issue.compatibility is not FieldCompatibility.REJECT for issue in self._compared[other]):
                     del self._compared[other]
-        reason = f"{old['name']} is here too, and changes as at {path or 'the top'}"
+        reason = f"{old['name']} changes here as at {path or 'the top'}"
         fix = "" if worst is None else worst.fix
         self._compared[pair] = (
             () if worst is None else (CompatibilityIssue("", worst.compatibility, worst.rule, reason, fix),)
@@ -303,14 +302,14 @@ class _Resolution:
                 path,
                 FieldCompatibility.REJECT,
                 "avro-renamed",
-                f"the state holds the {type_of(old)} {old_name}, the new schema names {new_name}",
+                f"the state holds the {type_of(old)} {old_name}, and the new schema has {new_name}",
                 f'If it was renamed, give the new one "aliases": ["{old_name}"]',
             )
         ]
 
 
 def _short(name: str) -> str:
-    """A name without its namespace, by which types are compared."""
+    """Returns a name without its namespace; types are compared by it."""
     return name.rpartition(".")[2]
 
 
@@ -348,10 +347,10 @@ def _enum(old: Any, new: Any, path: str) -> list[CompatibilityIssue]:
     found = []
     removed = [symbol for symbol in old["symbols"] if symbol not in new["symbols"]]
     if removed and "default" in new:
-        reason = f"{', '.join(removed)} are gone and become {new['default']}"
+        reason = f"{', '.join(removed)} were removed and become {new['default']}"
         found.append(CompatibilityIssue(path, FieldCompatibility.LOSSY, "avro-enum-symbols-removed", reason))
     elif removed:
-        reason = f"{', '.join(removed)} are gone, which the state may hold"
+        reason = f"{', '.join(removed)} were removed, and the state may hold them"
         fix = "Keep them, or give the enum a default"
         found.append(CompatibilityIssue(path, FieldCompatibility.REJECT, "avro-enum-symbols-removed", reason, fix))
     elif old["symbols"] != new["symbols"]:
@@ -393,7 +392,7 @@ def _decimal(old: Any, new: Any, path: str) -> CompatibilityIssue | None:
     change = f"decimal({old['precision']}, {old_scale}) to decimal({new['precision']}, {new_scale})"
     if new_scale >= old_scale and new_digits >= old_digits:
         return CompatibilityIssue(path, FieldCompatibility.MIGRATE, "avro-decimal-widened", change)
-    fix = "Let neither the digits before the point nor those behind it become fewer"
+    fix = "Keep at least as many digits before and after the point"
     return CompatibilityIssue(
         path, FieldCompatibility.REJECT, "avro-decimal-narrowed", f"{change} does not hold every value", fix
     )

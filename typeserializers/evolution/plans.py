@@ -1,20 +1,17 @@
-"""The plans of the rules in this room: what becomes of the parts of a value, as data.
+"""The plans of the evolution rules, and the table of promotions.
 
-Each is relative to the serializer that the old snapshot restores and to the new one (`snapshots.compatibility`): old
-parts are named by their index in the old one, new parts by their place in the tuple.
+A plan is relative to the serializer that the old snapshot restores and to the new one (`snapshots.compatibility`). Old
+parts are named by their index in the old serializer, new parts by their position in the tuple.
 
-Widenings of scalars, after Avro's promotions: which serializer may take over a record field of which.
-
-A promotion is a pair of serializer classes, and what turns the old value into the new: an expression, or a function
-where an expression is not enough. Both the compatibility result on a record and the generated migration read this one
-table.
+A promotion widens a scalar, as in Avro. It is a pair of serializer classes and an expression or function that turns the
+old value into the new one. Both the compatibility rules and the generated migration read this table.
 
     byte -> short -> int -> long -> big integer -> big decimal      every value is kept
-    integers -> float, double; float -> double                      as in Avro; the reason says when it is rounded
+    integers -> float, double; float -> double                      as in Avro; the reason says when values are rounded
     char -> string, string -> bytes                                 every text is kept (UTF-8)
     bytes -> string                                                 bytes that are not UTF-8 stop the migration
 
-A value that cannot be promoted stops the migration, which leaves the state as it was; it is never replaced.
+A value that cannot be promoted stops the migration, and the state stays unchanged.
 """
 
 from __future__ import annotations
@@ -47,19 +44,19 @@ _BINARY32: Final = struct.Struct(">f")
 
 
 def as_binary32(value: float) -> float:
-    """The value as its bytes will have it, so that a migrated value is the same before and after it was stored."""
+    """Rounds to binary32, so that a migrated value is equal before and after it is stored."""
     rounded: float = _BINARY32.unpack(_BINARY32.pack(value))[0]
     return rounded
 
 
 def as_decimal(value: int | None) -> decimal.Decimal | None:
-    """The exact decimal; a null big integer stays one."""
+    """Returns the exact decimal; None stays None."""
     return None if value is None else decimal.Decimal(value)
 
 
 @frozen
 class Promotion:
-    """One widening: why it is safe, and the expression of the new value, with ``{}`` for the old one."""
+    """One widening: its reason for reports, and the expression of the new value, with ``{}`` for the old one."""
 
     reason: str
     expression: str = "{}"
@@ -68,7 +65,7 @@ class Promotion:
     """Whether different old values stay different."""
 
     def emit(self, function: GeneratedFunction, old: str) -> str:
-        """The expression of the new value from that of the old one."""
+        """Returns the expression of the new value from that of the old one."""
         if self.function is None:
             return self.expression.format(old)
         return f"{function.bind('promote', self.function)}({old})"
@@ -109,9 +106,9 @@ def _promotions() -> dict[Pair, Promotion]:
         )
     table[FloatSerializer, DoubleSerializer] = Promotion("float is widened to double")
     table[CharSerializer, StringSerializer] = Promotion("char is widened to string")
-    table[StringSerializer, BytesSerializer] = Promotion("string becomes its bytes in UTF-8", "{}.encode()")
+    table[StringSerializer, BytesSerializer] = Promotion("string is encoded as UTF-8", "{}.encode()")
     table[BytesSerializer, StringSerializer] = Promotion(
-        "bytes become the text that they are in UTF-8; bytes that are not UTF-8 stop the migration", "{}.decode()"
+        "bytes are decoded as UTF-8; bytes that are not UTF-8 stop the migration", "{}.decode()"
     )
     return table
 
@@ -138,7 +135,7 @@ class BecameOptionalPlan(Plan):
 
 @frozen
 class NeverNullPlan(Plan):
-    """Of a nullable whose values are never null: its flag goes, and the value goes on."""
+    """Drops the null flag of a nullable whose values are never null."""
 
     value: Plan
 
@@ -148,19 +145,19 @@ class NeverNullPlan(Plan):
 
 @frozen
 class Origin:
-    """The old part that a new one goes on from, and what becomes of its value."""
+    """The old part that a new part continues, and the plan for its value."""
 
     index: int
     plan: Plan
 
 
 Origins = tuple["Origin | None", ...]
-"""One for each new part; None for one that is added."""
+"""One per new part; None for an added part."""
 
 
 @frozen
 class RecordPlan(Plan):
-    """A record, field by field: an added one gets its default, an old one without a successor is dropped."""
+    """A record, field by field: an added field gets its default, an old field without a successor is dropped."""
 
     origins: Origins
 
@@ -170,7 +167,7 @@ class RecordPlan(Plan):
 
 @frozen
 class FieldConverterPlan(Plan):
-    """The field's own converter makes the new value of the old one; None is rejected where it is required."""
+    """The field's converter computes the new value; with ``is_required``, None is rejected."""
 
     converter: FieldConverter
     is_required: bool = False
@@ -180,8 +177,8 @@ class FieldConverterPlan(Plan):
 class RecordConvertersPlan(Plan):
     """A record goes through the converters of its class, each with the version it starts from.
 
-    ``untouched`` says, by the old and the new name of a field, what becomes of a value that no converter has replaced;
-    a pair that is not there must fit as it is.
+    ``untouched`` maps the old and the new name of a field to the plan for a value that no converter replaced. Without a
+    plan, the value must fit unchanged.
     """
 
     steps: tuple[tuple[int, Callable[[dict[str, Any]], Mapping[str, Any]]], ...]
@@ -193,14 +190,14 @@ class RecordConvertersPlan(Plan):
 
 @frozen
 class ReferencePlan(Plan):
-    """A record inside itself: the plan of the old record of that name around it."""
+    """A record inside itself: use the plan of the enclosing old record of that name."""
 
     name: str
 
 
 @frozen
 class UnionPlan(Plan):
-    """For each old member of a union the new one that goes on from it, by index, and what becomes of its values."""
+    """For each old union member, the index of the new member that continues it, and the plan for its values."""
 
     successors: tuple[Origin, ...]
 
@@ -210,7 +207,7 @@ class UnionPlan(Plan):
 
 @frozen
 class BecameUnionPlan(Plan):
-    """Every old value is of one member of the new union."""
+    """Every old value belongs to one member of the new union."""
 
     successor: Origin
 
@@ -220,14 +217,14 @@ class BecameUnionPlan(Plan):
 
 @frozen
 class EnumPlan(Plan):
-    """For each old ordinal the name of the new constant."""
+    """For each old ordinal, the name of the new constant."""
 
     constants: tuple[str, ...]
 
 
 @frozen
 class PojoPlan(Plan):
-    """A POJO, field by field, and each subclass that the state may hold, by its Java name."""
+    """A POJO field by field, and each subclass that the state may hold, by its Java name."""
 
     origins: Origins
     subclasses: Mapping[str, Plan]
@@ -240,7 +237,7 @@ class PojoPlan(Plan):
 class AvroPlan(Plan):
     """The writer's schema is resolved to the reader's, as Avro does while it reads.
 
-    ``reader_schema`` is the reader's schema with those of its aliases that name something of the writer's schema.
+    ``reader_schema`` is the reader's schema with only those aliases that match a name of the writer's schema.
     """
 
     reader_schema: Any
@@ -248,14 +245,14 @@ class AvroPlan(Plan):
 
 @frozen
 class ArrowPlan(Plan):
-    """For each new column the index of the old one, whose values are cast; None for one of nulls."""
+    """For each new column, the index of the old column whose values are cast; None for a column of nulls."""
 
     columns: tuple[int | None, ...]
 
 
 @frozen
 class InnerPlan(Plan):
-    """Into a `ConvertingSerializer` without its converters: what its inner serializer asks for."""
+    """Into a `ConvertingSerializer` without a converter: the plan of its inner serializer."""
 
     inner: Plan
 
@@ -265,7 +262,7 @@ class InnerPlan(Plan):
 
 @frozen
 class ConverterPlan(Plan):
-    """Into a `ConvertingSerializer` through a converter, whose source reads the old value by a plan."""
+    """Into a `ConvertingSerializer` through a converter; its source reads the old value by a plan."""
 
     converter: Converter
     source: Plan
@@ -276,7 +273,7 @@ class ConverterPlan(Plan):
 
 @frozen
 class TimestampPlan(Plan):
-    """A value gets the time of its last access, in milliseconds; None where only who migrates knows it."""
+    """Adds the time of the last access, in milliseconds; None if the caller of the migration sets it."""
 
     value: Plan
     timestamp_ms: int | None = None
@@ -287,7 +284,7 @@ class TimestampPlan(Plan):
 
 @frozen
 class TimestampRemovalPlan(Plan):
-    """A value loses the time of its last access."""
+    """Drops the time of the last access."""
 
     value: Plan
 
@@ -296,5 +293,5 @@ class TimestampRemovalPlan(Plan):
 
 
 def plans_of(origins: Iterable[Origin | None]) -> tuple[Plan, ...]:
-    """The plans of the parts that go on."""
+    """Returns the plans of the continued parts."""
     return tuple(origin.plan for origin in origins if origin is not None)

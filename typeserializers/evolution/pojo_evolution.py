@@ -1,18 +1,18 @@
-"""What may change about a POJO: Flink's order of decisions, and the few places where we go on.
+"""The evolution rules of POJOs: Flink's order of decisions, with a few extensions.
 
-1. the new serializer is not a PojoSerializer                               rejected
-2. the class has another name                                              rejected, unless declared as former name
-3. a subclass that was seen can no longer be loaded                        rejected
-4. fields on both sides are judged by their serializers; one rejects       rejected
-5. subclasses on both sides likewise                                       rejected
-6. a field was added or removed, or something above needs migration        migration
-7. the registrations are no prefix of the new ones, unregistered subclasses were seen, or something above must be
-   reconfigured                                                            reconfigured: old tags stay what they are
-8. otherwise                                                               as is
+1. The new serializer is not a PojoSerializer: incompatible.
+2. The class has another name: incompatible, unless the old name is declared as a former name.
+3. A stored subclass can no longer be loaded: incompatible.
+4. A field that both classes have is incompatible: incompatible.
+5. A subclass that both have is incompatible: incompatible.
+6. A field was added or removed, or a part needs migration: after migration.
+7. The old registrations are not a prefix of the new ones, unregistered subclasses were stored, or a part is
+   reconfigured: with reconfigured serializer; old tags keep their meaning.
+8. Otherwise: as is.
 
-Where we differ: a field renamed by a declared former name keeps its values, as does a class; a removed field is said to
-be lossy; the state of an *unregistered* subclass is judged too, which Flink does not and then misreads; an added field
-without a default gets None if it is optional, else the zero of its type, which is what Java would give it.
+Extensions of Flink's rules: a field or class renamed by a declared former name keeps its values. A removed field is
+reported as data loss. The state of an *unregistered* subclass is checked too; Flink does not check it and misreads it.
+An added field without a default is None if it is optional, else the zero of its type, as in Java.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from typeserializers.evolution.record_evolution import (
     FieldMatch,
     ambiguous_rename,
     match_fields,
-    names_in_circles,
+    names_in_cycles,
     reused_name,
 )
 from typeserializers.kernel.known_serializers import restored_with
@@ -50,8 +50,8 @@ from typeserializers.pojos.pojo_shape import PojoField
 
 
 @define
-class _Judgement:
-    """What has been found so far: of the parts, and by name what is to be used for the fields and subclasses."""
+class _Resolution:
+    """The results so far, and the serializers to use for fields and subclasses, by name."""
 
     issues: list[CompatibilityIssue] = field(factory=list)
     kinds: list[CompatibilityKind] = field(factory=list)
@@ -61,84 +61,84 @@ class _Judgement:
     subclass_plans: dict[str, Plan] = field(factory=dict)
 
     def add(self, path: str, compatibility: TypeSerializerSchemaCompatibility[Any]) -> None:
-        """Takes in the compatibility result on a part."""
+        """Adds the compatibility result of a part."""
         self.kinds.append(compatibility.kind)
         self.issues += [issue.below(path) for issue in compatibility.issues]
 
 
 @RULES.resolves(PojoSerializerSnapshot)
-def judge_pojo(
+def resolve_pojo(
     old_snapshot: PojoSerializerSnapshot[Any], new: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """The compatibility result on a new POJO serializer taking over an old POJO."""
+    """Resolves a new POJO serializer over an old POJO."""
     old = old_snapshot.pojo
     if type(new) is not PojoSerializer:
         return TypeSerializerSchemaCompatibility.incompatible(another_serializer(old.name, "PojoSerializer", new))
-    judgement = _Judgement()
-    issues = judgement.issues
+    resolution = _Resolution()
+    issues = resolution.issues
     if old.name != new.shape.name:
         issues.append(_renamed(old.name, new))
-    _judge_fields(old, new, judgement)
-    _judge_subclasses(old, new, judgement)
+    _resolve_fields(old, new, resolution)
+    _resolve_subclasses(old, new, resolution)
     old_tags = [part.name for part in old.registered]
     new_tags = [subclass.shape.name for subclass in new.registered_subclasses]
     if new_tags[: len(old_tags)] != old_tags:
-        reason = f"registered were {', '.join(old_tags)}; their tags are kept, new ones follow"
+        reason = f"the registrations changed; {', '.join(old_tags)} keep their tags, new ones follow"
         issues.append(CompatibilityIssue("", FieldCompatibility.RECONFIGURE, "pojo-registration-order", reason))
     if old.unregistered:
         names = ", ".join(part.name for part in old.unregistered)
-        reason = f"the state holds {names}, which were not registered; they stay readable"
+        reason = f"the state holds {names}, which are not registered; they stay readable"
         issues.append(CompatibilityIssue("", FieldCompatibility.RECONFIGURE, "pojo-unregistered-subclasses", reason))
-    kind = worst_kind([*judgement.kinds, *(issue.compatibility.kind for issue in issues)])
+    kind = worst_kind([*resolution.kinds, *(issue.compatibility.kind for issue in issues)])
     plan: Plan | None = None
     if kind is not CompatibilityKind.INCOMPATIBLE:
         as_is = kind is CompatibilityKind.AS_IS
-        plan = AS_IS if as_is else PojoPlan(tuple(judgement.origins), judgement.subclass_plans)
+        plan = AS_IS if as_is else PojoPlan(tuple(resolution.origins), resolution.subclass_plans)
     reconfigured: TypeSerializer[Any] | None = None
     if kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
-        reconfigured = new.reconfigured(judgement.reconfigured_fields, judgement.subclasses, old_tags)
+        reconfigured = new.reconfigured(resolution.reconfigured_fields, resolution.subclasses, old_tags)
     return TypeSerializerSchemaCompatibility(kind, tuple(issues), reconfigured, plan=plan)
 
 
-def _judge_fields(old: WrittenPojo, new: PojoSerializer[Any], judgement: _Judgement) -> None:
-    issues = judgement.issues
+def _resolve_fields(old: WrittenPojo, new: PojoSerializer[Any], resolution: _Resolution) -> None:
+    issues = resolution.issues
     matches = match_fields(old.fields, new.shape.fields, declarations_are_known=False)
     matched = {match.old_index for match in matches}
     held = {part.name for part in old.fields}
-    # A POJO's snapshot does not say which former names were declared when it was written.
-    circle = names_in_circles({part.name: part.former_names for part in new.shape.fields if part.name in held})
+    # The snapshot of a POJO does not contain the former names declared when it was written.
+    cycle = names_in_cycles({part.name: part.former_names for part in new.shape.fields if part.name in held})
     for match in matches:
         path = f".{match.new.name}"
         if match.disputed:
             issues.append(
                 CompatibilityIssue(path, FieldCompatibility.REJECT, "pojo-rename-ambiguous", *ambiguous_rename(match))
             )
-            judgement.origins.append(None)
+            resolution.origins.append(None)
             continue
-        if match.new.name in circle:
+        if match.new.name in cycle:
             issues.append(
-                CompatibilityIssue(path, FieldCompatibility.REJECT, "pojo-rename-ambiguous", *_swapped(circle))
+                CompatibilityIssue(path, FieldCompatibility.REJECT, "pojo-rename-ambiguous", *_swapped(cycle))
             )
-            judgement.origins.append(None)
+            resolution.origins.append(None)
             continue
         if match.old_index is None:
             issues.append(_added(match, path))
-            judgement.origins.append(None)
+            resolution.origins.append(None)
             continue
         written = old.fields[match.old_index]
         if written.name != match.new.name:
-            # The order on the wire is that of the names, so a new name may be another place.
+            # Fields are written in the order of their names, so a new name may change the position.
             issues.append(
                 CompatibilityIssue(path, FieldCompatibility.MIGRATE, "pojo-field-renamed", f"was {written.name}")
             )
         compatibility: TypeSerializerSchemaCompatibility[Any] = resolve_compatibility(
             written.snapshot, match.new.serializer
         )
-        judgement.add(path, compatibility)
+        resolution.add(path, compatibility)
         if not compatibility.is_incompatible:
-            judgement.origins.append(Origin(match.old_index, compatibility.plan))
+            resolution.origins.append(Origin(match.old_index, compatibility.plan))
         if compatibility.is_with_reconfigured_serializer:
-            judgement.reconfigured_fields[match.new.name] = compatibility.reconfigured_serializer
+            resolution.reconfigured_fields[match.new.name] = compatibility.reconfigured_serializer
     for index, written in enumerate(old.fields):
         if index in matched:
             continue
@@ -150,44 +150,44 @@ def _judge_fields(old: WrittenPojo, new: PojoSerializer[Any], judgement: _Judgem
                 snapshot.restore_serializer()
             except UnresolvableSerializerError as error:
                 issues.append(CompatibilityIssue(path, FieldCompatibility.REJECT, "pojo-field-unreadable", str(error)))
-        reason = "the field is gone, its values are lost"
+        reason = "the field was removed, and its values are lost"
         issues.append(CompatibilityIssue(path, FieldCompatibility.LOSSY, "pojo-field-removed", reason))
 
 
-def _judge_subclasses(old: WrittenPojo, new: PojoSerializer[Any], judgement: _Judgement) -> None:
+def _resolve_subclasses(old: WrittenPojo, new: PojoSerializer[Any], resolution: _Resolution) -> None:
     held = {part.name for part in (*old.registered, *old.unregistered)}
     subclasses = (*new.registered_subclasses, *new.unregistered_subclasses)
     for part in (*old.registered, *old.unregistered):
         path = f"<{part.name}>"
-        heir = next((one for one in subclasses if part.name in one.shape.former_names), None)
-        if heir is not None and heir.shape.name not in held:
-            judgement.issues.append(_renamed_subclass(part, path, heir))
+        renamed = next((one for one in subclasses if part.name in one.shape.former_names), None)
+        if renamed is not None and renamed.shape.name not in held:
+            resolution.issues.append(_renamed_subclass(part, path, renamed))
             continue
-        taking_over = new.subclass_named(part.name)
-        if taking_over is None:
+        successor = new.subclass_named(part.name)
+        if successor is None:
             if not new.shape.is_stand_in or isinstance(part.snapshot, UnreadableSnapshot):
-                judgement.issues.append(_missing(part, path, new))
+                resolution.issues.append(_missing(part, path, new))
                 continue
             kept = restored_with(part.snapshot, new)
             assert isinstance(kept, PojoSerializer)
-            judgement.subclasses[part.name], judgement.subclass_plans[part.name] = kept, AS_IS
+            resolution.subclasses[part.name], resolution.subclass_plans[part.name] = kept, AS_IS
             continue
-        compatibility: TypeSerializerSchemaCompatibility[Any] = resolve_compatibility(part.snapshot, taking_over)
-        judgement.add(path, compatibility)
+        compatibility: TypeSerializerSchemaCompatibility[Any] = resolve_compatibility(part.snapshot, successor)
+        resolution.add(path, compatibility)
         if not compatibility.is_incompatible:
-            judgement.subclass_plans[part.name] = compatibility.plan
-        judgement.subclasses[part.name] = taking_over
+            resolution.subclass_plans[part.name] = compatibility.plan
+        resolution.subclasses[part.name] = successor
         if compatibility.is_with_reconfigured_serializer:
             reconfigured = compatibility.reconfigured_serializer
             assert isinstance(reconfigured, PojoSerializer)
-            judgement.subclasses[part.name] = reconfigured
+            resolution.subclasses[part.name] = reconfigured
 
 
 def _swapped(names: Iterable[str]) -> tuple[str, str]:
     return (
         f"the fields {', '.join(sorted(names))} declare each other's names as former names, and Flink's format does "
         f"not say whether the state was written before or after that",
-        "Remove these former names; rename the fields one after the other, by way of a name that is not in use",
+        "Remove these former names; rename the fields one by one, through a name that is not in use",
     )
 
 
@@ -195,7 +195,7 @@ def _added(match: FieldMatch[PojoField], path: str) -> CompatibilityIssue:
     new, reused = match.new, reused_name(match)
     if new.completes_old_values:
         return CompatibilityIssue(
-            path, FieldCompatibility.MIGRATE, "pojo-field-added", "old objects get its default" + reused
+            path, FieldCompatibility.MIGRATE, "pojo-field-added", "old objects get the default" + reused
         )
     try:
         new.serializer.to_bytes(new.make_default())
@@ -204,10 +204,12 @@ def _added(match: FieldMatch[PojoField], path: str) -> CompatibilityIssue:
             path,
             FieldCompatibility.REJECT,
             "pojo-field-added-without-default",
-            f"the field is new and its type has no zero that old objects could get ({error})" + reused,
+            f"the field is new and its type has no zero value for old objects ({error})" + reused,
             "Give it a default",
         )
-    return CompatibilityIssue(path, FieldCompatibility.MIGRATE, "pojo-field-added", "old objects get a zero" + reused)
+    return CompatibilityIssue(
+        path, FieldCompatibility.MIGRATE, "pojo-field-added", "old objects get the zero of its type" + reused
+    )
 
 
 def _renamed(old_name: str, new: PojoSerializer[Any]) -> CompatibilityIssue:
@@ -217,19 +219,19 @@ def _renamed(old_name: str, new: PojoSerializer[Any]) -> CompatibilityIssue:
         "",
         FieldCompatibility.REJECT,
         "pojo-class",
-        f"the state holds objects of {old_name}, the new class is {new.shape.name}",
-        f'If it is what {old_name} became, declare __former_names__ = ("{old_name}",) on it',
+        f"the state holds objects of {old_name}, and the new class is {new.shape.name}",
+        f'If {old_name} was renamed, declare __former_names__ = ("{old_name}",) on the new class',
     )
 
 
-def _renamed_subclass(part: WrittenPart, path: str, heir: PojoSerializer[Any]) -> CompatibilityIssue:
+def _renamed_subclass(part: WrittenPart, path: str, renamed: PojoSerializer[Any]) -> CompatibilityIssue:
     return CompatibilityIssue(
         path,
         FieldCompatibility.REJECT,
         "pojo-subclass-renamed",
-        f"the state may hold objects of {part.name}, which {heir.shape.name} declares as its former name, and a "
+        f"the state may hold objects of {part.name}, which {renamed.shape.name} declares as its former name, and a "
         f"subclass keeps its name in the state",
-        f'Keep the name: __pojo_class__ = "{part.name}" on {heir.record_class.__name__}, without __former_names__',
+        f'Keep the name: __pojo_class__ = "{part.name}" on {renamed.record_class.__name__}, without __former_names__',
     )
 
 
@@ -238,6 +240,6 @@ def _missing(part: WrittenPart, path: str, new: PojoSerializer[Any]) -> Compatib
         path,
         FieldCompatibility.REJECT,
         "pojo-subclass-missing",
-        f"the state may hold objects of {part.name}, of which there is no class here",
+        f"the state may hold objects of {part.name}, and no class for it exists",
         f'Keep the class: a subclass of {new.shape.record_class.__name__} with __pojo_class__ = "{part.name}"',
     )

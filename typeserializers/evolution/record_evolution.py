@@ -1,50 +1,45 @@
-"""The rules by which a record may change between two versions of a program.
+"""The evolution rules of records and of their parts.
 
-Fields are matched by name, then by declared former names, never by position and never by guess (`match_fields`). The
-rules, each with its id in the issues:
+Fields are matched by name, then by declared former names, never by position or similarity (`match_fields`). The rules,
+each with its id in the issues:
 
-    field-renamed               declared: costs nothing by itself, the bytes carry no names
+    field-renamed               declared; the bytes carry no names, so it needs no migration
     field-added                 the default completes old records; without one: field-added-without-default, rejected
-    field-default-unfit         rejected: what the factory of an added field makes does not fit it
-    field-removed               lossy; if a new field looks like it, the fix says how to declare a rename
+    field-default-unfit         rejected: the factory of an added field returned a value that does not fit
+    field-removed               data loss; if a new field has a similar name, the fix shows how to declare a rename
     fields-reordered            migration
-    field-widened               a promotion (`evolution.promotions`), also inside lists, maps and optionals
+    field-widened               a promotion (`evolution.plans`), also inside lists, maps and optionals
     field-became-optional       migration: every old value is present
     field-became-required       rejected: an old value may be None
-    field-type-changed          rejected, as is field-type-narrowed, unless the field names a converter: field-converted
-    field-unreadable            rejected: nothing here reads the old values, not even to step over them
-    pickle-class                rejected: a converter needs values that this program has not said it unpickles
-    ambiguous-rename            an old field could be any of several new ones: rejected
+    field-type-changed          rejected, as is field-type-narrowed, unless the field has a converter: field-converted
+    field-unreadable            rejected: this program cannot read the old values, not even to skip them
+    pickle-class                rejected: a converter needs values that this program does not allow to unpickle
+    ambiguous-rename            rejected: several new fields could continue an old one
     record-renamed              rejected unless the new class declares the former name
-    record-converted            migration: converters lead from the old schema version to the new one; what they do not
-                                declare to read is lost as without them
-    schema-version-older        rejected: the state was written under a later schema version than that of the program
+    record-converted            migration by converters between schema versions; a removed field is data loss unless a
+                                converter declares that it reads it
+    schema-version-older        rejected: the state has a later schema version than the program
 
-Inside a record more is allowed than at the top of a state: there, a simple serializer is the same class or nothing.
+A part of a record may change more than the top level of a state. At the top level, a serializer without configuration
+must keep its class. A field, and everything nested in it, may also widen and become optional.
 
-A new field may have the name that another one was renamed from. The declaration decides: the field that declares the
-former name takes the old field, and the field that has the name now is added. This is rejected as ambiguous if the
-field that has the name now declares former names itself, because the old field could then be either of them.
+A new field may reuse the name that another field was renamed from. The field that declares the former name continues
+the old field, and the field with the reused name is added. If the latter declares former names too, the match is
+ambiguous:
 
     old: late     new: minutes (formerly late), late     minutes continues late, late is added
     old: late     new: minutes (formerly late), late (formerly delay)     ambiguous
 
-If the old type has both names, the declarations that were in force when the state was written decide; the snapshot has
-them. If the old field of the same name already declared the former name, nothing has happened since. If it did not,
-the field continues the one it names, provided that the old field of its own name goes on elsewhere too; otherwise one
-of the two would be lost, and the declaration is ambiguous.
+If the old type has both names, the former names in the snapshot decide. If the old field of the same name already
+declared the former name, it continues itself. If not, the new field continues the old field that it names, provided
+that the old field of its own name continues elsewhere; otherwise the match is ambiguous, because one field would be
+lost:
 
     old: a, b     new: a (formerly b), b (formerly a)             a continues b, b continues a
     old: a (formerly b), b (formerly a)     new: the same         a continues a, b continues b
     old: late, minutes     new: minutes (formerly late)           ambiguous
     old: late, minutes     new: minutes (formerly late), late     ambiguous
     old: late, minutes (formerly late)     new: minutes (formerly late)     minutes continues, late is removed
-
-What is allowed of a part of a record, beyond what the snapshots of the serializers allow by themselves.
-
-At the top of a state a serializer without configuration is the same class or nothing. A field of a record, and whatever
-is nested in it, may besides widen along `typeserializers.evolution.plans`, and may become optional. A record that
-changes its type altogether needs a converter (`typeserializers.kernel.record_families`).
 """
 
 from __future__ import annotations
@@ -105,9 +100,7 @@ from typeserializers.scalars.literals import LiteralSerializer, LiteralSerialize
 def resolve_part(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """The compatibility result on a part of a record: what the snapshots allow, and promotions and optionality
-    beyond.
-    """
+    """Resolves a part of a record: like `resolve_compatibility`, plus promotions and optional fields."""
     if isinstance(old_snapshot, SimpleTypeSerializerSnapshot):
         widened = _widened(old_snapshot.create_serializer(), new_serializer)
         if widened is not None:
@@ -117,7 +110,7 @@ def resolve_part(
         return compatibility
     may_be_literal = isinstance(new_serializer, (LiteralSerializer, NullableSerializer))
     if isinstance(old_snapshot, LiteralSerializerSnapshot) and not may_be_literal:
-        # The values of a literal may widen as those of its type.
+        # The values of a literal widen like those of its type.
         return resolve_part(old_snapshot.nested_snapshots[0], new_serializer)
     if isinstance(old_snapshot, CompositeTypeSerializerSnapshot):
         compatibility = old_snapshot.resolve_with(new_serializer, resolve_part)
@@ -138,8 +131,8 @@ def resolve_part(
                 "",
                 FieldCompatibility.REJECT,
                 "field-became-required",
-                "the state may hold None here, the new field may not",
-                "Keep the field optional, or say what becomes of None in its metadata: converted_by(function)",
+                "the state may hold None here, and the new field may not",
+                "Keep the field optional, or convert None: add metadata=converted_by(function) to the field",
             )
         )
     of_another_class = all(issue.rule == "serializer-class" for issue in compatibility.issues)
@@ -149,7 +142,7 @@ def resolve_part(
 
 
 def is_promotion(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> bool:
-    """Whether a scalar may be widened to another."""
+    """Whether a promotion from the old scalar to the new one exists."""
     return (type(old), type(new)) in PROMOTIONS
 
 
@@ -180,19 +173,19 @@ def _type_changed(old: TypeSerializer[Any], new: TypeSerializer[Any]) -> Compati
         FieldCompatibility.REJECT,
         f"field-type-{what}",
         f"the type was {what} from {old_name} to {new_name}, and not every old value fits",
-        f"Keep {old_name}, or say how a {new_name} is made of it, in the field's metadata: converted_by(function)",
+        f"Keep {old_name}, or convert it to {new_name}: add metadata=converted_by(function) to the field",
     )
 
 
 SIMILAR_NAMES = 0.5
-"""From this ratio of matching characters on, a removed field is mentioned as the possible origin of a new one."""
+"""The least ratio of matching characters at which a removed field is suggested as the origin of a new one."""
 
 MAX_COMPARED_NAMES = 100
-"""With more fields on either side no likeness is looked for: every pair of names would be compared."""
+"""With more fields on either side, similar names are not searched: it compares every pair."""
 
 
 class NamedField(Protocol):
-    """What matching needs to know of a field."""
+    """A field that `match_fields` accepts."""
 
     @property
     def name(self) -> str: ...
@@ -206,10 +199,13 @@ F = TypeVar("F", bound=NamedField)
 
 @frozen
 class FieldMatch(Generic[F]):
-    """Which old field a new field takes over: ``old_index`` is None for an added one.
+    """The old field that a new field continues.
 
-    ``claimant`` is the new field that has taken the old field of this name, as its declared former name. ``disputed``
-    is the old field that could be this one or the new field of that name; then the match is of no use.
+    Attributes:
+        new: The new field.
+        old_index: The index of the old field; None for an added field.
+        claimant: The new field that continues the old field of this name, because it declares the former name.
+        disputed: The old field that this field or the new field of that name could continue; the match is ambiguous.
     """
 
     new: F
@@ -221,15 +217,18 @@ class FieldMatch(Generic[F]):
 def match_fields(
     old_fields: Sequence[NamedField], new_fields: Sequence[F], *, declarations_are_known: bool = True
 ) -> list[FieldMatch[F]]:
-    """For each new field the old one that it continues, in the order of the new fields.
+    """Returns for each new field the old field that it continues, in the order of the new fields.
 
-    ``declarations_are_known`` says whether the old fields have the former names that were declared when they were
-    written; if they do not, a field whose name the old type has continues the old field of that name.
+    Args:
+        old_fields: The fields of the stored type.
+        new_fields: The fields of the new type.
+        declarations_are_known: Whether the old fields have the former names that were declared when they were written.
+            If not, a field continues the old field of its own name if there is one.
     """
     old = {part.name: part for part in old_fields}
     new = {part.name: part for part in new_fields}
     moved = _moved_names(old_fields, new_fields)
-    # A field that has the name of one that moved on is a new one.
+    # A field with the name of a field that was renamed is new.
     moved_on = set(moved.values())
     origins = {name: moved.get(name, name) for name in new if name in moved or (name in old and name not in moved_on)}
     namesakes = {name for name, origin in origins.items() if name == origin}
@@ -249,7 +248,7 @@ def match_fields(
             origins[part.name] = free
             taken.add(free)
             continue
-        # Every former name is in use again. One that another of them was renamed from is of a later field.
+        # Every former name is in use again. A name that another of them was renamed from belongs to a later field.
         former = {name for other in held for name in old[other].former_names}
         reused = [name for name in held if name in namesakes and name not in former]
         if len(reused) == 1 and not new[reused[0]].former_names:
@@ -272,10 +271,10 @@ def match_fields(
 
 
 @RULES.resolves(AttrsSerializerSnapshot)
-def judge_record(
+def resolve_record(
     old_snapshot: AttrsSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """The compatibility result on a new record taking over an old one."""
+    """Resolves a new record over an old one."""
     old = old_snapshot.record
     if type(new_serializer) is not AttrsSerializer:
         return TypeSerializerSchemaCompatibility.incompatible(
@@ -283,15 +282,15 @@ def judge_record(
         )
     new = new_serializer.shape
     steps = _steps(old, new)
-    issues = [*_judge_name(old, new), *_judge_version(old, new, steps)]
+    issues = [*_name_issues(old, new), *_version_issues(old, new, steps)]
     kinds: list[CompatibilityKind] = []
     unchanged: list[str] = []
     reconfigured: dict[str, TypeSerializer[Any]] = {}
     origins: list[Origin | None] = []
     matches = match_fields(old.fields, new.fields)
     matched = [match.old_index for match in matches if match.old_index is not None]
-    goes_on = set(matched)
-    removed = [part for index, part in enumerate(old.fields) if index not in goes_on]
+    continued = set(matched)
+    removed = [part for index, part in enumerate(old.fields) if index not in continued]
     for match in matches:
         path = f".{match.new.name}"
         if match.disputed:
@@ -305,12 +304,12 @@ def judge_record(
             origins.append(None)
             continue
         written = old.fields[match.old_index]
-        told = len(issues)
+        issues_before = len(issues)
         if written.name != match.new.name:
             issues.append(CompatibilityIssue(path, FieldCompatibility.AS_IS, "field-renamed", f"was {written.name}"))
         compatibility = resolve_part(written.snapshot, match.new.serializer)
         if compatibility.is_incompatible and match.new.converter is not None:
-            issues += _needed(written, new_serializer) or [_converted(match.new)]
+            issues += _converter_input_issues(written, new_serializer) or [_converted(match.new)]
             by_converter = FieldConverterPlan(match.new.converter, match.new.rejects_none)
             origins.append(Origin(match.old_index, by_converter))
             continue
@@ -319,7 +318,7 @@ def judge_record(
         kinds.append(compatibility.kind)
         issues += [issue.below(path) for issue in compatibility.issues]
         unchanged += [path + inner for inner in compatibility.unchanged]
-        if len(issues) == told and not compatibility.unchanged:
+        if len(issues) == issues_before and not compatibility.unchanged:
             unchanged.append(path)
         if compatibility.is_with_reconfigured_serializer:
             reconfigured[match.new.name] = compatibility.reconfigured_serializer
@@ -332,7 +331,7 @@ def judge_record(
         )
     if steps:
         issues = _left_to_converters(issues, old, matches, steps)
-        issues += [issue for part in old.fields for issue in _needed(part, new_serializer)]
+        issues += [issue for part in old.fields for issue in _converter_input_issues(part, new_serializer)]
         kinds = []
     kind = worst_kind([*kinds, *(issue.compatibility.kind for issue in issues)])
     plan: Plan | None = None
@@ -348,19 +347,17 @@ def judge_record(
 
 
 @RULES.resolves(ReferenceSerializerSnapshot)
-def judge_reference(
+def resolve_reference(
     old_snapshot: ReferenceSerializerSnapshot, new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """The compatibility result on a record inside itself, which is judged where it stands: here it must only be the
-    same one.
-    """
+    """Resolves a record inside itself: only the name must match, because the enclosing record is resolved itself."""
     name = old_snapshot.name
     if not isinstance(new_serializer, ReferenceSerializer):
         return TypeSerializerSchemaCompatibility.incompatible(
             another_serializer(name, "ReferenceSerializer", new_serializer)
         )
     if name != new_serializer.name and name not in _former_names(new_serializer):
-        reason = f"the state holds the record {name} here, the new class {new_serializer.name}"
+        reason = f"the state holds the record {name} here, and the new class is {new_serializer.name}"
         return TypeSerializerSchemaCompatibility.incompatible(
             CompatibilityIssue(
                 "", FieldCompatibility.REJECT, "record-renamed", reason, "Declare the former name on the new class"
@@ -381,7 +378,7 @@ def _former_names(reference: ReferenceSerializer) -> tuple[str, ...]:
 
 
 def _plan(kind: CompatibilityKind, origins: Origins) -> Plan:
-    # A record that is as is but holds references is not: what is around it may not be.
+    # A record with references is not as is, because the enclosing record may change.
     stays = kind is CompatibilityKind.AS_IS and all(
         origin is not None and isinstance(origin.plan, AsIsPlan) for origin in origins
     )
@@ -389,7 +386,7 @@ def _plan(kind: CompatibilityKind, origins: Origins) -> Plan:
 
 
 def _steps(old: WrittenRecord, new: RecordShape) -> tuple[tuple[int, RecordConverter], ...]:
-    """The converters that lead from the old version to the new one, each with the version it starts from."""
+    """Returns the converters from the old version to the new one, each with the version it starts from."""
     return tuple(
         (version, new.converters[version])
         for version in range(old.schema_version, new.schema_version)
@@ -398,7 +395,7 @@ def _steps(old: WrittenRecord, new: RecordShape) -> tuple[tuple[int, RecordConve
 
 
 def _untouched(old: WrittenRecord, new: RecordShape) -> dict[tuple[str, str], Plan]:
-    """What becomes of the value of an old field that no converter replaces, in each new one that may take it."""
+    """Returns the plans for old values that no converter replaces, by old and new field name."""
     written = {part.name: part for part in old.fields}
     plans: dict[tuple[str, str], Plan] = {}
     for part in new.fields:
@@ -411,7 +408,7 @@ def _untouched(old: WrittenRecord, new: RecordShape) -> dict[tuple[str, str], Pl
     return plans
 
 
-def _judge_name(old: WrittenRecord, new: RecordShape) -> Sequence[CompatibilityIssue]:
+def _name_issues(old: WrittenRecord, new: RecordShape) -> Sequence[CompatibilityIssue]:
     if old.name == new.name:
         return ()
     if old.name in new.former_names:
@@ -421,13 +418,13 @@ def _judge_name(old: WrittenRecord, new: RecordShape) -> Sequence[CompatibilityI
             "",
             FieldCompatibility.REJECT,
             "record-renamed",
-            f"the state holds records of {old.name}, the new class is {new.name}",
-            f'If {new.name} is what {old.name} became, declare __former_names__ = ("{old.name}",) on it',
+            f"the state holds records of {old.name}, and the new class is {new.name}",
+            f'If {old.name} was renamed to {new.name}, declare __former_names__ = ("{old.name}",) on {new.name}',
         ),
     )
 
 
-def _judge_version(
+def _version_issues(
     old: WrittenRecord, new: RecordShape, steps: Sequence[tuple[int, RecordConverter]]
 ) -> Sequence[CompatibilityIssue]:
     if old.schema_version > new.schema_version:
@@ -436,8 +433,8 @@ def _judge_version(
                 "",
                 FieldCompatibility.REJECT,
                 "schema-version-older",
-                f"the state has schema version {old.schema_version}, {new.name} has only {new.schema_version}",
-                "Restore with the program that wrote it, or a later one",
+                f"the state has schema version {old.schema_version}, and {new.name} has only {new.schema_version}",
+                "Restore with the program that wrote the state, or a later one",
             ),
         )
     if not steps:
@@ -452,7 +449,7 @@ def _left_to_converters(
     matches: Sequence[FieldMatch[RecordField]],
     steps: Sequence[tuple[int, RecordConverter]],
 ) -> list[CompatibilityIssue]:
-    """What the rules reject is left to the converters; what they lose is lost unless a converter reads it."""
+    """Leaves rejected fields to the converters; a removed field is lost unless a converter reads it."""
     read = {name for _, step in steps if isinstance(step, ReadingConverter) for name in step.fields}
     names = {f".{part.name}": part.name for part in old.fields}
     names |= {
@@ -478,8 +475,8 @@ def _converted(new: RecordField) -> CompatibilityIssue:
     return CompatibilityIssue(f".{new.name}", FieldCompatibility.MIGRATE, "field-converted", reason)
 
 
-def _needed(part: WrittenField, new: AttrsSerializer[Any]) -> list[CompatibilityIssue]:
-    """What a converter cannot be given: values that this program must not read."""
+def _converter_input_issues(part: WrittenField, new: AttrsSerializer[Any]) -> list[CompatibilityIssue]:
+    """Returns issues for values that a converter needs and this program must not read."""
     try:
         inside = list(all_inside(restored_with(part.snapshot, new)))
     except UnresolvableSerializerError as error:
@@ -490,16 +487,16 @@ def _needed(part: WrittenField, new: AttrsSerializer[Any]) -> list[Compatibility
             f".{part.name}",
             FieldCompatibility.REJECT,
             "pickle-class",
-            f"the converter needs the values, which are pickles of {name}, and are only unpickled where the program "
-            f"says so",
+            f"the converter needs the values, which are pickles of {name}, and this program does not allow to unpickle "
+            f"them",
             f"Give the new record source_serializers=[PickleSerializer({name.rpartition(':')[2]})]",
         )
         for name in sorted(pickles)
     ]
 
 
-def _stepped_over(part: WrittenField) -> list[CompatibilityIssue]:
-    """Why the values of a removed field cannot even be stepped over; nothing if they can."""
+def _skip_issues(part: WrittenField) -> list[CompatibilityIssue]:
+    """Returns issues if the values of a removed field cannot even be skipped."""
     try:
         part.snapshot.restore_serializer()
     except UnresolvableSerializerError as error:
@@ -507,8 +504,8 @@ def _stepped_over(part: WrittenField) -> list[CompatibilityIssue]:
     return []
 
 
-def names_in_circles(former_names: Mapping[str, Collection[str]]) -> set[str]:
-    """The names that were handed on among themselves, as in a swap, so that all of them exist before and after."""
+def names_in_cycles(former_names: Mapping[str, Collection[str]]) -> set[str]:
+    """Returns the names that form cycles of renames, such as a swap."""
     names: set[str] = set()
     left = set(former_names)
     while left != names:
@@ -520,7 +517,7 @@ def names_in_circles(former_names: Mapping[str, Collection[str]]) -> set[str]:
 
 
 def ambiguous_rename(match: FieldMatch[Any]) -> tuple[str, str]:
-    """Why it is not known what a new field continues, and what to do."""
+    """Returns reason and fix of an ambiguous rename."""
     name, former = match.new.name, match.disputed
     return (
         f"{name} declares the former name {former}, and the new type has a field {former} too: the stored {former} "
@@ -531,22 +528,22 @@ def ambiguous_rename(match: FieldMatch[Any]) -> tuple[str, str]:
 
 
 def reused_name(match: FieldMatch[Any]) -> str:
-    """What a report adds about a new field whose name was another field's before; nothing for any other."""
+    """Returns a note for a new field whose name another field had before; empty for other fields."""
     return f"; the stored {match.new.name} continues as {match.claimant}" if match.claimant else ""
 
 
 def _added(match: FieldMatch[RecordField], removed: Sequence[WrittenField]) -> CompatibilityIssue:
     new = match.new
     path = f".{new.name}"
-    origin = _looks_like(new.name, [part.name for part in removed])
-    # It was seen to fit when the class was registered, but a factory may make another one today.
+    origin = _similar_name(new.name, [part.name for part in removed])
+    # The default was checked at registration, but a factory may return another value now.
     problem = default_problem(new) if new.default_factory is not None else ""
     if problem:
         return CompatibilityIssue(
             path, FieldCompatibility.REJECT, "field-default-unfit", problem, "Give it one that fits"
         )
     if new.has_default:
-        how = "made by its factory" if new.default_factory is not None else f"default {shown(new.default)}"
+        how = "default from its factory" if new.default_factory is not None else f"default {shown(new.default)}"
         return CompatibilityIssue(path, FieldCompatibility.MIGRATE, "field-added", how + reused_name(match))
     rename = f', or declare the rename: metadata=former_names("{origin}")' if origin else ""
     return CompatibilityIssue(
@@ -568,7 +565,7 @@ def _removed(
     issues = []
     claimant_of: dict[str, str] = {}
     for match in matches:
-        # Of a declaration that the stored field has as well nothing is new: the removed field was another one then.
+        # A declaration that the stored field already has does not refer to the removed field.
         known = () if match.old_index is None else old_fields[match.old_index].former_names
         for former in match.new.former_names:
             if former not in known:
@@ -586,22 +583,22 @@ def _removed(
                 )
             )
             continue
-        target = _looks_like(part.name, added) if len(removed) <= MAX_COMPARED_NAMES else None
+        target = _similar_name(part.name, added) if len(removed) <= MAX_COMPARED_NAMES else None
         fix = f'It looks like a rename to {target}: declare metadata=former_names("{part.name}")' if target else ""
-        issues += _stepped_over(part)
+        issues += _skip_issues(part)
         issues.append(
             CompatibilityIssue(
                 f".{part.name}",
                 FieldCompatibility.LOSSY,
                 "field-removed",
-                "the field is gone, its values are lost",
+                "the field was removed, and its values are lost",
                 fix,
             )
         )
     return issues
 
 
-def _looks_like(name: str, candidates: Sequence[str]) -> str | None:
+def _similar_name(name: str, candidates: Sequence[str]) -> str | None:
     if len(candidates) > MAX_COMPARED_NAMES:
         return None
     close = difflib.get_close_matches(name, candidates, n=1, cutoff=SIMILAR_NAMES)
@@ -609,7 +606,7 @@ def _looks_like(name: str, candidates: Sequence[str]) -> str | None:
 
 
 def _moved_names(old_fields: Sequence[NamedField], new_fields: Sequence[NamedField]) -> dict[str, str]:
-    """New names that exist in the old record as well but continue another field of it: new name -> old name."""
+    """Returns the new names that the old record has too but that continue another old field: new name -> old name."""
     old = {part.name: part for part in old_fields}
     moved: dict[str, str] = {}
     for part in new_fields:
@@ -621,7 +618,7 @@ def _moved_names(old_fields: Sequence[NamedField], new_fields: Sequence[NamedFie
     added = {
         name: part.name for part in new_fields if part.name not in old for name in part.former_names if name in old
     }
-    # Only names that are handed on in a circle, or on to a new field, lose nothing; every other claim is left alone.
+    # Only renames in a cycle, or on to a new field, lose nothing; other claims are dropped.
     while True:
         claims = Counter(moved.values())
         lost = [name for name, origin in moved.items() if claims[origin] > 1 or not (name in claims or name in added)]

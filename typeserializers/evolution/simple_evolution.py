@@ -1,31 +1,32 @@
-"""What may change about Arrow types.
+"""The evolution rules of Arrow types, enums and literals, and of serializers that adopt other state.
 
-Fields are matched by name, in record batches as in structs at any depth. Integers, floats and decimals may widen, times
-may become finer, strings may become binary or get longer offsets; a cast that would lose a value stops the migration.
-An added field must be nullable, and is null.
+**Arrow.** Fields are matched by name, in record batches and in structs at any depth. Integers, floats and decimals may
+widen, times may become finer, and strings may become binary or get longer offsets. A cast that would lose a value stops
+the migration. An added field must be nullable and is null.
 
-What a new serializer takes over although the old snapshot, which cannot know it, has rejected it.
+**Adoption.** The new serializer may adopt state that the old snapshot rejected:
 
-* A serializer without configuration adopts those whose values it accepts. That is always a migration: it accepts on
-  write what the old one returned, but returns another Python type, so that even equal bytes must pass through both.
-* Lists of either class have one layout, and are judged as if they were of one.
-* A `ConvertingSerializer` takes over what its inner serializer may; else what a source of its converters may, through
-  the function of the first such converter.
+* A serializer without configuration adopts serializers whose values it accepts. This always needs a migration, because
+  it returns another Python type than the old serializer.
+* The two list classes have one layout and are compared as one class.
+* A `ConvertingSerializer` adopts what its inner serializer can restore, else what the source of one of its converters
+  can restore; the first such converter is used.
 
-What may change about an enum.
-
-Constants may be added, inserted and reordered: old data keeps its ordinals, because the new serializer is
-reconfigured to the old order with new constants behind it. A constant that is gone makes the compatibility result
-*incompatible*, naming it. (Flink throws while it reads the snapshot, before there is a compatibility result, and
-inside a POJO only when the serializer is restored, after it has said that all is well.) A constant is renamed by
-leaving its old name as an alias, which Python's enums have:
+**Enums.** Constants may be added, inserted and reordered. Old data keeps its ordinals: the new serializer is
+reconfigured to the old order, followed by the new constants. A removed constant is *incompatible*. (Flink throws while
+it reads the snapshot; inside a POJO it throws only when it restores the serializer.) To rename a constant, keep its old
+name as an alias:
 
     class Colour(enum.Enum):
         CRIMSON = 1
         RED = CRIMSON  # the former name
 
-Two constants become one if the name of one of them becomes an alias of the other. Where values must be different, as
-the keys of a map, the state is then migrated, and rejected if two stored values become equal.
+If the name of one constant becomes an alias of another, the two become one. Where values must be distinct, as the keys
+of a map, the state is then migrated, and the migration stops if two stored values become equal.
+
+**Literals.** More values, and a literal that becomes its type, are *compatible as is*. Fewer values are *incompatible*,
+because the state may hold the removed ones. A type that becomes a literal is migrated, and a value that is not allowed
+stops the migration.
 """
 
 from __future__ import annotations
@@ -58,13 +59,14 @@ from typeserializers.evolution.plans import ArrowPlan, ConverterPlan, EnumPlan, 
 from typeserializers.kernel.record_families import name_of
 from typeserializers.kernel.type_serializer import AdoptingTypeSerializerSnapshot, TypeSerializer
 from typeserializers.scalars.enums import EnumSerializer, EnumSerializerSnapshot
+from typeserializers.scalars.literals import LiteralSerializer, LiteralSerializerSnapshot
 
 
 @RULES.adopts(AdoptingTypeSerializerSnapshot)
 def adopt_accepted(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any] | None:
-    """The compatibility result on a serializer that accepts the values of a few others."""
+    """Resolves a serializer that accepts the values of certain other serializers."""
     snapshot = new_serializer.snapshot_configuration()
     assert isinstance(snapshot, AdoptingTypeSerializerSnapshot)
     if snapshot_class_name(type(old_snapshot)) not in snapshot.adopted_snapshots:
@@ -81,7 +83,7 @@ def adopt_accepted(
 def adopt_list(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: ListSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any] | None:
-    """The compatibility result on a list of another class (`ArrayListSerializer`): that on one of the same class."""
+    """Resolves a list over a list of the other class (`ArrayListSerializer`) as if the classes were equal."""
     snapshot_class = type(new_serializer.snapshot_configuration())
     if not isinstance(old_snapshot, ListSerializerSnapshot) or type(old_snapshot) is snapshot_class:
         return None
@@ -92,7 +94,7 @@ def adopt_list(
 def adopt_converted(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: ConvertingSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """The inner serializer's own compatibility result if it allows anything, else the first converter that fits."""
+    """Resolves the inner serializer; if it is incompatible, the first converter whose source is compatible."""
     compatibility = resolve_compatibility(old_snapshot, new_serializer.inner)
     if not compatibility.is_incompatible:
         reconfigured = None
@@ -114,12 +116,12 @@ def adopt_converted(
 
 
 MAX_COMPARED_NAMES: Final = 100
-"""With more constants on either side no likeness is looked for: every pair of names would be compared."""
+"""With more constants on either side, similar names are not searched: it compares every pair."""
 
 
 @RULES.resolves(EnumSerializerSnapshot)
-def judge_enum(old: EnumSerializerSnapshot[Any], new: TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
-    """The compatibility result on an enum taking over the constants of another one."""
+def resolve_enum(old: EnumSerializerSnapshot[Any], new: TypeSerializer[Any]) -> TypeSerializerSchemaCompatibility[Any]:
+    """Resolves an enum over the constants of an older enum."""
     if type(new) is not EnumSerializer:
         return TypeSerializerSchemaCompatibility.incompatible(another_serializer(old.name, "EnumSerializer", new))
     if old.name != new.name and old.name not in new.former_names:
@@ -150,7 +152,7 @@ def judge_enum(old: EnumSerializerSnapshot[Any], new: TypeSerializer[Any]) -> Ty
     if not issues or issues[-1].compatibility is FieldCompatibility.AS_IS:
         reason = "the constants are in another order; the old ones keep their ordinals"
         issues.append(CompatibilityIssue("", FieldCompatibility.RECONFIGURE, "enum-constants-reordered", reason))
-    order = (*_named_anew(old.constants, known), *added)
+    order = (*_renamed_constants(old.constants, known), *added)
     return TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(
         EnumSerializer(new.enum_class, order, name=new.name, former_names=new.former_names),
         issues,
@@ -159,21 +161,21 @@ def judge_enum(old: EnumSerializerSnapshot[Any], new: TypeSerializer[Any]) -> Ty
 
 
 def _added_constants(old: Sequence[str], new: Sequence[str], known: Mapping[str, Any]) -> list[str]:
-    """The constants that old data cannot hold, in the new order."""
+    """Returns the constants that old data cannot contain, in the new order."""
     held = {known[constant].name for constant in old if constant in known}
     return [constant for constant in new if known[constant].name not in held]
 
 
 def _merged(old: Sequence[str], known: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The old constants that are one constant now, by its name."""
+    """Returns the old constants that are one constant now, by its name."""
     merged: dict[str, list[str]] = {}
     for constant in old:
         merged.setdefault(known[constant].name, []).append(constant)
     return {name: constants for name, constants in merged.items() if len(constants) > 1}
 
 
-def _named_anew(old: Sequence[str], known: Mapping[str, Any]) -> list[str]:
-    """The old constants under their new names; two that became one keep both, so that no ordinal is lost."""
+def _renamed_constants(old: Sequence[str], known: Mapping[str, Any]) -> list[str]:
+    """Returns the old constants under their new names; two that became one keep both, so that no ordinal is lost."""
     names: list[str] = []
     canonical = {known[constant].name for constant in old if known[constant].name == constant}
     for constant in old:
@@ -187,25 +189,25 @@ def _renamed(old: str, new: str) -> CompatibilityIssue:
         "",
         FieldCompatibility.REJECT,
         "enum-class",
-        f"the state holds constants of {old}, the new enum is {new}",
-        f'If {new} is what {old} became, declare __former_names__ = ("{old}",) on it',
+        f"the state holds constants of {old}, and the new enum is {new}",
+        f'If {old} was renamed to {new}, declare __former_names__ = ("{old}",) on {new}',
     )
 
 
 def _removed(name: str, removed: list[str], added: list[str]) -> CompatibilityIssue:
     hints = []
-    # With more constants on either side every pair of names would be compared.
+    # The search compares every pair of names.
     comparable = len(removed) <= MAX_COMPARED_NAMES and len(added) <= MAX_COMPARED_NAMES
     for constant in removed if comparable else ():
         close = difflib.get_close_matches(constant, added, n=1, cutoff=0.5)
         if close:
-            hints.append(f"if {constant} became {close[0]}, keep {constant} as an alias of it")
+            hints.append(f"if {constant} was renamed to {close[0]}, keep {constant} as an alias")
     return CompatibilityIssue(
         "",
         FieldCompatibility.REJECT,
         "enum-constants-removed",
         f"{name} no longer has {', '.join(removed)}, which the state may hold",
-        "; ".join(["Keep what was removed", *hints]),
+        "; ".join(["Keep the removed constants", *hints]),
     )
 
 
@@ -232,10 +234,10 @@ _LONGER: Final = {
 
 
 @RULES.resolves(ArrowIpcSerializerSnapshot)
-def judge_arrow(
+def resolve_arrow(
     old: ArrowIpcSerializerSnapshot[Any], new: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """The compatibility result on a schema taking over the batches, or structs, of another one."""
+    """Resolves a schema over the batches or structs of another schema."""
     if type(new) is not old.serializer_class:
         return TypeSerializerSchemaCompatibility.incompatible(
             another_serializer("Arrow data", old.serializer_class.__name__, new)
@@ -250,7 +252,7 @@ def judge_arrow(
 
 
 def resolve_fields(old: list[pa.Field], new: list[pa.Field], path: str) -> list[CompatibilityIssue]:
-    """What happens to the fields of a record batch or struct."""
+    """Returns the issues of the fields of a record batch or struct."""
     found: list[CompatibilityIssue] = []
     old_fields = {part.name: part for part in old}
     for part in new:
@@ -263,7 +265,7 @@ def resolve_fields(old: list[pa.Field], new: list[pa.Field], path: str) -> list[
     names = [part.name for part in new]
     for name in old_fields:
         if name not in names:
-            reason = "the field is gone, its values are lost"
+            reason = "the field was removed, and its values are lost"
             found.append(CompatibilityIssue(f"{path}.{name}", FieldCompatibility.LOSSY, "arrow-field-removed", reason))
     if [name for name in names if name in old_fields] != [name for name in old_fields if name in names]:
         reason = "the fields are in another order"
@@ -288,7 +290,7 @@ def _resolve_field(old: pa.Field, new: pa.Field, path: str) -> list[Compatibilit
 
 
 def resolve_types(old: pa.DataType, new: pa.DataType, path: str) -> list[CompatibilityIssue]:
-    """What happens to values of a type."""
+    """Returns the issues of a type."""
     if pat.is_struct(old) and pat.is_struct(new):
         return resolve_fields(list(old), list(new), path)
     if _is_list(old) and old.id == new.id:
@@ -311,7 +313,7 @@ def resolve_types(old: pa.DataType, new: pa.DataType, path: str) -> list[Compati
 
 def _added_field(part: pa.Field, where: str) -> CompatibilityIssue:
     if part.nullable:
-        return CompatibilityIssue(where, FieldCompatibility.MIGRATE, "arrow-field-added", "null in what was before")
+        return CompatibilityIssue(where, FieldCompatibility.MIGRATE, "arrow-field-added", "null in old values")
     reason = "the field is new and not nullable"
     return CompatibilityIssue(
         where, FieldCompatibility.REJECT, "arrow-field-added-required", reason, "Make it nullable"
@@ -350,3 +352,18 @@ def _is_finer_time(old: Any, new: Any) -> bool:
             same_zone = bool(getattr(old, "tz", None) == getattr(new, "tz", None))
             return same_zone and _UNITS.index(new.unit) > _UNITS.index(old.unit)
     return False
+
+
+@RULES.adopts(LiteralSerializerSnapshot)
+def adopt_values_of_the_type(
+    old_snapshot: TypeSerializerSnapshot[Any], new_serializer: LiteralSerializer[Any]
+) -> TypeSerializerSchemaCompatibility[Any] | None:
+    """Resolves a literal over state of its type."""
+    if isinstance(old_snapshot, LiteralSerializerSnapshot):
+        return None
+    inner = resolve_compatibility(old_snapshot, new_serializer.inner)
+    if inner.is_incompatible or inner.is_after_migration:
+        return None
+    reason = f"a stored value other than {new_serializer.described()} stops the migration"
+    narrowed = CompatibilityIssue("", FieldCompatibility.MIGRATE, "became-literal", reason)
+    return TypeSerializerSchemaCompatibility.compatible_after_migration([narrowed, *inner.issues], plan=REWRITE)

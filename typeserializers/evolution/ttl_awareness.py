@@ -1,13 +1,11 @@
-"""Turning time-to-live on or off for a state that already has values.
+"""Turns time-to-live on or off for a state that already has values.
 
-To the snapshots alone, a value with its last access and one without are different types, and *incompatible*. A keyed
-backend may do better, because it can rewrite every value: it looks at an old snapshot through `ttl_aware`, under which
-both with or both without is the ordinary compatibility result, and otherwise the *values'* snapshots decide: if they
-are compatible in any way, the compatibility result is *after migration*. Lists and maps are looked into, because list
-state has the access time in each element and map state in each value. `ttl_migration` is the conversion that such a
-compatibility result asks for.
+For plain snapshots, a value with a last access time and one without are *incompatible* types. A keyed backend can
+rewrite every value, so it resolves through `ttl_aware`. If both or neither have a time-to-live, the ordinary result
+applies. Otherwise the snapshots of the *values* decide: if they are compatible in any way, the result is *after
+migration*. List state has the time in each element and map state in each value, so lists and maps are handled too.
 
-Values that get a time-to-live count as accessed now; values that lose it stay for good, even if they had expired.
+Values that get a time-to-live count as accessed now. Values that lose it stay forever, even if they had expired.
 """
 
 from __future__ import annotations
@@ -31,13 +29,13 @@ TTL_ENABLED: Final = CompatibilityIssue(
     "", FieldCompatibility.MIGRATE, "ttl-enabled", "every value counts as accessed when it migrates"
 )
 TTL_DISABLED: Final = CompatibilityIssue(
-    "", FieldCompatibility.MIGRATE, "ttl-disabled", "access times go; expired values stay for good"
+    "", FieldCompatibility.MIGRATE, "ttl-disabled", "access times are dropped; expired values stay forever"
 )
 
 
 @register_snapshot("org.apache.flink.runtime.state.ttl.TtlAwareSerializerSnapshot")
 class TtlAwareSerializerSnapshot(TypeSerializerSnapshot[T]):
-    """A snapshot whose compatibility result lets time-to-live be turned on and off.
+    """A snapshot that allows turning time-to-live on and off.
 
     The format is Flink's, version 1: ``bool(has time-to-live) envelope(snapshot)``.
     """
@@ -47,9 +45,9 @@ class TtlAwareSerializerSnapshot(TypeSerializerSnapshot[T]):
 
     @property
     def original(self) -> TypeSerializerSnapshot[T]:
-        """The snapshot that this one looks at."""
+        """The wrapped snapshot."""
         if self._original is None:
-            raise SnapshotFormatError("this snapshot was neither read nor made from another one")
+            raise SnapshotFormatError("this snapshot is empty: read it, or create it from another snapshot")
         return self._original
 
     @property
@@ -67,7 +65,7 @@ class TtlAwareSerializerSnapshot(TypeSerializerSnapshot[T]):
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
         self.check_version(read_version)
-        # The flag repeats what the snapshot behind it says.
+        # The flag repeats the class of the snapshot after it.
         source.read_boolean()
         self._original = read_versioned_snapshot(source)
 
@@ -93,7 +91,7 @@ class TtlAwareSerializerSnapshot(TypeSerializerSnapshot[T]):
 
 
 def ttl_aware(snapshot: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[Any]:
-    """The snapshot as a keyed backend looks at it: aware of time-to-live in values, list elements and map values."""
+    """Wraps a snapshot so that time-to-live may change in values, list elements and map values."""
     if isinstance(snapshot, TtlAwareSerializerSnapshot):
         return snapshot
     if isinstance(snapshot, ListSerializerSnapshot):
@@ -105,14 +103,12 @@ def ttl_aware(snapshot: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[A
 
 
 def ttl_aware_part(snapshot: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[Any]:
-    """The snapshot of an element or a map's value, aware of time-to-live."""
+    """Wraps the snapshot of a list element or map value."""
     return snapshot if isinstance(snapshot, TtlAwareSerializerSnapshot) else TtlAwareSerializerSnapshot(snapshot)
 
 
 def resolve_ttl_aware_compatibility(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[T]
 ) -> TypeSerializerSchemaCompatibility[T]:
-    """The compatibility result of a keyed backend: as `resolve_compatibility`, but time-to-live may be turned on and
-    off.
-    """
+    """Resolves compatibility for a keyed backend: like `resolve_compatibility`, but time-to-live may change."""
     return resolve_compatibility(ttl_aware(old_snapshot), new_serializer)

@@ -1,20 +1,23 @@
-"""The rules by which a union may change between two versions of a program.
+"""The evolution rules of unions.
 
-Members are matched by what they are, never by their place: Python keeps no order of ``int | str``, and a program may
-get the members of an unchanged hint in another order because some other module named them first. A member goes on as
-the member of the same kind that has its name or declares it as a former name; else as the only one that takes over its
-state without another Python type. If one member has the name and a new one declares it as a former name, the match is
-ambiguous: a class declares former names once for all states, so that the stored member could be either. No value ever
-goes from one type over to another, such as from ``int`` to ``float``, though a field may.
+Members are matched by type, never by position: Python keeps no order of ``int | str``, and another import order may
+reorder the members of an unchanged hint. A member continues as:
 
-    union-members-reordered     reconfigured: the members keep the tags that they were written with
-    union-member-added          migration: no old value is of it
-    union-member-removed        rejected: an old value may be of it
-    union-member-ambiguous      rejected: two members could go on as one, or one as two
-    became-union                migration: every old value is of the member that is named
-    union-member-missing        rejected: the old type is none of the members
+1. the member of the same kind with its name, or one that declares the name as a former name;
+2. else the only member that can restore its state without another Python type.
 
-What is inside a member may change as the field of a record may (`typeserializers.evolution.record_evolution`).
+If one member has the name and a new one declares it as a former name, the match is ambiguous: a class declares former
+names once for all states, so the stored member could be either. A member never changes from one type to another, such
+as from ``int`` to ``float``, though a field may.
+
+    union-members-reordered     reconfigured: the members keep their stored tags
+    union-member-added          migration: no old value belongs to it
+    union-member-removed        incompatible: an old value may belong to it
+    union-member-ambiguous      incompatible: two members could continue as one, or one as two
+    became-union                migration: every old value belongs to the named member
+    union-member-missing        incompatible: the old type is not a member
+
+The parts of a member may change as the field of a record may (`typeserializers.evolution.record_evolution`).
 """
 
 from __future__ import annotations
@@ -40,17 +43,16 @@ from snapshots.type_serializer_snapshot import RULES, TypeSerializerSnapshot
 from typeserializers.containers.nullable import NullableSerializerSnapshot
 from typeserializers.containers.unions import UnionSerializer, UnionSerializerSnapshot
 from typeserializers.evolution.plans import BecameUnionPlan, Origin, UnionPlan
-from typeserializers.evolution.record_evolution import is_promotion, names_in_circles, resolve_part
+from typeserializers.evolution.record_evolution import is_promotion, names_in_cycles, resolve_part
 from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 
 @frozen
 class MemberMatch:
-    """What became of an old member: its name, the index of the new one that goes on from it, and their compatibility
-    result.
+    """An old member, the index of the new member that continues it, and their compatibility result.
 
-    Without such an index, ``rivals`` are the names of the new members between which there is no choosing.
+    Without an index, ``rivals`` are the names of the new members if the match is ambiguous.
     """
 
     old_name: str
@@ -60,7 +62,7 @@ class MemberMatch:
 
     @property
     def successor(self) -> Origin:
-        """The new member, with the plan for the values; only of a match that nothing rejects."""
+        """The new member and the plan for the values; only for a compatible match."""
         assert self.new_index is not None
         assert self.compatibility is not None
         return Origin(self.new_index, self.compatibility.plan)
@@ -69,9 +71,7 @@ class MemberMatch:
 def resolve_member(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """The compatibility result on a member taking over another: that of a part, without promotions to another Python
-    type.
-    """
+    """Resolves a member over an old one: like a part of a record, without promotions to another Python type."""
     compatibility = resolve_part(old_snapshot, new_serializer)
     if compatibility.is_incompatible:
         return compatibility
@@ -87,7 +87,7 @@ def resolve_member(
 def match_members(
     old_snapshots: Sequence[TypeSerializerSnapshot[Any]], new_members: Sequence[TypeSerializer[Any]]
 ) -> tuple[MemberMatch, ...]:
-    """What becomes of each old member; two old members never become one."""
+    """Matches each old member with a new one; two old members never become one."""
     old_members = [restored_with(snapshot, *new_members) for snapshot in old_snapshots]
     new_snapshots = [member.snapshot_configuration() for member in new_members]
     matches: dict[int, MemberMatch] = {}
@@ -114,35 +114,33 @@ def match_members(
         return is_of_one_kind(old, new) and old_members[old].type_name == new_members[new].type_name
 
     kept = {new for new in free if any(is_namesake(old, new) for old in range(len(old_members)))}
-    in_circles = names_in_circles({new_members[new].type_name: new_members[new].former_type_names for new in kept})
+    in_cycles = names_in_cycles({new_members[new].type_name: new_members[new].former_type_names for new in kept})
 
     def is_declared(old: int, new: int) -> bool:
         if is_namesake(old, new):
             return True
         name, new_name = old_members[old].type_name, new_members[new].type_name
-        # A member that the old union has too was renamed before that was written, unless the names went round.
-        is_news = new not in kept or {name, new_name} <= in_circles
-        return is_news and is_of_one_kind(old, new) and name in new_members[new].former_type_names
+        # If the old union has the member too, the rename happened earlier, unless the names form a cycle.
+        is_new = new not in kept or {name, new_name} <= in_cycles
+        return is_new and is_of_one_kind(old, new) and name in new_members[new].former_type_names
 
-    def takes_over(old: int, new: int) -> bool:
+    def can_restore(old: int, new: int) -> bool:
         return not resolve_member(old_snapshots[old], new_members[new]).is_incompatible
 
     def is_of_one_class(old: int, new: int) -> bool:
         return _python_type(old_members[old]) is _python_type(new_members[new])
 
-    # The last rule matches what is rejected anyway, so that the compatibility result says why.
-    for rule in (is_declared, takes_over, is_of_one_class):
+    # The last rule matches members that are incompatible anyway, so that the result has the reason.
+    for rule in (is_declared, can_restore, is_of_one_class):
         decide({old: [new for new in sorted(free) if rule(old, new)] for old in undecided()})
     return tuple(matches.get(old, MemberMatch(member.type_name)) for old, member in enumerate(old_members))
 
 
 @RULES.resolves(UnionSerializerSnapshot)
-def judge_union(
+def resolve_union(
     old_snapshot: UnionSerializerSnapshot, new_serializer: TypeSerializer[Any]
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """The compatibility result on a union taking over what another one wrote, which is the same at the top and in a
-    record.
-    """
+    """Resolves a union over an old union, at the top level and in a record."""
     if type(new_serializer) is not UnionSerializer:
         return TypeSerializerSchemaCompatibility.incompatible(
             another_serializer(old_snapshot.type_name_of_state(), UnionSerializer.__name__, new_serializer)
@@ -156,7 +154,7 @@ def judge_union(
                 "", FieldCompatibility.REJECT, "union-member-unknown", str(error), "Register the state again"
             )
         )
-    issues, unchanged = _told_of(matches, new_members)
+    issues, unchanged = _issues_of(matches, new_members)
     continued = [match.new_index for match in matches]
     rivals = {name for match in matches for name in match.rivals}
     added = [
@@ -165,12 +163,14 @@ def judge_union(
     if None in continued:
         issues += [_advice(match, added, new_members) for match in matches if match.new_index is None]
     issues += [
-        CompatibilityIssue(_path(member), FieldCompatibility.MIGRATE, "union-member-added", "no old value is of it")
+        CompatibilityIssue(
+            _path(member), FieldCompatibility.MIGRATE, "union-member-added", "no old value belongs to it"
+        )
         for member in added
     ]
     if not added and continued != sorted(index for index in continued if index is not None):
         order = ", ".join(match.old_name for match in matches)
-        reason = f"the members go on in the order in which they were written: {order}"
+        reason = f"the members keep the order in which they were written: {order}"
         issues.append(CompatibilityIssue("", FieldCompatibility.RECONFIGURE, "union-members-reordered", reason))
     compatibilities = [match.compatibility for match in matches if match.compatibility is not None]
     kind = worst_kind(
@@ -181,7 +181,7 @@ def judge_union(
         plan = _plan(kind, tuple(match.successor for match in matches))
     reconfigured: TypeSerializer[Any] | None = None
     if kind is CompatibilityKind.WITH_RECONFIGURED_SERIALIZER:
-        reconfigured = UnionSerializer([_going_on(match, new_members) for match in matches])
+        reconfigured = UnionSerializer([_continued(match, new_members) for match in matches])
     return TypeSerializerSchemaCompatibility(kind, tuple(issues), reconfigured, unchanged=unchanged, plan=plan)
 
 
@@ -189,16 +189,14 @@ def judge_union(
 def adopt_one_type(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: UnionSerializer
 ) -> TypeSerializerSchemaCompatibility[Any] | None:
-    """``X`` may become ``X | Y``: the compatibility result on a union taking over state whose values were all of one
-    type.
-    """
+    """Resolves a union over state of one type: ``X`` may become ``X | Y``."""
     if isinstance(old_snapshot, (UnionSerializerSnapshot, NullableSerializerSnapshot)):
         return None
     new_members = new_serializer.member_serializers
     try:
         (match,) = matches = match_members([old_snapshot], new_members)
     except UnresolvableSerializerError:
-        return None  # The old snapshot says itself why nothing can be known of its values.
+        return None  # The result of the old snapshot has the reason.
     if match.rivals:
         return TypeSerializerSchemaCompatibility.incompatible(_advice(match, (), new_members))
     if match.new_index is None:
@@ -208,11 +206,11 @@ def adopt_one_type(
                 "",
                 FieldCompatibility.REJECT,
                 "union-member-missing",
-                f"the state holds {match.old_name}, the new type is {new_type}",
+                f"the state holds {match.old_name}, and the new type is {new_type}",
                 f"Make {match.old_name} a member too, or convert the old values (converted_by, ConvertingSerializer)",
             )
         )
-    issues, _ = _told_of(matches, new_members)
+    issues, _ = _issues_of(matches, new_members)
     became = CompatibilityIssue("", FieldCompatibility.MIGRATE, "became-union", f"every old value is {match.old_name}")
     kind = worst_kind([issue.compatibility.kind for issue in (became, *issues)])
     plan = None if kind is CompatibilityKind.INCOMPATIBLE else BecameUnionPlan(match.successor)
@@ -220,12 +218,12 @@ def adopt_one_type(
 
 
 def _plan(kind: CompatibilityKind, successors: tuple[Origin, ...]) -> Plan:
-    # Members that are as is and in their order; one with a reference inside depends on what is around it.
+    # All members as is and in order; a member with a reference depends on the enclosing record.
     stays = kind is CompatibilityKind.AS_IS and all(isinstance(member.plan, AsIsPlan) for member in successors)
     return AS_IS if stays else UnionPlan(successors)
 
 
-def _told_of(
+def _issues_of(
     matches: Sequence[MemberMatch], new_members: Sequence[TypeSerializer[Any]]
 ) -> tuple[list[CompatibilityIssue], tuple[str, ...]]:
     issues: list[CompatibilityIssue] = []
@@ -252,17 +250,19 @@ def _advice(
     rename = ""
     if added:
         names = ", ".join(member.type_name for member in added)
-        rename = f'; if one of {names} is what it became, declare __former_names__ = ("{match.old_name}",) on it'
+        rename = (
+            f'; if it was renamed to one of {names}, declare __former_names__ = ("{match.old_name}",) on that class'
+        )
     return CompatibilityIssue(
         path,
         FieldCompatibility.REJECT,
         "union-member-removed",
-        f"the state may hold {match.old_name} here, the new members are {_listed(new_members)}",
+        f"the state may hold {match.old_name} here, and the new members are {_listed(new_members)}",
         f"Keep {match.old_name} in the union, or convert the old values (converted_by, ConvertingSerializer){rename}",
     )
 
 
-def _going_on(match: MemberMatch, new_members: Sequence[TypeSerializer[Any]]) -> TypeSerializer[Any]:
+def _continued(match: MemberMatch, new_members: Sequence[TypeSerializer[Any]]) -> TypeSerializer[Any]:
     assert match.new_index is not None
     assert match.compatibility is not None
     if match.compatibility.is_with_reconfigured_serializer:
@@ -279,7 +279,7 @@ def _listed(members: Sequence[TypeSerializer[Any]]) -> str:
 
 
 def _python_type(serializer: TypeSerializer[Any]) -> object:
-    """The class of the values, or an object that is like no other where it is not to be had."""
+    """Returns the class of the values, or a unique object if it is unknown."""
     try:
         return serializer.python_type
     except StateFormatError:

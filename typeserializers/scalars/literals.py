@@ -6,7 +6,7 @@ The snapshot holds the values, so that it is known whether a later program still
 
     outer content := i32(values) (i32(length) bytes)*        each as it is stored, in the order of these bytes
 
-The values may become more. How they may become fewer is in `typeserializers.evolution.literal_evolution`.
+The values may become more. How they may become fewer is in `typeserializers.evolution.simple_evolution`.
 """
 
 from __future__ import annotations
