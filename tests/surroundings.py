@@ -32,7 +32,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 LASTING = tuple(f"{directory}{os.sep}" for directory in (REPOSITORY, sys.prefix, sys.base_prefix))
 """Where modules lie that are the same for all tests."""
 
-LOGGERS = ("snapshots", "typeserializers", "migration", "checkpointing", "statebackend", "savepoints", "streamjobs")
+LOGGERS = ("snapshots", "typeserializers", "migration", "statebackend")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM)
 CLASSES: tuple[dict[str, type], ...] = (envelope._class_by_name, type_serializer_snapshot._defined)
 DECLARED: tuple[Any, ...] = (

@@ -260,7 +260,7 @@ class LocalStreamEnvironment:
     ``metrics`` turns metrics of keyed state on (see `LocalJob.metrics`). ``rules`` judge and carry out what restored
     state becomes; None: those of this library. ``clock`` gives the time, in milliseconds, that an epoch has for state
     with a time-to-live; it is asked once per epoch, and by `LocalJob.savepoint`. ``high_availability`` says how several
-    processes agree on which of them runs the job (see `checkpointing.ZooKeeperHighAvailability`): the others wait, and
+    processes agree on which of them runs the job (see `ZooKeeperHighAvailability`): the others wait, and
     one of them continues from the newest checkpoint when the first has ended or died.
     """
 

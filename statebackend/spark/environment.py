@@ -109,7 +109,7 @@ class SparkStreamEnvironment:
     temporary directory. ``metrics`` turns metrics of keyed state on (see `SparkJob.metrics`). ``rules`` judge and
     carry out what restored state becomes, here and in the workers; None: those of this library. An epoch that takes
     longer than ``epoch_timeout_s`` seconds is given up and the job fails; None is no limit. ``high_availability`` says
-    how drivers of the job agree on who leads it, such as `checkpointing.ZooKeeperHighAvailability`; by default it is
+    how drivers of the job agree on who leads it, such as `ZooKeeperHighAvailability`; by default it is
     the lock file of the job directory, or on an object store a lease there, and a second driver is rejected.
     ``spark_log_directory`` is where Spark keeps its own log of the job, which must be a disk that every driver of the
     job finds again; by default it is in the job directory, which an object store cannot do for.

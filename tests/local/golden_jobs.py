@@ -1,4 +1,4 @@
-"""Flink's traces as jobs: each scenario is built with the interface of users, and played by the harness of testkit."""
+"""Flink's traces as jobs: each scenario is built with the interface of users, and played by the job test harness."""
 
 from __future__ import annotations
 

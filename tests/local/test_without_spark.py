@@ -19,7 +19,7 @@ class Rejected:
 sys.meta_path.insert(0, Rejected())
 
 from statebackend import ValueStateDescriptor
-from streamjobs import KeyedProcessFunction
+from statebackend import KeyedProcessFunction
 from statebackend.local import LocalStreamEnvironment
 
 class Count(KeyedProcessFunction):

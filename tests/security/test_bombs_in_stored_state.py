@@ -25,7 +25,7 @@ _TIMEOUT_S = 900
 _PROGRAM = """
 from typing import Any
 from statebackend import SplitListStateDescriptor, ValueStateDescriptor
-from streamjobs import KeyedProcessFunction
+from statebackend import KeyedProcessFunction
 from statebackend.local import LocalStreamEnvironment
 
 

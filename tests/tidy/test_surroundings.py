@@ -47,7 +47,7 @@ def test_whatever_a_test_changes_for_others_is_told(tmp_path: Path, monkeypatch:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("A_VARIABLE_OF_THIS_TEST", "1")
         token = VARIABLE.set(1)
-        logger = logging.getLogger("streamjobs")
+        logger = logging.getLogger("statebackend")
         monkeypatch.setattr(logger, "propagate", False)
         allow_snapshot_modules("a.module")
         declare_snapshot_modules({"a.declared.name": "a.module"})
@@ -61,7 +61,7 @@ def test_whatever_a_test_changes_for_others_is_told(tmp_path: Path, monkeypatch:
         "setting working directory",
         "environment variable A_VARIABLE_OF_THIS_TEST",
         "context variable a variable of this file",
-        "logger streamjobs",
+        "logger statebackend",
         "module written_to_be_forgotten",
         "name of a snapshot tests.surroundings.Former",
         "name of a snapshot tests.surroundings.Written",

@@ -33,7 +33,7 @@ from statebackend.checkpoint.store.job_files import write_kept_in
 
 HOLDER = """
 import sys
-from checkpointing import JobDirectory
+from statebackend import JobDirectory
 directory = JobDirectory.open(sys.argv[1], "flights", 128)
 print("locked", flush=True)
 sys.stdin.read()

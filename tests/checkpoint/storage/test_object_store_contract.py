@@ -40,7 +40,7 @@ from statebackend.checkpoint.store.driver_lease import LEASE_FILE_NAME, LeaseRec
 from statebackend.testing.stores import CompletedCheckpointStoreContract, LedStore, checkpoint, file_handle
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
-GOLDEN = REPOSITORY / "tests" / "checkpointing" / "golden"
+GOLDEN = REPOSITORY / "tests" / "checkpoint" / "golden"
 FORMATS = REPOSITORY / "docs" / "formats-checkpoint.md"
 
 SERVICES = ObjectStoreHighAvailability(lease_ms=3_600_000)

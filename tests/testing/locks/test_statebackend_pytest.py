@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import attrs
 from statebackend import ValueStateDescriptor
-from streamjobs import KeyedProcessFunction
+from statebackend import KeyedProcessFunction
 from statebackend.local import LocalStreamEnvironment
 
 @attrs.frozen
