@@ -83,7 +83,6 @@ from statebackend.local.subtask import CurrentEpoch, LocalSubtask, SnapshotWork
 from statebackend.streaming.observing.job_metrics import EpochCost, EpochCounts
 from statebackend.streaming.observing.job_recorder import JobRecorder
 from statebackend.streaming.runtime.checkpoint_writing import store_checkpoint
-from statebackend.streaming.runtime.epoch_events import Epoch
 from statebackend.streaming.runtime.event_time import EventTime
 from statebackend.streaming.runtime.metrics import (
     RECORDS_IN,
@@ -596,7 +595,6 @@ class RunSnapshots:
         committables = self._parts.staged.committables(completed.checkpoint_id)
         if not operators and not committables:
             return
-        epoch = Epoch(completed.checkpoint_id, completed.checkpoint_id, b"")
         event_time = self._parts.event_time
         watermarks = None
         if event_time is not None:
@@ -606,7 +604,6 @@ class RunSnapshots:
         self.newest = store_checkpoint(
             self._parts.store,
             self._parts.directory.identity,
-            epoch,
             CompletedCheckpoint(
                 checkpoint_id=completed.checkpoint_id,
                 operators=operators,

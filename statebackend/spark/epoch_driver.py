@@ -81,7 +81,13 @@ from statebackend.checkpoint.fs.local_storage import sync_directory
 from statebackend.checkpoint.fs.retries import monotonic_ms
 from statebackend.checkpoint.ha.leadership import loss_behind, told_failure
 from statebackend.checkpoint.handle_records import KnownFiles
-from statebackend.checkpoint.metadata import ChannelTimestamp, CheckpointMetadata, TimersDue, WatermarkState
+from statebackend.checkpoint.metadata import (
+    ChannelTimestamp,
+    CheckpointMetadata,
+    SourcePositions,
+    TimersDue,
+    WatermarkState,
+)
 from statebackend.checkpoint.state_handles import SubtaskState, files_by_path
 from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
 from statebackend.checkpoint.store.job_files import (
@@ -91,7 +97,30 @@ from statebackend.checkpoint.store.job_files import (
     write_no_data_epoch,
 )
 from statebackend.savepoint.restored_state import RestoredState
-from statebackend.spark.epochs import Epochs, EpochState, too_late
+from statebackend.spark.epochs import (
+    AbortSink,
+    Acknowledged,
+    ActionReturned,
+    AllIn,
+    BatchArrived,
+    Commit,
+    CommitAgain,
+    Committed,
+    Discard,
+    DurableEpoch,
+    Epoch,
+    Epochs,
+    EpochState,
+    Failed,
+    Open,
+    Reject,
+    RunAction,
+    Store,
+    Stored,
+    TimePassed,
+    Triggered,
+    too_late,
+)
 from statebackend.spark.job_parts import JobParts, operator_tasks
 from statebackend.spark.plans.placement import SubtaskPlacement
 from statebackend.spark.savepoints import python_cause
@@ -103,27 +132,7 @@ from statebackend.state.clock import Clock, wall_clock
 from statebackend.streaming.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError, format_value, told
 from statebackend.streaming.observing.job_metrics import EpochCost, ObservedRun, seconds_of
 from statebackend.streaming.observing.job_recorder import JobRecorder, LiveFigures
-from statebackend.streaming.runtime.checkpoint_writing import durable_epoch_of, store_checkpoint
-from statebackend.streaming.runtime.epoch_events import (
-    AbortSink,
-    Acknowledged,
-    ActionReturned,
-    AllIn,
-    BatchArrived,
-    Commit,
-    CommitAgain,
-    Committed,
-    Discard,
-    Epoch,
-    Failed,
-    Open,
-    Reject,
-    RunAction,
-    Store,
-    Stored,
-    TimePassed,
-    Triggered,
-)
+from statebackend.streaming.runtime.checkpoint_writing import store_checkpoint
 from statebackend.streaming.runtime.event_time import EventTime, not_before
 from statebackend.streaming.runtime.metrics import TimeMetrics, late_records_of, time_metrics
 from statebackend.streaming.runtime.restore_plan import SubtaskRestore, restores_by_subtask
@@ -607,14 +616,14 @@ class SparkEpoch:
         """Stores the checkpoint, which the next epoch goes on from."""
         parts = self._parts
         following = self._watermarks.after(completed.channel_timestamps, self._processing_time_ms)
+        positions = SourcePositions(batch_id=epoch.batch_id, offsets=epoch.offsets, sources=parts.sources)
         started = time.monotonic()
         metadata = store_checkpoint(
             parts.store,
             parts.identity,
-            epoch,
             completed,
             processing_time_ms=self._processing_time_ms,
-            sources=parts.sources,
+            source_positions=positions if epoch.offsets or parts.sources is not None else None,
             restored_from=parts.restored_from,
             sink_committables=self._committables,
             sink_identities=parts.sinks.identities,
@@ -757,7 +766,7 @@ class EpochDriver:
         )
         self._epochs = Epochs(
             coordinator,
-            None if restored is None else durable_epoch_of(restored.metadata, is_own=latest is not None),
+            None if restored is None else DurableEpoch.of(restored.metadata, is_own=latest is not None),
             source_log=parts.spark_checkpoint_directory,
             state_log=parts.file_system.location("checkpoints"),
             limit="" if parts.epoch_timeout_s is None else f"{parts.epoch_timeout_s:g} s",
@@ -932,7 +941,7 @@ class EpochDriver:
     @contextlib.contextmanager
     def _remembering_failures(self, epoch_id: int) -> Iterator[None]:
         if self.failure is not None:
-            raise EpochError(f"epoch {epoch_id} was not begun: the job has failed before it") from self.failure
+            raise EpochError(f"epoch {epoch_id} was not started: the job has failed before it") from self.failure
         self._is_running = True
         try:
             yield

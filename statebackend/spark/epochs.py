@@ -1,132 +1,284 @@
-"""The epoch: one micro-batch from its arrival to its committed output, as one table without Spark, clock or thread.
+"""The epoch as a transition table: one micro-batch from its arrival to its committed output.
 
     a batch arrives
-      it is the next one       -> open the epoch, trigger its checkpoint, run the action: tasks process and acknowledge
-                                  all acknowledged -> store the checkpoint -> commit the sink
-      it is the last one again -> replayed after a crash: commit the sink again, process nothing
-      anything else            -> rejected: the state log and the source log do not belong together
+      the next batch       -> open the epoch, trigger its checkpoint, run the action: tasks process and acknowledge;
+                              when all have acknowledged, store the checkpoint, then commit the sinks
+      the last batch again -> replayed after a crash: commit the sinks again, process nothing
+      any other batch      -> reject it: the state log and the source log do not belong together
 
-The moment that counts is the storing of the checkpoint. Before it, a crash leaves files that nobody refers to, and the
-replay starts from the checkpoint before. After it, the replay finds the epoch done. The sink follows the same moment:
-what it staged is made visible by a commit that is repeated after a crash. So each record has its effect on state and
-output once.
+The file has no I/O, clock or thread. A runtime passes events to `Epochs.handle` and carries out the actions that it
+returns (`statebackend.spark.epoch_driver`). `Epochs` first classifies an event: a batch is the next one, a replay or a
+foreign one; an acknowledgement is new, repeated or rejected. Then it looks up state and event in `EPOCH_TRANSITIONS`.
+An event that the table does not list raises `IllegalTransitionError` and changes nothing.
 
-Events come in through `Epochs.handle`, decisions go out as actions, which a runtime carries out (`epoch_runner`). What
-an event means is judged first (a batch that arrives is the next one or a replay; an acknowledgement is one more, or a
-repetition, or does not belong here), then the table is asked. What the table does not list raises
-`IllegalTransitionError`, which names event and state, and changes nothing.
+Storing the checkpoint makes an epoch durable. After a crash before it, the replay starts from the checkpoint before;
+after a crash later, the replay only repeats the commit. So each record changes state and output once.
 
 Invariants:
-1. No epoch is committed before its checkpoint is stored, except one that no task took part in: it has no state.
-2. What was acknowledged is stored, or discarded when the epoch fails.
-3. Checkpoint ids strictly increase from the checkpoint that a run goes on from. A checkpoint id is not the id of a
-   batch: it is that of its batch as long as that is greater than the ids before, and the next free one otherwise. An
-   epoch that is processed again, after a crash or after going back, so has the id that it had: sinks write over what
-   they wrote under it.
+
+1. No epoch is committed before its checkpoint is stored, except one without tasks: it has no state.
+2. Acknowledged state is stored, or discarded when the epoch fails.
+3. Checkpoint ids strictly increase. An id is the batch id if that is larger than all ids before, else the next free id.
+   So an epoch that is processed again has the same id, and sinks overwrite what they wrote under it.
 4. A replayed batch runs nothing.
-5. An epoch without records is one of the batch before it, which is replayed no more than the last epoch of that is.
+5. A no-data epoch belongs to the batch before it. A replay of that batch runs neither.
 
-The table of an epoch: every state, every event that it admits, what follows and what is to be done.
-
-It is documented in `docs/epochs.md`, which is generated from it.
+`docs/epochs.md` is generated from the table.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from attrs import frozen
+
 from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement, TaskId
 from statebackend.checkpoint.coordinator.checkpoint_coordinator import AcknowledgementOutcome, CheckpointCoordinator
+from statebackend.checkpoint.coordinator.pending_checkpoint import CompletedCheckpoint
 from statebackend.checkpoint.errors import IllegalTransitionError, IncompleteCheckpointError
+from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.checkpoint.state_handles import SubtaskState
 from statebackend.checkpoint.transition_tables import table_as_text
 from statebackend.streaming.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
-from statebackend.streaming.runtime.epoch_events import (
-    AbortSink,
-    Acknowledged,
-    ActionReturned,
-    AllIn,
-    BatchArrived,
-    Commit,
-    CommitAgain,
-    Committed,
-    Discard,
-    DurableEpoch,
-    Epoch,
-    Failed,
-    Open,
-    Reject,
-    RunAction,
-    Store,
-    Stored,
-    TimePassed,
-    Triggered,
-)
+from statebackend.streaming.runtime.checkpoint_writing import batch_of
 
 __all__ = [
     "EPOCH_TRANSITIONS",
     "REPEATABLE_ADVICE",
+    "AbortSink",
+    "Acknowledged",
+    "ActionReturned",
+    "AllIn",
+    "BatchArrived",
+    "Commit",
+    "CommitAgain",
+    "Committed",
+    "Discard",
+    "DurableEpoch",
+    "Epoch",
     "EpochAction",
     "EpochEvent",
     "EpochState",
     "Epochs",
+    "Failed",
+    "Open",
+    "Reject",
+    "RunAction",
+    "Store",
+    "Stored",
+    "TimePassed",
+    "Triggered",
     "too_late",
     "transitions_as_text",
 ]
 
 
+@frozen
+class TimePassed:
+    """A no-data epoch is due: timers fire at this processing time, without records.
+
+    ``is_drain`` marks the epoch at the end of event time.
+    """
+
+    processing_time_ms: int
+    is_drain: bool = False
+
+
+@frozen
+class Epoch:
+    """An epoch: the id of its checkpoint, which users see, and the batch of its records.
+
+    A no-data epoch has the batch before it, and ``time_passed``.
+    """
+
+    checkpoint_id: int
+    batch_id: int
+    offsets: bytes = b""
+    time_passed: TimePassed | None = None
+
+
+@frozen
+class DurableEpoch:
+    """The last epoch whose effects are durable.
+
+    ``offsets`` are empty if unknown. ``is_own`` is True for a checkpoint of this job directory, False for the savepoint
+    that the job started from.
+    """
+
+    checkpoint_id: int
+    batch_id: int
+    offsets: bytes
+    is_own: bool
+
+    @classmethod
+    def of(cls, metadata: CheckpointMetadata, *, is_own: bool) -> DurableEpoch:
+        """The epoch that a checkpoint of the job directory (``is_own``) or a savepoint was taken at."""
+        return cls(metadata.checkpoint_id, batch_of(metadata), metadata.source_offsets, is_own)
+
+
+@frozen
+class BatchArrived:
+    """Spark delivers a batch. ``offsets`` are the source positions at its end, empty without an offset log."""
+
+    batch_id: int
+    offsets: bytes = b""
+
+
+@frozen
+class Triggered:
+    """The tasks of the epoch are known. An epoch without tasks has no state and no checkpoint."""
+
+    tasks: Collection[TaskId]
+    now_ms: int
+
+
+@frozen
+class Acknowledged:
+    """A task has acknowledged."""
+
+    acknowledgement: Acknowledgement
+
+
+@frozen
+class ActionReturned:
+    """The action returned: all tasks have ended."""
+
+
+@frozen
+class AllIn:
+    """All acknowledgements have arrived. ``now_ms`` is a monotonic time."""
+
+    now_ms: int
+
+
+@frozen
+class Stored:
+    """The checkpoint is stored."""
+
+
+@frozen
+class Committed:
+    """The sink has committed."""
+
+
+@frozen
+class Failed:
+    """A step outside of this table failed."""
+
+    reason: str
+
+
+@frozen
+class Open:
+    """Open the epoch; answer with `Triggered`."""
+
+    epoch: Epoch
+
+
+@frozen
+class RunAction:
+    """Run the action; the tasks acknowledge."""
+
+    epoch: Epoch
+
+
+@frozen
+class Discard:
+    """Delete the files of this state that no checkpoint needs, but none that is in use."""
+
+    states: tuple[SubtaskState, ...]
+    in_use: frozenset[str]
+
+
+@frozen
+class Store:
+    """Store the checkpoint."""
+
+    epoch: Epoch
+    completed: CompletedCheckpoint
+
+
+@frozen
+class Commit:
+    """Commit the sink. ``is_stored`` is False for an epoch without state."""
+
+    epoch: Epoch
+    is_stored: bool
+
+
+@frozen
+class CommitAgain:
+    """Commit the output of an earlier epoch again."""
+
+    checkpoint_id: int
+
+
+@frozen
+class AbortSink:
+    """Let the sinks remove what they staged."""
+
+    epoch: Epoch
+
+
+@frozen
+class Reject:
+    """Raise this."""
+
+    error: Exception
+
+
 class EpochState(enum.Enum):
-    """Where a run stands with its epoch."""
+    """The state of a run."""
 
     IDLE = "no epoch is open"
     OPENED = "the epoch is open, its checkpoint is not triggered"
     TRIGGERED = "the action runs, tasks process and acknowledge"
-    RETURNED = "the action has returned, acknowledgements are taken in"
+    RETURNED = "the action has returned, its acknowledgements are processed"
     STORING = "all tasks have acknowledged, the checkpoint is being stored"
     COMMITTING = "the checkpoint is stored, the sink commits"
     COMMITTING_STATELESS = "there is no state and no checkpoint, the sink commits"
-    RECOMMITTING = "the sink commits an epoch of before once more"
+    RECOMMITTING = "the sink commits an earlier epoch again"
     FAILED = "the run has failed"
-    STOPPED = "the run has rejected a batch, since it is stopping"
+    STOPPED = "the run is stopping and has rejected a batch"
 
 
 class EpochEvent(enum.Enum):
-    """What can happen, as it was judged."""
+    """An event after its classification."""
 
-    NEXT_BATCH = "the batch behind the last one arrived"
+    NEXT_BATCH = "the batch after the last one arrived"
     REPLAYED_BATCH = "the batch of the last epoch of this job directory arrived again"
     RESTORED_BATCH = "the batch that the savepoint was taken at arrived again"
     OTHER_OFFSETS = "the last batch arrived again, with other offsets"
     FOREIGN_BATCH = "a batch arrived that is neither the last nor the next"
     BATCH_WHEN_STOPPING = "a batch arrived while the job is stopping"
-    TIME_PASSED = "time has something to do, and there is no batch"
+    TIME_PASSED = "a no-data epoch is due"
     TRIGGERED = "the tasks are known"
     NO_TASKS = "no task takes part"
     ACKNOWLEDGED = "a task acknowledged"
     REPEATED = "a task acknowledged the same once more"
     REJECTED = "an acknowledgement does not belong here, or contradicts another"
     ACTION_RETURNED = "the action returned"
-    ALL_ACKNOWLEDGED = "no acknowledgement comes any more, and none is missing"
-    NOT_ALL_ACKNOWLEDGED = "no acknowledgement comes any more, and some are missing"
-    TIMED_OUT = "the time of the epoch is over"
+    ALL_ACKNOWLEDGED = "all acknowledgements have arrived, and none is missing"
+    NOT_ALL_ACKNOWLEDGED = "all acknowledgements have arrived, and some are missing"
+    TIMED_OUT = "the epoch exceeded its timeout"
     STORED = "the checkpoint is stored"
     COMMITTED = "the sink has committed"
-    FAILED = "something went wrong"
+    FAILED = "a step failed"
 
 
 class EpochAction(enum.Enum):
-    """What is to be done."""
+    """An action of the runtime."""
 
-    OPEN = "open the epoch and say which tasks take part"
+    OPEN = "open the epoch and report its tasks"
     RUN_ACTION = "run the action"
     DISCARD = "discard acknowledged state"
     STORE = "store the checkpoint"
     COMMIT = "commit the sink"
     COMMIT_AGAIN = "commit the last epoch's sink again"
-    ABORT_SINK = "let the sink forget what it staged"
+    ABORT_SINK = "let the sink remove what it staged"
     REJECT = "raise, with the reason"
 
 
@@ -160,27 +312,27 @@ EPOCH_TRANSITIONS: Final[Mapping[tuple[EpochState, EpochEvent], tuple[EpochState
             (_S.RETURNED, _E.TIMED_OUT): (_S.FAILED, (*_CLEAR, _A.REJECT)),
             (_S.RETURNED, _E.FAILED): (_S.FAILED, _CLEAR),
             (_S.STORING, _E.STORED): (_S.COMMITTING, (_A.COMMIT,)),
-            # Whether the checkpoint is there after all is not known: what is staged is for the next start to clear up.
+            # The checkpoint may exist after all, so the next start cleans up the staged output.
             (_S.STORING, _E.FAILED): (_S.FAILED, (_A.DISCARD,)),
             (_S.COMMITTING, _E.COMMITTED): (_S.IDLE, ()),
-            # The checkpoint stands, and the next start commits again.
+            # The checkpoint is durable; the next start commits again.
             (_S.COMMITTING, _E.FAILED): (_S.FAILED, ()),
             (_S.COMMITTING_STATELESS, _E.COMMITTED): (_S.IDLE, ()),
-            # No checkpoint says that it is to be committed: the next start processes the batch again.
+            # No checkpoint holds a committable: the next start processes the batch again.
             (_S.COMMITTING_STATELESS, _E.FAILED): (_S.FAILED, (_A.ABORT_SINK,)),
             (_S.RECOMMITTING, _E.COMMITTED): (_S.IDLE, ()),
             (_S.RECOMMITTING, _E.FAILED): (_S.FAILED, ()),
             (_S.STOPPED, _E.BATCH_WHEN_STOPPING): (_S.STOPPED, (_A.REJECT,)),
-            # A drain, which may come behind a batch that came too late for it.
+            # A drain may follow a batch that arrived after the stop.
             (_S.STOPPED, _E.TIME_PASSED): (_S.OPENED, (_A.OPEN,)),
         }
     )
 )
-"""(state, event) -> (next state, actions); everything else is illegal."""
+"""(state, event) -> (next state, actions). Every other pair is illegal."""
 
 
 def transitions_as_text() -> str:
-    """The table as Markdown, for the documentation."""
+    """Return the table as Markdown, for the documentation."""
     return table_as_text(EPOCH_TRANSITIONS, (EpochState, EpochEvent, EpochAction), "actions")
 
 
@@ -188,13 +340,14 @@ REPEATABLE_ADVICE: Final = (
     "Give the operator an order_by that decides the order of the records of a key, and let process_element use no "
     "clock, random number or outside service"
 )
-"""What makes a task that runs again do the same again."""
+"""How to make a repeated task produce the same state."""
 
 
 class Epochs:
-    """The epochs of one run, one at a time. One thread feeds it; `request_stop` may be called from any.
+    """The epochs of one run, one at a time. One thread passes events; any thread may call `request_stop`.
 
-    ``source_log`` and ``state_log`` say in messages where the two logs are. ``limit`` says how long an epoch may take.
+    Error messages contain ``source_log`` and ``state_log``, the places of the two logs, and ``limit``, the longest
+    duration of an epoch.
     """
 
     def __init__(
@@ -208,84 +361,85 @@ class Epochs:
     ) -> None:
         self.state = EpochState.IDLE
         self.last = last
-        """The last epoch whose effects are durable: of this run, or of what it continues from."""
+        """The last durable epoch, of this run or of the state that it started from."""
         self.is_stopping = False
         self._coordinator = coordinator
-        # Beyond that of a savepoint, too: a sink knows by the id of an epoch whether it has that already.
+        # Ids continue after that of a savepoint, too: sinks recognise a committed epoch by its id.
         self._last_checkpoint_id = None if last is None else last.checkpoint_id
         self._source_log, self._state_log, self._limit = source_log, state_log, limit
         self._epoch: Epoch | None = None
 
     @property
     def is_over(self) -> bool:
-        """Whether the run takes no batch any more."""
+        """Whether the run accepts no further batch."""
         return self.state in (EpochState.FAILED, EpochState.STOPPED)
 
     @property
     def last_epoch_id(self) -> int | None:
-        """The id of the last epoch whose effects are durable."""
+        """The id of the last durable epoch."""
         return None if self.last is None else self.last.checkpoint_id
 
     @property
     def open_epoch_id(self) -> int | None:
-        """The id of the epoch that is open; None if none is, and while a batch is only committed again."""
+        """The id of the open epoch; None without one, and while a batch is only committed again."""
         return None if self._epoch is None or self.is_over else self._epoch.checkpoint_id
 
     @property
     def unstored_epoch_id(self) -> int | None:
-        """The id of the epoch that is open, or was when the run failed, unless its checkpoint is stored."""
+        """The id of the epoch that is open, or was open when the run failed; None if its checkpoint is stored."""
         epoch = self._epoch
         return None if epoch is None or epoch.checkpoint_id == self._last_checkpoint_id else epoch.checkpoint_id
 
     def request_stop(self) -> None:
-        """Lets no further epoch begin; the one that is open goes on."""
+        """Let no further epoch start; the open one continues."""
         self.is_stopping = True
 
     def forget_source_progress(self) -> None:
-        """Lets batches count from 0 again, for a job that takes the state of a savepoint but another source."""
+        """Expect batch 0 next: the job restores the state of a savepoint, but reads another source."""
         if self.state is not EpochState.IDLE:
             raise IllegalTransitionError("FORGET_SOURCE_PROGRESS", self.state.name, "an epoch is open")
         self.last = None
         self._last_checkpoint_id = None
 
     def acknowledgements(self, epoch: Epoch) -> Mapping[TaskId, Acknowledgement]:
-        """What the tasks of an epoch have acknowledged."""
+        """Return the acknowledgements of an epoch by task."""
         return self._coordinator.acknowledgements(epoch.checkpoint_id)
 
     def files_in_use(self) -> frozenset[str]:
-        """Paths of the files that the open epoch has been told of."""
+        """Return the paths of all files in acknowledgements of the open epoch."""
         return self._coordinator.files_in_use()
 
     def handle(self, event: object) -> tuple[Any, ...]:
-        """Takes an event in; returns the actions to carry out, in this order.
+        """Process an event; return the actions to carry out, in this order.
 
-        Raises `IllegalTransitionError` for an event that the table does not list, `InvariantViolationError` if what
-        was acknowledged makes no whole; both change nothing.
+        Raises:
+            IllegalTransitionError: The table does not list the event in this state. Nothing changes.
+            InvariantViolationError: The acknowledgements contradict each other. Nothing changes.
         """
         return self._HANDLERS[type(event)](self, event)
 
     def _batch_arrived(self, event: BatchArrived) -> tuple[Any, ...]:
-        judged = self._judged(event)
-        self._check(judged, f"batch {event.batch_id}")
-        if judged is EpochEvent.NEXT_BATCH:
+        kind = self._classified(event)
+        self._check(kind, f"batch {event.batch_id}")
+        if kind is EpochEvent.NEXT_BATCH:
             epoch = self._epoch = Epoch(self._free_id(event.batch_id), event.batch_id, event.offsets)
-            return self._advance(judged, {EpochAction.OPEN: Open(epoch)})
-        if judged is EpochEvent.REPLAYED_BATCH and self.last is not None:
-            return self._advance(judged, {EpochAction.COMMIT_AGAIN: CommitAgain(self.last.checkpoint_id)})
-        if judged is EpochEvent.RESTORED_BATCH:
-            return self._advance(judged, {})
-        return self._advance(judged, {EpochAction.REJECT: Reject(self._objection(judged, event))})
+            return self._advance(kind, {EpochAction.OPEN: Open(epoch)})
+        if kind is EpochEvent.REPLAYED_BATCH and self.last is not None:
+            return self._advance(kind, {EpochAction.COMMIT_AGAIN: CommitAgain(self.last.checkpoint_id)})
+        if kind is EpochEvent.RESTORED_BATCH:
+            return self._advance(kind, {})
+        return self._advance(kind, {EpochAction.REJECT: Reject(self._objection(kind, event))})
 
     def _time_passed(self, event: TimePassed) -> tuple[Any, ...]:
         self._check(EpochEvent.TIME_PASSED, "time has passed a timer")
         last = self.last
         if last is None:
             raise IllegalTransitionError(EpochEvent.TIME_PASSED.name, self.state.name, "there was no batch before")
-        # Behind it the batch is the last one still: its replay finds it done.
+        # The batch stays the last one, so its replay is recognised.
         epoch = self._epoch = Epoch(self._free_id(last.checkpoint_id + 1), last.batch_id, last.offsets, event)
         return self._advance(EpochEvent.TIME_PASSED, {EpochAction.OPEN: Open(epoch)})
 
-    def _judged(self, event: BatchArrived) -> EpochEvent:
+    def _classified(self, event: BatchArrived) -> EpochEvent:
         last = self.last
         if self.is_stopping:
             return EpochEvent.BATCH_WHEN_STOPPING
@@ -297,27 +451,27 @@ class Epochs:
 
     @property
     def next_batch_id(self) -> int:
-        """The batch that is to arrive next."""
+        """The id of the batch that must arrive next."""
         return 0 if self.last is None else self.last.batch_id + 1
 
     @property
     def next_checkpoint_id(self) -> int:
-        """The checkpoint that the epoch of that batch has."""
+        """The checkpoint id of the epoch of that batch."""
         return self._free_id(self.next_batch_id)
 
     def _free_id(self, batch_id: int) -> int:
         return batch_id if self._last_checkpoint_id is None else max(batch_id, self._last_checkpoint_id + 1)
 
     def _triggered(self, event: Triggered) -> tuple[Any, ...]:
-        judged = EpochEvent.TRIGGERED if event.tasks else EpochEvent.NO_TASKS
-        epoch = self._open_epoch(judged)
-        if judged is EpochEvent.NO_TASKS:
-            return self._advance(judged, {EpochAction.COMMIT: Commit(epoch, is_stored=False)})
+        kind = EpochEvent.TRIGGERED if event.tasks else EpochEvent.NO_TASKS
+        epoch = self._open_epoch(kind)
+        if kind is EpochEvent.NO_TASKS:
+            return self._advance(kind, {EpochAction.COMMIT: Commit(epoch, is_stored=False)})
         self._coordinator.trigger(epoch.checkpoint_id, event.tasks, event.now_ms)
-        return self._advance(judged, {EpochAction.RUN_ACTION: RunAction(epoch)})
+        return self._advance(kind, {EpochAction.RUN_ACTION: RunAction(epoch)})
 
     def _acknowledged(self, event: Acknowledged) -> tuple[Any, ...]:
-        # The coordinator takes in what it is given, so the state is asked first.
+        # Check the state first: the coordinator records every acknowledgement.
         epoch = self._open_epoch(EpochEvent.ACKNOWLEDGED)
         result = self._coordinator.acknowledge(event.acknowledgement)
         if result.outcome is AcknowledgementOutcome.SUCCESS:
@@ -391,16 +545,16 @@ class Epochs:
     def _discard(self, states: tuple[SubtaskState, ...]) -> Discard:
         return Discard(states, self._coordinator.files_in_use())
 
-    def _objection(self, judged: EpochEvent, event: BatchArrived) -> Exception:
+    def _objection(self, kind: EpochEvent, event: BatchArrived) -> Exception:
         batch_id, last = event.batch_id, self.last
-        if judged is EpochEvent.BATCH_WHEN_STOPPING:
-            return EpochError(f"epoch {batch_id} was not begun: the job is stopping")
-        if judged is EpochEvent.OTHER_OFFSETS and last is not None:
+        if kind is EpochEvent.BATCH_WHEN_STOPPING:
+            return EpochError(f"epoch {batch_id} was not started: the job is stopping")
+        if kind is EpochEvent.OTHER_OFFSETS and last is not None:
             return SourceProgressMismatchError(
                 f"epoch {last.checkpoint_id} was completed for other source offsets than Spark replays now: the state "
-                f"log says {last.offsets.decode(errors='replace')!r}, Spark's log "
-                f"{event.offsets.decode(errors='replace')!r}. "
-                f"Spark's checkpoint directory was exchanged; put the right one back, or start from a savepoint"
+                f"log has {last.offsets.decode(errors='replace')!r}, Spark's offset log has "
+                f"{event.offsets.decode(errors='replace')!r}. Spark's checkpoint directory was replaced. Restore the "
+                f"right one, or start from a savepoint"
             )
         return SourceProgressMismatchError(
             f"Spark's source log is at batch {batch_id}, the state log at epoch "
@@ -443,10 +597,10 @@ _ADVICE: Final = {
 
 
 def too_late(epoch_id: int, limit: str) -> str:
-    """What is told of an epoch that took longer than it may."""
+    """Return the error message of an epoch that exceeded its timeout."""
     return (
-        f"epoch {epoch_id} did not end within {limit} (epoch_timeout_s) and was given up. It is processed again when "
-        f"the job is started again: look for a function that waits for ever, or give it more time"
+        f"epoch {epoch_id} did not end within {limit} (epoch_timeout_s) and was aborted. The next start of the job "
+        f"processes it again. Look for a function that never returns, or increase epoch_timeout_s"
     )
 
 

@@ -20,7 +20,8 @@ of states.
     row := key binary or null, value binary or null
 
 A list has one row per element, in order, with a null key. A broadcast state has one row per entry, in the order of its
-map; a null value is the value None. The key-value metadata of the file holds ``statebackend.operator_state.format`` = ``1``.
+map; a null value is the value None. The key-value metadata of the file holds
+``statebackend.operator_state.format`` = ``1``.
 """
 
 from __future__ import annotations

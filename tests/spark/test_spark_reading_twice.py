@@ -182,7 +182,7 @@ class HarmlessAtFirst:
 @pytest.mark.parametrize(
     ("later", "message"),
     [
-        (lambda frame: frame.coalesce(1), r"operator 'count': the rows of subtask 1 came to task 0"),
+        (lambda frame: frame.coalesce(1), r"operator 'count': task 0 received the rows of subtask 1"),
         (lambda frame: frame.sparkSession.createDataFrame([], COUNTED), r"no acknowledgement of operator 'count' came"),
     ],
 )

@@ -1,28 +1,22 @@
-"""What Spark sends to the tasks of an operator for one epoch: references, and what is new in it.
+"""The tasks of an operator on Spark's workers: what is sent there, and what runs there.
 
-The function and everything else that stays the same goes out once per run, see `statebackend.spark.tasks.epoch_task`;
-what a subtask restores is read by its own task, see `statebackend.streaming.runtime.restore_plan_file`. So this takes
-some hundred bytes whatever the function, the state and the parallelism are, and Spark never makes a broadcast file of
-it.
+Two things travel to the workers:
 
-The rows that a stateful processor begins with, as tasks get them: with the function, each takes its key groups'.
+1. Once per run, a broadcast (`RunBroadcast`): the functions of all operators, the rows that stateful processors start
+   with, and the registered modules and classes of the program. Each executor fetches it once, and the driver destroys
+   it at the end of the run. Spark may take a broadcast from a worker between two tasks, so a worker keeps the unpickled
+   parts of its last few runs.
+2. Once per epoch, an `EpochTask` for each operator: a few hundred bytes of references and times, whatever the size of
+   the function, the state and the parallelism. Each task reads what its own subtask restores
+   (`statebackend.streaming.runtime.restore_plan_file`).
 
-What runs in a Spark task: the partition of one subtask, its rows in and out of Arrow.
+Spark calls `EpochTask.run` once per partition, with the rows as Arrow batches; the partition id is the subtask index.
+The subtask opens and closes its state within one task: in the next epoch Spark assigns the partition to another worker,
+which an open database would lock out. The acknowledgement is sent beside the rows, after the last of them.
 
-Spark calls the function once per partition with the partition's rows as Arrow batches; the partition id is the subtask
-index. The subtask (`statebackend.streaming.runtime.subtask`) processes them, and then its acknowledgement is sent,
-beside the rows. Opening and closing within one task is a must: Spark deals partitions to other workers in the next
-epoch, and a database left open would lock them out.
-
-What goes out to the workers once per run of a job: the functions, and the modules and classes of the program.
-
-It is a broadcast variable of Spark, which each executor fetches once and the driver destroys at the end of the run. A
-worker keeps the parts of the last few runs unpickled, for Spark may take a broadcast away from a worker between two
-tasks.
-
-Spark's workers collect cyclic garbage after every task, and look at every object that they have for it: modules,
-classes and functions, some 50 ms of processor time for a task that itself takes 20. So when a worker gets to know a
-run, what is there by then is set aside from the collector, until the next run comes.
+PySpark's workers run the garbage collector after every task, over all modules, classes and functions: about 50 ms for a
+task that takes 20. So a worker that learns of a run excludes all existing objects from collection (`gc.freeze`) until
+the next run.
 """
 
 from __future__ import annotations
@@ -30,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -41,7 +35,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import Broadcast, SparkContext
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
-from statebackend.spark.session import TaskIdentity, task_identity
+from statebackend.spark.session import task_identity
 from statebackend.spark.tasks.arrow_input import (
     KEY_GROUP_COLUMN,
     SUBTASK_COLUMN,
@@ -55,7 +49,6 @@ from statebackend.spark.tasks.channels import AcknowledgementSender, ProgressSen
 from statebackend.spark.tasks.output_rows import OutputSchema, OutputWriter
 from statebackend.spark.tasks.program_pickles import ProgramModules, naming_missing_modules, pickled, unpickled
 from statebackend.state.key_groups import key_group_range_of_subtask, subtask_of_key_group
-from statebackend.state.progress import ProgressListener, no_progress
 from statebackend.streaming.errors import EpochError
 from statebackend.streaming.operators.operator import InputBatch, place_of_input
 from statebackend.streaming.runtime.local_state_root import LocalStateRoot
@@ -65,12 +58,20 @@ from statebackend.streaming.runtime.subtask import OperatorParts, Subtask, Subta
 from statebackend.streaming.runtime.worker_functions import RunIdentity, functions_of_this_process
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 
-__all__ = ["InitialRows", "OperatorTask", "PartitionTask"]
+__all__ = [
+    "KEPT_RUNS",
+    "EpochTask",
+    "InitialRows",
+    "OperatorTask",
+    "RunBroadcast",
+    "RunParts",
+    "RunReference",
+]
 
 
 @frozen(eq=False)
 class InitialRows:
-    """All rows, with the key group of each beside it."""
+    """The rows that a stateful processor starts with, each with its key group; every task takes those it owns."""
 
     table: pa.Table
     columns: InputColumns
@@ -78,7 +79,7 @@ class InitialRows:
     operator_uid: str
 
     def batches(self, subtask_index: int, parallelism: int) -> Iterator[ArrowBatch]:
-        """The rows of one subtask, with their keys."""
+        """Return the rows of one subtask, with their keys."""
         groups = key_group_range_of_subtask(subtask_index, parallelism, self.max_parallelism)
         column = self.table.column(KEY_GROUP_COLUMN)
         own = pc.and_(pc.greater_equal(column, groups.start), pc.less_equal(column, groups.end))
@@ -90,7 +91,7 @@ class InitialRows:
 
 @frozen(kw_only=True)
 class OperatorTask:
-    """What the tasks of one operator need in all epochs of a run; goes out to the workers once per run."""
+    """What the tasks of one operator need in all epochs of a run; sent to the workers once."""
 
     parts: OperatorParts
     function_pickle: bytes
@@ -98,97 +99,51 @@ class OperatorTask:
     outputs: OutputSchema
     local_root: LocalStateRoot
 
+    def function(self) -> Any:
+        """The user's function, which this process keeps for the run after its setup()."""
+        run = RunIdentity(self.parts.job_id, self.parts.run_id)
+        make_function = partial(unpickled, self.function_pickle)
+        return functions_of_this_process().function(run, self.parts.operator_uid, make_function)
 
-@frozen(kw_only=True)
-class PartitionTask:
-    """One partition in one epoch; put together on the worker."""
-
-    operator: OperatorTask
-    epoch_id: int
-    processing_time_ms: int
-    watermark_ms: int
-    previous_watermark_ms: int
-    identity: TaskIdentity
-    restore: SubtaskRestore
-    acknowledge: Callable[[bytes], None]
-    progress: ProgressListener = no_progress
-
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Processes the partition: yields the emitted rows, and acknowledges behind the last of them."""
-        task = self.operator
-        with task.local_root.open(task.parts.parallelism) as local_directory:
-            subtask = Subtask(
-                task.parts,
-                SubtaskEpoch(
-                    subtask_index=self.identity.partition_id,
-                    epoch_id=self.epoch_id,
-                    processing_time_ms=self.processing_time_ms,
-                    watermark_ms=self.watermark_ms,
-                    previous_watermark_ms=self.previous_watermark_ms,
-                    attempt_id=self.identity.attempt_id,
-                    restore=self.restore,
-                    local_directory=local_directory,
-                    progress=self.progress,
-                ),
-            )
-            writer = OutputWriter(task.outputs, task.parts.operator_uid)
-            run = subtask.run(self._function, self._inputs(batches), writer.encoders)
-            with contextlib.closing(run):
-                for emitted in run:
-                    for one in emitted:
-                        yield from writer.batches(one.tag, one.rows, one.timestamps, is_early=one.is_early)
-            self.acknowledge(subtask.acknowledgement.encode())
-
-    def _function(self) -> Any:
-        """The function of this task; what its setup() has made lives in this process as long as the run."""
-        parts = self.operator.parts
-        run = RunIdentity(parts.job_id, parts.run_id)
-        make_function = partial(unpickled, self.operator.function_pickle)
-        return functions_of_this_process().function(run, parts.operator_uid, make_function)
-
-    def _inputs(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, InputBatch]]:
-        uid, columns = self.operator.parts.operator_uid, self.operator.inputs
-        readers = [InputReader(one, place_of_input(uid, index, len(columns))) for index, one in enumerate(columns)]
-        for batch in put_together(map(self._checked, batches)):
-            runs: Iterable[tuple[int, pa.RecordBatch]] = ((0, batch),) if len(readers) == 1 else runs_of_inputs(batch)
+    def records(self, batches: Iterator[pa.RecordBatch], subtask_index: int) -> Iterator[tuple[int, InputBatch]]:
+        """The rows of one partition as batches of the operator's inputs, each with the index of its input."""
+        uid, count = self.parts.operator_uid, len(self.inputs)
+        readers = [InputReader(one, place_of_input(uid, index, count)) for index, one in enumerate(self.inputs)]
+        for batch in put_together(self._checked(one, subtask_index) for one in batches):
+            runs: Iterable[tuple[int, pa.RecordBatch]] = ((0, batch),) if count == 1 else runs_of_inputs(batch)
             for index, run in runs:
                 for part in readers[index].batches(run):
                     yield index, part
 
-    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if batch.num_rows:
-            if [bool(one.key) for one in self.operator.inputs] == [True]:
-                self._check_routing(self._owner(batch.column(KEY_GROUP_COLUMN)[0].as_py()))
-            else:
-                self._check_routing(batch.column(SUBTASK_COLUMN)[0].as_py())
+    def _checked(self, batch: pa.RecordBatch, subtask_index: int) -> pa.RecordBatch:
+        if batch.num_rows and (owner := self._owner(batch)) != subtask_index:
+            # All rows of a batch belong to one subtask, so a step after the operator has changed the plan.
+            raise EpochError(
+                f"operator {self.parts.operator_uid!r}: task {subtask_index} received the rows of subtask {owner}. A "
+                f"step after the operator, in transform() or in the function of the sink, runs its partitions in other "
+                f"tasks, as coalesce() and union() do. Use repartition(n) there instead of coalesce(n)"
+            )
         return batch
 
-    def _owner(self, key_group: int) -> int:
-        parts = self.operator.parts
-        return subtask_of_key_group(key_group, parts.parallelism, parts.max_parallelism)
-
-    def _check_routing(self, owner: int) -> None:
-        """A batch holds rows of one subtask; that it is not this one means that the plan was changed behind us."""
-        parts, index = self.operator.parts, self.identity.partition_id
-        if owner != index:
-            raise EpochError(
-                f"operator {parts.operator_uid!r}: the rows of subtask {owner} came to task "
-                f"{index}. A step behind the operator, in transform() or in the sink's function, runs its "
-                f"partitions in other tasks, as coalesce() and union() do; use repartition(n) there instead of "
-                f"coalesce(n)"
-            )
+    def _owner(self, batch: pa.RecordBatch) -> int:
+        """The subtask that the rows of a batch belong to."""
+        if [bool(one.key) for one in self.inputs] == [True]:
+            key_group: int = batch.column(KEY_GROUP_COLUMN)[0].as_py()
+            return subtask_of_key_group(key_group, self.parts.parallelism, self.parts.max_parallelism)
+        subtask_index: int = batch.column(SUBTASK_COLUMN)[0].as_py()
+        return subtask_index
 
 
 KEPT_RUNS: Final = 4
-"""Runs whose parts a worker keeps: workers outlive jobs, and some serve several at a time."""
+"""Runs whose parts a worker caches. Workers outlive jobs, and some serve several at a time."""
 
 _parts_by_run: OrderedDict[str, RunParts] = OrderedDict()
-"""A cache of this worker: what is in it is what the run's broadcast holds."""
+"""The cache of this worker: the unpickled broadcast of each run, least recently used first."""
 
 
 @frozen
 class RunParts:
-    """What the program has registered, and the tasks of all operators by uid."""
+    """The modules and classes that the program registered, and the tasks of all operators by uid."""
 
     program: ProgramModules
     operators: Mapping[str, OperatorTask]
@@ -196,67 +151,68 @@ class RunParts:
 
 @frozen
 class RunReference:
-    """Leads a task to the parts of its run; picklable, and small."""
+    """The reference by which a task finds the parts of its run; small and picklable."""
 
     run_id: str
     broadcast: Broadcast[tuple[bytes, bytes]]
 
     def parts(self) -> RunParts:
-        """The parts of the run, on a worker. What the program has registered is known from here on.
+        """Return the parts of the run on this worker, with the program's modules and classes registered.
 
-        Raises whatever unpickling them does: `ModuleNotFoundError` for a module that is not on this worker.
+        Raises:
+            ModuleNotFoundError: A module is not on this worker. Any other error of unpickling passes through.
         """
         parts = _parts_by_run.get(self.run_id)
         if parts is None:
             modules, operators = self.broadcast.value
             program: ProgramModules = unpickled(modules)
-            # First: unpickling the operators may already need a class that is found by its name.
+            # Install first: unpickling the operators may need a class that is found by its registered name.
             program.install()
             parts = _parts_by_run[self.run_id] = RunParts(program, unpickled(operators))
             if len(_parts_by_run) > KEPT_RUNS:
                 _parts_by_run.popitem(last=False)
-            _set_aside()
+            _freeze_objects()
         elif self.run_id != next(reversed(_parts_by_run)):
-            # The run before may know another class under the same name, such as one of a cell that was run again.
+            # Another run may have registered another class under the same name, for instance from a notebook cell.
             parts.program.install()
             _parts_by_run.move_to_end(self.run_id)
         return parts
 
 
-def _set_aside() -> None:
-    """Keeps the collector from looking at what is there and is no garbage."""
-    # What was set aside before may be garbage by now: parts of runs that are kept no more.
+def _freeze_objects() -> None:
+    """Exclude all live objects from garbage collection."""
+    # Objects frozen before may be garbage by now: the parts of runs that left the cache.
     gc.unfreeze()
     gc.collect()
     gc.freeze()
 
 
 class RunBroadcast:
-    """The driver's side: exists from the start of a run to `destroy`."""
+    """The broadcast of a run on the driver, from the start of the run to `destroy`."""
 
     def __init__(self, context: SparkContext, run_id: str, operators: Iterable[OperatorTask]) -> None:
-        """Sends nothing yet; Spark's executors fetch it with their first task."""
+        """Create the broadcast; executors fetch it with their first task."""
         by_uid = {operator.parts.operator_uid: operator for operator in operators}
         modules, payload = pickled(ProgramModules.of_this_process()), pickled(by_uid)
         self.reference = RunReference(run_id, context.broadcast((modules, payload)))
         self._is_destroyed = False
 
     def destroy(self) -> None:
-        """Removes it from the driver's and all executors' disks and memory; may be called again, from any thread."""
+        """Remove it from the driver and all executors. Any thread may call it, more than once."""
         if self._is_destroyed:
             return
         self._is_destroyed = True
-        # A session that has been stopped has taken it along.
+        # A session that was stopped has removed it.
         with contextlib.suppress(Py4JError, OSError, AttributeError):
             self.reference.broadcast.destroy()
 
 
 @frozen(kw_only=True)
 class EpochTask:
-    """The tasks of one operator in one epoch; travels to the workers by pickling.
+    """The tasks of one operator in one epoch; pickled and sent to the workers.
 
-    ``restore`` says where their restore plan is, None if there is nothing to restore; ``restored_from`` holds the files
-    that it names.
+    ``restore`` is the section of the restore plan, None if there is nothing to restore. The files that it names are in
+    ``restored_from``.
     """
 
     run_reference: RunReference
@@ -271,23 +227,34 @@ class EpochTask:
     progress: ProgressSender
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Runs the subtask of this partition: yields what it emits, and sends its acknowledgement."""
+        """Runs the subtask of this partition: yields the emitted rows, then sends the acknowledgement."""
         acknowledge_what_has_come()
         with naming_missing_modules(f"operator {self.operator_uid!r}"):
             operator = self.run_reference.parts().operators[self.operator_uid]
             identity = task_identity()
-            task = PartitionTask(
-                operator=operator,
-                epoch_id=self.epoch_id,
-                processing_time_ms=self.processing_time_ms,
-                watermark_ms=self.watermark_ms,
-                previous_watermark_ms=self.previous_watermark_ms,
-                identity=identity,
-                restore=self._restore(operator, identity.partition_id),
-                acknowledge=partial(self.acknowledgements.send, self.epoch_id),
-                progress=self.progress.send,
-            )
-            yield from task.run(batches)
+            restore = self._restore(operator, identity.partition_id)
+            with operator.local_root.open(operator.parts.parallelism) as local_directory:
+                subtask = Subtask(
+                    operator.parts,
+                    SubtaskEpoch(
+                        subtask_index=identity.partition_id,
+                        epoch_id=self.epoch_id,
+                        processing_time_ms=self.processing_time_ms,
+                        watermark_ms=self.watermark_ms,
+                        previous_watermark_ms=self.previous_watermark_ms,
+                        attempt_id=identity.attempt_id,
+                        restore=restore,
+                        local_directory=local_directory,
+                        progress=self.progress.send,
+                    ),
+                )
+                writer = OutputWriter(operator.outputs, self.operator_uid)
+                records = operator.records(batches, identity.partition_id)
+                with contextlib.closing(subtask.run(operator.function, records, writer.encoders)) as run:
+                    for emitted in run:
+                        for one in emitted:
+                            yield from writer.batches(one.tag, one.rows, one.timestamps, is_early=one.is_early)
+                self.acknowledgements.send(self.epoch_id, subtask.acknowledgement.encode())
 
     def _restore(self, operator: OperatorTask, subtask_index: int) -> SubtaskRestore:
         if self.restore is None:

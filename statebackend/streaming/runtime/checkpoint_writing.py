@@ -8,7 +8,6 @@ from statebackend.checkpoint.coordinator.pending_checkpoint import CompletedChec
 from statebackend.checkpoint.metadata import (
     CheckpointKind,
     CheckpointMetadata,
-    ReadSource,
     SavepointIdentity,
     SourcePositions,
     WatermarkState,
@@ -16,33 +15,29 @@ from statebackend.checkpoint.metadata import (
 from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
 from statebackend.checkpoint.store.job_directory import JobIdentity
 from statebackend.state.clock import wall_clock
-from statebackend.streaming.runtime.epoch_events import DurableEpoch, Epoch
 
-__all__ = ["batch_of", "durable_epoch_of", "store_checkpoint"]
+__all__ = ["batch_of", "store_checkpoint"]
 
 
 def store_checkpoint(
     store: CompletedCheckpointStore,
     identity: JobIdentity,
-    epoch: Epoch,
     completed: CompletedCheckpoint,
     *,
     processing_time_ms: int,
-    sources: tuple[ReadSource, ...] | None = None,
+    source_positions: SourcePositions | None = None,
     restored_from: SavepointIdentity | None = None,
     sink_committables: Mapping[str, bytes],
     sink_identities: Mapping[str, str],
     watermarks: WatermarkState | None = None,
 ) -> CheckpointMetadata:
-    """Stores the checkpoint of an epoch behind the newest one; once this returns, it survives a crash.
+    """Stores a checkpoint as the newest one; once this returns, it survives a crash.
 
-    ``watermarks`` are those of the next epoch.
-    ``sources`` names what the offsets of the epoch are of, in their order; without a source log there are none.
+    ``watermarks`` are those of the next epoch. ``source_positions`` is None without a log of source offsets.
     """
     parent = store.latest()
-    positions = SourcePositions(batch_id=epoch.batch_id, offsets=epoch.offsets, sources=sources)
     metadata = CheckpointMetadata(
-        checkpoint_id=epoch.checkpoint_id,
+        checkpoint_id=completed.checkpoint_id,
         kind=CheckpointKind.CHECKPOINT,
         job_id=identity.job_id,
         job_name=identity.job_name,
@@ -52,7 +47,7 @@ def store_checkpoint(
         parent_checkpoint_id=parent.checkpoint_id if parent is not None else None,
         parent_digest=store.digest(parent.checkpoint_id) if parent is not None else None,
         processing_time_ms=processing_time_ms,
-        source_positions=positions if epoch.offsets or sources is not None else None,
+        source_positions=source_positions,
         timers_due=completed.timers_due,
         watermarks=watermarks,
         restored_from=restored_from,
@@ -61,11 +56,6 @@ def store_checkpoint(
     )
     store.add(metadata)
     return metadata
-
-
-def durable_epoch_of(metadata: CheckpointMetadata, *, is_own: bool) -> DurableEpoch:
-    """The epoch that a checkpoint of the job directory (``is_own``) or a savepoint was taken at."""
-    return DurableEpoch(metadata.checkpoint_id, batch_of(metadata), metadata.source_offsets, is_own)
 
 
 def batch_of(metadata: CheckpointMetadata) -> int:

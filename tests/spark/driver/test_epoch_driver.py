@@ -64,7 +64,7 @@ def test_the_settings_of_the_session_are_seen_to_in_every_epoch(job: Job, monkey
 def test_no_epoch_begins_once_the_job_is_stopping(job: Job) -> None:
     job.run(0)
     job.driver.request_stop()
-    with pytest.raises(EpochError, match="epoch 1 was not begun: the job is stopping"):
+    with pytest.raises(EpochError, match="epoch 1 was not started: the job is stopping"):
         job.run(1)
     assert job.sink.told[-1] == ("commit", 0, b"rows of 0")
     assert job.driver.failure is None, "a job that was stopped has not failed"

@@ -63,7 +63,7 @@ def test_no_epoch_begins_behind_a_lead_that_was_lost(job: Job) -> None:
     job.run(0)
     told = list(job.sink.told)
     job.driver.leadership_lost(LOST)
-    with pytest.raises(EpochError, match="epoch 1 was not begun: the job has failed before it"):
+    with pytest.raises(EpochError, match="epoch 1 was not started: the job has failed before it"):
         job.run(1)
     assert (job.sink.told, job.driver.failure) == (told, LOST)
 

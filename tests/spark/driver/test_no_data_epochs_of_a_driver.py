@@ -165,7 +165,7 @@ def test_no_epoch_begins_behind_one_that_failed_or_in_a_job_that_is_stopping(job
     with pytest.raises(ArithmeticError):
         job.driver.run_no_data_epoch()
     assert job.driver.next_no_data_epoch_ms() is None
-    with pytest.raises(EpochError, match="epoch 1 was not begun: the job has failed") as failure:
+    with pytest.raises(EpochError, match="epoch 1 was not started: the job has failed") as failure:
         job.run(1)
     assert isinstance(failure.value.__cause__, ArithmeticError)
     assert isinstance(job.driver.failure, ArithmeticError), "the user is told what came first"

@@ -16,7 +16,7 @@ from statebackend.streaming.errors import MissingModuleError
 
 pytestmark = pytest.mark.spark
 
-PROGRAMS = Path(__file__).parents[0] / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 REPOSITORY = Path(__file__).resolve().parents[3]
 PYTHON_DAEMON = REPOSITORY / "tests" / "spark_daemon"
 

@@ -18,9 +18,8 @@ from statebackend.checkpoint import (
 from statebackend.checkpoint.coordinator.pending_checkpoint import CompletedCheckpoint
 from statebackend.spark import epoch_driver as epoch_runner
 from statebackend.spark.epoch_driver import EpochRunner
-from statebackend.spark.epochs import Epochs, EpochState
+from statebackend.spark.epochs import BatchArrived, Epoch, Epochs, EpochState
 from statebackend.streaming.errors import EpochError
-from statebackend.streaming.runtime.epoch_events import BatchArrived, Epoch
 
 TASK = TaskId("words", 0)
 

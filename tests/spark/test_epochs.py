@@ -22,14 +22,6 @@ from statebackend.checkpoint import (
 from statebackend.checkpoint.errors import IllegalTransitionError, InvariantViolationError
 from statebackend.spark.epochs import (
     EPOCH_TRANSITIONS,
-    EpochAction,
-    EpochEvent,
-    Epochs,
-    EpochState,
-    transitions_as_text,
-)
-from statebackend.streaming.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
-from statebackend.streaming.runtime.epoch_events import (
     AbortSink,
     Acknowledged,
     ActionReturned,
@@ -41,6 +33,10 @@ from statebackend.streaming.runtime.epoch_events import (
     Discard,
     DurableEpoch,
     Epoch,
+    EpochAction,
+    EpochEvent,
+    Epochs,
+    EpochState,
     Failed,
     Open,
     Reject,
@@ -49,9 +45,11 @@ from statebackend.streaming.runtime.epoch_events import (
     Stored,
     TimePassed,
     Triggered,
+    transitions_as_text,
 )
+from statebackend.streaming.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "epochs.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "epochs.md"
 TASKS = (TaskId("words", 0), TaskId("words", 1))
 OFFSETS = b"as far as this"
 TIMEOUT_MS = 100
