@@ -41,6 +41,7 @@ REWRITTEN = (
     "CHANGELOG.md",
     "docs/architecture.md",
     "docs/installing.md",
+    "docs/event-time.md",
     "docs/writing-a-job.md",
 )
 """Documents without any of `MORE_WORDS`."""
