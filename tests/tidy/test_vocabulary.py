@@ -42,6 +42,7 @@ REWRITTEN = (
     "docs/architecture.md",
     "docs/installing.md",
     "docs/event-time.md",
+    "docs/upgrading-a-job.md",
     "docs/writing-a-job.md",
 )
 """Documents without any of `MORE_WORDS`."""
