@@ -1,4 +1,4 @@
-"""The command as ``python -m statebackend.cli``, where no script was installed."""
+"""Runs the command line as ``python -m statebackend.cli``."""
 
 from statebackend.cli import run
 

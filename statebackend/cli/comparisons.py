@@ -1,9 +1,11 @@
-"""A job put to what is stored, and how that ends: it restores, it loses something, or it is rejected.
+"""Compares a job with stored schemas and decides the outcome.
 
-*Loses* is what every start does without being asked: a field, or another part of a value, that the new types have no
-place for, is gone. *Rejected unless allowed* is what a start does with ``allow_non_restored_state=True`` only: it
-leaves behind a state that no function registers, whose entries nobody reads, or an operator that the job has not.
-*Rejected* is what no start would do: a issue that rejects, other key groups, schemas that do not merge.
+| Outcome | Meaning |
+|---|---|
+| restores | nothing is lost |
+| loses | a start drops parts of values that the new types do not have |
+| rejected unless allowed | only a start with ``allow_non_restored_state=True`` drops the listed states or operators |
+| rejected | no start restores the state: an incompatible schema, or other key groups |
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ __all__ = ["Comparison", "Outcome", "compared_with", "compared_with_history", "c
 
 
 class Outcome(enum.Enum):
-    """How a comparison ends, the worst last."""
+    """The outcome of a comparison, best first."""
 
     RESTORES = "restores"
     LOSES = "restores, and loses what is marked 'data loss'"
@@ -38,15 +40,15 @@ class Outcome(enum.Enum):
     REJECTED = "does not restore"
 
     def is_accepted(self, allow_loss: bool) -> bool:
-        """Whether it is as good as a restore, to somebody who accepts losses or does not."""
+        """Whether the outcome is a restore, or a loss that is allowed."""
         return self is Outcome.RESTORES or (allow_loss and self is not Outcome.REJECTED)
 
 
 @frozen
 class Comparison:
-    """What was found of a job and something stored; where there is a ``rejection`` it is rejected as a whole.
+    """A job compared with stored schemas. ``rejection`` rejects the whole.
 
-    There may be a ``takeover`` even so, which says what else there is to mend.
+    A ``takeover`` may be present even then, and lists what else has to be fixed.
     """
 
     stored: str
@@ -55,7 +57,7 @@ class Comparison:
 
     @property
     def outcome(self) -> Outcome:
-        """How it ends."""
+        """The outcome."""
         if self.takeover is None or not self.takeover.is_possible:
             return Outcome.REJECTED
         if self.takeover.leaves_state_behind:
@@ -72,9 +74,11 @@ def compared_with(
     parallelism: int | None = None,
     services: JobServices | None = None,
 ) -> Comparison:
-    """The job and a lock file, a savepoint, a checkpoint or a job directory; ``services`` are those that it is led by.
+    """Compare the job with a lockfile, a savepoint, a checkpoint or a job directory.
 
-    Raises `StateLockError` for a file that is no lock, and what `find_state` raises.
+    Raises:
+        StateLockError: The file is not a valid lockfile.
+        SavepointError: There is no state at the path. See `find_state` for more.
     """
     if is_lock_file(path):
         return compared_with_lock(job, read_lock(path))
@@ -84,12 +88,12 @@ def compared_with(
 
 
 def compared_with_lock(job: DescribedJob, lock: StateLock) -> Comparison:
-    """The job and a lock."""
+    """Compare the job with a lock."""
     return _compared(lock.where, lambda: judged_by(job, lock))
 
 
 def compared_with_history(job: DescribedJob, directory: str | os.PathLike[str]) -> Iterator[Comparison]:
-    """The job and each lock that there has been, the newest first; raises as `locks_of_history`."""
+    """Compare the job with each lock of a history, newest first. Raises as `locks_of_history`."""
     for _, lock in locks_of_history(directory):
         yield compared_with_lock(job, lock)
 

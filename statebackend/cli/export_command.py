@@ -1,19 +1,17 @@
-"""The command that gives a state to other programs, as one file.
+"""The command `export`: writes a state to one file for other programs.
 
-A state as one file that other programs read: Parquet, Arrow, CSV or JSON.
-
-| format | what is written |
+| Format | Content |
 |---|---|
 | `parquet` | typed columns, compressed with zstd |
-| `arrow` | the same as an Arrow IPC file |
-| `csv` | a line for each entry, in UTF-8; texts as they are, nothing for null, everything else as JSON; see below |
-| `json` | a JSON object on a line for each entry, as `plain_values` tells values |
+| `arrow` | typed columns, as an Arrow IPC file |
+| `csv` | one line per entry, in UTF-8: texts unquoted where possible, null empty, everything else JSON |
+| `json` | one JSON object per line, converted by `plain_values` |
 
-The file appears when it is whole (`atomic_files`). Memory holds a batch.
+The file appears when it is complete. Memory holds one batch.
 
-A spreadsheet runs a cell of a CSV file as a formula if it begins with one of ``= + - @``, a tab or a line end. With
-``escape_formulas`` such a text begins with an apostrophe, which a spreadsheet takes for text; a program that reads the
-file has to remove it. Without, `ExportedState.formula_cells` counts them. Numbers are no formulas.
+A spreadsheet runs a CSV cell as a formula if it begins with one of ``= + - @``, a tab or a line end. With
+``escape_formulas`` such a text begins with an apostrophe, which other programs have to remove. Without it,
+`ExportedState.formula_cells` counts these cells. Numbers are not formulas.
 """
 
 from __future__ import annotations
@@ -45,33 +43,33 @@ __all__ = ["EXPORT_FORMATS", "ExportedState", "TableOfState", "export_state"]
 
 
 class TableOfState(Protocol):
-    """What is exported: `StateEntries`, or `OperatorStateElements`."""
+    """The exported table: `StateEntries` or `OperatorStateElements`."""
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The columns."""
+        """The schema of the columns."""
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """What stands in the place of something else, by its path."""
+        """Paths of substitutes, with their descriptions."""
 
     def to_arrow_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows as columns."""
+        """Yield the rows as columns."""
 
     def plain(self) -> Iterator[Mapping[str, Any]]:
-        """The rows as plain data, by the names of the columns."""
+        """Yield the rows as plain data, by column name."""
 
 
 @frozen
 class ExportedState:
-    """What was written: entries, the bytes of the file, and what stands in it in the place of something else."""
+    """A written file: its entries, its size, and its substitutes."""
 
     path: str
     entries: int
     size_bytes: int
     notes: Mapping[str, str]
     formula_cells: int = 0
-    """Cells of a CSV file that a spreadsheet would run as a formula."""
+    """The CSV cells that a spreadsheet would run as a formula."""
 
 
 def export_state(
@@ -82,9 +80,9 @@ def export_state(
     overwrite: bool = False,
     escape_formulas: bool = False,
 ) -> ExportedState:
-    """Writes the entries to a local file in one of `EXPORT_FORMATS`; ``escape_formulas`` is for CSV alone.
+    """Write the entries to a local file in one of `EXPORT_FORMATS`. ``escape_formulas`` is for CSV.
 
-    Raises what `atomic_file` and reading raise; nothing is written then, and what was there is as it was.
+    Raises errors of `atomic_file` and of reading. On an error the former file is unchanged.
     """
     csv = _CsvWriter(escape_formulas)
     write = csv.write if file_format == "csv" else _WRITERS[file_format]
@@ -125,7 +123,7 @@ def _json(entries: TableOfState, file: IO[bytes]) -> int:
 
 
 class _CsvWriter:
-    """Writes a CSV file; ``formula_cells`` are the cells that a spreadsheet would run."""
+    """Writes a CSV file and counts the cells that a spreadsheet would run."""
 
     def __init__(self, escape_formulas: bool) -> None:
         self._escape_formulas = escape_formulas
@@ -209,7 +207,7 @@ def export(
     zookeeper: ZooKeeper = None,
     as_json: AsJson = False,
 ) -> None:
-    """Writes the entries of a state to a file: typed columns in Parquet or Arrow, lines in CSV or JSON."""
+    """Write the entries of a state to a Parquet, Arrow, CSV or JSON file."""
     if escape_formulas and to.value != "csv":
         raise typer.BadParameter("--escape-formulas is for --to csv")
     with opened_with_progress(path, checkpoint, zookeeper) as savepoint:

@@ -1,25 +1,18 @@
-"""The commands that look into one or two checkpoints or savepoints and change nothing.
+"""The commands `inspect`, `show`, `schema` and `diff`, which read one or two checkpoints or savepoints.
 
-What the commands find, as plain data of dicts, lists, texts and numbers: the same for people and for programs.
+Answers are plain data, alike for people and programs. Times are ISO 8601 in UTC, next to their milliseconds.
 
-Times are ISO 8601 in UTC beside the milliseconds they were stored as. Types are told as `type_descriptions` tells them.
-
-Conditions on entries: ``value.sales>3``, ``key=shop 7``, ``value.note!=null``.
+`show` accepts conditions such as ``value.sales>3``, ``key=shop 7``, ``value.note!=null``:
 
     condition := path operator literal     path := column ("." field)*     operator := = | != | < | <= | > | >=
 
-A path begins with a column of the entries and leads through fields of records, or text keys of maps. It must exist in
-the schema of the state. The literal is read as the type that the schema has there, and values are compared as that
-type: see `statebackend.savepoint.stored_types`. ``null`` is compared with = and != only. A field is null in an entry
-that does not have it, and null is neither less nor greater than anything.
+A path starts with a column of the entries and continues through fields of records or text keys of maps. It must exist
+in the schema. The literal is parsed as the type there, and values are compared as that type (`stored_types`). ``null``
+is compared with = and != only. A field that an entry does not have is null, and null is neither less nor greater.
 
-The entries that a command is asked for: all of a state, or those of one key, given as text.
-
-What differs between two checkpoints or savepoints, as plain data: of their schemas, and of all their entries.
-
-An entry is in both if its key, namespace and user key are, and has changed if its value is another one. Timers, and
-elements of lists without keys, have no value apart from themselves: each is there or not. In which subtask an element
-is, and in which place, is no difference, nor how many subtasks have a copy of broadcast state.
+`diff` compares schemas, and with ``--entries`` all entries. Entries match by key, namespace and user key, and differ if
+their values do. Timers and list elements of operator state have no identity besides their value: each exists or not.
+The subtask and position of an element, and the number of broadcast copies, do not matter.
 """
 
 from __future__ import annotations
@@ -84,7 +77,7 @@ Answer = dict[str, Any]
 
 
 def inspection(savepoint: Savepoint, *, now_ms: int, counts: bool) -> Answer:
-    """All that `inspect` tells; with ``counts`` the rows of all keyed state are read once."""
+    """Return the answer of `inspect`. With ``counts``, read the rows of all keyed state once."""
     metadata = savepoint.metadata
     positions, watermarks = metadata.source_positions, metadata.watermarks
     return {
@@ -119,7 +112,7 @@ def inspection(savepoint: Savepoint, *, now_ms: int, counts: bool) -> Answer:
 
 
 def schemas(savepoint: Savepoint) -> Answer:
-    """The types of all state, with keys and without, by operator."""
+    """Return the types of all keyed and operator state, by operator."""
     return {
         uid: {
             "states": {name: _schema(schema) for name, schema in operator.states.items()},
@@ -189,7 +182,7 @@ def _type(described: TypeDescription) -> Answer:
 
 
 def _time(timestamp_ms: int) -> str | None:
-    """None for a time that no calendar has."""
+    """Format a time, None for one outside the calendar."""
     try:
         moment = datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.timezone.utc)
     except (OverflowError, ValueError, OSError):
@@ -208,12 +201,12 @@ _RELATIONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 
 
 class ConditionError(ValueError):
-    """A text is not a condition, or not one on the entries of this state."""
+    """A text is not a condition, or does not fit the entries of the state."""
 
 
 @frozen
 class Condition:
-    """A condition before it is known what the entries are; ``text`` names it in errors."""
+    """A parsed condition. ``text`` names it in errors."""
 
     text: str
     path: tuple[str, ...]
@@ -221,9 +214,10 @@ class Condition:
     literal: Unparsed
 
     def test(self, columns: Mapping[str, StoredType]) -> Callable[[Any], bool]:
-        """The test of an entry of a state with these columns.
+        """Return the test of an entry with these columns.
 
-        Raises `ConditionError` if the path does not exist there, or the literal is not of the type that it leads to.
+        Raises:
+            ConditionError: The path does not exist, or the literal is of another type.
         """
         stored = self._type(columns)
         try:
@@ -265,11 +259,11 @@ class Condition:
 
 
 _ATTRIBUTES: Final = {"subtask": "subtask_index"}
-"""The columns whose attribute of an entry has another name."""
+"""Columns whose attribute of an entry has another name."""
 
 
 def parsed_condition(text: str) -> Condition:
-    """The condition. Raises `ConditionError`, with an example, for a text that is not a condition."""
+    """Parse a condition. Raises `ConditionError` with an example."""
     matched = _CONDITION.fullmatch(text)
     if matched is None:
         raise ConditionError(
@@ -280,16 +274,17 @@ def parsed_condition(text: str) -> Condition:
 
 
 def namespace_condition(text: str) -> Condition:
-    """The condition that an entry is in a namespace: text, or JSON with some fields of it, such as ``{"start": 0}``."""
+    """Return the condition for a namespace: a text, or JSON with some of its fields, such as ``{"start": 0}``."""
     return Condition(f"--namespace {text!r}", ("namespace",), "=", Unparsed(text))
 
 
 def entries_of(
     savepoint: Savepoint, operator: str, state: str, key: Sequence[str] | None
 ) -> StateEntries | OperatorStateElements:
-    """The entries of keyed state, or the elements of state without keys.
+    """Return the entries of keyed state, or the elements of operator state.
 
-    Raises `typer.BadParameter` for a key that is none, or of state that has none.
+    Raises:
+        typer.BadParameter: The key is invalid, or the state has no keys.
     """
     stored = savepoint.operators.get(operator)
     if stored is not None and state in stored.operator_states and state not in stored.states:
@@ -309,20 +304,22 @@ def entries_of(
 T = TypeVar("T", StateEntry, OperatorStateElement)
 
 _Change: TypeAlias = "tuple[str, Answer | None, Answer | None]"
-"""What has become of an entry, and what it was before and is now."""
+"""The kind of change of an entry, and the entry before and after it."""
 
 
 def difference_of_schemas(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Answer]:
-    """What of two answers of `schemas` is in one of them only, or differs: one item each, by its path."""
+    """Return the differences of two answers of `schemas`, one item per path."""
     return list(_differences(old, new, ""))
 
 
 def difference_of_entries(old: Savepoint, new: Savepoint) -> Iterator[Answer]:
-    """The entries, and elements of state without keys, that only one of two has, or that have another value.
+    """Yield entries and operator state elements that only one side has, or whose values differ.
 
-    Keyed state is read in step, key group by key group, so memory holds one group of each; of state without keys it
-    holds a state of each, as a job does. Operators and states that only one has are told by the difference of the
-    schemas. Raises `SavepointError` if they count key groups differently.
+    Keyed state is read in step by key group, so memory holds one group of each side, and one operator state of each.
+    Operators and states of only one side are in the difference of the schemas.
+
+    Raises:
+        SavepointError: The numbers of key groups differ.
     """
     groups = [one.metadata.max_parallelism for one in (old, new)]
     if groups[0] != groups[1]:
@@ -399,7 +396,7 @@ def _one_copy(savepoint: Savepoint, uid: str, name: str) -> Iterator[OperatorSta
 
 
 def _text(value: Any) -> str:
-    """Equal for equal values only."""
+    """Return a text that is equal only for equal values."""
     return json.dumps(comparable_value(value), sort_keys=True)
 
 
@@ -449,7 +446,7 @@ def inspect(
     zookeeper: ZooKeeper = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a checkpoint or savepoint is: its job, operators, states, entries, bytes, event time, source and sinks."""
+    """Describe a checkpoint or savepoint: job, operators, states, entries, sizes, event time, source and sinks."""
     with opened_with_progress(path, checkpoint, zookeeper) as savepoint:
         verified = sum(1 for _ in savepoint.verify()) if verify else None
         answer = inspection(savepoint, now_ms=wall_clock(), counts=counts)
@@ -476,7 +473,7 @@ def show(
     zookeeper: ZooKeeper = None,
     as_json: AsJson = False,
 ) -> None:
-    """The entries of a state, decoded: records as objects, without the program's classes."""
+    """Print the entries of a state, decoded without the program's classes."""
     savepoint = opened(path, checkpoint, zookeeper)
     try:
         conditions = [parsed_condition(text) for text in where or ()]
@@ -501,7 +498,7 @@ def show(
 
 
 def schema(path: Place, checkpoint: CheckpointId = None, zookeeper: ZooKeeper = None, as_json: AsJson = False) -> None:
-    """The types of all states: records with their fields, former names and defaults."""
+    """Print the types of all states: records with their fields, former names and defaults."""
     tell(as_json, schemas(opened(path, checkpoint, zookeeper)), tell_schemas)
 
 
@@ -513,7 +510,7 @@ def diff(
     zookeeper: ZooKeeper = None,
     as_json: AsJson = False,
 ) -> None:
-    """What changed from one checkpoint or savepoint to another; ends with 1 if anything did."""
+    """Compare two checkpoints or savepoints. The status is 1 if they differ."""
     with spooled_answers() as found:
         with opened_with_progress(old, None, zookeeper) as one:
             # Both are read in step: the progress of one is that of the other.

@@ -1,7 +1,4 @@
-"""The commands that need the program of a job: what it would restore, and the lock file of its state.
-
-What `check` and `lock` found, as plain data, and told to people: rejections first to the eye, with what to do.
-"""
+"""The commands `check` and `lock`, which need the program of a job, and how their answers are printed."""
 
 from __future__ import annotations
 
@@ -36,10 +33,10 @@ Answer = dict[str, Any]
 
 
 class LinePrinter(Protocol):
-    """What prints line by line: `statebackend.cli.printing`, or a test that fails."""
+    """Prints lines: a `Printer`, or the pytest plugin."""
 
     def line(self, text: str, style: str = "") -> None:
-        """One line, in a colour where there are colours."""
+        """Print one line, in a colour if the output has colours."""
 
 
 _OUTCOMES: Final[Mapping[str, str]] = {
@@ -55,7 +52,7 @@ _ISSUE_STYLES: Final[Mapping[FieldCompatibility, str]] = {
 
 
 def comparison_answer(comparison: Comparison) -> Answer:
-    """What was found of a job and something stored."""
+    """Return a comparison as plain data."""
     takeover = comparison.takeover
     return {
         "stored": comparison.stored,
@@ -67,12 +64,12 @@ def comparison_answer(comparison: Comparison) -> Answer:
 
 
 def worst_outcome(comparisons: Sequence[Comparison]) -> Outcome:
-    """Of several comparisons that which ends worst."""
+    """Return the worst outcome of several comparisons."""
     return max((one.outcome for one in comparisons), key=list(Outcome).index, default=Outcome.RESTORES)
 
 
 def tell_comparisons(printer: LinePrinter, answers: Sequence[Answer]) -> None:
-    """Of several how each ends, and the first of those that end worst; of one everything."""
+    """Print a single comparison completely; of several, each outcome and then the first of the worst."""
     if len(answers) == 1:
         tell_comparison(printer, answers[0])
         return
@@ -87,7 +84,7 @@ def tell_comparisons(printer: LinePrinter, answers: Sequence[Answer]) -> None:
 
 
 def tell_comparison(printer: LinePrinter, answer: Answer) -> None:
-    """Everything that was found, in the words of `env.check`."""
+    """Print a comparison completely."""
     _tell_outcome(printer, answer)
     if answer["rejection"] is not None:
         printer.line(f"  {answer['rejection']}", "red")
@@ -157,7 +154,7 @@ STATUSES: Final = {
     Outcome.REJECTED_UNLESS_ALLOWED: REJECTED,
     Outcome.REJECTED: REJECTED,
 }
-"""How a command ends that found this, where it is not accepted."""
+"""The exit status of each outcome that is not accepted."""
 
 
 def check(
@@ -182,7 +179,7 @@ def check(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Whether a job restores what is stored: the compatibility results of a start, which touch nothing."""
+    """Check whether a job restores stored state, as its start would. Changes nothing."""
     if path is None and lock is None and history is None:
         raise typer.BadParameter("name what to compare the job with: PATH, --lock FILE or --history DIR")
     if (path is None or is_lock_file(path)) and any(
@@ -225,7 +222,7 @@ def lock(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Writes the lock file of a job's state, which `check` compares later programs with; tells what has changed."""
+    """Write the schema lockfile of a job, and print what changed. `check` compares later programs with it."""
     described = load_job(job)
     made = lock_of(described)
     answer: dict[str, Any] = {"path": output, "operators": list(made.operator_uids)}
@@ -241,7 +238,7 @@ def lock(
 
 
 def _former(job: DescribedJob, path: str) -> dict[str, Any] | None:
-    """What the job makes of the lock that is there; None if there is none that can be read, which `lock` puts right."""
+    """Compare the job with the existing lockfile; None if there is no readable one."""
     if not is_lock_file(path):
         return None
     try:

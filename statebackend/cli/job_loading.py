@@ -1,9 +1,9 @@
-"""From ``module:factory`` to the job of a program, in a process that has never imported the program.
+"""Loads a job from ``module:factory``.
 
 The factory is an environment, or a function without arguments that returns one: a `LocalStreamEnvironment` whose
-sources have schemas and no elements, or whatever else has a method `described`. The module is found as Python finds it
-with ``python -m``: in the directory that the command runs in, then as installed. Whatever the program prints meanwhile
-goes to the error output, since the standard output is for the answer. Whatever fails is one line that says what to do.
+sources have schemas and no elements, or any object with a method `described`. The module is found as with
+``python -m``: in the current directory, then among installed packages. Output of the program goes to stderr, because
+stdout is for the answer. Every failure is reported in one line that says how to fix it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _CONTRACT = (
 
 
 class JobLoadingError(StreamJobError):
-    """The program that a command was given gives no job; the message is a line that says what to do."""
+    """The program returns no job. The message is one line that says how to fix it."""
 
 
 def load_job(name: str) -> DescribedJob:
-    """The job that ``module:factory`` gives. Raises `JobLoadingError`."""
+    """Return the job of ``module:factory``. Raises `JobLoadingError`."""
     module_name, colon, path = name.partition(":")
     if not colon or not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
         raise JobLoadingError(
@@ -53,7 +53,7 @@ def load_job(name: str) -> DescribedJob:
 
 
 def described_job(given: Any, name: str) -> DescribedJob:
-    """The job of an environment, or of a factory of one; ``name`` is what errors call it. Raises `JobLoadingError`."""
+    """Return the job of an environment or a factory. ``name`` is used in errors. Raises `JobLoadingError`."""
     made = given
     if not _describes(given):
         if not callable(given):
@@ -70,7 +70,7 @@ def _describes(given: Any) -> bool:
 
 
 def _asked(function: Callable[[], Any], name: str) -> Any:
-    """What code of the program returns. It may do anything, when a job is built and when its functions are opened."""
+    """Call a function of the program, which may raise anything."""
     try:
         return function()
     except SystemExit as error:
@@ -119,7 +119,7 @@ def _attribute(module: Any, module_name: str, path: str) -> Any:
 
 @contextlib.contextmanager
 def _program_of_this_directory() -> Iterator[None]:
-    """As ``python -m``: a script that was installed has its own directory in the path instead."""
+    """Add the current directory to the module path, as ``python -m`` does. An installed script does not."""
     directory = os.getcwd()
     is_added = directory not in sys.path and "" not in sys.path
     if is_added:

@@ -1,20 +1,16 @@
-"""The commands that work on the directory of a job that does not run, without its program.
+"""The commands `gc` and `roll-back`, which change the directory of a job that is not running, without its program.
 
-Work on the directory of a job that does not run, without its program: clearing up, and going back.
+Both hold the job lease with the job's high-availability services, so no driver runs at the same time. If one does, the
+command fails with its name and changes nothing.
 
-Whoever does it leads the job meanwhile, by the services that the job is led by, so that no driver runs beside it; one
-that does is named, and nothing is touched.
+`gc` does what a start does before its first epoch. It deletes incomplete checkpoints, then files that no completed or
+abandoned checkpoint needs, then restore plans. While a checkpoint is unreadable, no file of state is deleted, because
+its files cannot be told from unused ones.
 
-*Clearing up* is what a start does before its first epoch: checkpoints that did not become complete go, then the files
-that no completed checkpoint refers to and none that was given up, then restore plans. Files of a checkpoint that cannot
-be read cannot be told from those, so no file of state goes as long as there is one.
-
-*Going back* needs the program where sinks have shown what is given up, or may have: only they can take it back. What
-this does then is the first step of `execute(roll_back_to=...)`: the intent is written down, no other start is possible
-from then on, and the start that says the same takes all steps. Where no sink has anything to take back, and the job is
-one of this process, which has no log of its sources, all is done at once.
-
-Going back to an older checkpoint from the command line: what is done at once, and what the next start has to do.
+`roll-back` needs the program if sinks may have published output of the abandoned epochs: only they can revert it. Then
+the command only records the intent, as the first step of `execute(roll_back_to=...)` does. Only a start with the same
+argument is possible from then on, and it finishes the roll-back. A job of the local runtime without such sinks is
+rolled back at once.
 """
 
 from __future__ import annotations
@@ -60,7 +56,7 @@ __all__ = [
 
 @frozen
 class LedJob:
-    """A job that is led for as long as the context lasts; ``store`` has found nothing yet."""
+    """A job whose lease is held. ``store`` has not recovered yet."""
 
     directory: JobDirectory
     records: JobRecords
@@ -69,9 +65,10 @@ class LedJob:
 
 @frozen
 class Needless:
-    """What nobody needs: files with their sizes, and directories of checkpoints that did not become complete.
+    """Unused files with their sizes, and directories of incomplete checkpoints.
 
-    ``unreadable`` are the checkpoints that keep all files of state there as long as they cannot be read.
+    Attributes:
+        unreadable: Checkpoints that cannot be read. While there are any, files of state are kept.
     """
 
     files: Sequence[tuple[str, int]]
@@ -80,16 +77,23 @@ class Needless:
 
     @property
     def size_bytes(self) -> int:
-        """Of the files."""
+        """The total size of the files."""
         return sum(size for _, size in self.files)
 
 
 @contextmanager
 def led_job(job_dir: str, services: JobServices | None = None, driver_directory: str | None = None) -> Iterator[LedJob]:
-    """Leads the job of a directory; by default as one that was told nothing.
+    """Hold the lease of a job within the context.
 
-    ``driver_directory`` is that of the job, if it has one. Raises `CheckpointNotFoundError` where there is no job,
-    `JobDirectoryMismatchError` for services that are not its own, and `JobDirectoryLockedError` while a driver runs.
+    Args:
+        job_dir: The job directory.
+        services: The high-availability services; None for the default.
+        driver_directory: The driver directory of the job, if it has one.
+
+    Raises:
+        CheckpointNotFoundError: There is no job.
+        JobDirectoryMismatchError: The services are not those of the job.
+        JobDirectoryLockedError: A driver is running.
     """
     file_system = CheckpointFileSystem.from_uri(job_dir)
     identity = JobDirectory.inspect(job_dir) if file_system.exists(JOB_FILE_NAME) else None
@@ -114,7 +118,7 @@ def led_job(job_dir: str, services: JobServices | None = None, driver_directory:
 
 
 def needless(job: LedJob) -> Needless:
-    """What `clear_up` would remove; touches nothing."""
+    """Return what `clear_up` would delete. Changes nothing."""
     found, file_system = job.records.pointers.find(), job.records.file_system
     needed = {file.path for one in found.retained.values() for file in one.metadata.files}
     needed |= job.records.pointers.files_set_aside()
@@ -134,9 +138,10 @@ def _size_bytes(file_system: CheckpointFileSystem, path: str) -> int:
 
 
 def clear_up(job: LedJob) -> Needless:
-    """Removes what nobody needs, as a start does, and says what that was.
+    """Delete unused files, as a start does, and return them. Files that could not be deleted are not included.
 
-    Raises `CorruptMetadataError` if the newest checkpoint cannot be read.
+    Raises:
+        CorruptMetadataError: The newest checkpoint cannot be read.
     """
     judged = needless(job)
     job.store.recover()
@@ -152,9 +157,9 @@ def clear_up(job: LedJob) -> Needless:
 
 
 def go_back_at_once(job: LedJob, found: FoundCheckpoints, checkpoint_id: int) -> Sequence[str]:
-    """Lets an older checkpoint be the newest; returns where those are that are given up.
+    """Make an older checkpoint the newest. Return the places of the abandoned checkpoints.
 
-    Only for a job of this process, none of whose sinks has shown anything.
+    Only for a job of the local runtime whose sinks have published nothing.
     """
     before = frozenset(job.store.set_aside_places())
     job.store.recover(roll_back_to=checkpoint_id)
@@ -186,10 +191,12 @@ def _services_of(
 
 
 def went_back(job: LedJob, roll_back_to: int | str, *, dry_run: bool) -> dict[str, Any]:
-    """Goes back, or begins to, and says what is given up and processed again.
+    """Roll back, or record the intent, and return the answer.
 
-    Raises `CheckpointNotFoundError`, `CorruptMetadataError`, and `SavepointError` for a job in one process whose sinks
-    have to take output back, of which only its program can make one.
+    Raises:
+        CheckpointNotFoundError: The checkpoint does not exist.
+        CorruptMetadataError: The checkpoint cannot be read.
+        SavepointError: Sinks of a local job have to revert output, which needs the program.
     """
     found = job.records.pointers.find()
     target = found.roll_back_target(roll_back_to)
@@ -266,7 +273,7 @@ def gc(
     driver_directory: DriverDirectory = None,
     as_json: AsJson = False,
 ) -> None:
-    """Removes what no checkpoint needs, as a start of the job does; rejects while a driver runs."""
+    """Delete files that no checkpoint needs, as a start of the job does. Fails while a driver runs."""
     with led_job(job_dir, services_of(zookeeper, stands_by=False), driver_directory) as job:
         found = needless(job) if dry_run else clear_up(job)
     answer = {
@@ -287,7 +294,7 @@ def roll_back(
     driver_directory: DriverDirectory = None,
     as_json: AsJson = False,
 ) -> None:
-    """Goes back to an older checkpoint, or begins to where the sinks of the job have to take output back."""
+    """Roll a job back to an older checkpoint, or record it for the next start if sinks have to revert output."""
     if to != PREVIOUS and not to.isdecimal():
         raise typer.BadParameter(f"{to!r} is neither the id of a checkpoint nor {PREVIOUS!r}")
     target = to if to == PREVIOUS else int(to)

@@ -1,4 +1,4 @@
-"""The command that brings a savepoint to the types of a program before that is deployed."""
+"""The command `migrate`: writes a savepoint in the types of a program before the program is deployed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def migrate(
     zookeeper: ZooKeeper = None,
     as_json: AsJson = False,
 ) -> None:
-    """Writes a savepoint whose keyed state is in the types of a program, so that a start has nothing to migrate."""
+    """Write a savepoint whose keyed state has the types of a program, so that a start migrates nothing."""
     described = load_job(job)
     services = services_of(zookeeper)
     restored = find_state(path, checkpoint, services)
@@ -65,7 +65,7 @@ def migrate(
 
 
 def migration_plan(job: DescribedJob, restored: RestoredState) -> Plan:
-    """The plan that brings the keyed state there to what the job registers."""
+    """Return the plan that migrates the stored keyed state to the descriptors of the job."""
     plan = Plan()
     for uid, operator in job.operators.items():
         metas = restored.keyed_metas_of(uid)

@@ -1,6 +1,4 @@
-"""Opening what a command is asked about, and showing how far the reading of it is: on the error output, as a bar on a
-terminal and as lines elsewhere, which come only if it takes long.
-"""
+"""Opens the argument of a command, and shows progress on stderr: bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,20 +16,20 @@ __all__ = ["opened", "opened_with_progress", "told_progress"]
 
 
 def opened(path: str, checkpoint: int | None = None, zookeeper: str | None = None) -> Savepoint:
-    """What is at the path, for who reads little of it."""
+    """Open the path, for a command that reads little."""
     return Savepoint.open(path, checkpoint, high_availability=services_of(zookeeper))
 
 
 @contextmanager
 def opened_with_progress(path: str, checkpoint: int | None = None, zookeeper: str | None = None) -> Iterator[Savepoint]:
-    """What is at the path, for who reads all of it in this context."""
+    """Open the path, for a command that reads all of it within the context."""
     with told_progress() as progress:
         yield Savepoint.open(path, checkpoint, high_availability=services_of(zookeeper), progress=progress)
 
 
 @contextmanager
 def told_progress() -> Iterator[ProgressListener]:
-    """Shows what is told in this context, however it ends."""
+    """Show the progress reported within the context."""
     display = shown_progress(write_line=lambda line: print(printable(line), file=sys.stderr))
     try:
         yield display

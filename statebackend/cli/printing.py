@@ -1,7 +1,7 @@
-"""Answers for people: tables where the output is a terminal, plain lines of tab-separated cells where it is not.
+"""Prints answers for people: tables on a terminal, tab-separated lines elsewhere.
 
-Names and values are anybody's. What a terminal would obey instead of showing it (control characters, line ends in the
-middle of a line, the markup of the library that draws the tables) is shown as it is, by its escape.
+Names and values may come from anyone. Control characters, line ends and rich's markup are escaped, so a terminal shows
+them and does not obey them.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ __all__ = ["Printer", "indented_lines", "printer_for", "shown_cell"]
 
 
 class Printer(Protocol):
-    """What prints the parts of an answer, one after the other."""
+    """Prints the parts of an answer in sequence."""
 
     def pairs(self, pairs: Mapping[str, Any]) -> None:
-        """Names and values, those without a value left out."""
+        """Print names and values; omit those without a value."""
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, goes_on: bool = False) -> None:
-        """Rows under their columns; with ``goes_on``, more rows of the table before."""
+        """Print rows under their columns. With ``goes_on``, continue the former table."""
 
     def line(self, text: str, style: str = "") -> None:
-        """One line, in a colour where there are colours."""
+        """Print one line, in a colour if the output has colours."""
 
 
 def printer_for(stream: TextIO | None = None) -> Printer:
-    """Tables for a terminal, lines for everything else."""
+    """Return tables for a terminal, lines for anything else."""
     target = stream or sys.stdout
     return _Tables(Console(file=target)) if target.isatty() else _Lines(target)
 
 
 def shown_cell(value: Any) -> str:
-    """A cell of a table: texts as they are, in one line, and everything else as JSON."""
+    """Format a cell: a text in one line, anything else as JSON."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -50,7 +50,7 @@ def shown_cell(value: Any) -> str:
 
 
 def indented_lines(text: str) -> str:
-    """A text of several lines; all but the first are indented, so that none looks like another message."""
+    """Indent all lines but the first, so that none looks like another message."""
     return "\n  ".join(map(printable, text.split("\n")))
 
 

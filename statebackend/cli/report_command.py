@@ -1,7 +1,4 @@
-"""The command that writes a report: a page for people about state that lies somewhere.
-
-The report of stored state, without its job: of a savepoint, or of the checkpoints in a job directory.
-"""
+"""The command `report`: an HTML page about a savepoint or the checkpoints of a job directory."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ __all__ = ["stored_page"]
 
 
 def stored_page(uri: str, checkpoints: Sequence[CheckpointFigures]) -> str:
-    """The whole page; the checkpoints are oldest first, and there is at least one."""
+    """Return the page. The checkpoints are oldest first, and there is at least one."""
     newest = checkpoints[-1]
     states = sum(len(one.bytes_by_state) for one in newest.operators)
     numbers = [
@@ -106,7 +103,7 @@ def report(
     zookeeper: ZooKeeper = None,
     as_json: AsJson = False,
 ) -> None:
-    """A page for people: checkpoints, sizes of states and subtasks, as plots and tables in one file of HTML."""
+    """Write an HTML report of checkpoints and sizes, with plots and tables, as one file."""
     written = check_place(target, overwrite=overwrite)
     newest, services = opened(path, None, zookeeper), services_of(zookeeper)
     kept = [newest.metadata]

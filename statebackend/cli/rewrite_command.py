@@ -1,4 +1,4 @@
-"""The command that makes another savepoint of a savepoint or checkpoint, by a plan that is a Python file."""
+"""The command `rewrite`: writes a changed copy of a savepoint or checkpoint by a plan in a Python file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rewrite(
     zookeeper: ZooKeeper = None,
     as_json: AsJson = False,
 ) -> None:
-    """Writes another savepoint, changed as a plan says; the plan is a program, and is run."""
+    """Write a changed copy of a savepoint. The plan is a Python program, which is run."""
     services = services_of(zookeeper)
     # What the plan and its functions print is no part of the answer.
     with contextlib.redirect_stdout(sys.stderr):
@@ -62,7 +62,7 @@ def rewrite(
 
 
 def written_answer(written: WrittenSavepoint) -> dict[str, Any]:
-    """What was written, as plain data."""
+    """Return the result as plain data."""
     return {
         "uri": written.uri,
         "files": written.files,
@@ -85,7 +85,7 @@ def written_answer(written: WrittenSavepoint) -> dict[str, Any]:
 
 
 def tell_written(printer: Printer, answer: dict[str, Any]) -> None:
-    """What was written, for people."""
+    """Print the result."""
     printer.line(f"{answer['uri']}: {counted(answer['files'], 'file')}, {shown_bytes(answer['size_bytes'])}")
     for uid, operator in answer["operators"].items():
         for name, rows in (operator["rows"] | operator["operator_state_rows"]).items():

@@ -1,4 +1,4 @@
-"""The command that tells where the bytes of state are."""
+"""The command `du`: sizes of stored state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def du(
     zookeeper: ZooKeeper = None,
     as_json: AsJson = False,
 ) -> None:
-    """Where the bytes are: by operator, state and file; of a job, what checkpoints share and what each has alone."""
+    """Show sizes by operator, state and file; for a job, what its checkpoints share."""
     checkpoints = _checkpoints(path, checkpoint, zookeeper)
     found = stored_files(checkpoints)
     answer: dict[str, Any] = {
@@ -51,7 +51,7 @@ def _checkpoints(path: str, checkpoint: int | None, zookeeper: str | None) -> Se
 
 
 def _sizes(files: Sequence[CheckpointFile], checkpoints: Sequence[CheckpointMetadata]) -> dict[str, Any]:
-    """Bytes as every other command counts them: of files, and of the metas, which each checkpoint has for itself."""
+    """Return sizes as every command counts them: of files, and of the metas, which each checkpoint has separately."""
     file_bytes = sum(file.size_bytes for file in files)
     meta_bytes = sum(one.meta_bytes for one in checkpoints)
     return {

@@ -78,14 +78,14 @@ _IN_MEMORY_BYTES = 1 << 20
 
 
 class SpooledAnswers:
-    """Answers as plain data, which are given again in their order; see `spooled_answers`."""
+    """Answers as plain data in a temporary file, iterated in order. See `spooled_answers`."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._count = 0
 
     def add(self, answer: dict[str, Any]) -> None:
-        """One more; not while they are being given."""
+        """Add an answer. Not during iteration."""
         self._file.write(json.dumps(answer).encode() + b"\n")
         self._count += 1
 
@@ -99,13 +99,13 @@ class SpooledAnswers:
 
 @contextlib.contextmanager
 def spooled_answers() -> Iterator[SpooledAnswers]:
-    """None yet; they are gone when the context ends."""
+    """Create an empty spool, deleted at the end of the context."""
     with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES, prefix="statebackend-answers-") as file:
         yield SpooledAnswers(file)
 
 
 def tell(as_json: bool, answer: Any, telling: Callable[[Printer, Any], None]) -> None:
-    """Prints an answer: as one JSON document, or for people as ``telling`` says."""
+    """Print an answer as one JSON document, or for people with ``telling``."""
     if as_json:
         print(_json_text(answer))
     else:
@@ -126,7 +126,7 @@ def _json_text(answer: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    """JSON with its own escapes for what a terminal would obey: control and bidirectional characters."""
+    """Escape control and bidirectional characters as JSON does."""
     return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
 
 
@@ -134,7 +134,7 @@ _STATE_COLUMNS: Final = ("state", "kind", "types", "entries", "bytes", "key grou
 
 
 def tell_inspection(printer: Printer, answer: dict[str, Any]) -> None:
-    """What `inspect` found: pairs about the whole, and a table of states for each operator."""
+    """Print the answer of `inspect`: general pairs, then a table of states per operator."""
     printer.line(f"{answer['kind']} {answer['checkpoint_id']} of job {answer['job_name']}")
     left_out = ("operators", "timers_due", "source", "sinks", "restored_from", "kind", "checkpoint_id", "job_name")
     pairs = {name: value for name, value in answer.items() if name not in left_out}
@@ -175,10 +175,7 @@ def tell_inspection(printer: Printer, answer: dict[str, Any]) -> None:
 
 
 def tell_entries(as_json: bool, answers: Iterable[dict[str, Any]], nothing: str = "no entries") -> None:
-    """Prints entries while they are read, some at a time: as one JSON document, or as a table for people.
-
-    ``nothing`` is what people are told where there are none.
-    """
+    """Print entries while they are read, as one JSON document or as tables. ``nothing`` is the text for no entries."""
     pieces = _in_pieces(answers)
     if as_json:
         _print_list(pieces)
@@ -206,7 +203,7 @@ def _indented(text: str) -> str:
 
 
 def _print_table(printer: Printer, pieces: Iterator[list[dict[str, Any]]], nothing: str) -> None:
-    """With the columns that entries have; where a later one has more of them, under a new head."""
+    """Print the columns that the entries have. A later entry with more columns starts a new table."""
     columns: list[str] = []
     for piece in pieces:
         known = len(columns)
@@ -223,7 +220,7 @@ _ENTRY_COLUMNS: Final = ("subtask", "key", "namespace", "user_key", "value", "la
 
 
 def tell_schemas(printer: Printer, answer: dict[str, Any]) -> None:
-    """The types of each operator's states, with keys and without, their records below them."""
+    """Print the types of each operator's states, with their records."""
     for uid, operator in answer.items():
         printer.line(f"operator {uid}")
         for name, state in operator["states"].items():
@@ -249,7 +246,7 @@ def _tell_schema(printer: Printer, name: str, kind: str, types: dict[str, Any]) 
 def tell_difference(
     as_json: bool, of_schemas: Sequence[dict[str, Any]], of_entries: Iterable[dict[str, Any]] | None
 ) -> None:
-    """What differs: paths with both sides, then entries, unless they were not compared, some at a time."""
+    """Print the changed paths of schemas, then the changed entries while they are read."""
     pieces = _in_pieces(of_entries or ())
     if as_json:
         print('{\n  "schema": ', _indented(_json_text(of_schemas)), sep="", end="")

@@ -1,9 +1,8 @@
-"""A file on a disk that appears when it is whole: what a command writes for its user, a table, a page or a lock.
+"""Atomic local files: tables, pages and lockfiles that commands write for a user.
 
-It is written under a temporary name beside its own, and takes its name when all of it is on the disk. Who finds it
-finds all of it, and what ends the writing, an interrupt as well, leaves what was there before. A symbolic link is
-followed: the file that it leads to is written, and the link stays. A path may begin with ``~``. What takes the place of
-a file may be read by those who could read that.
+A file is written under a temporary name in the same directory, synced, and renamed. Readers see the complete file or
+the former one, also after an interrupt. Symbolic links are followed, and a path may begin with ``~``. A replaced file
+keeps its permissions.
 """
 
 from __future__ import annotations
@@ -26,10 +25,12 @@ _SHOWN_CHARACTERS: Final = 40
 
 
 def check_place(path: str | os.PathLike[str], *, overwrite: bool) -> str:
-    """The absolute path of the file that is to be written; for who works long before its first byte.
+    """Return the absolute path of a file to write. Call it before long work.
 
-    Raises `ExportExistsError` if something is there that is not to be overwritten, `FileNotFoundError` naming the
-    directory that is missing, and `IsADirectoryError` or `OSError` for what is there and no file, and for ``-``.
+    Raises:
+        ExportExistsError: The file exists and ``overwrite`` is False.
+        FileNotFoundError: The directory does not exist.
+        OSError: The path is a URI, a directory, ``-`` or no regular file.
     """
     if os.fspath(path) == "-":
         # What programs take for their output is a file of that name here, which nobody wants and few can remove.
@@ -83,13 +84,13 @@ def atomic_file(path: str | os.PathLike[str], *, overwrite: bool, has_state: boo
 
 
 def _take_mode(target: str, file: IO[bytes]) -> None:
-    """Lets nobody read, or keeps from reading, what is written in the place of a file that he could not, or could."""
+    """Copy the permissions of the file that is replaced."""
     with contextlib.suppress(FileNotFoundError):
         os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
 
 
 def _appear(temporary: str, target: str) -> None:
-    """Gives a file its name, unless another has come to have it meanwhile."""
+    """Rename without replacing a file that appeared meanwhile."""
     try:
         os.link(temporary, target)
     except FileExistsError:

@@ -1,7 +1,4 @@
-"""What can be wrong with a plan to write a savepoint, with an entry that it gives, or with what was written.
-
-What can be asked of a savepoint that it has not, or cannot give as it is asked for, and locks that are none.
-"""
+"""Errors of reading, exporting and rewriting savepoints, and of schema lockfiles."""
 
 from __future__ import annotations
 
@@ -26,47 +23,47 @@ __all__ = [
 
 
 class ColumnValueError(SavepointError, ValueError):
-    """A stored value does not fit the type of its column; the message says which, and what to ask for instead."""
+    """A stored value does not fit the Arrow type of its column."""
 
 
 class ExportExistsError(SavepointError, FileExistsError):
-    """Where an export is to be written, there is something already."""
+    """The target of an export exists already."""
 
 
 class UnknownOperatorError(SavepointError, LookupError):
-    """There is no state of an operator of that uid; the message names those there are."""
+    """No operator with this uid has state here. The message lists the known uids."""
 
 
 class UnknownStateError(SavepointError, LookupError):
-    """The operator has no state of that name; the message names those it has."""
+    """The operator does not have this state. The message lists the known states."""
 
 
 class UnknownKeyError(SavepointError, LookupError):
-    """The state has no entry of that key."""
+    """The state has no entry for the key."""
 
 
 class StateLockError(CheckpointError):
-    """A file is no lock of state, or not as it was written; the message says what to do."""
+    """A file is not a schema lockfile, or was changed after it was written."""
 
 
 class PlanError(SavepointError, ValueError):
-    """A plan cannot be carried out; the message has a line for each thing that is wrong. Nothing was written."""
+    """A plan is invalid. The message has one line per problem. Nothing was written."""
 
 
 class EntryError(SavepointError, ValueError):
-    """An entry does not fit the state it is to be written to; the message names both. Nothing was written."""
+    """An entry does not fit its state. Nothing was written."""
 
 
 class RepeatedKeyError(EntryError):
-    """Two entries have one address, and no function was passed that merges them. Nothing was written."""
+    """Two entries have the same address and no merge function was passed. Nothing was written."""
 
 
 class RemainsError(SavepointError):
-    """A savepoint still has what was to be gone; the message says what and where."""
+    """A savepoint still contains data that should have been removed."""
 
 
 def failed_function(state_name: str, key: Any, error: Exception) -> PlanError:
-    """That a function of the plan has raised ``error`` for an entry of this key."""
+    """Return the error for a function of the plan that raised ``error`` for an entry of this key."""
     return PlanError(
         f"state {state_name!r}, key {shown(key)}: a function of the plan failed with {type(error).__name__}: {error}. "
         f"Nothing was written"

@@ -1,12 +1,10 @@
-"""Taking a savepoint: the state of a completed checkpoint rewritten in canonical form, one task per subtask.
+"""Savepoint export: one task per subtask rewrites the state of a completed checkpoint in canonical form.
 
-Where the tasks run (in Spark, or one after the other in this process) is the environment's business; what they return
-is put together here. The metadata is written last of all, and makes the savepoint complete.
-
-The canonical export of one subtask's state, opened in a directory of its own and written as Parquet.
-
-A task is picklable and needs nothing of the job that wrote the state: where it runs is its caller's business. What
-expires is left out by what the caller says of each state's time-to-live, for nobody registers the states here.
+1. `export_tasks` makes the tasks. They are picklable and independent of the job's program. The runtime decides where
+   they run: in Spark, or one after the other in the local runtime.
+2. Each task restores its subtask into a private directory and writes its rows as Parquet. It drops entries that are
+   expired by the time-to-live that the caller passes, because no descriptor is registered here.
+3. `finish_savepoint` writes the metadata last. Without it the savepoint is incomplete.
 """
 
 from __future__ import annotations
@@ -45,15 +43,15 @@ _BACKEND_OF_CANONICAL: Final = "rocksdb"
 
 
 class ScratchSpace(Protocol):
-    """Where tasks work on the local disk of the host they run on; travels to them by pickling."""
+    """Local disk space for tasks on the host where they run. Picklable."""
 
     def scratch(self) -> AbstractContextManager[str]:
-        """A fresh private directory for as long as the context lasts."""
+        """Return a context manager for a new private directory, removed at its end."""
 
 
 @frozen
 class ExportedSubtask:
-    """The canonical state of one subtask, and the rows of each state."""
+    """The canonical state of one subtask, with the number of rows of each state."""
 
     operator_uid: str
     subtask_index: int
@@ -64,10 +62,11 @@ class ExportedSubtask:
 
 @frozen
 class ExportTask:
-    """One subtask's state to export; picklable.
+    """A picklable task that exports the state of one subtask.
 
-    What has expired at ``now_ms`` is left out: ``ttl`` says, by state, how long entries live, since nobody registers
-    the states here. The state is opened in ``scratch_space``, or in the system's temporary directory if there is none.
+    Attributes:
+        ttl: The time-to-live of each state. Entries that are expired at ``now_ms`` are dropped.
+        scratch_space: Where the state is restored; None for the system's temporary directory.
     """
 
     operator_uid: str
@@ -80,10 +79,14 @@ class ExportTask:
     now_ms: int
     scratch_space: ScratchSpace | None = None
     registered: Sequence[tuple[Descriptor, TypeSerializer[Any]]] = ()
-    """Descriptors, each with the serializer of its namespaces, that entries are migrated to before they are written."""
+    """Descriptors with their namespace serializers. Entries are migrated to them before they are written."""
 
     def run(self, progress: ProgressListener = no_progress) -> ExportedSubtask:
-        """Writes the files, and tells how far it is. Raises `SavepointError` for state that no savepoint can hold."""
+        """Write the files and report progress.
+
+        Raises:
+            SavepointError: The subtask has in-flight records, which no savepoint can hold.
+        """
 
         def tell(one: Progress) -> None:
             progress(evolve(one, subtask_index=self.subtask_index))
@@ -146,10 +149,7 @@ class ExportTask:
 
 @frozen
 class SavepointReport:
-    """What was written: where, of which epoch, the rows of each operator's states, its size, and how long it took.
-
-    ``rows`` are those of keyed state, ``operator_state_rows`` those of operator state, by uid and name of the state.
-    """
+    """A written savepoint: its path, epoch, size, duration, and rows of keyed and operator state by uid and name."""
 
     path: str
     epoch_id: int
@@ -167,10 +167,15 @@ def export_tasks(
     now_ms: int,
     scratch_space: ScratchSpace | None = None,
 ) -> Sequence[ExportTask]:
-    """The tasks that rewrite a checkpoint whose files are in ``source``.
+    """Return the tasks that export a checkpoint to ``target``.
 
-    ``registered`` are the descriptors of keyed state by operator uid; what has expired by them at ``now_ms`` is left
-    out. ``scratch_space`` is where they work, by default the system's temporary directory.
+    Args:
+        metadata: The checkpoint.
+        source: Where its files are.
+        target: Where the savepoint is written.
+        registered: The descriptors of keyed state by operator uid. Their time-to-live decides what is expired.
+        now_ms: The time for expiry.
+        scratch_space: Where tasks restore state; None for the system's temporary directory.
     """
     ttl_by_operator = {
         uid: {descriptor.name: descriptor.ttl for descriptor in descriptors if descriptor.ttl is not None}
@@ -200,7 +205,15 @@ def finish_savepoint(
     source_progress_files: tuple[FileHandle, ...],
     started_s: float,
 ) -> SavepointReport:
-    """Writes the savepoint's metadata, last of all; ``started_s`` is the monotonic time of the beginning."""
+    """Write the metadata, which completes the savepoint.
+
+    Args:
+        metadata: The checkpoint that was exported.
+        exported: The results of all tasks.
+        target: Where the savepoint is.
+        source_progress_files: Copies of the source progress.
+        started_s: Monotonic time at which the export started.
+    """
     subtasks: dict[str, dict[int, SubtaskState]] = {}
     rows: dict[str, Counter[str]] = {}
     operator_state_rows: dict[str, Counter[str]] = {}

@@ -1,26 +1,12 @@
-"""The parts of a page that are about checkpoints, the same of a job that runs and of one that lies in its directory.
+"""Builds HTML pages and fragments with inline SVG plots, for reports and notebooks.
 
-HTML that is known to be safe, made of texts that are not.
-
-`Html` is what was put together here. A function that takes `str` escapes it, one that takes `Html` puts it in as it is;
-so a name that holds markup is shown and never obeyed. What no page can show (control characters, halves of surrogate
-pairs) is shown by its number.
-
-Tables for somebody else's page, such as a notebook: bounded, escaped, and in the colours that are there.
-
-Nothing here says a colour, so that what is light on dark stays so. Names and values are anybody's and of any length.
-
-A whole page: its head, tiles of numbers, sections with plots and tables, and its style.
-
-The page forbids itself to load or run anything (a content security policy of ``default-src 'none'``), so that what is
-wrong in it can do no harm. It follows the light or dark scheme of whoever looks, and is as readable on a phone as on a
-desk. It is written to a temporary name beside its own, and then moved, so nobody sees half of one.
-
-Plots as inline SVG: lines over a sequence, and bars beside each other.
-
-A plot is as wide as its place, in units of which a phone shows about one per pixel, so its letters are as large as
-those around it. Colours are classes of the page's style, which knows light and dark. Of many values each column of
-pixels shows the largest; what is no number is a gap. A title and a description say in words what is to be seen.
+- Safety: a function that takes `str` escapes it; `Html` is inserted unchanged. Names and values may come from anyone.
+  Characters that no page can show are shown by their number. A page forbids loading and running anything by a content
+  security policy of ``default-src 'none'``.
+- Pages follow the reader's light or dark scheme and work on a phone. `write_page` writes atomically.
+- Fragments for foreign pages, such as notebooks, are bounded in size and set no colours.
+- Plots are as wide as their container, in units of about one pixel of a phone. Each column of pixels shows the largest
+  of its values; a missing number is a gap. A title and a description say in words what a plot shows.
 """
 
 from __future__ import annotations
@@ -70,18 +56,18 @@ Html = NewType("Html", str)
 
 
 def text(content: object) -> Html:
-    """Any text, escaped."""
+    """Escape a text."""
     shown = "".join(one if one.isprintable() else _number(one) for one in str(content))
     return Html(html.escape(shown, quote=True))
 
 
 def joined(parts: Iterable[Html], between: str = "") -> Html:
-    """One part behind the other."""
+    """Concatenate parts."""
     return Html(between.join(parts))
 
 
 def element(name: str, content: Html | None = None, attributes: Mapping[str, object] | None = None) -> Html:
-    """An element; without content one that has none. Attributes are escaped, and those that are None left out."""
+    """Return an element. Without content it has no end tag. Attributes are escaped; None omits one."""
     given = "".join(f' {key}="{text(value)}"' for key, value in (attributes or {}).items() if value is not None)
     return Html(f"<{name}{given}>" if content is None else f"<{name}{given}>{content}</{name}>")
 
@@ -95,7 +81,7 @@ SHOWN_CHARACTERS: Final = 500
 
 
 def table_fragment(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
-    """The rows under their columns, the first so many of them; None is an empty cell."""
+    """Return the first rows as a table. None is an empty cell."""
     left = iter(rows)
     shown = list(islice(left, SHOWN_ROWS))
     more = sum(1 for _ in left)
@@ -128,7 +114,7 @@ def _indexes(numbers: Iterable[int]) -> frozenset[int]:
 
 @frozen
 class Tile:
-    """A number worth a place of its own, what it is, and what else is to be said of it."""
+    """A prominent number with its label and a note."""
 
     name: str
     value: str
@@ -137,7 +123,7 @@ class Tile:
 
 @frozen
 class Table:
-    """Rows of texts under their columns; ``numbers`` are the indexes of those that are aligned to the right."""
+    """Rows of texts under columns. ``numbers`` are the indexes of right-aligned columns."""
 
     caption: str
     columns: Sequence[str]
@@ -145,7 +131,7 @@ class Table:
     numbers: frozenset[int] = field(factory=frozenset, converter=_indexes)
 
     def html(self) -> Html:
-        """As HTML, in a frame that can be moved sideways where it is too wide."""
+        """Return the table in a frame that scrolls sideways."""
         if not self.rows:
             return paragraph(f"{self.caption}: none.")
         head = joined(
@@ -170,24 +156,24 @@ class Table:
 
 @frozen
 class Section:
-    """A part of the page under a heading."""
+    """A part of the page with a heading."""
 
     title: str
     parts: Sequence[Html]
 
 
 def paragraph(content: str) -> Html:
-    """A paragraph of text."""
+    """Return a paragraph of text."""
     return element("p", text(content), {"class": "said"})
 
 
 def figure(caption: str, plot: Html) -> Html:
-    """A plot with its caption."""
+    """Return a plot with its caption."""
     return element("figure", joined([element("figcaption", text(caption)), plot]))
 
 
 def figures(several: Sequence[Html], table: Table | None = None) -> Html:
-    """Plots beside each other, and the table with their numbers, to be opened."""
+    """Return plots side by side, with a collapsible table of their numbers."""
     row = element("div", joined(several), {"class": "figures"})
     if table is None:
         return row
@@ -196,7 +182,7 @@ def figures(several: Sequence[Html], table: Table | None = None) -> Html:
 
 
 def tiles(several: Sequence[Tile]) -> Html:
-    """Numbers beside each other."""
+    """Return tiles side by side."""
     made = (
         element(
             "div",
@@ -216,7 +202,7 @@ def tiles(several: Sequence[Tile]) -> Html:
 def document(
     title: str, *, kind: str, status: str, facts: Sequence[tuple[str, str]], body: Sequence[Html | Section]
 ) -> str:
-    """A whole page. ``status`` is one word: ``running``, ``ended``, ``failed`` or ``stored``."""
+    """Return a whole page. ``status`` is ``running``, ``ended``, ``failed`` or ``stored``."""
     head = element(
         "header",
         joined(
@@ -267,7 +253,7 @@ def document(
 
 
 def fragment(title: str, rows: Sequence[tuple[str, str, Html]]) -> str:
-    """A piece for somebody else's page, such as a notebook: names, values and small plots, in the colours there."""
+    """Return a fragment for a foreign page, such as a notebook."""
     cells = (
         element(
             "tr",
@@ -289,7 +275,7 @@ _LEFT_IN_DOCUMENT: Final = {"style": "text-align:left;padding:2px 12px 2px 8px"}
 
 
 def write_page(path: str | os.PathLike[str], page: str, *, overwrite: bool = True) -> None:
-    """Writes a page in one step: whoever opens the file finds all of it, or what was there. Raises as `atomic_file`."""
+    """Write a page atomically. Raises as `atomic_file`."""
     with atomic_file(path, overwrite=overwrite) as file:
         file.write(page.encode())
 
@@ -322,7 +308,7 @@ Shown = Callable[[float], str]
 
 @frozen
 class Series:
-    """Values by a name; None, and what is no number, is a gap."""
+    """A named sequence of values. None and NaN are gaps."""
 
     name: str
     values: Sequence[float | None]
@@ -331,9 +317,11 @@ class Series:
 def line_plot(
     series: Sequence[Series], *, title: str, shown: Shown, ends: tuple[str, str], is_binary: bool = False
 ) -> Html:
-    """Lines from the first to the last value; the first `MOST_SERIES` of them, whose names stand below.
+    """Return a line plot of the first `MOST_SERIES` series, with a legend below.
 
-    ``ends`` are what the first and last value are of. ``is_binary`` is for bytes, whose round numbers are others.
+    Args:
+        ends: Labels of the first and last value.
+        is_binary: Use round numbers of bytes on the axis.
     """
     drawn = [Series(one.name, _thinned(_finite(one.values))) for one in series[:MOST_SERIES]]
     known = [value for one in drawn for value in one.values if value is not None]
@@ -350,7 +338,7 @@ def line_plot(
 def bar_plot(
     values: Sequence[float], *, title: str, shown: Shown, ends: tuple[str, str], is_binary: bool = False
 ) -> Html:
-    """A bar for each value; of more than `MOST_BARS` the largest of neighbours."""
+    """Return a bar plot. Beyond `MOST_BARS` values, neighbours share a bar with the largest."""
     known = [value if math.isfinite(value) else 0.0 for value in values]
     bars = [value or 0.0 for value in _thinned(known, MOST_BARS)]
     scale = _Scale(0.0, _round_up(max(bars, default=0.0), is_binary))
@@ -370,7 +358,7 @@ def bar_plot(
 
 
 def spark_line(values: Sequence[float | None], *, title: str) -> Html:
-    """A small line without axes, for the place beside a number."""
+    """Return a small line without axes, to put beside a number."""
     drawn = _thinned(_finite(values), 60)
     known = [value for value in drawn if value is not None]
     scale = _Scale(min(*known, 0.0) if known else 0.0, max(known, default=0.0) or 1.0, 2.0, 26.0)
@@ -479,7 +467,7 @@ def _finite(values: Sequence[float | None]) -> list[float | None]:
 
 
 def _thinned(values: Sequence[float | None], most: int = MOST_POINTS) -> list[float | None]:
-    """At most so many values, each the largest of its neighbours."""
+    """Return at most so many values, each the largest of its neighbours."""
     if len(values) <= most:
         return list(values)
     bounds = [round(place * len(values) / most) for place in range(most + 1)]
@@ -491,7 +479,7 @@ def _thinned(values: Sequence[float | None], most: int = MOST_POINTS) -> list[fl
 
 
 def _round_up(value: float, is_binary: bool) -> float:
-    """The next number that is easily read, and 1 for nothing; the number itself where the next one is infinite."""
+    """Return the next round number, 1 for zero, or the number itself if the next is infinite."""
     if value <= _SMALLEST:
         return 1.0 if value <= 0 else _SMALLEST
     if is_binary and value >= 1024:
@@ -513,7 +501,7 @@ def _n(number: float) -> str:
 
 
 def sizes_section(newest: CheckpointFigures, growth: Sequence[Html] = ()) -> Section:
-    """The state in the newest checkpoint: by operator and state, and over subtasks; behind plots of how it grew."""
+    """Return the state sizes of the newest checkpoint: growth plots, then by operator, state and subtask."""
     operators = [
         (
             one.uid,
@@ -562,7 +550,7 @@ def sizes_section(newest: CheckpointFigures, growth: Sequence[Html] = ()) -> Sec
 
 
 def growth_figures(sizes: Iterable[tuple[str, Sequence[int | None]]], ends: tuple[str, str], caption: str) -> Html:
-    """One plot of how sizes grew, by name; the largest at last first."""
+    """Return a plot of how sizes grew, by name, largest first."""
     ordered = sorted(sizes, key=lambda one: -(one[1][-1] or 0) if one[1] else 0)
     left_out = len(ordered) - MOST_SERIES
     more = f" (the largest {MOST_SERIES}; {left_out} are left out)" if left_out > 0 else ""

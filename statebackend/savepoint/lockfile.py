@@ -1,39 +1,24 @@
-"""Lock files on a disk: one beside the program, and a directory with every lock that there has been.
+"""Schema lockfiles: the schemas of a job's states as a reviewable text file, and a history directory of all releases.
 
-A directory of history holds the locks of releases in the order in which they came, `00001-<12 hex>.lock` and so on; the
-digits behind the number are of the file's own SHA-256. Two branches that both add the next one add two files with
-different names, so that git merges them. A file of history never changes, and is added only if its bytes are in no
-other.
-
-What is in a lock: of each operator the schemas of its states, in the form in which a checkpoint has them.
-
-A start asks stored state for its operators, its key groups, and for what the states of each operator are
-(`statebackend.savepoint.restored_state`). A lock answers that as a savepoint does, so that both are judged by the same
-code. Operators and states are in the order of their names: the order of a program is no part of what is stored.
-
-The lines of a lock that a person reads: one for an operator, its key, each state, type, field and constant.
-
-A line says all about one thing, so that the difference of two locks is a list of what changed. The lines are made of
-the snapshots alone, and are no way back to them: what is judged are the bytes beneath. Names are JSON texts. What
-cannot be printed is escaped, so that no line of a lock looks like another or like none.
-
-The lock file as text, and back: every line is checked, and what is not as it was written is rejected.
+A lockfile implements `StoredSchemas` as a savepoint does, so the same compatibility check serves both. Operators and
+states are sorted by name.
 
     lock     := title notes "max_parallelism " number NL operator* NL bytes* "end" NL
     title    := "statebackend state lock, format 1" NL
     notes    := two lines that begin with "#", always the same
-    operator := NL "operator " name NL ("  " what the line says NL)*
+    operator := NL "operator " name NL ("  " description NL)*
     bytes    := "bytes of " name " sealed " 64 hexadecimal digits NL ("  keyed " base64 NL)* ("  operator " base64 NL)*
 
-The bytes of an operator are those of a checkpoint's handles without entries: `keyed` is the meta data of keyed state
-(`statebackend.state.state_meta`), `operator` that of operator state, if there is any
-(`statebackend.state.operator_state_handles`); a line has 72 bytes of them. They hold the serializer snapshots,
-and a compatibility result needs nothing else.
+- The operator lines are for people. Each describes one key, state, type, field or constant, so a diff lists the
+  changes. Names are JSON texts and unprintable characters are escaped.
+- The bytes are the meta data of keyed state and operator state, as in a checkpoint's handles without entries. They hold
+  the serializer snapshots, and a compatibility check needs nothing else.
+- The seal is the SHA-256 of the operator's lines, its bytes and ``max_parallelism``. It detects manual edits. Each
+  operator has its own seal, so a git merge of changes to different operators is a valid lockfile.
+- Parsing is strict: a file is valid only if its parsed parts assemble to the same text.
 
-The seal is the SHA-256 of the operator's lines, its bytes and ``max_parallelism``. So lines that a person has edited,
-or that git has merged, are told from those that the command has written; and since each operator has its own, a merge
-of changes to different operators is a lock again. A lock is read by taking it apart, and is right if putting the parts
-together again gives the same text: nothing in it is left unread.
+Files of a history are named `00001-<12 hex>.lock`, with the beginning of the file's own SHA-256. Two branches that both
+add a file use different names, so git merges them. A file of a history never changes.
 """
 
 from __future__ import annotations
@@ -93,10 +78,7 @@ __all__ = [
 
 @frozen
 class LockedOperator:
-    """The states of one operator; ``keyed`` is the meta data of a snapshot without entries.
-
-    The states of both are in the order of their names.
-    """
+    """The schemas of one operator, sorted by name. ``keyed`` is the meta of a snapshot without entries."""
 
     uid: str
     keyed: KeyedStateMeta
@@ -105,7 +87,7 @@ class LockedOperator:
 
 @frozen
 class StateLock:
-    """What a job stores; ``where`` is what errors call it by."""
+    """The schemas that a job stores. ``where`` is the location that errors name."""
 
     max_parallelism: int
     operators: tuple[LockedOperator, ...]
@@ -113,16 +95,16 @@ class StateLock:
 
     @property
     def operator_uids(self) -> Sequence[str]:
-        """The operators that have state, by uid, in order."""
+        """The uids of the operators that have state, sorted."""
         return [one.uid for one in self.operators]
 
     def keyed_metas_of(self, uid: str) -> Sequence[KeyedStateMeta]:
-        """What the keyed state of an operator is, if it has some."""
+        """Return the meta of an operator's keyed state, empty if it has none."""
         known = self._by_uid.get(uid)
         return () if known is None else (known.keyed,)
 
     def operator_state_metas_of(self, uid: str) -> Sequence[OperatorStateMeta]:
-        """What the operator state of an operator is."""
+        """Return the metas of an operator's operator state."""
         known = self._by_uid.get(uid)
         return () if known is None else known.operator_states
 
@@ -132,12 +114,12 @@ class StateLock:
 
 
 def operator_line(uid: str) -> str:
-    """The line that an operator begins with."""
+    """Return the first line of an operator."""
     return f"operator {_name(uid)}"
 
 
 def operator_lines(operator: LockedOperator) -> list[str]:
-    """All lines of an operator."""
+    """Return all lines of an operator."""
     lines = [operator_line(operator.uid)]
     lines += _type_lines("  key", describe_type(operator.keyed.key_snapshot))
     for state in operator.keyed.states:
@@ -153,7 +135,7 @@ def operator_lines(operator: LockedOperator) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """The text in one line, with escapes for what is not printed as itself."""
+    """Return the text in one line, with JSON escapes for unprintable characters."""
     return "".join(one if one.isprintable() else _escaped(one) for one in text)
 
 
@@ -196,13 +178,13 @@ def _escaped(character: str) -> str:
 
 FORMAT_VERSION: Final = 1
 MAX_LOCK_BYTES: Final = 16 << 20
-"""A lock of more bytes is neither written nor read: the states of one operator take a few thousand."""
+"""The maximum size of a lockfile. One operator takes a few thousand bytes."""
 
 WRITE_ANEW: Final = "write it again: statebackend lock --job MODULE:FACTORY --output"
-"""What to do about a lock that is not as it was written, to be followed by its path."""
+"""How to repair a lockfile; the path follows."""
 
 TITLE: Final = "statebackend state lock, format "
-"""What every lock begins with, whatever its version."""
+"""The beginning of every lockfile, whatever its version."""
 
 _NOTES: Final = (
     "# Written by `statebackend lock`, compared by `statebackend check`: look at it in reviews, do not edit it.",
@@ -216,7 +198,7 @@ _CONFLICT: Final = re.compile(r"^(<<<<<<<|=======|>>>>>>>|\|\|\|\|\|\|\|)", re.M
 
 @frozen
 class _SealedOperator:
-    """An operator as the file has it: its lines, and its bytes."""
+    """The lines and bytes of an operator in the file."""
 
     lines: tuple[str, ...]
     keyed: bytes
@@ -232,7 +214,11 @@ class _SealedOperator:
 
 
 def lock_to_bytes(lock: StateLock) -> bytes:
-    """The bytes of the file, the same for the same state. Raises `StateLockError` for one that is too large."""
+    """Return the bytes of the lockfile, identical for identical schemas.
+
+    Raises:
+        StateLockError: The lockfile is too large.
+    """
     sealed = [
         _SealedOperator(
             tuple(operator_lines(one)),
@@ -247,9 +233,10 @@ def lock_to_bytes(lock: StateLock) -> bytes:
 
 
 def lock_from_bytes(data: bytes, where: str) -> StateLock:
-    """The lock in these bytes; ``where`` names the file.
+    """Parse a lockfile. ``where`` names it in errors.
 
-    Raises `StateLockError` for anything that `lock_to_bytes` has not written, with what to do.
+    Raises:
+        StateLockError: The bytes were not written by `lock_to_bytes`, or were changed.
     """
     _check_size(data, where)
     try:
@@ -338,7 +325,7 @@ def _check_title(title: str, where: str) -> None:
 
 
 def _blocks(lines: Sequence[str], begin: str) -> list[list[str]]:
-    """The lines in blocks, each of which begins with a line that begins so, or is empty if ``begin`` is."""
+    """Split lines into blocks. A block begins with a line that starts with ``begin``, or is empty if ``begin`` is."""
     blocks: list[list[str]] = []
     for line in lines:
         if line.startswith(begin) if begin else not line:
@@ -388,12 +375,17 @@ _MAX_LOCKS: Final = 10_000
 
 
 def is_lock_file(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a file at that path, which no savepoint is: those are directories."""
+    """Whether there is a file at the path. Savepoints are directories."""
     return not is_uri(os.fspath(path)) and _place(path).is_file()
 
 
 def read_lock(path: str | os.PathLike[str]) -> StateLock:
-    """The lock in a file. Raises `StateLockError` if there is none, `OSError` where it cannot be read."""
+    """Read a lockfile.
+
+    Raises:
+        StateLockError: The file does not exist or is invalid.
+        OSError: The file cannot be read.
+    """
     try:
         with _place(path).open("rb") as file:
             # One byte more, by which a file that is too large is told.
@@ -406,7 +398,7 @@ def read_lock(path: str | os.PathLike[str]) -> StateLock:
 
 
 def would_change(path: str | os.PathLike[str], lock: StateLock) -> bool:
-    """Whether the file has other bytes than those of the lock, or is not there."""
+    """Whether the file is missing or has other bytes than the lock."""
     if not is_lock_file(path):
         return True
     with _place(path).open("rb") as file:
@@ -414,10 +406,11 @@ def would_change(path: str | os.PathLike[str], lock: StateLock) -> bool:
 
 
 def write_lock(path: str | os.PathLike[str], lock: StateLock) -> bool:
-    """Writes the file, complete or not at all; returns whether its bytes are others than before.
+    """Write the lockfile atomically. Return whether its bytes changed. An edited lockfile is replaced.
 
-    A lock that is there is replaced, and one that somebody has edited. Raises `StateLockError` for a file that never
-    was one and for a lock that could not be read again, and `OSError`, as `atomic_file`, where it cannot be written.
+    Raises:
+        StateLockError: The existing file is not a lockfile, or the lock could not be read back.
+        OSError: The file cannot be written.
     """
     if not would_change(path, lock):
         return False
@@ -433,7 +426,7 @@ def write_lock(path: str | os.PathLike[str], lock: StateLock) -> bool:
 def write_locks(
     path: str | os.PathLike[str], history: str | os.PathLike[str] | None, lock: StateLock
 ) -> tuple[bool, Path | None]:
-    """Writes the file and adds it to a history, if one is named: both or neither; returns what either function does.
+    """Write the lockfile and add it to a history, both or neither. Return the results of both functions.
 
     Raises as `write_lock` and `add_to_history`.
     """
@@ -451,9 +444,10 @@ def write_locks(
 
 
 def add_to_history(directory: str | os.PathLike[str], lock: StateLock) -> Path | None:
-    """Adds a lock to a history, which is made if there is none; returns its file, None if it has the lock already.
+    """Add a lock to a history. Return its file, or None if the history has the same lock already.
 
-    Raises `StateLockError` if its file is there and not as it was written.
+    Raises:
+        StateLockError: The file of this lock exists and was changed.
     """
     known = _files(directory)
     digest = _digest(lock_to_bytes(lock))
@@ -469,9 +463,10 @@ def add_to_history(directory: str | os.PathLike[str], lock: StateLock) -> Path |
 
 
 def locks_of_history(directory: str | os.PathLike[str]) -> Iterator[tuple[Path, StateLock]]:
-    """The locks of a history, the newest first, one at a time.
+    """Yield the locks of a history, newest first.
 
-    Raises `StateLockError` for a directory without any, and for a file that is not the one its name says.
+    Raises:
+        StateLockError: The directory has no locks, or a file does not match its name.
     """
     files = _files(directory)
     if not files:
@@ -486,7 +481,7 @@ def locks_of_history(directory: str | os.PathLike[str]) -> Iterator[tuple[Path, 
 
 @contextlib.contextmanager
 def _directory_made(directory: Path) -> Iterator[None]:
-    """Makes it, with what is missing above it; an error within the context takes away what was made, where empty."""
+    """Create the directory with its parents. On an error, remove the created ones that are empty."""
     missing = [one for one in (directory, *directory.parents) if not os.path.lexists(one)]
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -507,7 +502,7 @@ def _check_was_a_lock(path: str | os.PathLike[str]) -> None:
 
 
 def _place(path: str | os.PathLike[str]) -> Path:
-    """The path, which may begin with ``~``: shells leave that behind "=" as it is. A URI is a `StateLockError`."""
+    """Expand ``~``, which shells leave after "=". Rejects a URI."""
     if is_uri(os.fspath(path)):
         raise StateLockError(f"{without_secrets(os.fspath(path))} is a URI, and lock files are on a disk; give a path")
     # That of nobody's directory is a name as any other, as it is to whole files.

@@ -1,12 +1,18 @@
-"""Any value of state as what JSON knows: for printing, comparing and exporting without the classes of the program.
+"""Converts any state value to JSON data, without the classes of the program, for printing, comparing and exporting.
 
-    records, named tuples   objects, by field            lists, tuples, sets   lists; of sets, sorted
-    bytes                   {"base64": ...}              times, decimals, UUIDs, enumerations   texts
-    maps with text keys     objects                      other maps            lists of [key, value]
+| Value | JSON |
+|---|---|
+| records, named tuples | object, by field |
+| lists, tuples, sets | list; sets are sorted |
+| maps with text keys | object |
+| other maps | list of [key, value] |
+| bytes | `{"base64": ...}` |
+| times, decimals, UUIDs, enumerations | text |
+| NaN, infinity, integers with more than 4,300 digits | text |
+| anything else | its repr |
 
-Numbers that JSON does not know (not a number, infinite), and integers with more digits than Python reads again, are
-texts. What is of no known class is shown as its repr. `printed_value` is the same for a terminal: it shows a large
-integer by its size, because its digits take long to compute.
+`printed_value` shows a very large integer by its size, because its digits take long to compute. `comparable_value`
+writes it in hexadecimal.
 """
 
 from __future__ import annotations
@@ -29,17 +35,17 @@ from typeserializers.records.record_shape import field_names
 __all__ = ["comparable_value", "digits", "plain_value", "printed_value"]
 
 _MOST_BITS: Final = 14_281
-"""Numbers of so many bits have no more than the 4,300 digits that Python writes and reads by itself."""
+"""An integer of so many bits has at most the 4,300 digits that Python writes."""
 
 
 @frozen
 class _PlainValues:
-    """Makes plain values; ``large_integer`` makes those of integers that Python does not write by itself."""
+    """Converts values. ``large_integer`` formats integers that Python does not write by itself."""
 
     large_integer: Callable[[int], str]
 
     def __call__(self, value: Any) -> Any:
-        """The value, made of None, bool, int, float, str, list and dict only; never raises."""
+        """Return the value as None, bool, int, float, str, list or dict. Never raises."""
         plain = _PLAIN.get(type(value))
         if plain is not None:
             return plain(self, value)
@@ -69,7 +75,7 @@ class _PlainValues:
 
 
 def digits(number: int) -> str:
-    """The decimal digits of an integer of any size."""
+    """Return the decimal digits of an integer of any size."""
     if number.bit_length() <= _MOST_BITS:
         return str(number)
     # Splitting in halves: converting all bits at once takes quadratic time, 20 seconds for a megabyte.
@@ -96,7 +102,7 @@ def digits(number: int) -> str:
 
 
 _MOST_PRINTED_BITS: Final = 1 << 16
-"""About 20,000 digits; nobody reads more."""
+"""About 20,000 digits."""
 
 
 def _digits_or_size(number: int) -> str:
@@ -154,9 +160,9 @@ _BY_KIND: Final[Mapping[Any, Callable[[_PlainValues, Any], Any]]] = {
     Mapping: _PlainValues.mapping,
     (list, tuple): _PlainValues.sequence,
 }
-"""Of subclasses, and of classes that have many; the first that fits."""
+"""For subclasses and abstract types; the first match is used."""
 
 plain_value: Final = _PlainValues(digits)
 printed_value: Final = _PlainValues(_digits_or_size)
 comparable_value: Final = _PlainValues(hex)
-"""For comparing: large integers are exact, without the time that their digits take."""
+"""For comparisons: large integers are exact, without the time to compute their digits."""

@@ -1,10 +1,10 @@
-"""How far long operations are, for people: a bar for each state on a terminal, lines in the log elsewhere.
+"""Displays of the progress of long operations: a bar per state on a terminal, log lines elsewhere.
 
     operator 'aircraft', state 'legs': migrating, 120,000 entries, 3.4 MiB (2 of 4 subtasks done)
 
-What all subtasks tell of one operation on one state is added up. A line is written when a state begins to be migrated
-or to be written to a savepoint, and otherwise at most every few seconds, over all states together. What is over is
-forgotten, so that a display may serve a job for as long as that runs. Displays may be called from any thread.
+The reports of all subtasks for one operation on one state are added up. A line is written when a migration or
+savepoint of a state starts, and otherwise at most every few seconds over all states. Finished operations are removed,
+so one display can serve a job for its whole life. Displays are thread-safe.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["LINES_EVERY_S", "ProgressBars", "ProgressDisplay", "ProgressLines", 
 LINES_EVERY_S: Final = 5.0
 
 _TOLD_IF_LONG: Final = (Operation.RESTORE, Operation.READ)
-"""What is told of only if it takes longer than a line may wait."""
+"""Operations that are reported only if they take longer than the interval of lines."""
 
 _log = logger_of(__name__)
 
@@ -35,13 +35,13 @@ _Key = tuple[Operation, str, str]
 
 
 class ProgressDisplay(Protocol):
-    """A `ProgressListener` that shows what it hears."""
+    """A `ProgressListener` that displays what it receives."""
 
     def __call__(self, progress: Progress) -> None:
-        """One notice."""
+        """Process one report."""
 
     def close(self) -> None:
-        """Shows no more of what has not come to its end, as of what failed; it may go on to be called."""
+        """Stop displaying unfinished operations, such as failed ones. The display may be called again."""
 
 
 def shown_progress(
@@ -51,7 +51,7 @@ def shown_progress(
     now_s: Callable[[], float] = time.monotonic,
     every_s: float = LINES_EVERY_S,
 ) -> ProgressDisplay:
-    """Bars where ``stream`` (the standard error output) is a terminal and rich is installed, lines otherwise."""
+    """Return bars if ``stream`` (default: stderr) is a terminal and rich is installed, and lines otherwise."""
     target = stream or sys.stderr
     if target.isatty():
         with suppress(ImportError):
@@ -61,7 +61,7 @@ def shown_progress(
 
 @define
 class _Sum:
-    """One operation on one state, over the subtasks that have told of it."""
+    """One operation on one state, over the subtasks that reported it."""
 
     parts: dict[int | None, Progress] = field(factory=dict)
 
@@ -83,7 +83,7 @@ class _Sum:
 
     @property
     def part(self) -> float | None:
-        """How much of the whole is done, where all say so."""
+        """The completed fraction, None if a subtask does not report it."""
         parts = [one.part for one in self.parts.values()]
         return None if None in parts else sum(one for one in parts if one is not None) / len(parts)
 
@@ -97,13 +97,13 @@ class _Sum:
 
 
 class _Sums:
-    """Those that are not over, and the one that a notice belongs to."""
+    """The unfinished operations."""
 
     def __init__(self) -> None:
         self._open: dict[_Key, _Sum] = {}
 
     def take(self, progress: Progress) -> tuple[_Key, _Sum, bool]:
-        """The sum with the notice, and whether it is the first of it."""
+        """Add a report. Return its key, its sum, and whether it is the first report of the operation."""
         key = progress.operation, progress.operator_uid, progress.state_name
         is_first = key not in self._open
         one = self._open.setdefault(key, _Sum())
@@ -117,7 +117,7 @@ class _Sums:
 
 
 class ProgressLines:
-    """See the module. ``now_s`` is a clock; one that goes back delays no line for longer than ``every_s``."""
+    """Writes lines. A clock that goes back delays a line by at most ``every_s``."""
 
     def __init__(self, write_line: Callable[[str], object], now_s: Callable[[], float], every_s: float) -> None:
         self._write_line = write_line
@@ -142,7 +142,7 @@ class ProgressLines:
         self._write_line(line)
 
     def close(self) -> None:
-        """See `ProgressDisplay`: what is written stays."""
+        """Do nothing: written lines stay."""
 
     def _is_time(self) -> bool:
         now_s = self._now_s()
@@ -165,7 +165,7 @@ def _line(key: _Key, one: _Sum) -> str:
 
 
 class ProgressBars:
-    """See the module; raises `ImportError` if rich is not installed."""
+    """Draws bars with rich. Raises `ImportError` if rich is not installed."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
@@ -204,7 +204,7 @@ class ProgressBars:
                 self._stop()
 
     def close(self) -> None:
-        """See `ProgressDisplay`."""
+        """Remove all bars."""
         with self._lock:
             self._sums = _Sums()
             self._stop()

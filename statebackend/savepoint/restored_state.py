@@ -1,7 +1,4 @@
-"""What a checkpoint or savepoint holds: its operators, and the meta data of their keyed and operator state.
-
-What a start asks of stored state before it looks at any file: the same of a savepoint, a checkpoint and a lock.
-"""
+"""The operator states of a checkpoint or savepoint, with the meta data of keyed and operator state."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ __all__ = ["StoredSchemas"]
 
 
 class StoredSchemas(Protocol):
-    """The operators that have state, and what their states are."""
+    """The schemas of stored state: of a savepoint, a checkpoint or a schema lockfile. One check serves all."""
 
     @property
     def where(self) -> str:
-        """What errors call it by: a place."""
+        """The location that errors name."""
 
     @property
     def max_parallelism(self) -> int:
@@ -33,25 +30,25 @@ class StoredSchemas(Protocol):
 
     @property
     def operator_uids(self) -> Sequence[str]:
-        """The operators, by uid."""
+        """The uids of the operators that have state."""
 
     def keyed_metas_of(self, uid: str) -> Sequence[KeyedStateMeta]:
-        """What the keyed state of an operator is: the meta data of its subtasks, alike ones once."""
+        """Return the distinct metas of an operator's keyed state, over all subtasks."""
 
     def operator_state_metas_of(self, uid: str) -> Sequence[OperatorStateMeta]:
-        """What the operator state of an operator is, over all its subtasks."""
+        """Return the metas of an operator's operator state, over all subtasks."""
 
 
 @frozen
 class RestoredState:
-    """The operator states to continue from, the store their files are in, and the checkpoint they belong to."""
+    """A checkpoint or savepoint to restore from, and the file system that holds its files."""
 
     metadata: CheckpointMetadata
     file_system: CheckpointFileSystem
 
     @property
     def where(self) -> str:
-        """The place that errors name."""
+        """The location that errors name."""
         return self.file_system.location("")
 
     @property
@@ -61,20 +58,20 @@ class RestoredState:
 
     @property
     def operator_uids(self) -> Sequence[str]:
-        """The operators that have state, by uid."""
+        """The uids of the operators that have state."""
         return [operator.uid for operator in self.metadata.operators]
 
     def operator(self, uid: str) -> OperatorState | None:
-        """The state of an operator, if there is any."""
+        """Return the state of an operator, or None."""
         return next((operator for operator in self.metadata.operators if operator.uid == uid), None)
 
     def keyed_metas_of(self, uid: str) -> tuple[KeyedStateMeta, ...]:
-        """What the keyed state of an operator is: the meta data of its subtasks, alike ones once."""
+        """Return the distinct metas of an operator's keyed state, over all subtasks."""
         operator = self.operator(uid)
         handles = () if operator is None else operator.keyed_handles
         return distinct_metas([decode_meta(handle.meta, len(handle.files)) for handle in handles])
 
     def operator_state_metas_of(self, uid: str) -> tuple[OperatorStateMeta, ...]:
-        """What the operator state of an operator is, over all its subtasks."""
+        """Return the metas of an operator's operator state, over all subtasks."""
         operator = self.operator(uid)
         return operator_state_metas([] if operator is None else [subtask.operator for subtask in operator.subtasks])

@@ -1,17 +1,14 @@
-"""A savepoint or checkpoint to look into, from Python: what is in it, what its types are, and its entries.
+"""Opens a savepoint or checkpoint from Python: metadata, types and entries.
 
-    with_delays = Savepoint.open("/savepoints/flights-1")
-    for entry in with_delays.read("aircraft", "legs"):
+    savepoint = Savepoint.open("/savepoints/flights-1")
+    for entry in savepoint.read("aircraft", "legs"):
         print(entry.key, entry.value)
-    with_delays.read("aircraft", "legs").to_arrow()
+    savepoint.read("aircraft", "legs").to_arrow()
 
-Neither Spark nor the job's program is needed. Records are stand-ins with the fields that were stored, or of the
-program's own classes where those are passed and have the same fields. Nothing is changed, and nothing is held open
-between two calls.
+Neither Spark nor the job's program is needed. Records are stand-in objects with the stored fields, or instances of the
+program's classes if those are passed. Nothing is changed and nothing stays open between two calls.
 
-Looking up one key: which key group it is in, and which rows of that group are its own.
-
-A key is hashed once, however many subtasks there are, and the values of other keys in its group are not decoded.
+Looking up one key hashes it once, reads only its key group, and does not decode the values of other keys.
 """
 
 from __future__ import annotations
@@ -60,7 +57,11 @@ __all__ = ["Savepoint", "StateDescription", "StoredOperator", "StoredPart", "gro
 
 
 def group_of_key(meta: KeyedStateMeta, key: Any, max_parallelism: int) -> int:
-    """The key group of a key of an operator; raises `KeyHashError` for a key that is not of the key's types."""
+    """Return the key group of a key.
+
+    Raises:
+        KeyHashError: The key is not of the key's type, or is a datetime without a time zone.
+    """
     serializer = meta.key_snapshot.restore_serializer()
     columns = columns_of_key(serializer)
     key_group = key_group_hasher(columns, max_parallelism)(key)
@@ -80,7 +81,11 @@ def group_of_key(meta: KeyedStateMeta, key: Any, max_parallelism: int) -> int:
 def rows_of_key(
     batches: Iterable[CanonicalBatch], meta: KeyedStateMeta, state: StateMeta, key: Any
 ) -> Iterator[CanonicalBatch]:
-    """Those of the rows, which come sorted, that are of the key; raises `StateRestoreError` for unreadable ones."""
+    """Yield the rows of one key out of sorted rows.
+
+    Raises:
+        StateRestoreError: A key cannot be decoded.
+    """
     is_wanted = _of_key(meta, state, key)
     last, is_last_wanted = None, False
     for batch in batches:
@@ -119,7 +124,7 @@ _STATE_COLUMNS: Final = ("operator", "state", "kind", "types")
 
 @frozen
 class StateDescription:
-    """What a state is: its kind, and the types of key, namespace, if it has any, and what is stored, by role."""
+    """The name and kind of a state, and its types by role: key, namespace (if any) and stored values."""
 
     name: str
     kind: str
@@ -127,7 +132,7 @@ class StateDescription:
 
     @property
     def unknown(self) -> str | None:
-        """Why its entries cannot be read in this process, with what to do; None if they can."""
+        """Why the entries cannot be read in this process and how to fix it; None if they can."""
         return next((one.unknown for one in self.types.values() if one.unknown), None)
 
     def _repr_html_(self) -> str:
@@ -149,12 +154,12 @@ class StoredPart:
     meta: KeyedStateMeta
 
     def holds(self, key_group: int) -> bool:
-        """Whether the subtask has that key group."""
+        """Whether the subtask has the key group."""
         return self.handle.key_group_start <= key_group <= self.handle.key_group_end
 
 
 class StoredOperator:
-    """The state of one operator: ``states`` is keyed state by name, ``operator_states`` the state without keys."""
+    """The state of one operator: ``states`` are keyed states by name, ``operator_states`` operator states by name."""
 
     def __init__(self, state: OperatorState, restored: RestoredState) -> None:
         self.uid = state.uid
@@ -167,7 +172,7 @@ class StoredOperator:
 
     @cached_property
     def states(self) -> Mapping[str, StateDescription]:
-        """Keyed state by name; where subtasks differ in the schema of a state, that of the first that has it."""
+        """Keyed states by name. If subtasks differ in a schema, the first is used."""
         found: dict[str, StateDescription] = {}
         for part in self.parts():
             key = describe_type(part.meta.key_snapshot)
@@ -178,16 +183,17 @@ class StoredOperator:
 
     @cached_property
     def operator_states(self) -> Mapping[str, OperatorStateMeta]:
-        """State without keys by name; where subtasks differ in its schema, that of the first that has it."""
+        """Operator states by name. If subtasks differ in a schema, the first is used."""
         found: dict[str, OperatorStateMeta] = {}
         for meta in self._restored.operator_state_metas_of(self.uid):
             found.setdefault(meta.name, meta)
         return found
 
     def operator_state_schema(self, name: str) -> StateDescription:
-        """What a state without keys is, its mode as its kind; of parts that differ, by the last.
+        """Return the description of an operator state, with its mode as kind. If parts differ, the last is used.
 
-        Raises `StateRestoreError` if that cannot be read.
+        Raises:
+            StateRestoreError: The schema cannot be read.
         """
         meta = self.operator_states[name]
         part = meta.parts[-1]
@@ -196,7 +202,7 @@ class StoredOperator:
         )
 
     def parts(self) -> Sequence[StoredPart]:
-        """The keyed state of the subtasks, in the order of their key groups; decoded once."""
+        """Return the keyed state of the subtasks, in the order of their key groups. Decoded once."""
         return self._parts
 
     @cached_property
@@ -209,14 +215,14 @@ class StoredOperator:
         return tuple(decode_operator_state(subtask.operator) for subtask in self._state.subtasks)
 
     def operator_state_parts(self, state_name: str) -> Iterator[tuple[int, Sequence[StatePart]]]:
-        """The parts of a state without keys, by the index of the subtask that has them."""
+        """Yield the parts of an operator state, with the index of the subtask that has them."""
         for index, stored in enumerate(self._operator_state_of_subtasks):
             state = stored.state(state_name)
             if state is not None:
                 yield index, state.parts
 
     def rows_for_people(self) -> Iterator[tuple[str, str, str, str]]:
-        """Each state: the operator, its name, its kind, its types."""
+        """Yield operator uid, state name, kind and types of each state."""
         for name, schema in self.states.items():
             types = ", ".join(f"{role} {described.name}" for role, described in schema.types.items())
             yield self.uid, name, schema.kind, types
@@ -232,7 +238,7 @@ class StoredOperator:
 
 
 class Savepoint:
-    """See the module. ``metadata`` is all that is durable about it beside the state itself."""
+    """A savepoint or checkpoint opened for reading. ``metadata`` holds everything durable except the state itself."""
 
     def __init__(
         self,
@@ -259,29 +265,39 @@ class Savepoint:
         high_availability: JobServices | None = None,
         progress: ProgressListener = no_progress,
     ) -> Savepoint:
-        """Opens a savepoint, a checkpoint, or a job directory at its newest checkpoint or at ``checkpoint_id``.
+        """Open a savepoint, a checkpoint or a job directory. Reads the metadata and checks that all files exist.
 
-        ``known`` are classes of the program, or serializers of them: records and enumerations of their names and fields
-        are then read as them. ``high_availability`` is that of the job, which one that is led through ZooKeeper needs
-        if its directory is given. ``progress`` hears how far the reading of a whole state is.
+        Args:
+            uri: The path or URI.
+            checkpoint_id: The checkpoint of a job directory; None for the newest.
+            known: Classes or serializers of the program. Records and enumerations with their names and fields are
+                decoded to them.
+            high_availability: The services of the job. Required for a job directory of a job that uses ZooKeeper.
+            progress: Receives progress while whole states are read.
 
-        Reads the metadata, and looks whether all files are there. Raises what `find_state` raises, and
-        `UnknownTypeError` for a class that no serializer can be inferred for.
+        Raises:
+            SavepointError: There is no state at the path. See `find_state` for more.
+            UnknownTypeError: No serializer can be inferred for a class in ``known``.
         """
         return cls(find_state(uri, checkpoint_id, high_availability), [as_serializer(one) for one in known], progress)
 
     @property
     def file_system(self) -> CheckpointFileSystem:
-        """Where its files are; `uri` is the same without the credentials that it may have been opened with."""
+        """The file system of the files. `uri` is the same location without credentials."""
         return self._restored.file_system
 
     @property
     def states(self) -> tuple[tuple[str, str], ...]:
-        """All keyed states, as pairs of the operator's uid and the state's name."""
+        """All keyed states as pairs of operator uid and state name."""
         return tuple((uid, name) for uid, operator in self.operators.items() for name in operator.states)
 
     def schema(self, operator_uid: str, state_name: str) -> StateDescription:
-        """What a keyed state is. Raises `UnknownOperatorError` or `UnknownStateError`, naming those there are."""
+        """Return the description of a keyed state.
+
+        Raises:
+            UnknownOperatorError: There is no such operator.
+            UnknownStateError: The operator has no such keyed state.
+        """
         operator = self._operator(operator_uid)
         if state_name not in operator.states:
             raise UnknownStateError(
@@ -291,11 +307,17 @@ class Savepoint:
         return operator.states[state_name]
 
     def read(self, operator_uid: str, state_name: str, *, key: Any = _EVERY) -> StateEntries:
-        """The entries of a keyed state, to iterate over or as tables; with ``key``, those of that key only.
+        """Return the entries of a keyed state.
 
-        A key of several columns is a tuple. Looking one up reads the rows of its key group and no others. Raises
-        `UnknownOperatorError`, `UnknownStateError` and `KeyHashError` for a key that is not of the key's types; what
-        reading raises, `StateEntries` says.
+        Args:
+            operator_uid: The uid of the operator.
+            state_name: The name of the state.
+            key: Return only the entries of this key, and read only its key group. A key of several columns is a tuple.
+
+        Raises:
+            UnknownOperatorError: There is no such operator.
+            UnknownStateError: The operator has no such keyed state.
+            KeyHashError: The key is not of the key's type.
         """
         self.schema(operator_uid, state_name)
         if key is _EVERY:
@@ -307,9 +329,11 @@ class Savepoint:
         return StateEntries([self._part_of_key(part, state_name, group, key) for part in holding], self._known)
 
     def read_operator_state(self, operator_uid: str, state_name: str) -> OperatorStateElements:
-        """The elements of operator state, subtask by subtask; of broadcast state, the entries of every copy.
+        """Return the elements of operator state, subtask by subtask; of broadcast state, the entries of every copy.
 
-        Raises `UnknownOperatorError` and `UnknownStateError`; what reading raises, `OperatorStateElements` says.
+        Raises:
+            UnknownOperatorError: There is no such operator.
+            UnknownStateError: The operator has no such operator state.
         """
         operator = self._operator(operator_uid)
         if state_name not in operator.operator_states:
@@ -326,7 +350,7 @@ class Savepoint:
         return columns_of_key(parts[0].meta.key_snapshot.restore_serializer()) if parts else ()
 
     def statistics(self, operator_uid: str, state_name: str) -> EntryStatistics:
-        """Counts the entries of a keyed state, by reading all its rows without decoding them; works for any type."""
+        """Count the entries of a keyed state and their bytes. Decodes nothing, so it works for any type."""
         self.schema(operator_uid, state_name)
         statistics = EntryStatistics()
         for part in self._parts_of(operator_uid, state_name):
@@ -334,9 +358,11 @@ class Savepoint:
         return statistics
 
     def verify(self) -> Iterator[tuple[str, int]]:
-        """Reads every file and compares it with its checksum; gives path and size of each as it is found right.
+        """Read every file and verify its checksum. Yields the path and size of each valid file.
 
-        Raises `MissingFileError` or `CorruptFileError`, naming the first that is not.
+        Raises:
+            MissingFileError: A file is missing.
+            CorruptFileError: A file does not match its checksum.
         """
         handles = {file.path: file for file in self.metadata.files}
         for (uid, states), group in groupby(
@@ -365,7 +391,7 @@ class Savepoint:
         return [part for part in self._operator(operator_uid).parts() if part.meta.state(state_name) is not None]
 
     def _parts_of(self, operator_uid: str, state_name: str) -> Sequence[EntriesPart]:
-        """All of a state, whose reading is told of."""
+        """Return all parts of a state; reading them reports progress."""
         stored = self._stored(operator_uid, state_name)
         told: list[StateProgress] = []
 

@@ -1,4 +1,4 @@
-"""Sizes, durations and counts as people read them; what is no number is a dash."""
+"""Formats sizes, durations, times and counts for people. A missing or infinite number becomes a dash."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOTHING = "–"
 
 
 def shown_bytes(size_bytes: float) -> str:
-    """A size for people: ``1,234 B``, ``1.2 MiB``."""
+    """Format a size: ``1,234 B``, ``1.2 MiB``."""
     if not math.isfinite(size_bytes):
         return NOTHING
     if size_bytes < 1 << 20:
@@ -22,7 +22,7 @@ def shown_bytes(size_bytes: float) -> str:
 
 
 def short_bytes(size_bytes: float) -> str:
-    """A size in few characters, for axes: ``512 B``, ``20 KiB``, ``1.5 MiB``."""
+    """Format a size in few characters, for axes: ``512 B``, ``20 KiB``, ``1.5 MiB``."""
     if not math.isfinite(size_bytes):
         return NOTHING
     size, unit = float(size_bytes), "B"
@@ -34,7 +34,7 @@ def short_bytes(size_bytes: float) -> str:
 
 
 def shown_count(count: float) -> str:
-    """A number of things: ``1,234``, ``12.3 k``, ``4.5 M``."""
+    """Format a count: ``1,234``, ``12.3 k``, ``4.5 M``."""
     if not math.isfinite(count):
         return NOTHING
     for least, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -44,12 +44,12 @@ def shown_count(count: float) -> str:
 
 
 def counted(count: int, one: str, several: str = "") -> str:
-    """A number of things with their name: ``1 file``, ``1,234 files``; ``several`` where it is not ``one`` and an s."""
+    """Format a count with its noun: ``1 file``, ``1,234 files``. ``several`` is an irregular plural."""
     return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
 def shown_duration(seconds: float | None) -> str:
-    """A duration: ``0.4 ms``, ``12 ms``, ``3.4 s``, ``2 min 05 s``, ``3 h 20 min``, ``3.5 d``, ``20,780 d``."""
+    """Format a duration: ``0.4 ms``, ``12 ms``, ``3.4 s``, ``2 min 05 s``, ``3 h 20 min``, ``3.5 d``, ``20,780 d``."""
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
     sign, left = ("-" if seconds < 0 else ""), abs(seconds)
@@ -70,7 +70,7 @@ def shown_duration(seconds: float | None) -> str:
 
 
 def shown_time(time_ms: int | None) -> str:
-    """A time in UTC, ``2026-01-31 12:00:05``; one that no calendar has by its number."""
+    """Format a time in UTC, ``2026-01-31 12:00:05``. A time outside the calendar is formatted in milliseconds."""
     if time_ms is None:
         return NOTHING
     try:

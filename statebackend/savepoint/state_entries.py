@@ -1,18 +1,13 @@
-"""The entries of one keyed state: one by one as objects, or as tables of Arrow.
+"""The entries of one state, as objects or as Arrow tables.
 
     entries = Savepoint.open(path).read("aircraft", "legs")
-    for entry in entries: ...            objects, see `reading.stored_entries`; every iteration reads again
-    entries.to_arrow()                   pyarrow.Table of all of them, columns as `tabular.state_tables` says
-    entries.to_arrow_batches()           the same in batches of bounded size, for state larger than memory
-    entries.to_pandas()                  a DataFrame, where pandas is installed
+    for entry in entries: ...            # objects (`StateEntry`); every iteration reads again
+    entries.to_arrow()                   # one pyarrow.Table, columns as in `tables.state_tables`
+    entries.to_arrow_batches()           # batches of bounded size, for state larger than memory
+    entries.to_pandas()                  # a DataFrame, if pandas is installed
 
-Nothing is read before it is asked for, and nothing is kept.
-
-An entry as plain data: what commands print, and files of lines have.
-
-The elements of one state without keys: one by one as objects, or as tables of Arrow, as `StateEntries` are.
-
-Those of all subtasks, one subtask after the other; of broadcast state, the entries of every copy.
+`OperatorStateElements` is the same for operator state: the elements of all subtasks, one subtask after the other, and
+of broadcast state the entries of every copy. Nothing is read before it is requested, and nothing is cached.
 """
 
 from __future__ import annotations
@@ -47,7 +42,7 @@ _FIELDS: Final = ("key_group", "key", "namespace", "user_key", "value", "last_ac
 
 
 def plain_entry(entry: StateEntry, plain: Callable[[Any], Any] = plain_value) -> dict[str, Any]:
-    """The fields of an entry by name, as ``plain`` makes values; without those that it does not have."""
+    """Return the fields of an entry as plain data, without absent fields. ``plain`` converts the values."""
     found = {name: plain(getattr(entry, name)) for name in _FIELDS}
     return {name: value for name, value in found.items() if value is not None or name == "value"}
 
@@ -57,7 +52,7 @@ _COLUMN_OF_ROLE: Final = {"element": "value"}
 
 @frozen
 class OperatorStateElement:
-    """One element of a list of operator state, or one entry of a broadcast state, and the subtask that has it."""
+    """One element of list operator state, or one entry of broadcast state, with the subtask that has it."""
 
     subtask_index: int
     key: Any
@@ -70,7 +65,7 @@ def _plain(one: OperatorStateElement, plain: Callable[[Any], Any]) -> dict[str, 
 
 
 class OperatorStateElements:
-    """See the module; ``parts`` are what each subtask has, by its index. Nothing is read before it is asked for."""
+    """The elements of one operator state. ``parts`` holds what each subtask has, with its index."""
 
     def __init__(
         self,
@@ -87,11 +82,11 @@ class OperatorStateElements:
         self._forms = forms or ColumnForms()
 
     def with_forms(self, forms: ColumnForms) -> OperatorStateElements:
-        """The same elements, whose tables have other forms."""
+        """Return the same elements with other column forms."""
         return OperatorStateElements(self._state_name, self._parts, self._file_system, self._known, forms)
 
     def __iter__(self) -> Iterator[OperatorStateElement]:
-        """The elements; raises as iterating over `StateEntries` does."""
+        """Yield the elements. Raises as iterating over `StateEntries`."""
         for index, part in self._parts:
             yield from self._read(index, part, self._serializers(part))
 
@@ -111,11 +106,11 @@ class OperatorStateElements:
                 yield OperatorStateElement(index, read["key"](key), read_value)
 
     def plain(self) -> Iterator[dict[str, Any]]:
-        """The elements as plain data, by the names of their columns."""
+        """Yield the elements as plain data, by column name."""
         return (_plain(one, plain_value) for one in self)
 
     def printed(self, conditions: Sequence[StateCondition] = ()) -> Iterator[dict[str, Any]]:
-        """The elements that satisfy all conditions; see `StateEntries.printed`."""
+        """Yield the elements that satisfy all conditions, see `StateEntries.printed`."""
         found = []
         for index, part in self._parts:
             serializers = self._serializers(part)
@@ -131,19 +126,20 @@ class OperatorStateElements:
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The schema of the tables; reads nothing. Raises as `to_arrow_batches`."""
+        """The schema of the tables. Reads no rows. Raises as `to_arrow_batches`."""
         return self._columns[-1].schema()
 
     @property
     def notes(self) -> dict[str, str]:
-        """What stands in tables in the place of something else, by its path."""
+        """Paths of columns that hold a substitute, with a description of it."""
         return self._columns[-1].notes
 
     def to_arrow_batches(self) -> Iterator[pa.RecordBatch]:
-        """The elements in batches that are bounded in rows and stored bytes.
+        """Yield batches that are bounded in rows and stored bytes.
 
-        Raises `ColumnValueError` for a value that does not fit its column, `SavepointError` if subtasks have stored the
-        state in schemas that are different tables, and what iterating raises.
+        Raises:
+            ColumnValueError: A value does not fit its column.
+            SavepointError: Subtasks stored the state under schemas that make different tables.
         """
         schema = self.arrow_schema
         for (index, part), columns in zip(self._parts, self._columns, strict=True):
@@ -164,19 +160,19 @@ class OperatorStateElements:
 
 @frozen
 class EntriesPart:
-    """What one subtask has of a state: what it is, and what reads its rows, as columns."""
+    """The state of one subtask, with a function that reads its rows as columns."""
 
     meta: KeyedStateMeta
     state: StateMeta
     columns: Callable[[], Iterator[pa.RecordBatch]]
 
     def rows(self) -> Iterator[CanonicalBatch]:
-        """The rows as lists."""
+        """Yield the rows as lists."""
         return map(CanonicalBatch.of, self.columns())
 
 
 class StateEntries:
-    """See the module. ``forms`` say how values look in Arrow; `with_forms` gives the same entries in others."""
+    """The entries of one keyed state. ``forms`` decides how values are represented in Arrow."""
 
     def __init__(
         self, parts: Sequence[EntriesPart], known: Sequence[TypeSerializer[Any]] = (), forms: ColumnForms | None = None
@@ -186,14 +182,16 @@ class StateEntries:
         self._forms = forms or ColumnForms()
 
     def with_forms(self, forms: ColumnForms) -> StateEntries:
-        """The same entries, whose tables have other forms: ``ColumnForms(as_text=True)``."""
+        """Return the same entries with other column forms, such as ``ColumnForms(as_text=True)``."""
         return StateEntries(self._parts, self._known, forms)
 
     def __iter__(self) -> Iterator[StateEntry]:
-        """The entries, sorted by key group and stored key; memory holds a batch of rows, and the largest list.
+        """Yield the entries, sorted by key group and stored key. Memory holds one batch and the largest list.
 
-        Raises `UnresolvableSerializerError` for types not known here, `CheckpointError` and `StateRestoreError` for
-        what is damaged.
+        Raises:
+            UnresolvableSerializerError: A serializer is unknown in this process.
+            CheckpointError: A file is missing or damaged.
+            StateRestoreError: A row cannot be decoded.
         """
         for reader, part in self._readers():
             yield from reader.entries(part.rows())
@@ -206,13 +204,14 @@ class StateEntries:
         return f"<entries of {state.kind.name} state {state.name!r}, in {counted(len(self._parts), 'subtask')}>"
 
     def plain(self) -> Iterator[dict[str, Any]]:
-        """The entries as plain data, by the names of their columns; raises as iterating does."""
+        """Yield the entries as plain data, by column name. Raises as iterating."""
         return map(plain_entry, self)
 
     def printed(self, conditions: Sequence[StateCondition] = ()) -> Iterator[dict[str, Any]]:
-        """The entries that satisfy all conditions, as plain data for a terminal: large integers by their size.
+        """Yield the entries that satisfy all conditions, as plain data for a terminal: large integers by their size.
 
-        Raises `ValueError` at once for a condition that the columns do not allow, and later as iterating does.
+        Raises:
+            ValueError: A condition does not fit the columns. Raised at once.
         """
         found = [(reader, part, [one(reader.columns()) for one in conditions]) for reader, part in self._readers()]
         return (
@@ -224,20 +223,22 @@ class StateEntries:
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The schema of the tables; reads nothing. Raises as `to_arrow_batches`."""
+        """The schema of the tables. Reads no rows. Raises as `to_arrow_batches`."""
         return self._tables[0].table.schema
 
     @property
     def notes(self) -> dict[str, str]:
-        """What stands in tables in the place of something else, by its path."""
+        """Paths of columns that hold a substitute, with a description of it."""
         return dict(self._tables[0].table.notes)
 
     def to_arrow_batches(self, *, max_rows: int = BATCH_ROWS, max_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
-        """The entries in batches of at most so many rows, and stored bytes unless one entry alone has more.
+        """Yield batches of at most ``max_rows`` rows and ``max_bytes`` stored bytes. A larger entry is its own batch.
 
-        Raises `ColumnValueError` for a value that does not fit its column, `SavepointError` if subtasks have stored the
-        state in schemas that are different tables, and what iterating raises; types that are not known here come as
-        the bytes that are stored.
+        Types that are unknown in this process become their stored bytes.
+
+        Raises:
+            ColumnValueError: A value does not fit its column.
+            SavepointError: Subtasks stored the state under schemas that make different tables.
         """
         names = self.arrow_schema.names
         for columns, part in zip(self._tables, self._parts, strict=True):
@@ -245,11 +246,15 @@ class StateEntries:
                 yield pa.record_batch(batch.columns, schema=self.arrow_schema)
 
     def to_arrow(self) -> pa.Table:
-        """All entries as one table; raises as `to_arrow_batches`."""
+        """Return all entries as one table. Raises as `to_arrow_batches`."""
         return pa.Table.from_batches(self.to_arrow_batches(), self.arrow_schema)
 
     def to_pandas(self) -> Any:
-        """All entries as a DataFrame of pandas, which has to be installed; raises `ImportError`, and as `to_arrow`."""
+        """Return all entries as a pandas DataFrame.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
         try:
             importlib.import_module("pandas")
         except ModuleNotFoundError as error:

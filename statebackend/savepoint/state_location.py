@@ -1,15 +1,17 @@
-"""From what a person types to a completed checkpoint or savepoint: the directory of either, or of the whole job.
+"""Finds a completed checkpoint or savepoint from the path that a user passes.
 
-    a savepoint                        its own directory, with `_metadata` in it
-    a checkpoint                       <job directory>/checkpoints/chk-<id>..., whose files lie elsewhere in the job's
-    a job directory                    its newest checkpoint, or the one that is asked for by id
+| Path | Result |
+|---|---|
+| a savepoint directory, with `_metadata` in it | the savepoint |
+| `<job directory>/checkpoints/chk-<id>...` | that checkpoint; its files are elsewhere in the job directory |
+| a job directory | its newest checkpoint, or the one with the given id |
 
-Which checkpoints of a job are complete is asked where that is noted (`JobServices.looking`): the directory itself, an
-object in it, or ZooKeeper. A directory whose checkpoints are noted elsewhere also has metadata files of checkpoints
-that never became complete, so it is rejected unless the services of its job are given.
+The high-availability services of the job know which checkpoints are complete: the directory itself, an object in it,
+or ZooKeeper. A directory whose checkpoints are recorded elsewhere may contain metadata of incomplete checkpoints. It
+is rejected unless the services of its job are passed.
 
-Looking needs no lock and changes nothing. A job that runs meanwhile may drop a checkpoint that is being read; the error
-then says which file is gone. A savepoint is nobody's but the user's, and stays.
+Reading takes no lock and changes nothing. A running job may delete a checkpoint while it is read; the error then names
+the missing file.
 """
 
 from __future__ import annotations
@@ -40,12 +42,21 @@ __all__ = ["completed_checkpoints", "find_state"]
 def find_state(
     uri: str | os.PathLike[str], checkpoint_id: int | None = None, services: JobServices | None = None
 ) -> RestoredState:
-    """The state at a path or URI; ``checkpoint_id`` chooses among the checkpoints of a job directory.
+    """Return the state at a path or URI.
 
-    ``services`` are those that the job is led by, by default those of a job that was told nothing. Every file is
-    checked to be there in its size, and by its checksum when it is read. Raises `SavepointError` for a place without
-    state, `CheckpointNotFoundError` naming the checkpoints that there are, what `completed_checkpoints` raises, and
-    what damaged metadata raises (`CorruptMetadataError`, `MissingFileError`, `CorruptFileError`).
+    Every file is checked for its presence and size now, and for its checksum when it is read.
+
+    Args:
+        uri: A savepoint, a checkpoint or a job directory.
+        checkpoint_id: The checkpoint of a job directory; None for the newest.
+        services: The high-availability services of the job; None for the default.
+
+    Raises:
+        SavepointError: There is no state at the path.
+        CheckpointNotFoundError: The checkpoint does not exist. The message lists the existing ones.
+        JobDirectoryMismatchError: The job records its checkpoints elsewhere.
+        CorruptMetadataError: The metadata is damaged.
+        MissingFileError: A file is missing.
     """
     file_system = CheckpointFileSystem.from_uri(uri)
     # A name such as "." is of a directory that has another one.
@@ -67,10 +78,11 @@ def find_state(
 
 
 def completed_checkpoints(job_dir: str, services: JobServices | None = None) -> FoundCheckpoints:
-    """The completed checkpoints of a job directory, as they are noted at this moment; changes nothing.
+    """Return the completed checkpoints of a job directory. Changes nothing.
 
-    Raises `JobDirectoryMismatchError` for a directory whose checkpoints are noted where the services do not look, and
-    `StorageError` where nothing can be found out.
+    Raises:
+        JobDirectoryMismatchError: The job records its checkpoints where the services do not look.
+        StorageError: The storage cannot be read.
     """
     file_system = CheckpointFileSystem.from_uri(job_dir)
     identity = JobDirectory.inspect(job_dir)

@@ -1,21 +1,12 @@
-"""Figures about the entries of a state, from their bytes: nothing is decoded, so any state can be counted.
+"""Sizes and counts of stored state.
 
-Entries are what `EntryReader` gives one by one: values, map entries, elements of queues, whole lists. Bytes are those
-of key, namespace, user key and value as they are stored, before a file compresses them.
-
-How many bytes the rows of a state have, counted column by column.
-
-Which files hold which state, of one checkpoint or savepoint or of several that share files.
-
-A file of a backend may hold several states; its bytes are then those of all of them together, told under their names
-joined. Bytes are those of the files, compressed as they are.
-
-The sizes in a checkpoint or savepoint, as its metadata says them: of operators, subtasks and states.
-
-No file is read, so the figures of a checkpoint are those of its job while it ran, and any process can tell them. Sizes
-of subtasks and operators have their metas in them, as `CheckpointMetadata.size_bytes` has; those of states are of their
-files. A file that several subtasks refer to counts once in the whole, its operator and its state, and for each of the
-subtasks in theirs.
+- `EntryStatistics` counts the entries of a state from their stored bytes. It decodes nothing, so it works for any type.
+  An entry is what `EntryReader` yields: a value, a map entry, a queue element or a whole list.
+- `stored_files` maps each file to its operator, its states and the checkpoints that share it. A file of a backend may
+  hold several states; it is then listed under their joined names.
+- `checkpoint_figures` returns the sizes that the metadata contains, without reading a file. Sizes of subtasks and
+  operators include their metas, as in `CheckpointMetadata.size_bytes`; sizes of states count files only. A file shared
+  by several subtasks counts once per operator and state, and once for each subtask.
 """
 
 from __future__ import annotations
@@ -50,7 +41,7 @@ __all__ = [
 
 
 def sizes_of_rows(batch: pa.RecordBatch) -> pa.Array:
-    """The stored bytes of each row, of the columns that are there."""
+    """Return the stored bytes of each row, over the columns that are present."""
     sizes = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
     for name in batch.schema.names:
         if name != "key_group":
@@ -65,7 +56,7 @@ SOURCES: Final = "how far the sources are read"
 
 @frozen
 class CheckpointFile:
-    """A file, the operator and the states whose it is, and the checkpoints that need it; None is no operator's."""
+    """A file with its operator (None for source progress), its states and the checkpoints that need it."""
 
     path: str
     size_bytes: int
@@ -75,9 +66,10 @@ class CheckpointFile:
 
 
 def stored_files(checkpoints: Sequence[CheckpointMetadata]) -> Sequence[CheckpointFile]:
-    """All files that these checkpoints need, each once, by path; reads nothing.
+    """Return every file that the checkpoints need, once, sorted by path. Reads no file.
 
-    Raises `StateRestoreError` for meta data that is damaged.
+    Raises:
+        StateRestoreError: The meta of an operator is damaged.
     """
     found: dict[str, tuple[FileHandle, str | None, dict[str, None], dict[int, None]]] = {}
     for metadata in checkpoints:
@@ -121,14 +113,14 @@ def _keyed_files(handle: KeyedStateHandle) -> Iterator[tuple[str, FileHandle]]:
 
 
 def skew_of(sizes: Sequence[int]) -> float:
-    """The largest over the mean; 1.0 where all are equal, or nothing is there."""
+    """Return the largest size divided by the mean, 1.0 if all are equal or zero."""
     total = sum(sizes)
     return max(sizes) * len(sizes) / total if total else 1.0
 
 
 @frozen
 class OperatorFigures:
-    """The state of one operator: bytes of each subtask, in their order, and of the files of each keyed state."""
+    """Sizes of one operator: by subtask, and of the files of each keyed state."""
 
     uid: str
     name: str
@@ -143,13 +135,13 @@ class OperatorFigures:
 
     @property
     def skew(self) -> float:
-        """Of the sizes of the subtasks, as `skew_of`."""
+        """The skew of the subtask sizes, see `skew_of`."""
         return skew_of(self.bytes_by_subtask)
 
 
 @frozen(kw_only=True)
 class CheckpointFigures:
-    """One checkpoint or savepoint. Times in milliseconds, None where it has none."""
+    """Sizes and times of one checkpoint or savepoint. Times are in milliseconds, None if unknown."""
 
     checkpoint_id: int
     kind: str
@@ -165,7 +157,7 @@ class CheckpointFigures:
 
 
 def checkpoint_figures(metadata: CheckpointMetadata) -> CheckpointFigures:
-    """The figures of a checkpoint; takes time in proportion to the number of its files."""
+    """Return the sizes of a checkpoint from its metadata."""
     watermarks = metadata.watermarks
     return CheckpointFigures(
         checkpoint_id=metadata.checkpoint_id,
@@ -200,12 +192,12 @@ def _operator_figures(operator: OperatorState) -> OperatorFigures:
 
 
 LARGEST = 10
-"""How many of the largest entries are kept."""
+"""The number of largest entries to keep."""
 
 
 @frozen(order=True)
 class LargeEntry:
-    """An entry by its size, and where it is; the key as it is stored."""
+    """The size and address of an entry. The key is in its stored bytes."""
 
     size_bytes: int
     key_group: int
@@ -216,7 +208,7 @@ class LargeEntry:
 
 @define
 class EntryStatistics:
-    """The figures of what `add` was given; in bounded memory but for one counter per key group."""
+    """Statistics of the entries passed to `add`. Memory is bounded except for one counter per key group."""
 
     entries: int = 0
     size_bytes: int = 0
@@ -224,7 +216,7 @@ class EntryStatistics:
     _largest: list[LargeEntry] = field(factory=list, repr=False)
 
     def add(self, batches: Iterable[pa.RecordBatch], *, is_list: bool) -> None:
-        """Counts rows, which come sorted; of a list, the chunks of one key and namespace are one entry."""
+        """Count sorted rows. With ``is_list``, consecutive rows of one key and namespace are one entry."""
         if is_list:
             self._add_lists(batches)
             return
@@ -255,12 +247,12 @@ class EntryStatistics:
 
     @property
     def largest(self) -> tuple[LargeEntry, ...]:
-        """The largest entries, the largest first."""
+        """The largest entries, largest first."""
         return tuple(sorted(self._largest, reverse=True))
 
     @property
     def skew(self) -> float:
-        """The most entries of a key group, over the mean of those that have any; 1.0 where all are equal."""
+        """The most entries in a key group divided by the mean over non-empty groups, 1.0 if all are equal."""
         if not self.entries:
             return 1.0
         return max(self.entries_by_key_group.values()) * len(self.entries_by_key_group) / self.entries

@@ -1,23 +1,19 @@
-"""From canonical rows to entries: what a person who knows the state calls one thing in it.
+"""Reads canonical rows of keyed state from the files of any backend, and decodes them to entries.
 
-| form of the state | rows | an entry |
+| Form of the state | Rows | Entry |
 |---|---|---|
-| one value | one a key and namespace | the value |
-| a list | its chunks, one behind the other | the whole list |
-| a map | one an entry of the map | the user key and the value |
-| a priority queue | one an element | a timer as its key, its namespace and, as the value, its time; else the element |
+| value | one per key and namespace | the value |
+| list | consecutive chunks | the whole list |
+| map | one per map entry | user key and value |
+| priority queue | one per element | a timer: key, namespace, and its time as value; else the element |
 
-The values of state with a time-to-live come without their times, which are beside them. What has expired and was not
-removed yet is there still: what counts as expired is the program's to say.
+`stored_columns` reads a savepoint's files as they are, batch by batch. The files of a checkpoint belong to a backend:
+the backend restores the requested key groups into a private scratch directory and exports its rows. Memory holds one
+batch, except for a backend that keeps state in memory. Rows are sorted by key group, key, namespace and user key,
+subtask by subtask.
 
-The rows of keyed state in canonical form, from the files of any backend, for a range of key groups.
-
-The files of a savepoint are canonical rows and are read as they are, a batch at a time. Those of a checkpoint are a
-backend's own: the backend restores them into a private scratch directory, only the key groups that are asked for, and
-gives its rows. Memory holds a batch, unless the backend keeps state in memory, as that of the heap does: then it holds
-those rows of the state of the subtask. The scratch directory is removed when the reading ends, however it does.
-
-Rows come sorted by key group, key, namespace and user key, subtask by subtask.
+Values of state with a time-to-live come without their time of last access, which is a separate attribute. Expired
+entries that were not removed yet are included: only the program knows what counts as expired.
 """
 
 from __future__ import annotations
@@ -53,7 +49,7 @@ __all__ = ["ALL_COLUMNS", "EntryReader", "StateEntry", "stored_columns", "stored
 
 
 ALL_COLUMNS: Sequence[str] = tuple(SCHEMA.names)
-"""The names of the columns of canonical rows."""
+"""The columns of canonical rows."""
 
 
 def stored_rows(
@@ -64,10 +60,7 @@ def stored_rows(
     max_parallelism: int,
     key_groups: KeyGroupRange,
 ) -> Iterator[CanonicalBatch]:
-    """The rows of one state of a subtask whose key group is in the range; files outside of it are not read.
-
-    Raises what `stored_columns` does.
-    """
+    """Yield the rows of one state of a subtask within a key-group range. Raises as `stored_columns`."""
     for batch in stored_columns(handle, meta, state, file_system, max_parallelism, (key_groups,)):
         yield CanonicalBatch.of(batch)
 
@@ -83,12 +76,23 @@ def stored_columns(
     *,
     is_verified: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows in several ranges, as batches of Arrow with these columns, the key group among them.
+    """Yield the rows of several key-group ranges as Arrow batches.
 
-    Of the files of a savepoint only these columns are read. Without ``is_verified`` only the pages of a large one
-    that are needed are fetched, and compared with their checksums, not the file with its own.
-    Raises `CheckpointError`s for missing or damaged files, `StateRestoreError` for what is not state, and
-    `UnknownStateBackendError` for the files of a backend that is not installed.
+    Args:
+        handle: The keyed state of the subtask.
+        meta: The decoded meta of the handle.
+        state: The state to read.
+        file_system: Where the files are.
+        max_parallelism: The number of key groups.
+        key_groups: The ranges to read.
+        columns: The columns to return, with the key group among them. Other columns of a savepoint are not read.
+        is_verified: Whether to verify the checksum of each whole file. If not, only the needed pages of a large file
+            are fetched and verified by their own checksums.
+
+    Raises:
+        CheckpointError: A file is missing or damaged.
+        StateRestoreError: The files hold no valid state.
+        UnknownStateBackendError: The backend of the files is not installed.
     """
     held = KeyGroupRange(handle.key_group_start, handle.key_group_end)
     wanted = [
@@ -125,10 +129,13 @@ LastAccess: TypeAlias = "int | tuple[int, ...] | None"
 
 @frozen
 class StateEntry:
-    """One entry of keyed state; see the module. ``namespace`` is None where the state has no namespaces.
+    """One entry of keyed state.
 
-    ``user_key`` is that of an entry of a map, None of every other. ``last_access_ms`` is when a value with a
-    time-to-live was used last, in milliseconds since the Unix epoch; of a list, one for each element.
+    Attributes:
+        namespace: None if the state has no namespaces.
+        user_key: The key of a map entry, otherwise None.
+        last_access_ms: The last access of a value with time-to-live, in milliseconds since the epoch; of a list, one
+            per element.
     """
 
     key_group: int
@@ -144,9 +151,10 @@ _Rows: TypeAlias = Iterable[_Row]
 
 
 class EntryReader:
-    """Reads the rows of one state of one subtask, whose meta data says how; records become those of ``known``.
+    """Decodes the rows of one state of one subtask. Records become instances of the classes in ``known``.
 
-    Raises `UnresolvableSerializerError` if a serializer is not known in this process: it says which, and what to do.
+    Raises:
+        UnresolvableSerializerError: A serializer is unknown in this process.
     """
 
     def __init__(self, meta: KeyedStateMeta, state: StateMeta, known: Sequence[TypeSerializer[Any]] = ()) -> None:
@@ -163,7 +171,7 @@ class EntryReader:
         self._read_value = self._storage.from_bytes
 
     def columns(self) -> Mapping[str, StoredType]:
-        """The types of the attributes that entries of this state have."""
+        """Return the types of the attributes that entries of this state have."""
         element = self._serializers.get(ELEMENT_ROLE)
         if self._state.form is None and not isinstance(element, TimerSerializer):
             return {"key_group": LONG, "value": stored_type(self._serializers[ELEMENT_ROLE])}
@@ -186,9 +194,10 @@ class EntryReader:
         return columns
 
     def entries(self, batches: Iterable[CanonicalBatch]) -> Iterator[StateEntry]:
-        """The entries of these rows, which come sorted.
+        """Yield the entries of sorted rows.
 
-        Raises `StateRestoreError`, naming state and key group, for bytes that the serializers cannot read.
+        Raises:
+            StateRestoreError: A row cannot be decoded. The message names the state and the key group.
         """
         read = _ENTRIES_OF[self._state.form]
         yield from read(self, self._rows(batches))
@@ -259,7 +268,7 @@ class EntryReader:
 
 
 def unreadable_entry(state_name: str, key_group: int, reason: object) -> StateRestoreError:
-    """The error for bytes that are no entry of the state; the reason may be an exception."""
+    """Return the error for bytes that are not a valid entry. ``reason`` may be an exception."""
     told = str(reason) or type(reason).__name__
     return StateRestoreError(f"state {state_name!r}, key group {key_group}: an entry cannot be read: {told}")
 
@@ -278,4 +287,4 @@ _ENTRIES_OF: Final[Mapping[TableForm | None, Callable[[EntryReader, _Rows], Iter
     TableForm.MAP: EntryReader._maps,
     None: EntryReader._elements,
 }
-"""What reads the rows, by the form of the state; None is a priority queue."""
+"""The decoder for each form of state; None is a priority queue."""

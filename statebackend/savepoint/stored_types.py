@@ -1,8 +1,8 @@
-"""The types of stored values, as conditions need them: which fields a type has, and how its values are compared.
+"""The types of stored values for conditions: the fields of a type, and how its values compare with a literal.
 
-A `StoredType` is made of the serializer that wrote the values. It reads the literal of a condition as its own type, so
-that ``value.amount>900`` compares decimals with a decimal, and rejects a literal that is none. Nothing is made before a
-path leads there, so the work is linear in the length of the path and not in the size of the schema.
+A `StoredType` is made from the serializer that wrote the values. It parses the literal of a condition as its own type,
+so ``value.amount>900`` compares decimals with a decimal, and it rejects a literal of another type. Parts are created
+only when a path reaches them, so the cost is linear in the length of the path and independent of the schema's size.
 """
 
 from __future__ import annotations
@@ -112,11 +112,11 @@ Test: TypeAlias = "Callable[[Any], bool]"
 
 
 class Unparsed(str):
-    """A literal as it was typed. Each type parses it in its own way; a part of one is what JSON makes of it."""
+    """A literal as typed. Each type parses it in its own way; parts of it are parsed as JSON."""
 
 
 class StoredType(Protocol):
-    """The type of stored values. None is a value of every type, and is compared by `equals`."""
+    """The type of stored values. None is a value of every type and is compared by `equals`."""
 
     @property
     def name(self) -> str:
@@ -124,19 +124,19 @@ class StoredType(Protocol):
 
     @property
     def field_names(self) -> Sequence[str]:
-        """The fields that a path may name; empty for types without fields, and for maps."""
+        """The fields that a path may name; empty for types without fields and for maps."""
 
     def part(self, name: str) -> StoredType | None:
-        """The type of a field, or of the values of a map with text keys; None if there is no such field."""
+        """Return the type of a field, or of the values of a map with text keys; None if there is no such field."""
 
     def accepts(self, value: Any) -> bool:
         """Whether a value that is not None is of this type."""
 
     def equal_to(self, literal: Any) -> Test:
-        """Tests values that this type accepts. Raises `ValueError` for a literal that is not of this type."""
+        """Return a test of values of this type. Raises `ValueError` for a literal of another type."""
 
     def order(self, literal: str) -> tuple[Callable[[Any], Any], Any]:
-        """A function from values to sort keys, and the sort key of the literal. Raises `ValueError` as `equal_to`."""
+        """Return a function from values to sort keys and the literal's sort key. Raises `ValueError` as `equal_to`."""
 
 
 StateCondition: TypeAlias = "Callable[[Mapping[str, StoredType]], Test]"
@@ -144,7 +144,7 @@ StateCondition: TypeAlias = "Callable[[Mapping[str, StoredType]], Test]"
 
 
 def equals(stored: StoredType, literal: Any) -> Test:
-    """Tests any value, None as well; the literal ``null`` is None."""
+    """Return a test of any value, None included. The literal ``null`` is None."""
     if literal is None or (isinstance(literal, Unparsed) and literal == "null"):
         return lambda value: value is None
     test = stored.equal_to(literal)
@@ -152,7 +152,7 @@ def equals(stored: StoredType, literal: Any) -> Test:
 
 
 def part_of(value: Any, name: str) -> Any:
-    """The field of that name; None if the value does not have it."""
+    """Return the field of the value, or None if it has none of this name."""
     if isinstance(value, Mapping):
         return value.get(name)
     if isinstance(value, Row) and value.names is not None and name in value.names:
@@ -172,7 +172,7 @@ _POSITION: Final = re.compile(r"f(\d{1,6})")
 
 @frozen
 class ScalarType:
-    """Single values. ``parse`` makes the sort key of a literal, ``sort_key`` that of a value."""
+    """Single values. ``parse`` returns the sort key of a literal, ``sort_key`` that of a value."""
 
     name: str
     accepts: Test
@@ -182,16 +182,14 @@ class ScalarType:
     field_names: Sequence[str] = ()
 
     def part(self, name: str) -> StoredType | None:
-        """Times of Java have their fields as numbers."""
+        """Return the numeric fields of Java's times."""
         return LONG if name in self.field_names else None
 
     def equal_to(self, literal: Any) -> Test:
-        """See `StoredType`."""
         wanted, sort_key = self._parsed(literal), self.sort_key
         return lambda value: bool(sort_key(value) == wanted)
 
     def order(self, literal: str) -> tuple[Callable[[Any], Any], Any]:
-        """See `StoredType`."""
         if not self.is_ordered:
             raise ValueError(f"values of type {self.name} have no order: use = or !=")
         return self.sort_key, self._parsed(literal)
@@ -206,7 +204,7 @@ class ScalarType:
 
 
 class _LiteralError(ValueError):
-    """Says more than that a literal is not of the type."""
+    """A literal error with its own explanation."""
 
 
 @frozen
@@ -219,16 +217,13 @@ class RecordType:
 
     @property
     def field_names(self) -> Sequence[str]:
-        """See `StoredType`."""
         return tuple(self.parts)
 
     def part(self, name: str) -> StoredType | None:
-        """See `StoredType`."""
         make = self.parts.get(name)
         return None if make is None else make()
 
     def equal_to(self, literal: Any) -> Test:
-        """See `StoredType`."""
         data = _json_of(literal, self)
         if isinstance(data, list) and tuple(self.parts) == tuple(f"f{index}" for index in range(len(data))):
             data = {f"f{index}": part for index, part in enumerate(data)}
@@ -243,7 +238,7 @@ class RecordType:
         return lambda value: all(test(part_of(value, name)) for name, test in tests)
 
     def order(self, literal: str) -> tuple[Callable[[Any], Any], Any]:
-        """Raises `ValueError`: a record has no order."""
+        """Raise `ValueError`: records have no order."""
         raise ValueError(f"values of type {self.name} have no order; compare them {_by_its_fields(self)}")
 
 
@@ -257,15 +252,13 @@ class ListType:
     field_names: Sequence[str] = ()
 
     def part(self, name: str) -> StoredType | None:
-        """None: elements have no names."""
+        """Return None: elements have no names."""
         return None
 
     def accepts(self, value: Any) -> bool:
-        """See `StoredType`."""
         return not isinstance(value, (str, bytes, Mapping)) and hasattr(value, "__len__")
 
     def equal_to(self, literal: Any) -> Test:
-        """See `StoredType`."""
         data = _json_of(literal, self)
         if not isinstance(data, list):
             raise ValueError(f"a value of type {self.name} is compared with a list in JSON")
@@ -277,7 +270,7 @@ class ListType:
         )
 
     def order(self, literal: str) -> tuple[Callable[[Any], Any], Any]:
-        """Raises `ValueError`: lists are not ordered here."""
+        """Raise `ValueError`: lists have no order."""
         raise ValueError(f"values of type {self.name} have no order: use = or !=")
 
 
@@ -291,15 +284,12 @@ class MapType:
     field_names: Sequence[str] = ()
 
     def part(self, name: str) -> StoredType | None:
-        """See `StoredType`."""
         return self.value() if self.key().accepts(name) else None
 
     def accepts(self, value: Any) -> bool:
-        """See `StoredType`."""
         return isinstance(value, Mapping)
 
     def equal_to(self, literal: Any) -> Test:
-        """See `StoredType`."""
         data = _json_of(literal, self)
         pairs = list(data.items()) if isinstance(data, Mapping) else data
         if not isinstance(pairs, list) or not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs):
@@ -311,42 +301,37 @@ class MapType:
         )
 
     def order(self, literal: str) -> tuple[Callable[[Any], Any], Any]:
-        """Raises `ValueError`: a map has no order."""
+        """Raise `ValueError`: maps have no order."""
         raise ValueError(f"values of type {self.name} have no order: use = or !=")
 
 
 @frozen
 class UnionType:
-    """Values of one of several types. A literal is compared with the values of those types that it is of."""
+    """Values of one of several types. A literal is compared with values of the types that accept it."""
 
     alternatives: tuple[StoredType, ...]
 
     @property
     def name(self) -> str:
-        """See `StoredType`."""
         return " | ".join(one.name for one in self.alternatives)
 
     @property
     def field_names(self) -> Sequence[str]:
-        """See `StoredType`."""
         return tuple(dict.fromkeys(name for one in self.alternatives for name in one.field_names))
 
     def part(self, name: str) -> StoredType | None:
-        """See `StoredType`."""
         parts = [part for part in (one.part(name) for one in self.alternatives) if part is not None]
         return None if not parts else parts[0] if len(parts) == 1 else UnionType(tuple(parts))
 
     def accepts(self, value: Any) -> bool:
-        """See `StoredType`."""
         return any(one.accepts(value) for one in self.alternatives)
 
     def equal_to(self, literal: Any) -> Test:
-        """See `StoredType`."""
         tests = list(self._fitting(lambda one: equals(one, literal)))
         return lambda value: any(test(value) for _, test in tests)
 
     def order(self, literal: str) -> tuple[Callable[[Any], Any], Any]:
-        """See `StoredType`. A value of another type than the literal is neither less nor greater."""
+        """A value of another type than the literal is neither less nor greater."""
         orders = list(self._fitting(lambda one: one.order(literal)))
         wanted = _Ordered(None, tuple(key for _, (_, key) in orders))
 
@@ -375,7 +360,7 @@ def _made_or_error(make: Callable[[StoredType], Any], stored: StoredType) -> Any
 
 @frozen(eq=False)
 class _Ordered:
-    """The sort key of a value of a union: compared with that of the literal of the same member, else with nothing."""
+    """The sort key of a union value. It compares only with a literal of the same member type."""
 
     index: int | None
     keys: tuple[Any, ...]
@@ -398,24 +383,19 @@ class _Ordered:
 
 @frozen
 class AnyType:
-    """Values of which the schema says nothing: of pickles, and of serializers that are not of this library.
-
-    Each value is compared by the class that it has.
-    """
+    """Values of unknown structure: pickles and foreign serializers. Each value is compared by its class."""
 
     name: str = field(default="any")
     field_names: Sequence[str] = ()
 
     def part(self, name: str) -> StoredType | None:
-        """The same: any name may be a field."""
+        """Return this type: any name may be a field."""
         return self
 
     def accepts(self, value: Any) -> bool:
-        """See `StoredType`."""
         return True
 
     def equal_to(self, literal: Any) -> Test:
-        """See `StoredType`."""
         try:
             wanted = _json_of(literal, self)
         except ValueError:
@@ -430,12 +410,11 @@ class AnyType:
         return test
 
     def order(self, literal: str) -> tuple[Callable[[Any], Any], Any]:
-        """See `StoredType`."""
         return _ANY_SCALAR.order(literal)
 
 
 def _scalar_text(literal: Any) -> str:
-    """The text of a literal. What was typed may be in quotes, as JSON has it: ``"null"`` is a text."""
+    """Return the text of a literal. It may be quoted as JSON: ``"null"`` is a text."""
     if isinstance(literal, Unparsed):
         if literal[:1] == '"':
             try:
@@ -449,7 +428,7 @@ def _scalar_text(literal: Any) -> str:
 
 
 def _json_of(literal: Any, stored: StoredType) -> Any:
-    """The data of a literal in JSON, with its numbers as text: each type parses its own."""
+    """Parse a literal as JSON, with numbers as text: each type parses its own."""
     if not isinstance(literal, Unparsed):
         return literal
     try:
@@ -505,7 +484,7 @@ def _single(text: str) -> tuple[bool, Any]:
 
 
 def _number_key(value: Any) -> tuple[bool, Any]:
-    """As Spark orders them: not-a-number equals itself and is greater than every other number."""
+    """Order numbers as Spark does: NaN equals itself and is greater than all others."""
     is_nan = math.isnan(value)
     return is_nan, 0.0 if is_nan else value
 
@@ -527,7 +506,7 @@ _FRACTION: Final = re.compile(r"(.*\d\d:\d\d:\d\d)[.,](\d{1,9})(.*)")
 
 
 def _without_fraction(text: str) -> tuple[str, int]:
-    """The text as Python of any release reads it, and the nanoseconds in it."""
+    """Return the text in a form that every Python release parses, and its nanoseconds."""
     if text[-1:] in ("Z", "z"):
         text = f"{text[:-1]}+00:00"
     matched = _FRACTION.fullmatch(text)
@@ -540,7 +519,7 @@ def _moment(text: str) -> int:
 
 
 def _moment_key(value: datetime.datetime) -> int:
-    """A datetime without a time zone is taken as in UTC, as in tables. Integers do not overflow at the year 1."""
+    """A datetime without a time zone is taken as UTC, as in tables. Integers do not overflow at year 1."""
     offset = value.utcoffset() or datetime.timedelta(0)
     # A pandas timestamp has nanoseconds, which its arithmetic with Python's would round.
     nano = getattr(value, "nanosecond", 0)
@@ -593,7 +572,7 @@ def _sql_timestamp_key(value: SqlTimestamp) -> int:
 
 
 def _bytes(text: str) -> bytes:
-    """Hexadecimal, as in a key argument, or the object that ``show --json`` prints."""
+    """Parse hexadecimal, or the object that ``show --json`` prints."""
     if text.lstrip()[:1] != "{":
         return bytes.fromhex(text)
     data = json.loads(text)
@@ -667,7 +646,7 @@ def _sql_days(text: str) -> int:
 
 
 def stored_type(serializer: TypeSerializer[Any]) -> StoredType:
-    """The type of the values of a serializer."""
+    """Return the type of a serializer's values."""
     make = _TYPES.get(type(serializer))
     return AnyType(type(serializer).__name__) if make is None else make(serializer)
 

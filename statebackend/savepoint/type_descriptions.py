@@ -1,9 +1,8 @@
-"""What the types of stored state are, in words: from the snapshots alone, without the classes of the program.
+"""Describes the types of stored state in words, from the snapshots alone, without the classes of the program.
 
-A type is told by its name as a person writes it (``dict[str, Leg]``), with the width of numbers where Python has one
-word for several (``int64``), and each record in it once, with its fields. Two descriptions are equal exactly if a
-person reading them would see no difference; whether state of one can be restored as the other is for compatibility
-results to say.
+A type has its Python name (``dict[str, Leg]``), with the width of numbers where Python has one name for several
+(``int64``). Each record is listed once, with its fields. Two descriptions are equal exactly if a reader sees no
+difference. Whether one type can be restored as another is decided by compatibility results, not here.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ __all__ = ["FieldDescription", "RecordDescription", "TypeDescription", "describe
 
 @frozen
 class FieldDescription:
-    """One field of a record: its name, its type, the names it had before, and its default as text if it has one."""
+    """A field of a record: name, type, former names, and its default as text."""
 
     name: str
     type_name: str
@@ -80,7 +79,7 @@ class FieldDescription:
 
 @frozen
 class RecordDescription:
-    """A record, or the constants of an enumeration, by the name that the state knows it by."""
+    """A record with its fields, or an enumeration with its constants, by its stored name."""
 
     name: str
     fields: tuple[FieldDescription, ...] = ()
@@ -90,9 +89,10 @@ class RecordDescription:
 
 @frozen
 class TypeDescription:
-    """The name of a type, and the records in it in the order in which they are met.
+    """A type name and the records in the type, in the order of their first use.
 
-    ``unknown`` says why nothing is known of it here, with what to do; its entries cannot be read.
+    Attributes:
+        unknown: Why the type is unknown in this process and how to fix it. Its entries cannot be read.
     """
 
     name: str
@@ -101,7 +101,7 @@ class TypeDescription:
 
 
 def describe_type(snapshot: TypeSerializerSnapshot[Any]) -> TypeDescription:
-    """The type whose serializer left this snapshot; one of a class that is not known here is told as unknown."""
+    """Return the description of the type that a snapshot belongs to. An unknown serializer has ``unknown`` set."""
     try:
         serializer = snapshot.restore_serializer()
     except StateFormatError as error:
@@ -136,7 +136,7 @@ def _default(part: RecordField) -> str | None:
 
 
 def _shown_default(value: Any) -> str:
-    """The same text in every process: not the order in which a set happens to be gone through, and no address."""
+    """Format a default alike in every process: no set order, no object address."""
     if isinstance(value, _SHOWN_ALIKE):
         return shown(value)
     return _ADDRESS.sub("", cut(json.dumps(plain_value(value), ensure_ascii=False)))
@@ -169,7 +169,7 @@ def _enumeration(serializer: EnumSerializer[Any]) -> RecordDescription:
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 
 _SHOWN_ALIKE: Final = (type(None), bool, int, float, str, bytes)
-"""What Python writes in one way only."""
+"""Types whose repr is the same in every process."""
 
 
 def _always(name: str) -> Callable[[Any], str]:
@@ -177,7 +177,7 @@ def _always(name: str) -> Callable[[Any], str]:
 
 
 def _inside(before: str, part: str, after: str) -> Callable[[Any], str]:
-    """The name of one part, between what says what it is a part of."""
+    """Format a type that contains one other type."""
     return lambda serializer: f"{before}{_type_name(getattr(serializer, part))}{after}"
 
 
@@ -219,7 +219,7 @@ _NAMES: Final[Mapping[type, Callable[[Any], str]]] = {
     ArrowSerializer: lambda one: f"record batch of {pa.struct(list(one.schema))}",
     ArrowStructSerializer: lambda one: str(one.struct_type),
 }
-"""How a type is told whose own name leaves out how wide its numbers are stored, or what is in it."""
+"""Names of types whose own name omits the width of numbers or the content."""
 
 _RECORDS: Final[Mapping[type, Callable[[Any], RecordDescription]]] = {
     AttrsSerializer: _attrs_record,
@@ -227,4 +227,4 @@ _RECORDS: Final[Mapping[type, Callable[[Any], RecordDescription]]] = {
     RowSerializer: _row,
     EnumSerializer: _enumeration,
 }
-"""What has parts with names, by the class of its serializer; every other is told by the name of its type."""
+"""How to describe types that have named parts, by serializer class."""

@@ -1,16 +1,13 @@
-"""Whether something is gone from a savepoint: looked for in every state of every kind, and in all bytes of it.
+"""Verifies that data is gone from a savepoint, by reading all of it with other code than the one that wrote it.
 
-After a customer's data was left out by a plan, `remains` reads the new savepoint from beginning to end, by other code
-than that which wrote it, and gives whatever is left:
+| Search | Where |
+|---|---|
+| entries | keyed state and timers, by a predicate; an unreadable key or value also counts |
+| elements | operator state, by a predicate |
+| a marker | bytes unique to the data: in every file, every decompressed Parquet column, and the metadata |
 
-    entries     of keyed state and timers, for which the predicate is True, and of which a key or value cannot be read
-    elements    of state without keys, by a predicate of their own
-    a marker    bytes that are in nothing but that customer's data, looked for in every file as it lies there, in every
-                column of every Parquet file once it is unpacked, and in the metadata; of savepoints only, since the
-                files of a checkpoint are packed as its backend likes
-
-A marker that is a text is looked for as UTF-8 and as the serializer of texts writes it. Nothing that is found is proof
-only as far as the predicates and the marker go: what they do not know of is not looked for.
+A marker works for savepoints only: the files of a checkpoint are compressed by their backend. A text marker is searched
+as UTF-8 and as the string serializer writes it. The result is only as good as the predicates and the marker.
 """
 
 from __future__ import annotations
@@ -44,7 +41,7 @@ _CHUNK_BYTES = 1 << 20
 
 @frozen
 class Remainder:
-    """Something that is there still: in which operator and state, or in which file, and what it is."""
+    """Data that was found: the operator and state, or the file, and what it is."""
 
     place: str
     found: str
@@ -57,7 +54,7 @@ def require_absent(
     elements: Callable[[OperatorStateElement], bool] | None = None,
     marker: bytes | str | None = None,
 ) -> None:
-    """Raises `RemainsError`, with the first 20 things that are there still; otherwise as `remains`."""
+    """Raise `RemainsError` with the first 20 findings. Arguments as in `remains`."""
     found = []
     for one in remains(savepoint, entries=entries, elements=elements, marker=marker):
         found.append(f"{one.place}: {one.found}")
@@ -74,10 +71,17 @@ def remains(
     elements: Callable[[OperatorStateElement], bool] | None = None,
     marker: bytes | str | None = None,
 ) -> Iterator[Remainder]:
-    """What is there still; see the module. Reads all of it, a batch at a time. Raises what reading raises.
+    """Yield the data that is still there. Reads everything, batch by batch.
 
-    Raises `ValueError` if nothing is looked for, or the marker is empty or no text, and `SavepointError` for a marker
-    in a checkpoint.
+    Args:
+        savepoint: The savepoint to search.
+        entries: A predicate for keyed state and timers.
+        elements: A predicate for operator state.
+        marker: Bytes or a text to search in all files.
+
+    Raises:
+        ValueError: Nothing to search for, or an invalid marker.
+        SavepointError: A marker was passed for a checkpoint.
     """
     if entries is None and elements is None and marker is None:
         raise ValueError("say what is to be gone: entries, elements or a marker")
@@ -145,7 +149,7 @@ def _marked(savepoint: Savepoint, markers: Sequence[bytes]) -> Iterator[Remainde
 
 
 def _said_in(content: Any) -> Iterator[bytes]:
-    """All texts and bytes of a section of the metadata, without the state of subtasks."""
+    """Yield all texts and bytes of a metadata section, without the state of subtasks."""
     if isinstance(content, str):
         yield content.encode("utf-8", "surrogatepass")
     elif isinstance(content, bytes):

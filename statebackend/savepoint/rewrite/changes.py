@@ -1,7 +1,6 @@
-"""The changes that a plan is made of, each of which is data, and what each makes of the drafts.
+"""The changes of a plan. Each is data with a method that applies it to the drafts.
 
-A change raises `PlanError`, or what the state's meta data raises, and has then changed nothing that counts: drafts of
-which one change was rejected are thrown away.
+A change that raises may leave the drafts half changed; the writer then discards them.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ __all__ = ["Change"]
 
 
 class Change(Protocol):
-    """See the module. Its text tells a person which one it is."""
+    """One change of a plan. Its class name identifies it in errors."""
 
     def apply(self, drafts: Drafts) -> None:
-        """Changes the drafts."""
+        """Apply the change to the drafts. Raises `PlanError`, or an error of damaged meta data."""
 
 
 @frozen

@@ -1,8 +1,7 @@
-"""What the new savepoint is to hold, as far as a plan has said: operators, their states, and where each comes from.
+"""Drafts of the new savepoint: its operators, their states, and where each state comes from.
 
-A draft refers to stored state by operator and name, and reads none. An operator that no change has touched is not even
-opened: it has no draft of its states, and its files go on as they are. The first change that touches one makes drafts
-of all its states, by what its subtasks say together.
+A draft refers to stored state by operator and name and reads none. An operator that no change touches is not opened:
+its files are copied. The first change of an operator creates drafts of all its states from the metas of its subtasks.
 """
 
 from __future__ import annotations
@@ -39,37 +38,37 @@ _NAMES_OF_TIMERS: Final = (timer_state_name("event", ""), timer_state_name("proc
 
 @frozen
 class StoredInput:
-    """A stored state that goes into a draft, and what is done with its entries on the way."""
+    """A stored state that is input of a draft, with the steps that transform its entries."""
 
     operator_uid: str
     state_name: str
     schema: EntrySchema
     steps: tuple[Step, ...] = ()
     uncounted_steps: int = 0
-    """How many of the first steps do not tell how many entries they leave out, since others tell it."""
+    """The number of leading steps whose removed entries are counted elsewhere."""
 
     def behind(self, step: Step) -> StoredInput:
-        """The same with one more step."""
+        """Return the input with one more step."""
         return evolve(self, steps=(*self.steps, step))
 
     def uncounted(self) -> StoredInput:
-        """The same, of which nobody is told how many entries the steps so far leave out."""
+        """Return the input with the removed entries of its steps not counted."""
         return evolve(self, uncounted_steps=len(self.steps))
 
 
 @define
 class StateDraft:
-    """A keyed state: its schema, and what goes into it. ``merge`` makes one value of two under one key."""
+    """A keyed state: its schema and its inputs. ``merge`` merges two values of one key."""
 
     schema: EntrySchema
     stored: list[StoredInput] = field(factory=list)
     given: list[GivenEntries | StagedEntries] = field(factory=list)
     merge: Merge | None = None
     may_collide: bool = False
-    """Whether two entries may have got one address, though each input has it once."""
+    """Whether two entries may have the same address, although each input has it once."""
 
     def check_has_keys(self) -> None:
-        """Raises `PlanError` for a queue of what are no timers: which keys its elements are of is not known."""
+        """Raise `PlanError` for a queue whose elements are not timers: the keys of its elements are unknown."""
         if self.schema.is_queue and not self.schema.is_timers:
             raise PlanError(
                 f"the elements of the queue {self.schema.name!r} are no timers, and have keys that nobody knows of; "
@@ -77,7 +76,7 @@ class StateDraft:
             )
 
     def put_behind(self, step: Step) -> None:
-        """Has all stored entries go through one more step. Raises `PlanError` where that cannot be."""
+        """Add a step for all stored entries. Raises `PlanError` if the state has entries from the plan."""
         self.check_has_keys()
         if self.given:
             raise PlanError(
@@ -89,7 +88,7 @@ class StateDraft:
 
 @frozen
 class GivenElements:
-    """Elements of a list, or entries of a broadcast state, as the caller gives them."""
+    """Elements of list operator state, or entries of broadcast state, from the plan."""
 
     descriptor: OperatorStateDescriptor
     elements: Iterable[Any] | Mapping[Any, Any]
@@ -97,13 +96,13 @@ class GivenElements:
 
 @define
 class OperatorStateDraft:
-    """A state without keys: stored ones, by operator and name, with predicates that its elements have to meet."""
+    """An operator state: stored inputs by operator and name, and predicates that its elements must satisfy."""
 
     name: str
     mode: OperatorStateMode
     stored: list[tuple[str, str]] = field(factory=list)
     schemas: tuple[Mapping[str, bytes], ...] = ()
-    """Under which stored elements were written: the envelopes of the serializers' snapshots, by role."""
+    """The snapshot envelopes by role under which the stored elements were written."""
     given: GivenElements | None = None
     predicates: list[tuple[Callable[[Any], bool], int]] = field(factory=list)
     """Each with the number of its change."""
@@ -111,7 +110,7 @@ class OperatorStateDraft:
 
 @define
 class OperatorDraft:
-    """An operator. ``origins`` are the stored operators that it is made of; it is their layout if there is one."""
+    """An operator. ``origins`` are the stored operators that it is made from. A single origin determines its parts."""
 
     uid: str
     name: str
@@ -120,44 +119,46 @@ class OperatorDraft:
     states: dict[str, StateDraft] = field(factory=dict)
     operator_states: dict[str, OperatorStateDraft] = field(factory=dict)
     registered: tuple[tuple[Descriptor, TypeSerializer[Any]], ...] = ()
-    """Descriptors, each with the serializer of its namespaces, that its state is to be migrated to."""
+    """Descriptors with their namespace serializers that its state is migrated to."""
     is_opened: bool = False
     is_placed_anew: bool = False
-    """Whether its keys have other key groups, or come from several operators."""
+    """Whether its keys have other key groups or come from several operators."""
 
     @property
     def is_copied(self) -> bool:
-        """Whether its state goes on as it is."""
+        """Whether its state is copied unchanged."""
         return not self.is_opened and not self.registered
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The types of the columns of its keys. Raises `PlanError` if it has none, `StateRestoreError` for others."""
+        """The types of its key columns. Raises `PlanError` if it has no key."""
         columns = () if self.key_serializer is None else columns_of_key(self.key_serializer)
         if not columns:
             raise PlanError(f"operator {self.uid!r} has no key, and so no keyed state")
         return columns
 
     def state(self, name: str) -> StateDraft:
-        """A keyed state. Raises `PlanError`, naming those there are."""
+        """Return a keyed state. Raises `PlanError` that lists the existing ones."""
         state = _found(self.states, name)
         if state is None:
             raise PlanError(f"operator {self.uid!r} has no keyed state {shown(name)}; it has {_listed(self.states)}")
         return state
 
     def operator_state(self, name: str) -> OperatorStateDraft | None:
-        """A state without keys; None if there is none of that name."""
+        """Return an operator state, or None."""
         return _found(self.operator_states, name)
 
     def check_mergeable(self, names: Iterable[str]) -> None:
-        """Raises `PlanError` for what is no keyed state, `UnresolvableSerializerError` if its values cannot be read."""
+        """Raise `PlanError` for an unknown state, `UnresolvableSerializerError` if its values cannot be read."""
         for name in names:
             self.state(name).schema.check_known()
 
     def check_free(self, name: str, *, is_timers: bool = False) -> None:
-        """Raises `PlanError` if there is a state of that name, or no job could register, and so find, it by that.
+        """Check that a new state may have this name.
 
-        Of a name that is none at all, `StateRegistrationError`.
+        Raises:
+            PlanError: The name is taken, or a job could not register it.
+            StateRegistrationError: The name is invalid.
         """
         check_state_name("a state", name)
         if name.startswith(_NAMES_OF_TIMERS if is_timers else TIMER_STATES) is not is_timers:
@@ -172,7 +173,7 @@ class OperatorDraft:
 
 
 class Drafts:
-    """The operators of the new savepoint, by uid, in their order. Methods raise `PlanError`."""
+    """The operators of the new savepoint by uid, in order. Methods raise `PlanError`."""
 
     def __init__(self, source: RestoredState | None, known: Sequence[TypeSerializer[Any]] = ()) -> None:
         self._source = source
@@ -182,21 +183,21 @@ class Drafts:
         self.max_parallelism = None if source is None else source.metadata.max_parallelism
         self.parallelism: int | None = None
         self.keeping: dict[int, str] = {}
-        """The changes that leave entries out, by their numbers."""
+        """The changes that remove entries, by their numbers."""
         self.dropped: set[str] = set()
-        """The sections of the metadata that are not carried along."""
+        """Metadata sections that are dropped."""
         self.heirs: dict[str, list[str]] = {uid: [uid] for uid in self.operators}
-        """Under which uids each stored operator goes on."""
+        """The uids that continue each stored operator."""
 
     def operator(self, uid: str) -> OperatorDraft:
-        """An operator, its states not looked at. Raises `PlanError`, naming those there are."""
+        """Return an operator without opening its states. Raises `PlanError` that lists the existing ones."""
         draft = _found(self.operators, uid)
         if draft is None:
             raise PlanError(f"there is no operator {shown(uid)}; there are {_listed(self.operators)}")
         return draft
 
     def opened(self, uid: str) -> OperatorDraft:
-        """An operator whose states are changed. Raises what its meta data raises besides."""
+        """Return an operator whose states will change. Raises if its meta data is damaged."""
         draft = self.operator(uid)
         if draft.registered:
             raise PlanError(f"operator {uid!r} is migrated; change it by another plan, before or behind that")
@@ -207,12 +208,12 @@ class Drafts:
         return draft
 
     def add(self, draft: OperatorDraft) -> None:
-        """One more operator. Raises `PlanError` for a uid that is taken or is none."""
+        """Add an operator. Raises `PlanError` if the uid is taken or invalid."""
         self.check_free(draft.uid)
         self.operators[draft.uid] = draft
 
     def check_free(self, uid: str) -> None:
-        """Raises `PlanError` if a uid is taken or no job takes it, `InvariantViolationError` if it is no text."""
+        """Raise `PlanError` if the uid is taken or invalid, `InvariantViolationError` if it is not a text."""
         check_identifier("operator uid", uid)
         problem = uid_problem(uid)
         if problem is not None:
@@ -221,7 +222,7 @@ class Drafts:
             raise PlanError(f"there is an operator {uid!r} already; remove or rename it first")
 
     def inherit(self, former: Collection[str], heirs: Sequence[str]) -> None:
-        """Notes that what were these operators is those from here on, all at once; none if they are removed."""
+        """Record which operators continue the former ones; none if they are removed."""
         for origin, own in self.heirs.items():
             passed_on = [heir for uid in own for heir in (heirs if uid in former else (uid,))]
             self.heirs[origin] = list(dict.fromkeys(passed_on))

@@ -1,23 +1,15 @@
-"""From entries as columns of values to rows as columns of bytes, and nothing that does not fit.
+"""Converts between rows (columns of bytes) and entries (columns of values), lazily in both directions.
 
-What is rejected is told with state, key and column. Columns that nobody changes are not encoded: their bytes go
-through.
+`EntryBatch` decodes only requested columns and encodes only changed ones; the bytes of other columns pass through. A
+value that does not fit is rejected with state, key and column.
 
-The times of last access of values and of lists whose elements have one each, where plans change or merge them.
+Keys are canonical: of all Python values that are the same key, the one whose bytes the job looks up is written. A
+datetime in any zone becomes one in `datetime.timezone.utc`, because a job would not find the bytes of another zone
+although the key group is the same. A datetime without a zone is rejected, because its meaning would depend on the
+machine. None in a key column and a bool for a number are rejected too: no job has such a key.
 
-Keys as a job knows them: of all Python values that are one key, the one whose bytes the job looks for.
-
-Only a moment is many values: a job knows it as a datetime in `datetime.timezone.utc`, and finds nothing under the bytes
-of another zone, though they have the same key group. Here a datetime in any zone becomes that one. A datetime without a
-zone is rejected: which moment it is would depend on the machine that writes the savepoint.
-
-What serializers would write and no job has for a key is rejected too: None, in any column, and True for a number.
-
-From rows as columns of bytes to entries as columns of values: what `EntryReader` reads, many at a time.
-
-Only the column that is asked for is decoded.
-
-Entries on their way from rows to rows: decoded as far as somebody asks, encoded as far as somebody changed them.
+Times of last access: an unchanged value or list keeps them. All elements of a changed list get its latest time, so that
+none expires early.
 """
 
 from __future__ import annotations
@@ -72,10 +64,9 @@ __all__ = [
 
 
 def times_behind(before: Sequence[Any], after: Any, times: Sequence[int]) -> tuple[int, ...]:
-    """The times of last access of a list that a function has made of another one: ``before`` is a copy of that.
+    """Return the times of a list after a function changed it. ``before`` is a copy of the list.
 
-    The same list keeps its times. Nobody knows which elements of another one were which: all have the latest time, so
-    that none is gone earlier than it would have been.
+    An equal list keeps its times. Otherwise every element gets the latest time, so that none expires early.
     """
     if not isinstance(after, (list, tuple)):
         return tuple(times)
@@ -88,24 +79,24 @@ def times_behind(before: Sequence[Any], after: Any, times: Sequence[int]) -> tup
 
 
 def latest_time(times: int | Sequence[int]) -> int:
-    """The latest time there is; of a list that becomes one value, that of its elements."""
+    """Return the latest time."""
     return times if isinstance(times, int) else max(times, default=0)
 
 
 def times_of_elements(elements: Sequence[Any], times: int | Sequence[int]) -> Sequence[int]:
-    """The time of each element: one for all, or, where the list has grown or shrunk, the last of those it had."""
+    """Return a time per element: the given one, or the latest of the list if its length changed."""
     if isinstance(times, int):
         return [times] * len(elements)
     return times if len(times) == len(elements) else [max(times, default=0)] * len(elements)
 
 
 def time_or_now(time_ms: int | None) -> int:
-    """The time, and that of this moment if there is none: what is given begins to live, and is not gone already."""
+    """Return the time, or the current time for None."""
     return wall_clock() if time_ms is None else time_ms
 
 
 def rejected_key(serializer: TypeSerializer[Any], keys: Sequence[Any] | pa.Array) -> tuple[int, str] | None:
-    """The first of these keys that serializers would write and no job has: its place, and why; None if all are keys."""
+    """Return index and reason of the first key that a serializer would write but no job has, or None."""
     if isinstance(keys, pa.Array):
         # Of columns only those of numbers and text come as they are.
         return (keys.is_null().index(True).as_py(), "None cannot be one") if keys.null_count else None
@@ -135,10 +126,9 @@ def _why(value: Any, if_none: str) -> str:
 
 
 def canonical_key(serializer: TypeSerializer[Any]) -> Callable[[Any], Any] | None:
-    """What makes the job's key of a value; None where every value is that itself.
+    """Return the function that makes the job's key of a value, or None for identity.
 
-    The function raises `ValueError` or `OverflowError` for a datetime that is no moment of UTC's, and leaves what is no
-    key of the serializer to the serializer.
+    The function raises `ValueError` or `OverflowError` for a datetime outside UTC's range or without a zone.
     """
     if isinstance(serializer, TupleSerializer):
         moments = [index for index, part in enumerate(serializer.field_serializers) if _is_moment(part)]
@@ -169,7 +159,7 @@ _COUNT_BYTES: Final = 4
 
 
 def decoded(schema: EntrySchema, rows: pa.RecordBatch, column: str) -> list[Any]:
-    """A column of the entries of these rows, of which a list is one row. Raises `StateRestoreError`."""
+    """Decode one column of the entries in these rows. A list is one row. Raises `StateRestoreError`."""
     if schema.is_queue:
         timers = _read(schema, schema.serializers[ELEMENT_ROLE], rows.column("key"))
         return list(map(_PARTS_OF_TIMERS[column], timers))
@@ -179,12 +169,12 @@ def decoded(schema: EntrySchema, rows: pa.RecordBatch, column: str) -> list[Any]
 
 
 def key_of(schema: EntrySchema, rows: pa.RecordBatch) -> Any:
-    """The key of the first of these rows, for messages."""
+    """Return the key of the first row, for messages."""
     return decoded(schema, rows.slice(0, 1), "key")[0]
 
 
 def stored_keys(schema: EntrySchema, rows: pa.RecordBatch) -> pa.Array:
-    """The bytes of the keys of these rows. Raises `StateRestoreError` for a queue of what are no timers."""
+    """Return the stored keys of the rows. Raises `StateRestoreError` for a queue without timers."""
     column = rows.column("key")
     if not schema.is_queue:
         return column
@@ -198,7 +188,7 @@ def stored_keys(schema: EntrySchema, rows: pa.RecordBatch) -> pa.Array:
 
 
 def joined_chunks(rows: pa.RecordBatch) -> bytes:
-    """The chunks of one list as one."""
+    """Join the chunks of one list."""
     chunks = rows.column("value").to_pylist()
     count = sum(int.from_bytes(chunk[:_COUNT_BYTES], "big", signed=True) for chunk in chunks)
     return count.to_bytes(_COUNT_BYTES, "big", signed=True) + b"".join(chunk[_COUNT_BYTES:] for chunk in chunks)
@@ -229,7 +219,7 @@ def _read(schema: EntrySchema, serializer: TypeSerializer[Any], column: pa.Array
 
 
 def _makes_records(serializer: TypeSerializer[Any]) -> bool:
-    """Whether a column of its values has something else in the place of them."""
+    """Whether the values are records, which a column represents otherwise."""
     inner = serializer.inner if isinstance(serializer, NullableSerializer) else serializer
     return isinstance(inner, AttrsSerializer)
 
@@ -257,20 +247,21 @@ _NEVER_NONE: Final = ("namespace", "user key")
 
 
 def encoded(schema: EntrySchema, columns: Columns, keys: Keys) -> dict[str, pa.Array]:
-    """The columns of rows that these columns of entries make, without the key groups.
+    """Encode columns of entries as columns of rows, without key groups. ``keys`` returns the keys for messages.
 
-    Raises `EntryError` for a value that does not fit, naming the state and the key: ``keys`` gives those.
+    Raises:
+        EntryError: A value does not fit. The message names state and key.
     """
     return _Encoding(schema, keys).rows(columns)
 
 
 def encoded_keys(schema: EntrySchema, keys: Sequence[Any]) -> pa.Array:
-    """The bytes of keys. Raises `EntryError` for one that does not fit."""
+    """Encode keys. Raises `EntryError` for a key that does not fit."""
     return _Encoding(schema, lambda: keys).keys(keys)
 
 
 def canonical(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with all columns of the canonical form."""
+    """Return the rows with all columns of the canonical form."""
     count = rows.num_rows
     columns = []
     for field in SCHEMA:
@@ -287,7 +278,7 @@ def canonical(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 @frozen
 class _Encoding:
-    """Entries of a schema; ``given_keys`` gives their keys, to name what is rejected."""
+    """Encodes entries of a schema. ``given_keys`` returns their keys for messages."""
 
     schema: EntrySchema
     given_keys: Keys
@@ -422,7 +413,7 @@ class EntryBatch:
         return self._read[name]
 
     def entries(self) -> list[StateEntry]:
-        """The entries, which were read, as those of `Savepoint.read`."""
+        """Return the entries as those of `Savepoint.read`."""
         schema, groups = self.schema, self._stored.column("key_group").to_pylist()
         nothing = [None] * len(groups)
         spaces = self.column("namespace") if schema.has_namespaces else nothing
@@ -431,11 +422,11 @@ class EntryBatch:
         return list(map(StateEntry, groups, self.column("key"), spaces, user_keys, self.column("value"), times))
 
     def changed(self, name: str, values: Sequence[Any]) -> EntryBatch:
-        """The same entries with another column."""
+        """Return the entries with another column."""
         return EntryBatch(self.schema, self._rows, {**self._changed, name: values}, self._read)
 
     def kept(self, is_kept: Sequence[bool]) -> EntryBatch:
-        """Of entries that were read those at whose place there is True."""
+        """Return the entries whose flag is True."""
         if all(is_kept):
             return self
         rows = self._stored.filter(pa.array(is_kept, pa.bool_()))
@@ -446,9 +437,11 @@ class EntryBatch:
         return EntryBatch(self.schema, rows, changed, read)
 
     def written(self, target: EntrySchema, placement: KeyPlacement | None) -> pa.RecordBatch:
-        """The rows under another schema, or the same; with a placement, in the key groups that it says.
+        """Return the rows under the target schema, with key groups from the placement if there is one.
 
-        Raises `EntryError` for a value that does not fit, `KeyHashError` for such a key.
+        Raises:
+            EntryError: A value does not fit.
+            KeyHashError: A key does not fit the placement.
         """
         needed = self._columns_to_encode(target)
         written = (

@@ -1,19 +1,16 @@
-"""What one state is, for whoever writes its entries: kind and serializers, and which columns entries and rows have.
+"""The schema of one state for writing entries: its kind and serializers, and the columns of its entries and rows.
 
-An entry has up to five columns, and a row those of the canonical form that say something:
+| State | Entry | Row |
+|---|---|---|
+| value, list | key, [namespace], value, [last_access_ms] | key_group, key, [namespace], value |
+| map | key, [namespace], user_key, value, [last_access_ms] | key_group, key, [namespace], user_key, value |
+| timers | key, [namespace], value (milliseconds) | key_group, key (the timer) |
 
-    state               entry                                           row
-    one value, a list   key, [namespace], value, [last_access_ms]       key_group, key, [namespace], value
-    a map               key, [namespace], user_key, value, [...]        key_group, key, [namespace], user_key, value
-    timers              key, [namespace], value (milliseconds)          key_group, key (the timer)
+The value of a list is the whole list. ``last_access_ms`` exists in state with time-to-live; of a list it is a sequence
+with one time per element. `entry_codec` converts between both.
 
-The value of a list is the whole list. ``last_access_ms`` is there in state with a time-to-live; of a list it is a
-sequence, one for each element. `entry_decoding` leads from rows to entries, `entry_encoding` back.
-
-What stands for a serializer that this process cannot rebuild, so that its values go through as bytes.
-
-A plan that removes a state, renames it, or places its entries by their keys needs no serializer of its values. Only who
-reads or writes one is told that it is not known here. What is stored about the values is the snapshot as it was found.
+`UnknownSerializer` replaces a serializer that cannot be restored in this process. Its values pass through as bytes, so
+a plan can remove, rename and redistribute such state. Only reading or writing a value raises.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ __all__ = ["EntrySchema", "UnknownSerializer", "restored_or_unknown"]
 
 
 class UnknownSerializer(TypeSerializer[Any]):
-    """``reason`` is why the serializer that the snapshot describes cannot be rebuilt."""
+    """Keeps the snapshot of a serializer that cannot be restored. ``reason`` says why."""
 
     def __init__(self, snapshot: TypeSerializerSnapshot[Any], reason: str) -> None:
         self._snapshot = snapshot
@@ -63,7 +60,7 @@ class UnknownSerializer(TypeSerializer[Any]):
 def restored_or_unknown(
     snapshot: TypeSerializerSnapshot[Any], known: Sequence[TypeSerializer[Any]] = ()
 ) -> TypeSerializer[Any]:
-    """The serializer that a snapshot describes, with the classes of those known, or one that only stands for it."""
+    """Restore a serializer with the classes of ``known``, or return an `UnknownSerializer`."""
     try:
         return restored_with(snapshot, *known)
     except UnresolvableSerializerError as error:
@@ -74,7 +71,7 @@ _VOID: Final = VoidNamespaceSerializer()
 
 
 class EntrySchema:
-    """One state: its kind and the serializers of its keys, namespaces and, by role, of what is stored."""
+    """The kind of a state and its serializers: of keys, of namespaces and, by role, of stored values."""
 
     def __init__(
         self,
@@ -106,7 +103,7 @@ class EntrySchema:
         key_serializer: TypeSerializer[Any],
         namespace_serializer: TypeSerializer[Any] | None = None,
     ) -> EntrySchema:
-        """That of a state as an operator registers it; with a time-to-live, that of its stored form."""
+        """Return the schema of a registered state; with time-to-live, of its stored form."""
         serializers = dict(descriptor.serializers)
         if descriptor.ttl is not None:
             serializers = descriptor.kind.timed_serializers(serializers)
@@ -119,7 +116,7 @@ class EntrySchema:
         key_serializer: TypeSerializer[Any],
         namespace_serializer: TypeSerializer[Any] | None = None,
     ) -> EntrySchema:
-        """That of a state as it is told: by a descriptor, or by a schema, which has its namespaces, for these keys."""
+        """Return the schema of a descriptor, or an existing schema with another key serializer."""
         if isinstance(state, EntrySchema):
             return state.with_key(key_serializer)
         return cls.of_descriptor(state, key_serializer, namespace_serializer)
@@ -128,7 +125,7 @@ class EntrySchema:
     def of_timers(
         cls, name: str, key_serializer: TypeSerializer[Any], namespace_serializer: TypeSerializer[Any] | None = None
     ) -> EntrySchema:
-        """That of a queue of timers."""
+        """Return the schema of a timer queue."""
         timers: TimerSerializer[Any, Any] = TimerSerializer(key_serializer, namespace_serializer or _VOID)
         return cls(name, PRIORITY_QUEUE, key_serializer, _VOID, {ELEMENT_ROLE: timers})
 
@@ -136,13 +133,13 @@ class EntrySchema:
     def of_stored(
         cls, meta: StateMeta, key_serializer: TypeSerializer[Any], known: Sequence[TypeSerializer[Any]] = ()
     ) -> EntrySchema:
-        """That of stored state, whose records become those of ``known``; what is not known here stays bytes."""
+        """Return the schema of stored state. Records become instances of ``known``; unknown types stay bytes."""
         serializers = {role: restored_or_unknown(snapshot, known) for role, snapshot in meta.role_snapshots.items()}
         namespaces = restored_or_unknown(meta.namespace_snapshot)
         return cls(meta.name, meta.kind, key_serializer, namespaces, serializers)
 
     def with_key(self, key_serializer: TypeSerializer[Any]) -> EntrySchema:
-        """The same state under keys of another type."""
+        """Return the schema with another key type."""
         serializers = dict(self.serializers)
         if self.is_timers:
             timers: Any = self.serializers[ELEMENT_ROLE]
@@ -150,25 +147,25 @@ class EntrySchema:
         return EntrySchema(self.name, self.kind, key_serializer, self.namespace_serializer, serializers)
 
     def check_known(self) -> None:
-        """Raises `UnresolvableSerializerError` if entries cannot be read, since a serializer is not known here."""
+        """Raise `UnresolvableSerializerError` if a serializer is unknown in this process."""
         for serializer in (self.namespace_serializer, *self.serializers.values()):
             if isinstance(serializer, UnknownSerializer):
                 raise UnresolvableSerializerError(f"state {self.name!r}: {serializer.reason}")
 
     def is_like(self, other: EntrySchema) -> bool:
-        """Whether rows of both are the same for the same entries."""
+        """Whether both schemas write the same entries as the same rows."""
         return self.kind is other.kind and self._written_by == other._written_by
 
     def has_keys_of(self, other: EntrySchema) -> bool:
-        """Whether the same keys are the same bytes in both."""
+        """Whether both schemas write the same keys as the same bytes."""
         return self._written_by["key"] == other._written_by["key"]
 
     def has_user_keys_of(self, other: EntrySchema) -> bool:
-        """Whether the same user keys are the same bytes in both; of two that are no maps, they are."""
+        """Whether both schemas write the same user keys as the same bytes. True if neither is a map."""
         return self._written_by.get(USER_KEY_ROLE) == other._written_by.get(USER_KEY_ROLE)
 
     def has_values_of(self, other: EntrySchema) -> bool:
-        """Whether the same values are the same bytes in both."""
+        """Whether both schemas write the same values as the same bytes."""
         one, another = (
             {role: data for role, data in schema._written_by.items() if role not in ("key", "namespace", USER_KEY_ROLE)}
             for schema in (self, other)
@@ -177,23 +174,23 @@ class EntrySchema:
 
     @cached_property
     def _written_by(self) -> Mapping[str, bytes]:
-        """What the serializers say of themselves: two that say the same write the same, whatever their classes are."""
+        """The snapshots by role. Serializers with equal snapshots write the same bytes."""
         every = {"key": self.key_serializer, "namespace": self.namespace_serializer, **self.serializers}
         return {role: snapshot_to_bytes(serializer.snapshot_configuration()) for role, serializer in every.items()}
 
     def renamed(self, name: str) -> EntrySchema:
-        """The same state under another name."""
+        """Return the schema with another name."""
         return EntrySchema(name, self.kind, self.key_serializer, self.namespace_serializer, self.serializers)
 
     def meta(self, files: tuple[StateFile, ...] = ()) -> StateMeta:
-        """What is stored about the state; to be asked when all is written, since serializers may learn meanwhile."""
+        """Return the meta of the state. Call it after writing, because serializers may learn types while they write."""
         snapshots = {role: serializer.snapshot_configuration() for role, serializer in self.serializers.items()}
         namespaces = self.namespace_serializer.snapshot_configuration()
         return StateMeta.of_one_schema(self.name, self.kind, namespaces, snapshots, files)
 
     @property
     def entry_columns(self) -> tuple[str, ...]:
-        """The columns of an entry, in the order in which a tuple has them; the time of last access is not in it."""
+        """The columns of an entry in tuple order, without the time of last access."""
         names = ["key"]
         names += ["namespace"] if self.has_namespaces else []
         names += ["user_key"] if self.is_map else []
@@ -201,7 +198,7 @@ class EntrySchema:
 
     @property
     def row_columns(self) -> tuple[str, ...]:
-        """The columns of a row that say something."""
+        """The columns of a row that carry data."""
         if self.is_queue:
             return ("key_group", "key")
         names = ["key_group", "key"]
@@ -210,7 +207,7 @@ class EntrySchema:
         return (*names, "value")
 
     def values_of(self, column: str) -> TypeSerializer[Any]:
-        """The serializer of the values in a column of entries that are no timers; of a value without the time of it."""
+        """Return the serializer of a column of entries (not of timers); of a value, without its time."""
         if column != "value":
             return {"key": self.key_serializer, "namespace": self.namespace_serializer, **self.serializers}[
                 USER_KEY_ROLE if column == "user_key" else column

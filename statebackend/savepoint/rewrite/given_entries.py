@@ -1,15 +1,17 @@
-"""Entries as a caller gives them: tuples one by one, entries that were read, or columns of Arrow; batches of them.
+"""Reads the entries that a caller passes to a plan, in batches of bounded size.
 
-    (key, value)            one value, a list (the value is the list), reducing and aggregating state (what was folded)
-    (key, user key, value)  a map, entry by entry
-    (key, milliseconds)     a timer
-    (key, namespace, ...)   the same in state with namespaces, such as that of windows
-    StateEntry              as `Savepoint.read` gives it, with its time of last access
-    a pyarrow table, a RecordBatchReader, or batches one by one: the columns key, namespace, user_key, value
+| Form | For |
+|---|---|
+| (key, value) | value, list (the whole list), reducing and aggregating state (the accumulator) |
+| (key, user key, value) | map state, one map entry each |
+| (key, milliseconds) | a timer |
+| (key, namespace, ...) | the same in state with namespaces, such as windows |
+| `StateEntry` | as `Savepoint.read` yields it, with its time of last access |
+| pyarrow table, RecordBatchReader, batches | columns key, namespace, user_key, value |
 
-A key of several columns is a tuple, and in Arrow a struct. How many entries are taken at once follows from how many
-bytes their rows had so far: a few MiB of rows, at most twice as many entries as before, and never more than
-`_MOST_ENTRIES`, since behind small ones may come large ones. An entry that is larger by itself is taken alone.
+A key of several columns is a tuple, in Arrow a struct. The batch size follows from the bytes of the former rows: a few
+MiB of rows, at most twice as many entries as before, and at most `_MOST_ENTRIES`, because large entries may follow
+small ones. A larger single entry is its own batch.
 """
 
 from __future__ import annotations
@@ -42,20 +44,21 @@ _UNREADABLE: Final = (ValueError, OverflowError, pa.ArrowException)
 
 @frozen
 class GivenEntries:
-    """Entries of one state; ``last_access_ms`` is the time of those that do not say it, if they are to live so long."""
+    """Entries of one state. ``last_access_ms`` is the time of entries without one, in state with time-to-live."""
 
     entries: Iterable[Any]
     last_access_ms: int
 
     @property
     def left_out(self) -> Counter[int]:
-        """None of them are."""
+        """Return no removed rows."""
         return Counter()
 
     def rows(self, schema: EntrySchema, placement: KeyPlacement | None) -> Iterator[pa.RecordBatch]:
-        """The entries as rows in the key groups of the placement, which there is; raises as `EntryBatch.written`.
+        """Yield the entries as rows in the key groups of the placement. Raises as `EntryBatch.written`.
 
-        Raises `EntryError` for what is no entry, naming the state.
+        Raises:
+            EntryError: An item is not an entry of the state.
         """
         assert placement is not None
         # A table is in memory already, and what is made of it is as large, unless values are there by their numbers.
@@ -144,7 +147,7 @@ class GivenEntries:
 
 @define
 class _Pace:
-    """How many entries to take next, by how many bytes the rows of the last ones had."""
+    """Chooses the next batch size from the bytes of the last rows."""
 
     _next: int = 1
 
@@ -156,7 +159,7 @@ class _Pace:
 
 
 def _fitting(rows: pa.RecordBatch) -> int:
-    """How many rows like these are to be in memory at once."""
+    """Return how many rows of this size to hold at once."""
     size_bytes: int = rows.nbytes
     count: int = rows.num_rows
     return max(1, _BYTES_AT_ONCE * count // max(1, size_bytes))
@@ -193,7 +196,7 @@ def _values_of(batch: pa.RecordBatch, name: str, schema: EntrySchema) -> Sequenc
 
 
 def _reject_unreadable(row: pa.RecordBatch, name: str, schema: EntrySchema) -> None:
-    """Raises `EntryError` if Python has no value for that of the row."""
+    """Raise `EntryError` if Python cannot represent the row's value."""
     column = row.column(name)
     try:
         _python_values(column, is_key=name == "key")

@@ -1,19 +1,12 @@
-"""The key groups of many stored keys at once, by the hash that every job uses (`statebackend.state.key_groups`).
+"""Computes the key groups of many stored keys at once, with the hash of `statebackend.state.key_groups`.
 
-Keys that are one whole number are hashed as columns of Arrow: XXH64 of four or eight bytes is a dozen multiplications,
-rotations and exclusive ors, which Arrow computes for a column in less time than Python takes for a call. What is stored
-is big-endian, what is hashed little-endian; the column is turned around for that. Text and bytes are taken out of a
-column as a whole and hashed one by one. All other keys are decoded, each distinct key of a batch once.
+    hash := XXH64 with seed 42 of 4 or 8 bytes       group := signed hash modulo max_parallelism
 
-    hash  := XXH64 with the seed 42 of the 4 or 8 bytes       group := hash, as a signed number, modulo max_parallelism
+Keys of one integer column are hashed as Arrow columns, after swapping big-endian bytes to little-endian. Text and
+bytes are extracted as a column and hashed one by one. Other keys are decoded, each distinct key of a batch once.
 
-Values as stored ones, a column at a time: the inverse of `statebackend.savepoint.tables.whole_columns`, for numbers
-and text.
-
-    long, int, double    the number, big-endian: a column is turned around as a whole
-    text                 the number of its characters, and one more, before them: a byte each in short ASCII text
-
-A column that has anything else in it, such as a value of another class, is for its serializer to write, or to reject.
+`stored_column` encodes values a column at a time, the inverse of `whole_columns`: numbers by byte swapping, and short
+ASCII text with its length prefix. Any other column is encoded by its serializer.
 """
 
 from __future__ import annotations
@@ -43,7 +36,7 @@ _LONGEST_TEXT: Final = 126
 
 
 def stored_column(serializer: TypeSerializer[Any], values: Sequence[Any] | pa.Array) -> pa.Array | None:
-    """The bytes of the values; None if they are to be written one by one."""
+    """Encode the values, or return None if they must be encoded one by one."""
     known = _COLUMNS.get(type(serializer))
     if known is None:
         return None
@@ -59,7 +52,7 @@ def stored_column(serializer: TypeSerializer[Any], values: Sequence[Any] | pa.Ar
 
 
 def turned_bytes(fixed: pa.Array, width: int) -> pa.Buffer:
-    """Values of four or eight bytes each, one behind the other, between big-endian and native."""
+    """Swap concatenated values of four or eight bytes between big-endian and native order."""
     start = fixed.offset * width
     values = array.array(_CODES[width])
     values.frombytes(memoryview(fixed.buffers()[1])[start : start + len(fixed) * width])
@@ -107,7 +100,7 @@ _WORD: Final = 1 << 64
 
 
 class KeyPlacement:
-    """From keys of these columns, stored or not, to key groups. Raises as `key_group_hasher`."""
+    """Maps keys of these columns, decoded or stored, to key groups. Raises as `key_group_hasher`."""
 
     def __init__(self, columns: Sequence[str], max_parallelism: int) -> None:
         self._columns = tuple(columns)
@@ -120,11 +113,11 @@ class KeyPlacement:
         return KeyPlacement, (self._columns, self._max_parallelism)
 
     def of_key(self, key: Any) -> int:
-        """The key group of one key; raises `KeyHashError` for a key that is not of the columns' types."""
+        """Return the key group of a key. Raises `KeyHashError` for a key of another type."""
         return self._hash(key)
 
     def of_stored(self, keys: pa.Array) -> pa.Array:
-        """The key groups of stored keys, a column of bytes, as 32-bit integers."""
+        """Return the key groups of a column of stored keys, as int32."""
         hashes = None if self._hash_column is None else self._hash_column(keys)
         if hashes is not None:
             return _modulo(hashes, self._max_parallelism)
@@ -183,7 +176,7 @@ def _hashed_bytes(values: pa.Array | None) -> pa.Array | None:
 
 
 def _numbers(keys: pa.Array, data_type: pa.DataType) -> pa.Array:
-    """The stored numbers; raises `pyarrow.ArrowInvalid` for bytes of another length."""
+    """Decode numbers. Raises `pyarrow.ArrowInvalid` for another length."""
     width = data_type.bit_width // 8
     turned = turned_bytes(keys.cast(pa.binary(width)), width)
     return pa.Array.from_buffers(data_type, len(keys), [None, turned])

@@ -1,7 +1,7 @@
-"""What a new savepoint is to be made of, before any of it is there: its files, and the state that refers to them.
+"""The files of a new savepoint before they are placed, and the state that refers to them.
 
-A file comes from scratch space, from memory, or, byte by byte, from the savepoint that is rewritten. On one disk the
-first and the last become links. It is given its place at the very end, when nothing can be rejected any more.
+A file comes from scratch space, from memory, or unchanged from the source savepoint. Files are placed at the very end,
+after all checks; on the same disk they are linked.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ __all__ = [
 
 
 class NewFile(Protocol):
-    """A file of the savepoint."""
+    """A file of the new savepoint."""
 
     @property
     def path(self) -> str:
-        """Where it is to be, relative to the savepoint."""
+        """The path relative to the savepoint."""
 
     def put(self, target: CheckpointFileSystem, scratch_directory: str) -> FileHandle:
-        """Gives it its place, durably. Raises `CheckpointError`s; what it was copied from is verified."""
+        """Write the file durably. A copied file is verified. Raises `CheckpointError`."""
 
 
 @frozen
 class LocalFile:
-    """A file that was made in scratch space."""
+    """A file in scratch space."""
 
     path: str
     local_path: str
@@ -62,14 +62,14 @@ class LocalFile:
 
 @frozen
 class FileInMemory:
-    """A small file."""
+    """A small file in memory."""
 
     path: str
     data: bytes
 
     @property
     def handle(self) -> FileHandle:
-        """What it is in the savepoint."""
+        """The handle of the file in the savepoint."""
         return FileHandle(self.path, len(self.data), checksum_of_bytes(self.data))
 
     def put(self, target: CheckpointFileSystem, scratch_directory: str) -> FileHandle:
@@ -78,7 +78,7 @@ class FileInMemory:
 
 @frozen
 class CopiedFile:
-    """A file of another savepoint, of which nothing is decoded."""
+    """A file of another savepoint, copied without decoding."""
 
     path: str
     origin: FileHandle
@@ -86,7 +86,7 @@ class CopiedFile:
 
     @property
     def handle(self) -> FileHandle:
-        """What it is in the savepoint."""
+        """The handle of the file in the savepoint."""
         return relocated(self.origin, self.path)
 
     def put(self, target: CheckpointFileSystem, scratch_directory: str) -> FileHandle:
@@ -98,15 +98,14 @@ class CopiedFile:
 
 
 def relocated(file: FileHandle, path: str) -> FileHandle:
-    """The handle of the same bytes elsewhere."""
+    """Return the handle of the same bytes at another path."""
     return FileHandle(path, file.size_bytes, file.checksum)
 
 
 def path_in(uid: str, path: str, former_uids: Sequence[str]) -> str:
-    """Where a file of an operator is to be that was made of these, and may have another uid from here on.
+    """Return the path of an operator's file below its new uid.
 
-    Different files have different places: those of several operators, which may have the same names below the uids, get
-    names of their own. However often operators are merged, the paths do not become longer.
+    Files of several origins may have equal names, so they get distinct ones. Repeated merges do not lengthen paths.
     """
     prefixes = (f"operators/{path_segment(former)}/" for former in former_uids)
     own = path.removeprefix(next(filter(path.startswith, prefixes), ""))
@@ -117,7 +116,7 @@ def path_in(uid: str, path: str, former_uids: Sequence[str]) -> str:
 
 @frozen
 class NewKeyedState:
-    """The keyed state of one subtask, in files by their paths."""
+    """The keyed state of one subtask, with files by path."""
 
     state_id: str
     key_groups: KeyGroupRange
@@ -125,7 +124,7 @@ class NewKeyedState:
     paths: tuple[str, ...]
 
     def handle(self, files: Mapping[str, FileHandle]) -> KeyedStateHandle:
-        """The handle, once the files have their places."""
+        """Return the handle after the files were placed."""
         return KeyedStateHandle(
             self.state_id,
             CANONICAL_BACKEND,
@@ -144,7 +143,7 @@ class NewSubtask:
     operator: OperatorStateHandle
 
     def state(self, files: Mapping[str, FileHandle]) -> SubtaskState:
-        """The state, once the files have their places."""
+        """Return the state after the files were placed."""
         operator: OpaqueStateHandle | None = encode_operator_state(self.operator, CANONICAL_BACKEND)
         return SubtaskState(None if self.keyed is None else self.keyed.handle(files), operator)
 

@@ -1,28 +1,23 @@
-"""One operator of the new savepoint: which of its states go on as files, and which as tasks, and in which parts.
+"""Writes one operator of the new savepoint and chooses the cheapest way for each state.
 
-Where the operator keeps its key groups it keeps its subtasks, too, and each state goes the shortest way there is:
+If the operator keeps its key groups, it keeps its subtasks:
 
-    nothing has changed            its files are copied, of an operator that nobody touched all of them
-    entries change, order does not each part is rewritten by itself
-    entries are given, or come
-    from several operators         everything is collected and sorted, then written part by part
+| Change of the state | Work |
+|---|---|
+| none | its files are copied; of an untouched operator, all files |
+| entries change, their order does not | each part is rewritten separately |
+| entries from the plan or from several operators | everything is collected, sorted and written part by part |
 
-Where keys get other key groups (another `max_parallelism`, other keys, operators split or merged) the parts are those
-of the new parallelism, and every state is collected. A checkpoint's files are never copied, since they are a backend's
-own: they are exported, or rewritten.
+If keys get other key groups (another `max_parallelism`, other keys, split or merged operators), the new parallelism
+determines the parts and every state is collected. Files of a checkpoint belong to a backend: they are exported or
+rewritten, never copied.
 
-Sessions of two keys that become one key: which of them a plan can lay side by side.
+Two entries with the same address become one value by the merge function, or one timer, or are rejected. Session state
+is special: two overlapping or touching sessions of one key must become one session with one timer. A plan changes state
+by state and cannot do that, so such keys are rejected.
 
-A key has one list of its sessions, pairs of a window and of the window that its records are kept under. No two of them
-overlap or touch: a job makes one session of such, with what both hold and one timer. A plan changes state by state, and
-cannot. Laid side by side all the same, each would fire at its own end with the records of both, or none.
-
-What becomes of two entries that have got one address: one value by a function, one timer, or a rejection.
-
-The state without keys of a new savepoint: dealt out, filtered, given again; what nobody filters is copied as files.
-
-Elements that a plan gives are one file, which the subtasks share: of a list each refers to its run of rows, of a
-broadcast state each to all of them.
+Operator state is distributed, filtered or replaced; unfiltered state is copied. Elements from the plan form one file
+that the subtasks share: each refers to its run of rows, and for broadcast state to all rows.
 """
 
 from __future__ import annotations
@@ -122,12 +117,12 @@ _PAIR_OF_WINDOWS = TupleSerializer((TimeWindowSerializer(), TimeWindowSerializer
 
 
 def are_sessions(serializers: Mapping[str, TypeSerializer[Any]]) -> bool:
-    """Whether the elements of a list with these serializers are sessions."""
+    """Whether list elements with these serializers are session windows."""
     return list(serializers.values()) == [_PAIR_OF_WINDOWS]
 
 
 def overlap_of_sessions(sessions: Sequence[Pair]) -> str | None:
-    """Which two of a key's sessions would have to be one, with what to do; None if there are no such."""
+    """Describe two sessions of a key that overlap or touch, and how to fix it; None if there are none."""
     for (one, _), (other, _) in pairwise(sorted(sessions)):
         if other.start <= one.end:
             return (
@@ -138,7 +133,7 @@ def overlap_of_sessions(sessions: Sequence[Pair]) -> str | None:
 
 
 def repeated_in(operator_uid: str, state: StateDraft) -> Repeated | None:
-    """What is to be done with the sorted rows of a state, of which some may have one address; None if none may."""
+    """Return what to do with sorted rows that may have the same address, or None if none may."""
     if not state.may_collide:
         return None
     if state.schema.is_queue:
@@ -149,13 +144,13 @@ def repeated_in(operator_uid: str, state: StateDraft) -> Repeated | None:
 
 
 def _first(rows: pa.RecordBatch) -> bytes:
-    """What becomes of one timer that is there twice: it has no value."""
+    """Return one of two equal timers, which have no value."""
     return b""
 
 
 @frozen
 class _Merging:
-    """From the rows of one address to the value that the function makes of theirs, two at a time, in their order."""
+    """Merges the values of one address pairwise, in their order."""
 
     schema: EntrySchema
     function: Merge
@@ -185,7 +180,7 @@ class _Merging:
 
 @frozen
 class _Rejection:
-    """What is raised for two entries of one address."""
+    """Makes the error for two entries with the same address."""
 
     uid: str
     schema: EntrySchema
@@ -209,7 +204,7 @@ Result = tuple[list[OperatorStateHandle], list[NewFile], dict[str, int], dict[st
 
 @frozen
 class _Reading:
-    """Where stored elements are read from, as records of which classes, and how many each change has left out."""
+    """The source of stored elements, the known record classes, and counters of removed elements by change."""
 
     source: CheckpointFileSystem
     known: tuple[TypeSerializer[Any], ...]
@@ -223,8 +218,9 @@ def new_operator_states(
     parallelism: int,
     known: Sequence[TypeSerializer[Any]] = (),
 ) -> Result:
-    """The operator state of each subtask, the files it is in, the rows of each state, and of those that elements are
-    left out of how many, by the number of the change. Predicates are given records of the classes of ``known``.
+    """Return the operator state of each subtask, its files, the rows of each state, and the removed rows by change.
+
+    Predicates receive records of the classes in ``known``.
     """
     files: dict[str, NewFile] = {}
     handles = [OperatorStateHandle() for _ in range(parallelism)]
@@ -249,7 +245,7 @@ def new_operator_states(
 def with_files_at(
     handle: OperatorStateHandle, place: Callable[[str], str], source: CheckpointFileSystem
 ) -> tuple[OperatorStateHandle, list[NewFile]]:
-    """The same state, its files copied to where ``place`` says."""
+    """Return the state with its files at ``place``."""
     files: dict[str, NewFile] = {}
     states = tuple(
         evolve(state, parts=tuple(_copied(part, place, source, files) for part in state.parts))
@@ -419,7 +415,7 @@ Run = Callable[[Sequence[Any]], list[Any]]
 
 @frozen
 class WritingContext:
-    """What the operators of one savepoint share. ``run`` runs tasks, which work in ``scratch_directory``."""
+    """What the operators of one savepoint share. ``run`` runs tasks, which use ``scratch_directory``."""
 
     source: RestoredState | None
     max_parallelism: int
@@ -431,7 +427,7 @@ class WritingContext:
     """Serializers of the program, of whose classes the functions of the plan are given records."""
 
     def stored(self, uid: str) -> OperatorState:
-        """A stored operator. Raises `SavepointError` if it has records on their way, which no savepoint can hold."""
+        """Return a stored operator. Raises `SavepointError` for in-flight records, which no savepoint can hold."""
         assert self.source is not None
         operator = self.source.operator(uid)
         assert operator is not None
@@ -445,7 +441,7 @@ class WritingContext:
 
 
 def copied_operator(draft: OperatorDraft, context: WritingContext) -> NewOperator:
-    """An operator whose state is copied, or migrated as a start would, under the uid that it has from here on."""
+    """Copy an operator's state under its new uid, or migrate it as a start would."""
     assert context.source is not None
     [origin] = draft.origins
     stored, file_system = context.stored(origin), context.source.file_system
@@ -491,7 +487,7 @@ def _exported(
     context: WritingContext,
     registered: Sequence[tuple[Descriptor, TypeSerializer[Any]]],
 ) -> list[ExportedSubtask]:
-    """The operator's subtasks in canonical form, in scratch space, their entries as these descriptors write them."""
+    """Export the subtasks in canonical form to scratch space, migrated to the descriptors."""
     assert context.source is not None
     target = _scratch_store(context)
     tasks = [
@@ -516,13 +512,13 @@ def _scratch_store(context: WritingContext) -> CheckpointFileSystem:
 
 
 def written_operator(draft: OperatorDraft, context: WritingContext) -> NewOperator:
-    """An operator whose state has changed. Raises what reading, the plan's functions and the serializers raise."""
+    """Write a changed operator. Raises errors of reading, of the plan's functions and of serializers."""
     return _OperatorWriting(draft, context).written()
 
 
 @define
 class _Part:
-    """One subtask in the making: its files, and of each state what is in them."""
+    """One subtask under construction: its files and the states in them."""
 
     key_groups: KeyGroupRange
     origin: KeyedStateHandle | None

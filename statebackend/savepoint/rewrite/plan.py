@@ -1,18 +1,17 @@
-"""A plan: what is to be other in the new savepoint than in the old one, as changes that nobody has carried out yet.
+"""A plan: the changes that make a new savepoint from an old one. It is data until a `SavepointWriter` executes it.
 
     plan = Plan().rename_operator("totals", "totals per shop").keep_keys("visits", lambda shop: shop != "shop 7")
 
-Changes are carried out in the order in which they are given, each on what the ones before have left: a state that was
-renamed is known under its new name from there on. A plan reads nothing, and what its functions are called with is told
-only when it is written. The same plan may be written many times, unless it gives entries by an iterator, which ends:
-that is rejected the second time.
+Changes apply in order, each to the result of the ones before: a renamed state has its new name from there on. A plan
+reads nothing, and its functions are called only when it is written. A plan may be written several times, unless it
+contains an iterator.
 
-Entries that an iterator gives can be read once: read again they would be fewer, or none, and nobody would know.
+`ReadOnce` wraps an iterator of entries and rejects a second reading, which would silently miss entries: a second
+writing of the plan, a second state with the same iterator, or a generator that has ended. Lists, tables and
+`Savepoint.read` can be iterated again and are not wrapped.
 
-A second writing of the plan, a second state that is given the same iterator, and a generator that has ended are all
-rejected. What can be iterated over again (a list, a table, `Savepoint.read`) is not wrapped.
-
-The changes that make several operators of one, and one of several; see `statebackend.savepoint.rewrite.changes`.
+`SplitOperator` and `MergeOperators` are the changes that make several operators of one, and one of several. All other
+changes are in `changes`.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ __all__ = ["MergeOperators", "Plan", "ReadOnce", "SplitOperator"]
 
 @define(eq=False)
 class ReadOnce:
-    """What an iterator gives of a state; raises `PlanError` where it is asked for a second time."""
+    """Entries of a state from an iterator. Iterating a second time raises `PlanError`."""
 
     state_name: str
     entries: Iterator[Any]
@@ -64,7 +63,7 @@ class ReadOnce:
 
     @classmethod
     def of(cls, state_name: str, entries: Any, known: list[ReadOnce]) -> Any:
-        """The entries, wrapped if they are an iterator: by one of those known if that has the same, or a new one."""
+        """Wrap an iterator, once for all states that share it. Return anything else unchanged."""
         if not isinstance(entries, Iterator):
             return entries
         for one in known:
@@ -126,7 +125,7 @@ class SplitOperator:
 
 @frozen
 class _Routed:
-    """Whether a key is routed to one of several operators; raises for one that is routed to none."""
+    """Whether a key is routed to one of several operators. Raises for a key that is routed to none of them."""
 
     route: Callable[[Any], str]
     into: tuple[str, ...]
@@ -224,11 +223,11 @@ def _are_alike(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> bool:
 
 
 Key = str | Sequence[str]
-"""The types of the columns of a key, by Spark's names: ``"string"``, or ``("string", "bigint")``."""
+"""The Spark types of the key columns: ``"string"``, or ``("string", "bigint")``."""
 
 
 class Plan:
-    """See the module. Every method adds one change, and returns the plan."""
+    """An ordered list of changes. Every method adds one change and returns the plan."""
 
     def __init__(self) -> None:
         self._changes: list[Change] = []
@@ -236,35 +235,42 @@ class Plan:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """The changes, in their order."""
+        """The changes in order."""
         return tuple(self._changes)
 
     def add_operator(self, uid: str, key: Key = (), *, name: str | None = None) -> Plan:
-        """One more operator; ``key`` says the types of the columns that its streams are keyed by, if they are."""
+        """Add an operator. ``key`` has the types of its key columns, if its streams are keyed."""
         return self._with(changes.AddOperator(uid, _columns(key), uid if name is None else name))
 
     def remove_operator(self, uid: str) -> Plan:
-        """Leaves an operator out, with all its state."""
+        """Remove an operator with all its state."""
         return self._with(changes.RemoveOperator(uid))
 
     def rename_operator(self, uid: str, to: str) -> Plan:
-        """Gives an operator another uid; its files are not read."""
+        """Change the uid of an operator. Its files are not read."""
         return self._with(changes.RenameOperator(uid, to))
 
     def split_operator(
         self, uid: str, into: Sequence[str], route: Callable[[Any], str], *, operator_state: str | None = None
     ) -> Plan:
-        """Makes several operators of one: ``route`` says, of each key, into which it goes.
+        """Split an operator into several.
 
-        ``operator_state`` is which of them gets the state without keys, if there is any.
+        Args:
+            uid: The operator to split.
+            into: The uids of the new operators.
+            route: Returns, for each key, the uid of its new operator.
+            operator_state: The new operator that receives the operator state. Required if there is any.
         """
         return self._with(SplitOperator(uid, _listed("the operators to split into", into), route, operator_state))
 
     def merge_operators(self, uids: Sequence[str], into: str, *, merge: Mapping[str, Merge] | None = None) -> Plan:
-        """Makes one operator of several with keys of one type.
+        """Merge operators with keys of one type into one. States with the same name become one state.
 
-        States of one name become one state. A key that is in two of them is rejected, unless ``merge`` has a function
-        for the state, which makes one value of two, in the order of the uids.
+        Args:
+            uids: The operators to merge.
+            into: The uid of the new operator.
+            merge: By state, a function that merges two values of one key, in the order of ``uids``. Without it, a
+                key in two of the operators is rejected.
         """
         return self._with(MergeOperators(_listed("the operators to merge", uids), into, _merges(merge)))
 
@@ -278,16 +284,17 @@ class Plan:
         namespace: Any = None,
         last_access_ms: int | None = None,
     ) -> Plan:
-        """One more keyed state, of these entries (`statebackend.savepoint.rewrite.given_entries` says what one looks
-        like).
+        """Add a keyed state with these entries.
 
-        ``state`` is the descriptor that the job registers, or, of stored state whose functions are not at hand, its
-        schema (`EntrySchema.of_stored`), which has its namespaces.
-
-        Entries come in any order and number, or were staged by tasks elsewhere (`StagedEntries`). Two of one key are
-        rejected, or made one by ``merge``. ``namespace`` is the type of the namespaces, or its serializer, of state
-        that has some. ``last_access_ms`` is the time, in milliseconds, from which entries live in state with a
-        time-to-live that do not say it themselves; by default that at which this is called.
+        Args:
+            uid: The operator.
+            state: The descriptor that the job registers. If its functions are not available, the schema of stored state
+                (`EntrySchema.of_stored`), which includes its namespaces.
+            entries: Entries in any order and number (see `given_entries` for their form), or `StagedEntries`.
+            merge: Merges two values of one key. Without it, a repeated key is rejected.
+            namespace: The type or serializer of the namespaces, if the state has some.
+            last_access_ms: In state with time-to-live, the last access of entries without one, in milliseconds.
+                The default is the time of this call.
         """
         return self._add(uid, state, entries, merge, namespace, last_access_ms, replaces=False)
 
@@ -301,7 +308,7 @@ class Plan:
         namespace: Any = None,
         last_access_ms: int | None = None,
     ) -> Plan:
-        """Puts a keyed state in the place of the one of its name; otherwise as `add_state`."""
+        """Replace the keyed state of the same name. Arguments as in `add_state`."""
         return self._add(uid, state, entries, merge, namespace, last_access_ms, replaces=True)
 
     def add_timers(
@@ -313,10 +320,14 @@ class Plan:
         service: str = "user-timers",
         namespace: Any = None,
     ) -> Plan:
-        """Timers, each a tuple of key and milliseconds, to those there are. The same timer twice is one timer.
+        """Add timers to the existing ones. Each is a tuple of key and milliseconds. Duplicates are one timer.
 
-        ``service`` says whose they are: those of functions by default, ``window-timers`` those of windows, whose
-        namespaces are the windows.
+        Args:
+            uid: The operator.
+            timers: The timers.
+            time: ``event`` or ``processing``.
+            service: ``user-timers`` of functions, or ``window-timers``, whose namespaces are windows.
+            namespace: The type or serializer of the namespaces, if the timers have some.
         """
         if time not in ("event", "processing"):
             raise ValueError(f"time is 'event' or 'processing', not {time!r}")
@@ -328,87 +339,91 @@ class Plan:
     def add_operator_state(
         self, uid: str, descriptor: OperatorStateDescriptor, elements: Iterable[Any] | Mapping[Any, Any]
     ) -> Plan:
-        """State without keys: the elements of a list, or the entries of a broadcast state as a mapping."""
+        """Add operator state: the elements of a list, or the entries of a broadcast state as a mapping."""
         given = GivenElements(descriptor, ReadOnce.of(_name_of(descriptor), elements, self._read_once))
         return self._with(changes.AddOperatorState(uid, given))
 
     def remove_state(self, uid: str, name: str) -> Plan:
-        """Leaves a state out, with or without keys; if an operator has both of one name, both."""
+        """Remove a state. If the operator has a keyed and an operator state of this name, remove both."""
         return self._with(changes.RemoveState(uid, name))
 
     def rename_state(self, uid: str, name: str, to: str) -> Plan:
-        """Gives a state another name; its files are not read."""
+        """Rename a state. Its files are not read."""
         return self._with(changes.RenameState(uid, name, to))
 
     def change_values(self, uid: str, name: str, descriptor: StateDescriptor, function: Callable[[Any], Any]) -> Plan:
-        """Puts ``function(value)`` in the place of every value, as the descriptor writes it, under its name.
+        """Replace every value by ``function(value)``, written by the descriptor and under the descriptor's name.
 
-        Of a list the value is the list. The user keys of a map stay the values they are, written by the descriptor's
-        serializer of user keys; two that it writes alike are rejected. So is, with state and key, what it cannot write.
+        The value of a list state is the whole list. User keys of a map are kept and written by the descriptor's
+        serializer; two that become equal are rejected.
 
-        In state with a time-to-live a value keeps its time of last access. A list that comes back as it was keeps the
-        times of its elements; of any other nobody knows which element was which, and all have the latest time that was
-        in the list. The same is true of lists that are merged: one behind the other, they keep their times.
+        In state with time-to-live, a value keeps its last access. An unchanged list keeps the times of its elements;
+        all elements of a changed list get the latest time in it. Merged lists are concatenated and keep their times.
         """
         return self._with(changes.ChangeState(uid, name, descriptor, function, is_given_entries=False))
 
     def change_entries(
         self, uid: str, name: str, descriptor: StateDescriptor, function: Callable[[StateEntry], Any]
     ) -> Plan:
-        """As `change_values`, by a function that is given the whole entry and returns its value."""
+        """As `change_values`, with a function of the whole entry that returns the value."""
         return self._with(changes.ChangeState(uid, name, descriptor, function, is_given_entries=True))
 
     def keep_keys(self, uid: str, predicate: Callable[[Any], bool], *, states: Sequence[str] | None = None) -> Plan:
-        """Leaves out, of all keyed states and timers or of those named, the keys for which the predicate is False."""
+        """Remove the keys for which the predicate is False, from all keyed states and timers or from the named ones."""
         return self._with(changes.Keep(uid, KeepKeys(predicate, self._next_number), _states(states)))
 
     def keep_entries(
         self, uid: str, predicate: Callable[[StateEntry], bool], *, states: Sequence[str] | None = None
     ) -> Plan:
-        """Leaves out the entries for which the predicate is False; otherwise as `keep_keys`."""
+        """Remove the entries for which the predicate is False. Otherwise as `keep_keys`."""
         return self._with(changes.Keep(uid, KeepEntries(predicate, self._next_number), _states(states)))
 
     def keep_elements(self, uid: str, name: str, predicate: Callable[[Any], bool]) -> Plan:
-        """Leaves elements out of a state without keys; of a broadcast state the predicate is given the key."""
+        """Remove elements from operator state. For broadcast state the predicate receives the key."""
         return self._with(changes.KeepElements(uid, name, predicate, self._next_number))
 
     def change_keys(
         self, uid: str, function: Callable[[Any], Any], key: Key, *, merge: Mapping[str, Merge] | None = None
     ) -> Plan:
-        """Puts ``function(key)`` in the place of every key, in all keyed states and timers; ``key`` are its types.
+        """Replace every key by ``function(key)``, in all keyed states and timers.
 
-        Namespaces, times and values stay with their key. Two keys that become one are rejected where both have an
-        entry, unless ``merge`` has a function for the state.
+        Namespaces, times and values stay with their key. Two keys that become equal are rejected if both have an entry,
+        unless ``merge`` has a function for the state.
+
+        Args:
+            uid: The operator.
+            function: Returns the new key.
+            key: The types of the new key columns.
+            merge: By state, a function that merges two values.
         """
         return self._with(changes.ChangeKeysOf(uid, function, _columns(key), _merges(merge)))
 
     def migrate_operator(self, uid: str, registered: Iterable[tuple[Descriptor, TypeSerializer[Any]]]) -> Plan:
-        """Brings keyed state to what a job registers: descriptors, each with the serializer of its namespaces.
+        """Migrate keyed state to the descriptors of a job, each with the serializer of its namespaces.
 
-        Entries are migrated as a job would migrate them at its start, by the same code and compatibility results; what
-        has expired by their time-to-live is left out. State that is not named, and state without keys, goes on as it
-        is.
+        The code and compatibility results are those of a job's start. Entries that are expired by their time-to-live
+        are removed. States that are not named, and operator state, are kept unchanged.
         """
         return self._with(changes.MigrateOperator(uid, tuple(registered)))
 
     def change_max_parallelism(self, max_parallelism: int) -> Plan:
-        """Another number of key groups, 1 to 32768: all keys are dealt out again."""
+        """Change the number of key groups, 1 to 32768. All keys are redistributed."""
         return self._with(changes.ChangeMaxParallelism(max_parallelism))
 
     def change_parallelism(self, parallelism: int) -> Plan:
-        """In how many parts the state of each operator that is written again is to lie; any job restores any number."""
+        """Set the number of parts for rewritten operators. A job restores any number of parts."""
         return self._with(changes.ChangeParallelism(parallelism))
 
     def drop_source_progress(self) -> Plan:
-        """Forgets how far the sources were read: a job reads them from the beginning, or from where it is told."""
+        """Remove the source positions. A job then reads its sources from the beginning or from its configured start."""
         return self._with(changes.Drop("source_progress"))
 
     def drop_watermarks(self) -> Plan:
-        """Forgets what is known of event time: it begins again with the first records."""
+        """Remove the watermarks. Event time starts with the first records."""
         return self._with(changes.Drop("watermarks"))
 
     def drop_sinks(self) -> Plan:
-        """Leaves out what sinks still had to commit behind a checkpoint. A savepoint has none of it."""
+        """Remove pending output of sinks from a checkpoint. A savepoint has none."""
         return self._with(changes.Drop("sinks"))
 
     def _add(
@@ -470,5 +485,5 @@ def _columns(key: Key) -> tuple[str, ...]:
 
 
 def _name_of(descriptor: object) -> str:
-    """The name of the state, for messages; what is no descriptor is rejected when the plan is written."""
+    """Return the state's name for messages. Anything but a descriptor is rejected when the plan is written."""
     return getattr(descriptor, "name", shown(descriptor))

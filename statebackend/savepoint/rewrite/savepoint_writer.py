@@ -1,22 +1,18 @@
-"""Writing a savepoint by a plan, from nothing or from another savepoint or checkpoint; see the room for the order.
+"""Writes a new savepoint by a plan, from nothing or from another savepoint or checkpoint.
 
-SavepointWriter.new("/savepoints/first", max_parallelism=128).write(
-    Plan().add_operator("per shop", "string").add_state("per shop", ValueStateDescriptor("sales", int), sales)
-)
-SavepointWriter.copy_of("/savepoints/first", "/savepoints/second").write(Plan().rename_operator("per shop", "shop"))
+    SavepointWriter.new("/savepoints/first", max_parallelism=128).write(
+        Plan().add_operator("per shop", "string").add_state("per shop", ValueStateDescriptor("sales", int), sales)
+    )
+    SavepointWriter.copy_of("/savepoints/first", "/savepoints/second").write(Plan().rename_operator("per shop", "shop"))
 
-What a savepoint knows beside its state, when its operators have other uids: watermarks, timers due.
+1. All changes apply to drafts. If any is invalid, nothing is written, and the error lists all problems.
+2. Tasks read, transform and sort entries in scratch space: in this process, or in spawned processes (`TaskRunner`).
+   For processes, tasks are pickled, so functions must be importable. They report progress when a task ends.
+3. The files are moved to the target and the metadata is written last. On an error the target is emptied.
 
-A node of the graph that was renamed is known under its new uid, also where it sends to others; of one that was split,
-each part knows what the whole knew. What merged operators knew is kept only where they knew the same: an operator of
-which nothing is known begins with the next watermark, which loses nothing, since what is late by it is late by any.
-Whoever they send to knows of them what is true of both: the earlier watermark, and that they are idle if both are.
-
-Running the tasks of a plan: one after the other in this process, or in several processes of their own.
-
-Processes are started again (`spawn`) and get their tasks pickled, so the functions of a plan must then be importable:
-of a module, not of a script's body, and no lambdas. A failure in one ends all. They tell of their progress when a task
-has ended.
+`carried_metadata` adapts watermarks and timers to new uids. A split operator passes its knowledge to every part. A
+merged operator keeps only what its origins agree on; an unknown watermark loses nothing, because it starts with the
+next one. For a channel from merged operators the earlier watermark counts, and it is idle if both were.
 """
 
 from __future__ import annotations
@@ -78,11 +74,11 @@ __all__ = ["WRITTEN_ANEW_FROM", "SavepointWriter", "TaskRunner", "WrittenSavepoi
 
 
 WRITTEN_ANEW_FROM: Final = "written_anew_from"
-"""The property of a savepoint that was made of another: job id, id and time of that, with slashes between them."""
+"""The savepoint property with the origin: job id, checkpoint id and time, separated by slashes."""
 
 
 def carried_metadata(base: CheckpointMetadata, drafts: Drafts, operators: Sequence[NewOperator]) -> CheckpointMetadata:
-    """The sections of the metadata as they are to be, without operators and files."""
+    """Return the metadata sections for the new operators, without operators and files."""
     watermarks = None
     if base.watermarks is not None and "watermarks" not in drafts.dropped:
         nodes = _carried_nodes(base.watermarks.nodes, drafts.heirs)
@@ -122,10 +118,10 @@ def _earlier(one: InputChannel, other: InputChannel) -> InputChannel:
 
 
 def _timers_due(known: Sequence[TimersDue], operators: Sequence[NewOperator]) -> tuple[TimersDue, ...]:
-    """The earliest timers of each operator.
+    """Return the earliest timers of each operator.
 
-    What the former operators had is a bound for what was copied, and so may be earlier than what is there: somebody
-    then looks for a timer once, and finds none.
+    The earliest timer of a former operator is a lower bound for copied state. An early bound costs one
+    lookup.
     """
     former = {one.operator_uid: one for one in known}
     due = []
@@ -146,7 +142,7 @@ def _earliest(operator: NewOperator, domain: TimeDomain) -> int | None:
 
 
 class TaskRunner:
-    """See the module. A context: behind it no process is left."""
+    """Runs tasks in this process, or in ``processes`` spawned ones, which end with the context."""
 
     def __init__(self, processes: int, listener: ProgressListener) -> None:
         if type(processes) is not int or processes < 1:
@@ -164,7 +160,7 @@ class TaskRunner:
             self._pool.shutdown(cancel_futures=True)
 
     def run(self, tasks: Sequence[Any]) -> list[Any]:
-        """What the tasks return, in their order. Raises what the first that fails raises."""
+        """Return the results of the tasks, in order. Raises the error of the first task that fails."""
         if self._pool is None:
             return [task.run(self._listener) for task in tasks]
         results = []
@@ -207,11 +203,14 @@ _REFUSALS: Final = (CheckpointError, StateBackendError, StateFormatError)
 
 @frozen
 class WrittenSavepoint:
-    """What was written: where, the rows of each state that was not copied as it is, by operator, its size, how long.
+    """A written savepoint.
 
-    ``left_out`` are the rows that the plan's ``keep_...`` changes have left out, by operator and state, of states that
-    one of them looked at. ``changes_without_effect`` are those that left out nothing at all: each by its number in the
-    plan, from 1, and what it is.
+    Attributes:
+        rows: The rows of each keyed state that was not copied, by operator.
+        operator_state_rows: The same for operator state.
+        left_out: The rows that ``keep_...`` changes removed, by operator and state.
+        changes_without_effect: The ``keep_...`` changes that removed nothing, by their number in the plan, from 1.
+        copied_operators: The operators that were copied unchanged.
     """
 
     uri: str
@@ -226,7 +225,7 @@ class WrittenSavepoint:
 
 
 class SavepointWriter:
-    """See the module; made by `new` or `copy_of`."""
+    """Writes one savepoint. Create it with `new` or `copy_of`."""
 
     def __init__(
         self,
@@ -256,10 +255,14 @@ class SavepointWriter:
         scratch_directory: str | None = None,
         processes: int = 1,
     ) -> SavepointWriter:
-        """Writes to a directory that is absent or empty, what a plan adds to nothing.
+        """Return a writer that starts from nothing.
 
-        ``max_parallelism`` is that of the job that is to start from it. ``scratch_directory`` is where rows are sorted,
-        by default the system's; it needs room for all of them. With ``processes`` above one, tasks run in so many.
+        Args:
+            uri: The target directory, absent or empty.
+            max_parallelism: The number of key groups of the job that will start from the savepoint.
+            job_name: The name of the job.
+            scratch_directory: Where rows are sorted; it needs space for all of them. The default is the system's.
+            processes: The number of processes that run tasks.
         """
         return cls(uri, None, max_parallelism, job_name, (), scratch_directory, processes)
 
@@ -275,22 +278,34 @@ class SavepointWriter:
         processes: int = 1,
         high_availability: JobServices | None = None,
     ) -> SavepointWriter:
-        """Writes to a directory what a plan makes of a savepoint, a checkpoint or a job directory; changes neither.
+        """Return a writer that starts from a savepoint, a checkpoint or a job directory. The source is not changed.
 
-        ``known`` are classes of the program, as of `Savepoint.open`: functions of the plan are given records of them.
-        ``high_availability`` is how a job directory is led, as of `Savepoint.open`.
-        Raises what `Savepoint.open` raises.
+        Args:
+            source: The path of the source.
+            uri: The target directory, absent or empty.
+            checkpoint_id: The checkpoint of a job directory; None for the newest.
+            known: Classes or serializers of the program, as in `Savepoint.open`. Functions of the plan receive their
+                records.
+            scratch_directory: Where rows are sorted. The default is the system's.
+            processes: The number of processes that run tasks.
+            high_availability: The services of the job, as in `Savepoint.open`.
+
+        Raises:
+            SavepointError: There is no state at the source. See `Savepoint.open` for more.
         """
         return cls(
             uri, find_state(source, checkpoint_id, high_availability), None, "job", known, scratch_directory, processes
         )
 
     def write(self, plan: Plan, progress: ProgressListener = no_progress) -> WrittenSavepoint:
-        """Carries the plan out. Nothing is at the target before all of it has been; then all, or nothing.
+        """Execute the plan. The target has everything afterwards, or nothing.
 
-        Raises `PlanError` for a plan that cannot be carried out, with all that is wrong; `EntryError` for an entry that
-        does not fit, `RepeatedKeyError` for two of one address, `SavepointExistsError` for a target that holds
-        something, `StorageError`, and what damaged state raises. ``progress`` is told how far it is.
+        Raises:
+            PlanError: The plan is invalid. The message lists all problems.
+            EntryError: An entry does not fit its state.
+            RepeatedKeyError: Two entries have the same address.
+            SavepointExistsError: The target is not empty.
+            StorageError: The target cannot be written.
         """
         started_s = time.monotonic()
         check_savepoint_directory(self._uri)
@@ -439,7 +454,7 @@ def _without_effect(drafts: Drafts, operators: Sequence[NewOperator]) -> dict[in
 
 @contextmanager
 def _reserved(uri: str | os.PathLike[str]) -> Iterator[CheckpointFileSystem]:
-    """The target, reserved; emptied again if the block is left by an exception before the savepoint is complete."""
+    """Reserve the target. An error before the savepoint is complete empties it again."""
     target = create_savepoint_directory(uri)
     try:
         yield target

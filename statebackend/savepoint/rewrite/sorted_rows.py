@@ -1,27 +1,22 @@
-"""An external sort of canonical rows: any number of them in any order, within a bounded memory.
+"""External sort of canonical rows: any number of rows in any order within bounded memory.
 
-    rows, as they come          kept as columns of Arrow until they take `memory_bytes`
-    a run                       those rows, sorted by Arrow, in a file of scratch space, in batches of at most 1 MiB
-    rows, sorted                runs are merged, up to `FAN_IN` at once; more of them into longer ones first
+1. Rows are buffered as Arrow columns up to `memory_bytes`, sorted by Arrow and written as a run, in batches of at most
+   1 MiB.
+2. Runs are merged, up to `FAN_IN` at once; more runs are first merged into longer ones.
 
-The order is that of canonical rows: (key group, key, namespace, user key), as unsigned bytes. Columns that say nothing,
-the one namespace of state without any and the null user keys of what is no map, are not there at all: nothing here is
-null. The order is stable: rows of one address stay in the order in which they were added, over all runs. That keeps the
-chunks of a list, and decides who comes first where two entries are merged.
+The order is canonical: (key group, key, namespace, user key) as unsigned bytes. Columns without data (the single
+namespace, null user keys) are omitted, so nothing is null. The sort is stable over all runs: it keeps the chunks of a
+list in order and decides which entry is first in a merge.
 
-Merging looks at no row by itself. Of the batches that are at hand, one of each run, the one that ends first ends what
-can be given out: all rows up to its last are at hand. They are cut off by a binary search in each batch, put one behind
-the other in the order of the runs, and sorted by Arrow. Where two runs have rows of one address, the run that was
-written first goes first; so "up to its last row" means, in runs before it, addresses up to that one, and in runs behind
-it, addresses below it.
+Merging compares no single rows. Among the current batches of all runs, the one that ends first bounds what can be
+emitted. Each batch is cut there by binary search, and the parts are concatenated in the order of the runs and sorted by
+Arrow. To stay stable, runs before the bounding run are cut after the bound, later ones before it.
 
-Memory holds `memory_bytes` while rows are added (and their sorted copy while a run is written), and behind that a batch
-of each run; a row that is larger by itself is a batch of its own.
+Repeated addresses are found by comparing each column with itself, shifted by one row. Single rows are compared only
+where there are repeats; they are rejected or merged.
 
-Rows of one address, found among sorted rows: rejected, merged by a function, or let through where they are a list's.
-
-Whether there are any is a comparison of each column with itself, shifted by one row. Only where there are some are rows
-looked at by themselves.
+Memory holds `memory_bytes` while rows are added (and a sorted copy while a run is written), then one batch per run. A
+larger single row is its own batch.
 """
 
 from __future__ import annotations
@@ -67,7 +62,7 @@ Repeated = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @frozen
 class RejectingRepeated:
-    """Raises the rejection for the first address that has two rows."""
+    """Raises the error for the first address that has two rows."""
 
     rejection: RejectRepeated
 
@@ -86,7 +81,7 @@ class RejectingRepeated:
 
 @frozen
 class MergingRepeated:
-    """Puts one row in the place of those of an address. Memory holds a batch, and the rows of one address."""
+    """Merges the rows of each address into one. Memory holds a batch and the rows of one address."""
 
     merge: Merge
 
@@ -112,7 +107,7 @@ class MergingRepeated:
 
 
 def _repeats(batch: pa.RecordBatch) -> pa.Array | None:
-    """For each row but the last, whether the next has the same address; None if there is no next."""
+    """For each row but the last, whether the next one has the same address; None if no row does."""
     count = batch.num_rows - 1
     if count < 1:
         return None
@@ -126,7 +121,7 @@ def _repeats(batch: pa.RecordBatch) -> pa.Array | None:
 
 
 def _is_same(one: pa.RecordBatch, other: pa.RecordBatch) -> bool:
-    """Whether the last row of one and the first of the other have one address."""
+    """Whether the last row of one batch and the first of the other have the same address."""
     return all(
         one.column(name)[-1].as_py() == other.column(name)[0].as_py()
         for name in _DISTINCT_ADDRESS
@@ -181,19 +176,19 @@ _ADDRESS: Final = ("key_group", "key", "namespace", "user_key")
 
 @frozen
 class Run:
-    """Sorted rows in a file of scratch space; picklable. ``key_groups`` are the first and last of each batch."""
+    """A file of sorted rows in scratch space. Picklable. ``key_groups`` are the first and last of each batch."""
 
     path: str
     key_groups: tuple[tuple[int, int], ...]
     size_bytes: int
 
     def size_within(self, wanted: KeyGroupRange) -> int:
-        """About how many bytes the rows of these key groups have."""
+        """Return the approximate bytes of the rows in these key groups."""
         overlapping = sum(wanted.overlaps(KeyGroupRange(*held)) for held in self.key_groups)
         return self.size_bytes * overlapping // max(1, len(self.key_groups))
 
     def batches(self, wanted: KeyGroupRange | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows whose key group is wanted, by default all."""
+        """Yield the rows of the wanted key groups; by default all."""
         with pa.memory_map(self.path) as source, pa.ipc.open_file(source) as file:
             for index, held in enumerate(self.key_groups):
                 if wanted is None or wanted.contains_range(KeyGroupRange(*held)):
@@ -207,7 +202,7 @@ class Run:
 
 
 class RowSorter:
-    """Takes batches of rows, which have the columns of the address that matter, and perhaps others; see the module."""
+    """Sorts batches of rows, which have the relevant address columns and possibly others."""
 
     def __init__(self, directory: str, memory_bytes: int = MEMORY_BYTES) -> None:
         self._directory = directory
@@ -217,7 +212,7 @@ class RowSorter:
         self._runs: list[Run] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Adds rows; may write a run."""
+        """Add rows. May write a run."""
         if batch.num_rows:
             self._held.append(batch)
             self._held_bytes += batch.nbytes
@@ -225,7 +220,7 @@ class RowSorter:
                 self._write_held()
 
     def finish(self) -> tuple[Run, ...]:
-        """All rows as runs, in their order, no more than `FAN_IN`; none if there are no rows."""
+        """Return all rows as at most `FAN_IN` runs, in order; none if there are no rows."""
         if self._held:
             self._write_held()
         return fewer_runs(self._runs, self._directory, FAN_IN)
@@ -237,9 +232,9 @@ class RowSorter:
 
 
 def fewer_runs(runs: Sequence[Run], directory: str, most: int = MOST_RUNS) -> tuple[Run, ...]:
-    """The rows of all runs in at most so many: neighbours become longer runs in the directory, and are removed.
+    """Merge neighbouring runs until at most so many are left. Merged runs are deleted.
 
-    Every run that is merged with others is a file that is open, and there may be as many as inputs have sorted runs.
+    Each run that is merged is an open file, so their number is limited.
     """
     held = list(runs)
     while len(held) > most:
@@ -276,13 +271,13 @@ def _written(batches: Iterable[pa.RecordBatch], directory: str) -> Run:
 
 
 def sorted_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows in canonical order; rows of one address keep theirs."""
+    """Return the rows in canonical order; rows of one address keep their order."""
     keys = [(name, "ascending") for name in _ADDRESS if name in batch.schema.names]
     return batch.take(pc.sort_indices(batch, sort_keys=keys))
 
 
 def bounded_batches(batch: pa.RecordBatch, most_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of at most `BATCH_ROWS` rows and so many bytes, unless one row has more."""
+    """Split rows into batches of at most `BATCH_ROWS` rows and so many bytes. A larger row is its own batch."""
     if batch.num_rows <= 1 or (batch.num_rows <= BATCH_ROWS and batch.nbytes <= most_bytes):
         if batch.num_rows:
             yield batch
@@ -294,7 +289,7 @@ def bounded_batches(batch: pa.RecordBatch, most_bytes: int = BATCH_BYTES) -> Ite
 
 
 def merged_runs(runs: Sequence[Run], wanted: KeyGroupRange | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of all runs whose key group is wanted, sorted."""
+    """Yield the rows of all runs in the wanted key groups, sorted."""
     if len(runs) == 1:
         yield from (batch for batch in runs[0].batches(wanted) if batch.num_rows)
         return
@@ -313,7 +308,7 @@ _Address = tuple[Any, ...]
 
 
 class _Cursor:
-    """The rows of a run that are not yet given out, a batch at a time."""
+    """The remaining rows of a run, one batch at a time."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -334,7 +329,7 @@ class _Cursor:
         return self._address(self._batch.num_rows - 1)
 
     def cut(self, bound: _Address, with_bound: bool) -> pa.RecordBatch:
-        """Takes off the rows of the batch whose address is below the bound, or the bound itself where it counts."""
+        """Remove and return the rows below the bound, or up to it if ``is_included``."""
         assert self._batch is not None
         low, high = 0, self._batch.num_rows
         while low < high:

@@ -1,16 +1,14 @@
-"""Entries that many tasks have sorted, each its own, and left in a store that all of them see: for one writer to take.
+"""Entries that many tasks sort independently and leave in a shared store for one writer.
 
-    task     stage_entries(store, ...) -> StagedPart      anywhere; sorts its entries and leaves them as files
-    driver   Plan().add_state(uid, descriptor, StagedEntries(store, parts))      merges them, finds what is there twice
-    driver   discard_staged(store, parts)                 when all is written, or has failed
+| Where | Call |
+|---|---|
+| task | `stage_entries(store, ...)` returns a `StagedPart` and leaves sorted files |
+| driver | `Plan().add_state(uid, descriptor, StagedEntries(store, parts))` merges them and finds repeated keys |
+| driver | `discard_staged(store, parts)` after writing or a failure |
 
-What a task returns is small and picklable. Nothing that a task leaves is a savepoint, nor part of one: a task that was
-run twice, or whose result never arrived, does no harm but for its files, which `discard_staged` removes by the parts
-that it is given, or all of them with the directory.
-
-Which rows a task gets does not matter. The parts have to be of one schema and one number of key groups.
-
-Scratch space: a directory of the disk that is gone with its content when what needed it has ended.
+A `StagedPart` is small and picklable. Staged files are not part of any savepoint: a repeated task or a lost result only
+leaves files, which `discard_staged` or the removal of the directory deletes. Tasks may receive any rows. All parts need
+the same schema and number of key groups.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ __all__ = ["StagedEntries", "StagedPart", "discard_staged", "scratch_space", "st
 
 @contextmanager
 def scratch_space(directory: str | None) -> Iterator[str]:
-    """A new directory inside of this one, or of the system's for such; raises `PlanError` where none can be made."""
+    """Create a directory in this one, or in the system's, for the context. Raises `PlanError` if that fails."""
     with ExitStack() as made:
         try:
             path = made.enter_context(temporary_directory(directory))
@@ -61,7 +59,7 @@ def scratch_space(directory: str | None) -> Iterator[str]:
 
 @frozen
 class StagedPart:
-    """What one task has left: files of sorted rows with the key groups of their batches, and how they were written."""
+    """The result of one task: sorted files with the key groups of their batches, and the serializers used."""
 
     files: tuple[tuple[FileHandle, tuple[tuple[int, int], ...]], ...]
     rows: int
@@ -71,16 +69,17 @@ class StagedPart:
 
 @frozen
 class StagedEntries:
-    """What several tasks have left of one state, to be given to `Plan.add_state` or `Plan.replace_state`."""
+    """Staged parts of one state, for `Plan.add_state` or `Plan.replace_state`."""
 
     store: CheckpointFileSystem
     parts: Sequence[StagedPart]
 
     def collected(self, schema: EntrySchema, max_parallelism: int, scratch_directory: str) -> list[Collected]:
-        """The rows as runs in scratch space, in the order of the parts.
+        """Return the rows as runs in scratch space, in the order of the parts.
 
-        Raises `EntryError` for parts of another schema or number of key groups, `CheckpointError` for files that are
-        gone or damaged.
+        Raises:
+            EntryError: A part has another schema or number of key groups.
+            CheckpointError: A file is missing or damaged.
         """
         merged = _meta(schema, schema.meta())
         collected = []
@@ -113,12 +112,23 @@ def stage_entries(
     last_access_ms: int | None = None,
     scratch_directory: str | None = None,
 ) -> StagedPart:
-    """Sorts entries and leaves them in the store, under names that nobody gives again.
+    """Sort entries and write them to the store under unique names. Memory is bounded as in `SavepointWriter`.
 
-    ``state`` is the descriptor, or the schema of stored state, which has its namespaces; ``key`` are the types of the
-    columns of the key, ``last_access_ms`` is as of `Plan.add_state`. Raises `EntryError` for an entry that does not
-    fit, `KeyHashError` for such a key, `PlanError` without scratch space, `StorageError`. Memory is bounded as when a
-    savepoint is written.
+    Args:
+        store: The shared directory.
+        state: The descriptor, or the schema of stored state with its namespaces.
+        key: The types of the key columns.
+        entries: The entries, in any order.
+        max_parallelism: The number of key groups.
+        namespace: The type or serializer of the namespaces.
+        last_access_ms: As in `Plan.add_state`.
+        scratch_directory: Where rows are sorted. The default is the system's.
+
+    Raises:
+        EntryError: An entry does not fit.
+        KeyHashError: A key is not of the key's type.
+        PlanError: There is no scratch space.
+        StorageError: The store cannot be written.
     """
     namespaces = None if namespace is None else as_serializer(namespace)
     schema = EntrySchema.of(state, serializer_of_key(key), namespaces)
@@ -134,7 +144,7 @@ def stage_entries(
 
 
 def discard_staged(store: CheckpointFileSystem, parts: Iterable[StagedPart] | None = None) -> None:
-    """Removes what tasks have left: of these parts, or, if none are named, of all."""
+    """Delete the staged files of these parts, or of all parts."""
     if parts is None:
         store.delete_directory("staged")
         return
@@ -148,7 +158,7 @@ def _meta(schema: EntrySchema, state: StateMeta) -> KeyedStateMeta:
 
 
 def _merged(one: KeyedStateMeta, other: KeyedStateMeta) -> KeyedStateMeta | None:
-    """Both as one, since what serializers have learned while they wrote may differ; None if they are of two types."""
+    """Merge both snapshots, which differ if serializers learned types while writing; None for different types."""
     try:
         merged = merge_metas((one, other))
     except StateRestoreError:

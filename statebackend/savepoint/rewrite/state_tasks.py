@@ -1,11 +1,13 @@
-"""The work on one state, in tasks that share nothing but files of scratch space: so they may run in any process.
+"""Tasks that write one state. They share only files in scratch space, so they may run in any process.
 
-    collect    entries or stored rows -> steps -> key groups -> sorted runs        one task for each input
-    write      sorted runs of some key groups -> rows of one address -> Parquet    one task for each part of the state
-    rewrite    stored rows -> steps -> Parquet, where their order stays            one task for each part of the state
+| Task | Input → output | Count |
+|---|---|---|
+| collect | entries or stored rows → steps → key groups → sorted runs | one per input |
+| write | sorted runs of some key groups → rows of one address → Parquet | one per part |
+| rewrite | stored rows → steps → Parquet, order unchanged | one per part |
 
-A part is the rows of one range of key groups, and becomes one file. What a task gives back is small: where its files
-are, how many rows, what its serializers have become (some learn while they write), and the earliest of its timers.
+A part is one range of key groups and becomes one file. Results are small: file paths, row counts, the serializers after
+writing (some learn types while they write), and the earliest timer.
 """
 
 from __future__ import annotations
@@ -46,19 +48,19 @@ __all__ = ["CollectTask", "Collected", "RewriteTask", "RowSource", "ScratchPart"
 
 
 class RowSource(Protocol):
-    """Where rows come from, under the schema that they are to be written in."""
+    """A source of rows under the schema that they are written in."""
 
     def rows(self, schema: EntrySchema, placement: KeyPlacement | None) -> Iterator[pa.RecordBatch]:
-        """The rows; in the key groups of the placement, or in those that they have."""
+        """Yield the rows, in the key groups of the placement or in their own."""
 
     @property
     def left_out(self) -> Counter[int]:
-        """How many rows were left out, by the number of the change of the plan, once all rows are taken."""
+        """Return the removed rows by the number of their change, after all rows were read."""
 
 
 @frozen
 class ToldAs:
-    """Of which part of which state of which operator a task tells how far it is."""
+    """The operator, state and subtask that a task reports progress for."""
 
     operator_uid: str
     state_name: str
@@ -67,7 +69,7 @@ class ToldAs:
     def progress(
         self, listener: ProgressListener, operation: Operation, total_bytes: int | None = None
     ) -> StateProgress:
-        """What to tell it to."""
+        """Return the progress to report to."""
         return StateProgress(
             lambda one: listener(evolve(one, subtask_index=self.index)),
             operation,
@@ -79,7 +81,7 @@ class ToldAs:
 
 @frozen
 class StoredState:
-    """One state of one subtask, as it is stored, and what is done with its entries on the way."""
+    """A stored state of one subtask, with the steps for its entries."""
 
     handle: KeyedStateHandle
     state_name: str
@@ -93,7 +95,7 @@ class StoredState:
     left_out: Counter[int] = field(factory=Counter, init=False, eq=False)
 
     def rows(self, schema: EntrySchema, placement: KeyPlacement | None) -> Iterator[pa.RecordBatch]:
-        """See `RowSource`. Raises what reading raises, and what the steps and the serializers raise."""
+        """Yield the transformed rows. Raises errors of reading, steps and serializers."""
         for batch in self._narrow_rows(schema):
             entries = EntryBatch(self.schema, batch, {})
             for place, step in enumerate(self.steps):
@@ -124,7 +126,7 @@ class StoredState:
 
 @frozen
 class Collected:
-    """The rows of one input as sorted runs, and what the serializers were behind it."""
+    """The rows of one input as sorted runs, and the serializers after writing them."""
 
     runs: tuple[Run, ...]
     meta: StateMeta
@@ -134,7 +136,7 @@ class Collected:
 
 @frozen
 class CollectTask:
-    """Reads one input to its end, and leaves its rows sorted in the scratch directory."""
+    """Reads one input and sorts its rows in the scratch directory."""
 
     source: RowSource
     schema: EntrySchema
@@ -144,7 +146,7 @@ class CollectTask:
     memory_bytes: int = MEMORY_BYTES
 
     def run(self, progress: ProgressListener = no_progress) -> Collected:
-        """Raises what the source raises."""
+        """Run the task. Raises the errors of the source."""
         sorter, rows = RowSorter(self.scratch_directory, self.memory_bytes), 0
         told = self.told.progress(progress, Operation.READ)
         for batch in self.source.rows(self.schema, self.placement):
@@ -157,7 +159,7 @@ class CollectTask:
 
 @frozen
 class ScratchPart:
-    """A file of rows in the scratch directory, or none if there are no rows."""
+    """A file of rows in the scratch directory, or none without rows."""
 
     path: str | None
     rows: int
@@ -169,7 +171,7 @@ class ScratchPart:
 
 @frozen
 class WriteTask:
-    """Merges the rows of some key groups out of sorted runs into a file."""
+    """Merges the rows of some key groups from sorted runs into a file."""
 
     runs: tuple[Run, ...]
     schema: EntrySchema
@@ -179,7 +181,7 @@ class WriteTask:
     told: ToldAs
 
     def run(self, progress: ProgressListener = no_progress) -> ScratchPart:
-        """Raises what ``repeated`` raises for rows of one address."""
+        """Run the task. Raises the error of ``repeated`` for rows of one address."""
         rows = merged_runs(self.runs, self.key_groups)
         kept = rows if self.repeated is None else self.repeated(rows)
         total_bytes = sum(run.size_within(self.key_groups) for run in self.runs)
@@ -189,7 +191,7 @@ class WriteTask:
 
 @frozen
 class RewriteTask:
-    """Rewrites a part of a state whose rows stay in their order."""
+    """Rewrites a part of a state in unchanged order."""
 
     source: RowSource
     schema: EntrySchema
@@ -197,7 +199,7 @@ class RewriteTask:
     told: ToldAs
 
     def run(self, progress: ProgressListener = no_progress) -> ScratchPart:
-        """Raises what the source raises."""
+        """Run the task. Raises the errors of the source."""
         told = self.told.progress(progress, Operation.SAVEPOINT)
         written = _written(self.source.rows(self.schema, None), self.schema, self.scratch_directory, told)
         return evolve(written, left_out=self.source.left_out)
@@ -205,7 +207,7 @@ class RewriteTask:
 
 @frozen
 class _Earliest:
-    """The earliest timer of all batches that pass."""
+    """Tracks the earliest timer of the batches that pass."""
 
     schema: EntrySchema
     found: list[int] = field(factory=list)
@@ -240,5 +242,5 @@ def _written(rows: Iterator[pa.RecordBatch], schema: EntrySchema, directory: str
 
 
 def all_runs(collected: Sequence[Collected]) -> tuple[Run, ...]:
-    """The runs of all inputs, in the order of the inputs, which decides which of two rows of an address comes first."""
+    """Return the runs of all inputs, in input order. The order decides which of two rows with one address is first."""
     return tuple(run for one in collected for run in one.runs)

@@ -1,7 +1,7 @@
-"""What is done with the entries of a state on their way, step by step: kept or not, given other values or keys.
+"""Steps that transform the entries of a state on their way to the new savepoint: filter them, or change values or keys.
 
-A step sees a batch of entries and gives one out. What a function of the plan raises, or returns that it may not, comes
-out as a `PlanError` that names the state and the key, with the function's own exception as its cause.
+A step receives and returns a batch of entries. If a function of the plan raises or returns an invalid result, the
+`PlanError` names the state and the key and has the original exception as its cause.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ __all__ = ["ChangeEntries", "ChangeKeys", "ChangeValues", "KeepEntries", "KeepKe
 
 
 class Step(Protocol):
-    """See the module."""
+    """One transformation of entries."""
 
     @property
     def looks_at_values(self) -> bool:
-        """Whether it asks for whole values, so that the chunks of a list have to be joined before."""
+        """Whether it needs whole values. The chunks of a list are then joined first."""
 
     @property
     def change_number(self) -> int | None:
-        """Of a step that leaves entries out: which change of the plan, from 1, is told how many it has left out."""
+        """For a filter, the number of its change in the plan, from 1, that counts removed entries."""
 
     def apply(self, batch: EntryBatch) -> EntryBatch:
-        """The entries behind the step."""
+        """Return the transformed entries."""
 
 
 @frozen
 class KeepKeys:
-    """Keeps the entries of the keys for which the predicate is True."""
+    """Keeps the keys for which the predicate is True."""
 
     predicate: Callable[[Any], bool]
     change_number: int | None = None
@@ -50,7 +50,7 @@ class KeepKeys:
 
 @frozen
 class KeepEntries:
-    """Keeps the entries, as `Savepoint.read` gives them, for which the predicate is True."""
+    """Keeps the entries for which the predicate is True."""
 
     predicate: Callable[[StateEntry], bool]
     change_number: int | None = None
@@ -63,7 +63,7 @@ class KeepEntries:
 
 @frozen
 class ChangeValues:
-    """Puts what the function returns in the place of each value: of a list the whole list."""
+    """Replaces each value; of a list state, the whole list."""
 
     function: Callable[[Any], Any]
 
@@ -76,7 +76,7 @@ class ChangeValues:
 
 @frozen
 class ChangeEntries:
-    """As `ChangeValues`, by a function that is given the whole entry."""
+    """As `ChangeValues`, with a function of the whole entry."""
 
     function: Callable[[StateEntry], Any]
 
@@ -89,7 +89,7 @@ class ChangeEntries:
 
 @frozen
 class ChangeKeys:
-    """Puts what the function returns in the place of each key; namespaces, times and values stay with it."""
+    """Replaces each key. Namespaces, times and values stay with it."""
 
     function: Callable[[Any], Any]
 

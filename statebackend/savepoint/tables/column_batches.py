@@ -1,9 +1,8 @@
-"""The table of a keyed state from rows as columns: whole columns at a time where that can be, else entry by entry.
+"""Makes the table of a keyed state from rows as columns: whole columns at a time where possible, else entry by entry.
 
-The rows are those of `reading.stored_columns`, the table is that of `state_tables`: same columns, same values, same
-order. Only the columns that are asked for are read, and `needed` tells of which columns of rows they come. A column of
-simple types is read at once (`whole_columns`); another one, a list or a queue is read by `TabularState`, which also
-says what is wrong with bytes that cannot be read.
+The result equals that of `TabularState`: same columns, values and order. Only requested columns are read, and `needed`
+maps them to columns of rows. `whole_columns` decodes a column of a simple type at once. `TabularState` decodes all
+other columns, lists and queues, and reports what is wrong with unreadable bytes.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ _Arrays: TypeAlias = "Mapping[str, pa.Array] | None"
 _ReadWhole: TypeAlias = Callable[[pa.BinaryArray], _Arrays]
 
 _SOURCES: Final[Mapping[str, str]] = {"last_access_ms": "value"}
-"""Which column of rows a column of the table comes of, where the name is another one."""
+"""The column of rows that a table column is made from, if its name differs."""
 
 _IN_ROWS: Final = frozenset({TableForm.VALUE, TableForm.MAP})
-"""The forms of which each row is an entry, so that columns can be read apart from one another."""
+"""Forms with one entry per row, whose columns can be decoded separately."""
 
 
 @frozen
 class ColumnBatches:
-    """See the module; cheap to make."""
+    """Makes selected columns of a state's table. Cheap to create."""
 
     table: TabularState
     _form: TableForm | None
@@ -54,14 +53,14 @@ class ColumnBatches:
         forms: ColumnForms | None = None,
         known: Sequence[TypeSerializer[Any]] = (),
     ) -> ColumnBatches:
-        """The table of a state of a subtask; ``known`` are serializers of the program, as for `TabularState`."""
+        """Return the table of a state of a subtask. ``known`` are serializers of the program, as in `TabularState`."""
         table = TabularState.of(meta, state, known, forms)
         # A form that somebody added may be of other values in the same type.
         is_whole = state.form in _IN_ROWS and not (forms is not None and forms.added)
         return cls(table, state.form, _whole_readers(meta, state) if is_whole else {})
 
     def needed(self, columns: Sequence[str]) -> Sequence[str]:
-        """The columns of rows that these columns of the table are made of."""
+        """Return the columns of rows that are needed for these table columns."""
         if self._form is None:
             return ("key_group",) if set(columns) <= {"key_group"} else ("key_group", "key")
         sources = {"key_group", *(_SOURCES.get(name, name) for name in columns)}
@@ -78,7 +77,7 @@ class ColumnBatches:
         max_rows: int = BATCH_ROWS,
         max_bytes: int = BATCH_BYTES,
     ) -> Iterator[pa.RecordBatch]:
-        """These columns of the entries in rows with the `needed` columns; bounded, and raises, as `TabularState`."""
+        """Yield these columns from rows with the `needed` columns. Bounded and raising as `TabularState.batches`."""
         if self._form is TableForm.LIST or (self._form is None and set(columns) > {"key_group"}):
             selected = self.table.selected(columns)
             for batch in selected.batches(map(_filled, rows), max_rows=max_rows, max_bytes=max_bytes):
@@ -104,7 +103,7 @@ class ColumnBatches:
 
 
 def _filled(rows: pa.RecordBatch) -> CanonicalBatch:
-    """Rows with all columns; those that nobody needs are of empty bytes."""
+    """Return rows with all columns; unneeded ones hold empty bytes."""
     present = set(rows.schema.names)
     columns: list[Any] = [
         rows.column(name).to_pylist() if name in present else [b""] * rows.num_rows for name in SCHEMA.names
@@ -113,7 +112,7 @@ def _filled(rows: pa.RecordBatch) -> CanonicalBatch:
 
 
 def _whole_readers(meta: KeyedStateMeta, state: StateMeta) -> Mapping[str, _ReadWhole]:
-    """What reads a column of rows at once, by its name; none for a serializer that cannot be restored here."""
+    """Return the whole-column decoders by column of rows. A serializer that cannot be restored here has none."""
     readers: dict[str, _ReadWhole] = {}
     snapshots = {"key": meta.key_snapshot, "namespace": state.namespace_snapshot}
     if USER_KEY_ROLE in state.role_snapshots:
@@ -144,7 +143,7 @@ def _plain(name: str, serializer: TypeSerializer[Any]) -> _ReadWhole:
 
 
 def _stored(serializer: TypeSerializer[Any]) -> _ReadWhole:
-    """Of values as they are stored: with the time of the last access, and in a map behind a byte that says null."""
+    """Return the decoder of stored values: with their time of last access, and in maps after a byte that marks null."""
     in_map = isinstance(serializer, NullableSerializer) and isinstance(serializer.inner, TtlSerializer)
     timed: Any = serializer.inner if in_map else serializer  # type: ignore[attr-defined]
     if not isinstance(timed, TtlSerializer):

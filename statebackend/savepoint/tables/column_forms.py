@@ -1,41 +1,28 @@
-"""Which form the values of a serializer take, by the class of the serializer: one table, which a caller may add to.
+"""The Arrow representation of each serializer's values: one table by serializer class, which a caller may extend.
 
-| stored | in Arrow |
+| Stored | Arrow |
 |---|---|
-| booleans, numbers by their width, text, bytes | bool, int8 to int64, float, double, string, binary |
-| int without bound, `decimal.Decimal` | decimal128(38, 0), decimal128(38, 18); see below |
+| booleans, numbers by width, text, bytes | bool, int8 to int64, float, double, string, binary |
+| unbounded int, `decimal.Decimal` | decimal128(38, 0), decimal128(38, 18) |
 | date, time, timedelta | date32, time64[us], duration[us] |
-| datetime | timestamp[us, UTC]: one with a time zone as its moment, one without taken as in UTC |
-| Flink's local date, local time, local date-time | date32, time64[ns], timestamp[us]; see below |
-| Flink's instant, SQL's timestamp; Java's `Date` | timestamp[us, UTC], see below; timestamp[ms, UTC] |
-| SQL's date and time | date32, time32[ms], of the moment that is stored, in UTC |
-| enumerations, UUIDs | string: the name of the constant, the usual text |
-| records, POJOs without subclasses, rows, tuples | struct by field; without names they are `f0`, `f1`, ... |
-| lists, sets, arrays; maps | list, in a set's sorted order; map |
-| values that may be None | the same, null |
-| either | struct of `left` and `right`, one of which is null |
-| time windows, global windows | struct of `start` and `end`; bool, which is true |
-| struct values and record batches of Arrow | that struct; a list of it |
-| unions, POJOs with subclasses, what contains itself, Avro, pickles | string: JSON, as `plain_value` tells a value |
-| a value with the time of its last access, a timer | struct by field |
-| serializers that are not of this library | string: JSON |
-| serializers that cannot be restored here | binary: the bytes as they are stored, of the whole key or value |
+| datetime | timestamp[us, UTC]; without a time zone it is taken as UTC |
+| Flink's local date, time, date-time | date32, time64[ns], timestamp[us] |
+| Flink's instant and SQL timestamp; Java's `Date` | timestamp[us, UTC]; timestamp[ms, UTC] |
+| SQL date and time | date32, time32[ms], of the stored instant in UTC |
+| enumerations, UUIDs | string |
+| records, POJOs without subclasses, rows, tuples | struct by field; unnamed fields are `f0`, `f1`, ... |
+| lists, sets (sorted), arrays; maps | list; map |
+| optional values | the same, nullable |
+| either | struct of `left` and `right`, one of them null |
+| time windows; global windows, types without fields | struct of `start` and `end`; bool, always true |
+| Arrow structs and record batches | the struct; a list of it |
+| values with time-to-live, timers | struct by field |
+| unions, POJOs with subclasses, recursive types, Avro, pickles, foreign serializers | string: JSON of `plain_value` |
+| serializers that cannot be restored here | binary: the stored bytes of the whole key or value |
 
-What has no fields is a bool that is true. The kind of a row (its change) is not in the struct.
-
-Decimals, numbers without bound and Java's times have values that no type of Arrow of that kind holds. Such a value is
-an error that says so; with ``as_text`` all values of these types are text (digits; of Java's times JSON), so that each
-fits. A text with half of a surrogate pair, for which UTF-8 has no form, is an error too; with ``as_text`` there is its
-escape instead.
-
-The forms that values take in Arrow: each makes an array of many values at once, column by column.
-
-A form of a record makes one array for each field out of all records and puts them together; it never makes a dict of a
-record. None is null in every form.
-
-A form *loses nothing or rejects*: a value that does not fit its type raises `ColumnValueError`, which names the value,
-and is never rounded, cut off or made null. Where a type of values has no bound that Arrow has a type for, the form says
-in `note` what stands in its place.
+A value that its Arrow type cannot hold raises `ColumnValueError` and is never rounded, truncated or nulled. With
+``as_text``, decimals, unbounded ints and Java's times become text, and lone surrogates are escaped.
+`notes` describes substitutes. A struct is built from one array per field, never from a dict per record.
 """
 
 from __future__ import annotations
@@ -144,22 +131,26 @@ Convert = Callable[[Any], Any]
 
 
 class ColumnForm(Protocol):
-    """What values of one type are in Arrow."""
+    """The Arrow representation of the values of one type."""
 
     @property
     def data_type(self) -> pa.DataType:
         """The type of the arrays."""
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        """One array of these values; raises `ColumnValueError` for one that does not fit."""
+        """Return one array of the values.
+
+        Raises:
+            ColumnValueError: A value does not fit.
+        """
 
     def notes(self, path: str) -> Iterator[tuple[str, str]]:
-        """Where something stands in the place of what was stored, and what it is; paths begin with ``path``."""
+        """Return the paths of substitutes, each beginning with ``path``, with their descriptions."""
 
 
 @frozen
 class ScalarForm:
-    """Values that Arrow takes as they are, or as ``convert`` makes them; it may raise for what does not fit."""
+    """Values that Arrow accepts as they are, or after ``convert``, which may raise."""
 
     data_type: pa.DataType
     convert: Convert | None = None
@@ -168,14 +159,12 @@ class ScalarForm:
     """What to do where a value does not fit, for the error."""
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        """See `ColumnForm`."""
         try:
             return self._array(values)
         except (pa.ArrowException, OverflowError, ValueError, TypeError, UnicodeError) as error:
             raise self._misfit(values, error) from error
 
     def notes(self, path: str) -> Iterator[tuple[str, str]]:
-        """See `ColumnForm`."""
         if self.note is not None:
             yield path, self.note
 
@@ -202,7 +191,7 @@ class ScalarForm:
 
 @frozen
 class StructForm:
-    """Records by their fields: ``parts`` are names, what gets the field of a record, and the form of the field."""
+    """Records by field. ``parts`` holds the name, the getter and the form of each field."""
 
     parts: tuple[tuple[str, Convert, ColumnForm], ...]
     data_type: pa.DataType = field(init=False)
@@ -212,7 +201,6 @@ class StructForm:
         return pa.struct([pa.field(name, form.data_type) for name, _, form in self.parts])
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        """See `ColumnForm`."""
         mask = _mask(values)
         if mask is None:
             children = [form.array(list(map(get, values))) for _, get, form in self.parts]
@@ -223,14 +211,13 @@ class StructForm:
         return pa.StructArray.from_arrays(children, fields=list(self.data_type), mask=mask)
 
     def notes(self, path: str) -> Iterator[tuple[str, str]]:
-        """See `ColumnForm`."""
         for name, _, form in self.parts:
             yield from form.notes(f"{path}.{name}")
 
 
 @frozen
 class ListForm:
-    """Lists, sets, arrays and what else has elements, in their order; those of a set are sorted where they can be."""
+    """Lists, sets, arrays and other collections in their order; sets are sorted if possible."""
 
     element: ColumnForm
     of_value: Callable[[Any], Sequence[Any]] | None = None
@@ -241,7 +228,6 @@ class ListForm:
         return pa.list_(pa.field("element", self.element.data_type))
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        """See `ColumnForm`."""
         mask = _mask(values)
         lists: Sequence[Sequence[Any]] = [() if value is None else value for value in values]
         if self.of_value is not None:
@@ -250,13 +236,12 @@ class ListForm:
         return pa.ListArray.from_arrays(_offsets(lists), elements, type=self.data_type, mask=mask)
 
     def notes(self, path: str) -> Iterator[tuple[str, str]]:
-        """See `ColumnForm`."""
         yield from self.element.notes(f"{path}[]")
 
 
 @frozen
 class MapForm:
-    """Maps, in their order."""
+    """Maps in their order."""
 
     key: ColumnForm
     value: ColumnForm
@@ -267,7 +252,6 @@ class MapForm:
         return pa.map_(self.key.data_type, pa.field("value", self.value.data_type))
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        """See `ColumnForm`."""
         mask = _mask(values)
         maps = [{} if value is None else value for value in values]
         keys = self.key.array(list(chain.from_iterable(maps)))
@@ -277,13 +261,12 @@ class MapForm:
         return pa.MapArray.from_arrays(_offsets(maps), keys, items, type=self.data_type, mask=mask)
 
     def notes(self, path: str) -> Iterator[tuple[str, str]]:
-        """See `ColumnForm`."""
         yield from self.key.notes(f"{path}{{key}}")
         yield from self.value.notes(f"{path}{{value}}")
 
 
 def json_text(value: Any) -> str:
-    """Any value as one line of JSON, as `plain_value` tells it."""
+    """Return a value as one line of JSON, converted by `plain_value`."""
     plain = plain_value(value)
     text = json.dumps(plain, ensure_ascii=False, allow_nan=False)
     # Half of a surrogate pair has no form in UTF-8, and an escape in JSON.
@@ -291,12 +274,12 @@ def json_text(value: Any) -> str:
 
 
 def json_form(reason: str) -> ScalarForm:
-    """Text in JSON, for values of which nothing else is known; ``reason`` says why."""
+    """Return a form of JSON text. ``reason`` explains why the type has no other form."""
     return ScalarForm(pa.string(), json_text, f"text in JSON: {reason}")
 
 
 def has_utf8(text: str) -> bool:
-    """Whether a text can be written in UTF-8: halves of surrogate pairs, which Java's texts may have, cannot."""
+    """Whether a text can be encoded in UTF-8. Lone surrogates of Java's texts cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -305,7 +288,7 @@ def has_utf8(text: str) -> bool:
 
 
 def sorted_elements(values: Iterable[Any]) -> Sequence[Any]:
-    """Those of a set: its own order is another one in every process."""
+    """Sort the elements of a set, whose own order differs between processes."""
     try:
         return sorted(values)
     except TypeError:
@@ -313,7 +296,7 @@ def sorted_elements(values: Iterable[Any]) -> Sequence[Any]:
 
 
 def part_at(index: int) -> Convert:
-    """What gets the field of a tuple."""
+    """Return a getter of a tuple's field."""
     return itemgetter(index)
 
 
@@ -331,13 +314,13 @@ MakeForm: TypeAlias = "Callable[[Any, ColumnForms], ColumnForm]"
 
 @frozen
 class ColumnForms:
-    """The forms to tell values in. ``added`` come before those that are known, by the exact class of the serializer."""
+    """Chooses the form of each serializer. ``added`` forms take precedence, by exact serializer class."""
 
     added: Mapping[type[TypeSerializer[Any]], MakeForm] = field(factory=dict)
     as_text: bool = False
 
     def of(self, serializer: TypeSerializer[Any]) -> ColumnForm:
-        """The form of the values of a serializer; there is one for every serializer."""
+        """Return the form for a serializer. Every serializer has one."""
         make = self.added.get(type(serializer)) or KNOWN_FORMS.get(type(serializer))
         if make is not None:
             return make(serializer, self)
@@ -345,11 +328,11 @@ class ColumnForms:
 
     @property
     def text(self) -> ColumnForm:
-        """The form of texts."""
+        """Return the form of texts."""
         return _ESCAPED_TEXT if self.as_text else _TEXT
 
     def bounded(self, type_: pa.DataType, convert: Callable[[Any], Any] | None, text: Callable[[Any], str]) -> Any:
-        """A form of a type that does not hold every value, or text."""
+        """Return a form of a type that does not hold every value, or text with ``as_text``."""
         if self.as_text:
             return ScalarForm(pa.string(), text, "text, as was asked for: no type holds every such value")
         return ScalarForm(type_, convert, way_out=_WAY_OUT)

@@ -1,25 +1,20 @@
-"""The table of one keyed state: canonical rows of bytes to record batches of typed columns.
+"""Decodes canonical rows of one state to record batches of typed columns.
 
-| column | type | of |
+| Column | Type | Present for |
 |---|---|---|
 | `key_group` | int32 | all |
-| `key` | that of the key | all but queues of elements that are no timers |
-| `namespace` | that of the namespace | state that has namespaces |
-| `user_key` | that of the keys of the map | map state |
-| `value` | that of the value, of the whole list, of a map's value; of a timer its time, int64 | all |
-| `last_access_ms` | int64; of a list a list of them | state with a time-to-live |
+| `key` | that of the key | all except queues of elements that are not timers |
+| `namespace` | that of the namespace | state with namespaces |
+| `user_key` | that of the map's keys | map state |
+| `value` | that of the value, list or map value; int64 time of a timer | all |
+| `last_access_ms` | int64, list of int64 for lists | state with time-to-live |
 
-Rows are those that `reading.stored_entries` calls entries, in the same order. Batches end at a number of rows or of
-stored bytes, whichever comes first; one entry that is larger by itself, as a long list may be, is a batch of its own.
-The schema of the table holds in its metadata, under ``statebackend.notes``, a JSON object from paths to what stands
-there in the place of something else.
+Rows of the table are the entries of `stored_entries`, in the same order. A batch ends at a number of rows or of stored
+bytes, whichever comes first; a larger single entry is its own batch. The schema metadata ``statebackend.notes`` is a
+JSON object from the paths of substitutes to their descriptions. A key or value whose serializer cannot be restored here
+is a binary column of its stored bytes; of a list, those of its chunks.
 
-A key or value whose serializer cannot be restored in this process is a column of its bytes, as they are stored; of a
-list, those of its chunks.
-
-Canonical rows in batches that are bounded, and the chunks of a list put together again.
-
-State without keys as columns of Arrow: those of a list's elements, or of the keys and values of broadcast state.
+`OperatorStateColumns` does the same for operator state.
 """
 
 from __future__ import annotations
@@ -66,7 +61,7 @@ __all__ = [
 
 
 class ListRows(NamedTuple):
-    """Rows of list state, one for each list, as columns of equal length; a value is the chunks of a list."""
+    """Rows of list state, one per list. A value is the chunks of the list."""
 
     key_groups: list[int]
     keys: list[bytes]
@@ -79,7 +74,7 @@ Rows: TypeAlias = "CanonicalBatch | ListRows"
 
 
 def whole_lists(batches: Iterable[CanonicalBatch]) -> Iterator[ListRows]:
-    """The lists whose chunks are in these rows, which come sorted; memory holds a batch, and the list at its end."""
+    """Yield complete lists from sorted rows of chunks. Memory holds one batch and the list at its end."""
     held = ListRows([], [], [], [], [])
     for batch in batches:
         for key_group, key, namespace, user_key, value in zip(*batch, strict=True):
@@ -100,7 +95,7 @@ def whole_lists(batches: Iterable[CanonicalBatch]) -> Iterator[ListRows]:
 
 
 def bounded(batches: Iterable[Rows], max_rows: int, max_bytes: int) -> Iterator[Rows]:
-    """The same rows, in batches of at most so many rows, and of so many bytes unless one row alone has more."""
+    """Split rows into batches of at most so many rows and bytes. A larger single row is its own batch."""
     for batch in batches:
         start = size_bytes = 0
         sizes = _sizes(batch)
@@ -114,7 +109,7 @@ def bounded(batches: Iterable[Rows], max_rows: int, max_bytes: int) -> Iterator[
 
 
 def bounded_columns(batches: Iterable[pa.RecordBatch], max_rows: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    """As `bounded`, of rows as columns, which need not be all there."""
+    """As `bounded`, for Arrow batches with any subset of the columns."""
     for batch in batches:
         if batch.num_rows and batch.num_rows <= max_rows and batch.nbytes <= max_bytes:
             yield batch
@@ -152,7 +147,7 @@ _COLUMNS: Final = {ELEMENT_ROLE: "value", KEY_ROLE: "key", VALUE_ROLE: "value"}
 
 @frozen
 class OperatorStateColumns:
-    """What was stored under one schema."""
+    """The columns of operator state that was stored under one schema."""
 
     state_name: str
     _columns: Mapping[str, tuple[TypeSerializer[Any], ColumnForm]]
@@ -161,9 +156,10 @@ class OperatorStateColumns:
     def of(
         cls, state_name: str, part: StatePart, forms: ColumnForms, known: Sequence[TypeSerializer[Any]] = ()
     ) -> OperatorStateColumns:
-        """Those of a part, in these forms; ``known`` are serializers of the program.
+        """Return the columns of a part. ``known`` are serializers of the program.
 
-        Raises `UnresolvableSerializerError` for a type that is not known here.
+        Raises:
+            UnresolvableSerializerError: A type is unknown in this process.
         """
         columns = {}
         for role in part.envelopes:
@@ -172,19 +168,21 @@ class OperatorStateColumns:
         return cls(state_name, columns)
 
     def schema(self, *, has_subtask: bool = True) -> pa.Schema:
-        """The columns, first of all the subtask if that is wanted."""
+        """Return the schema, with the subtask first if requested."""
         held = [pa.field(name, form.data_type) for name, (_, form) in self._columns.items()]
         return pa.schema([SUBTASK, *held] if has_subtask else held)
 
     @property
     def notes(self) -> dict[str, str]:
-        """What stands in the place of something else, by its path."""
+        """Paths of substitutes, with their descriptions."""
         return {path: note for name, (_, form) in self._columns.items() for path, note in form.notes(name)}
 
     def batch(self, subtask: int, rows: Iterable[OperatorStateRow], schema: pa.Schema) -> pa.RecordBatch:
-        """Stored rows of a subtask, of which there is one at least, as the columns of this schema.
+        """Return one or more stored rows of a subtask as columns of this schema.
 
-        Raises `StateRestoreError` for a row that cannot be read, `ColumnValueError` for a value that does not fit.
+        Raises:
+            StateRestoreError: A row cannot be decoded.
+            ColumnValueError: A value does not fit.
         """
         keys, values = zip(*rows, strict=True)
         cells = {"key": keys, "value": values}
@@ -202,7 +200,11 @@ class OperatorStateColumns:
 
 
 def decoded_cell(state_name: str, serializer: TypeSerializer[Any], cell: bytes) -> Any:
-    """An element, key or value of a state without keys. Raises `StateRestoreError` for bytes that cannot be read."""
+    """Decode an element, key or value of operator state.
+
+    Raises:
+        StateRestoreError: The bytes cannot be decoded.
+    """
     try:
         return serializer.from_bytes(cell)
     except Exception as error:
@@ -221,7 +223,7 @@ _Cells: TypeAlias = Callable[[Any], Sequence[Any]]
 
 @frozen
 class _Columns:
-    """Columns that come of the same cells: their names and forms, and what makes their arrays of rows."""
+    """Columns that are decoded from the same cells: names, forms and the function that makes their arrays."""
 
     forms: Mapping[str, ColumnForm]
     arrays: Callable[[Any], Sequence[pa.Array]]
@@ -229,14 +231,14 @@ class _Columns:
 
 @frozen
 class _Unknown:
-    """In the place of a serializer that cannot be restored here: why."""
+    """Replaces a serializer that cannot be restored here, with the reason."""
 
     reason: str
 
 
 @frozen
 class TabularState:
-    """See the module. Cheap to make; another process makes it again from ``meta`` and ``state``."""
+    """The table of one keyed state. Cheap to create."""
 
     _parts: tuple[_Columns, ...]
     _is_list: bool
@@ -255,19 +257,19 @@ class TabularState:
         known: Sequence[TypeSerializer[Any]] = (),
         forms: ColumnForms | None = None,
     ) -> TabularState:
-        """The table of a state; ``known`` are serializers of the program, as for `EntryReader`."""
+        """Return the table of a state. ``known`` are serializers of the program, as in `EntryReader`."""
         made = _TableMaker(meta, state, known, forms or ColumnForms())
         return cls(tuple(_PARTS_OF[state.form](made)), state.form is TableForm.LIST)
 
     def selected(self, names: Container[str]) -> TabularState:
-        """The table of these columns, and of those that are read together with one of them; others are not read."""
+        """Return the table with only these columns and those decoded together with them."""
         return TabularState(
             tuple(part for part in self._parts if any(name in names for name in part.forms)), self._is_list
         )
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """What stands in the place of something else, by its path."""
+        """Paths of substitutes, with their descriptions."""
         return {path: note for name, form in self._forms for path, note in form.notes(name)}
 
     @property
@@ -277,10 +279,11 @@ class TabularState:
     def batches(
         self, rows: Iterable[CanonicalBatch], *, max_rows: int = BATCH_ROWS, max_bytes: int = BATCH_BYTES
     ) -> Iterator[pa.RecordBatch]:
-        """The entries in these rows, which come sorted, in batches that are not empty.
+        """Yield the entries of sorted rows in non-empty batches. ``max_bytes`` counts stored bytes.
 
-        ``max_bytes`` is of what is stored. Raises `StateRestoreError` for bytes that cannot be read, naming the state
-        and the key group, and `ColumnValueError` for a value that does not fit its column.
+        Raises:
+            StateRestoreError: A row cannot be decoded. The message names state and key group.
+            ColumnValueError: A value does not fit its column.
         """
         for part in bounded(whole_lists(rows) if self._is_list else rows, max_rows, max_bytes):
             arrays = chain.from_iterable(columns.arrays(part) for columns in self._parts)
@@ -288,7 +291,7 @@ class TabularState:
 
 
 class _TableMaker:
-    """Makes the columns of a state out of its serializers."""
+    """Makes the columns of a state from its serializers."""
 
     def __init__(
         self, meta: KeyedStateMeta, state: StateMeta, known: Sequence[TypeSerializer[Any]], forms: ColumnForms
@@ -327,12 +330,12 @@ class _TableMaker:
             yield self._cells("namespace", self._namespace, lambda rows: rows.namespaces)
 
     def _storage(self) -> TypeSerializer[Any] | _Unknown:
-        """The serializer of what a row holds as its value."""
+        """Return the serializer of the value in a row."""
         unknown = next((role for role in self._roles.values() if isinstance(role, _Unknown)), None)
         return unknown or self._state.kind.storage_serializer(self._roles)
 
     def _cells(self, name: str, serializer: TypeSerializer[Any] | _Unknown, cells: _Cells) -> _Columns:
-        """Keys: the same one stands in many rows, one behind the other, and is read once for all of them."""
+        """Decode keys. Consecutive rows with the same key decode it once."""
         if isinstance(serializer, _Unknown):
             return _stored(name, serializer, cells)
         form = self._forms.of(serializer)

@@ -1,8 +1,8 @@
-"""The way back: from columns of Arrow, in the types that `known_forms` tells, to the values that serializers write.
+"""Converts Arrow columns, in the types of `column_forms`, back to values that serializers write.
 
-What has no type of its own in Arrow and is text in JSON there (unions, pickles, Avro values, other libraries' types)
-has no way back, and is rejected by name. A moment comes back in UTC, whatever zone it had: Arrow keeps none. Keys are
-in UTC in every job. A decimal comes back as the same number, with the 18 digits behind the point that its column has.
+JSON columns (unions, pickles, Avro, foreign types) cannot be converted back and are rejected by name. A timestamp comes
+back in UTC, because Arrow does not keep the zone of each value. A decimal comes back as the same number with the 18
+fractional digits of its column.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ Convert = Callable[[Any], Any]
 
 
 def stored_values(serializer: TypeSerializer[Any], column: pa.Array, what: str) -> list[Any]:
-    """The values in a column, as the serializer writes them; ``what`` names the column for errors.
+    """Return the values of a column as the serializer writes them. ``what`` names the column in errors.
 
-    Raises `ColumnValueError` for a type that has no way back, and for a value that does not fit.
+    Raises:
+        ColumnValueError: The type cannot be converted back, or a value does not fit.
     """
     convert = way_back(serializer, what)
     try:
@@ -69,9 +70,10 @@ def stored_values(serializer: TypeSerializer[Any], column: pa.Array, what: str) 
 
 
 def way_back(serializer: TypeSerializer[Any], what: str) -> Convert | None:
-    """What makes a value of what Arrow gives to Python; None where that is the value.
+    """Return the function from Arrow's Python value to the state value, None for identity.
 
-    Raises `ColumnValueError`, naming ``what`` and the type, for values that no column tells whole.
+    Raises:
+        ColumnValueError: The column does not hold the complete value.
     """
     if type(serializer) in _AS_THEY_ARE:
         return None
@@ -92,7 +94,7 @@ def _converted(convert: Convert, value: Any, what: str) -> Any:
 
 
 def _part(serializer: TypeSerializer[Any], what: str) -> Convert:
-    """As `way_back`, of a part, which may be null."""
+    """As `way_back`, for a nullable part."""
     convert = way_back(serializer, what)
     if convert is None:
         return _itself

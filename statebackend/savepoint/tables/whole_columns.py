@@ -1,13 +1,12 @@
-"""Stored values of simple types, a column of bytes at a time: nothing is made of each value by itself.
+"""Decodes stored values of simple types a whole column at a time, about fifty times as fast as one value at a time.
 
-What has the same number of bytes in every row (numbers, booleans, times to live, records of nothing else) is a matter
-of slices and of turning bytes round; of text and bytes, the length in front is cut off. Of a record with such fields
-each row has a cursor of its own: how long a field is in each row is read for all rows at once, and what lies there is a
-column of bytes again. This is some fifty times as quick as reading values one by one. Where a type, or what a column
-has of it, needs more than that (text that is not ASCII or long, lists), the answer is None, and the values are to be
-read one by one: by serializers, whose errors say what is wrong with bytes that are none of theirs.
+Types with a fixed width (numbers, booleans, times to live, records of these) need only slicing and byte swapping. For
+text and bytes, the length prefix is cut off. For a record with variable fields, one cursor per row advances field by
+field: the sizes are computed for all rows at once, and the bytes of a field form a column again.
 
-Values are the same as the serializers', and have the types that `known_forms` tells.
+A result of None means that the values must be decoded one by one: the type or the data needs more (non-ASCII or long
+text, lists), or the bytes are invalid and the serializer should report the error. Values equal those of the
+serializers and have the types of `column_forms`.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ __all__ = ["behind", "fixed_width_bytes", "is_all_present", "whole_column", "who
 
 
 def whole_column(serializer: TypeSerializer[Any], data: pa.BinaryArray) -> pa.Array | None:
-    """The values that these bytes are, none of which is null; None if they have to be read one by one."""
+    """Return the values of non-null bytes, or None if they must be decoded one by one."""
     width_bytes = fixed_width_bytes(serializer)
     if width_bytes is not None:
         if not pc.all(pc.equal(pc.binary_length(data), width_bytes), min_count=0).as_py():
@@ -56,26 +55,26 @@ def whole_column(serializer: TypeSerializer[Any], data: pa.BinaryArray) -> pa.Ar
 
 
 def whole_timed_columns(serializer: TtlSerializer[Any], data: pa.BinaryArray) -> tuple[pa.Array, pa.Array] | None:
-    """The values and the times of their last access; None if they have to be read one by one."""
+    """Return the values and their times of last access, or None if they must be decoded one by one."""
     times = whole_column(_TIMES, pc.binary_slice(data, 0, _TIME_BYTES))
     values = whole_column(serializer.value_serializer, behind(data, _TIME_BYTES))
     return None if times is None or values is None else (values, times)
 
 
 def is_all_present(data: pa.BinaryArray) -> bool:
-    """Whether no value of a `NullableSerializer` is None; its values are then `behind` the first byte."""
+    """Whether no value of a `NullableSerializer` is None. The values then follow the first byte."""
     first = _first_bytes(data)
     return first is not None and _all(pc.equal(first, 0))
 
 
 def behind(data: pa.BinaryArray, position: int) -> pa.BinaryArray:
-    """What is behind the first so many bytes of each value."""
+    """Return each value without its first bytes."""
     # Without an end, pyarrow (26 too) reckons with one that its sizes cannot hold.
     return pc.binary_slice(data, position, max(position, pc.max(pc.binary_length(data)).as_py() or 0))
 
 
 def fixed_width_bytes(serializer: TypeSerializer[Any]) -> int | None:
-    """How many bytes every value takes; None if that is not the same for all, or not known here."""
+    """Return the fixed width of every value, or None."""
     number = _FIXED_WIDTH.get(type(serializer))
     if number is not None:
         return number[0]
@@ -104,7 +103,7 @@ def _fixed(serializer: TypeSerializer[Any], data: pa.BinaryArray) -> pa.Array | 
 
 
 def _record(serializer: AttrsSerializer[Any], data: pa.BinaryArray) -> pa.Array | None:
-    """A record some of whose fields have different lengths from row to row."""
+    """Decode a record with variable-width fields."""
     if not len(data):
         return None
     base, starts, ends = _places(data)
@@ -125,7 +124,7 @@ def _record(serializer: AttrsSerializer[Any], data: pa.BinaryArray) -> pa.Array 
 
 
 def _column_at(serializer: TypeSerializer[Any], base: pa.Array, starts: pa.Array, sizes: pa.Array) -> pa.Array | None:
-    """The values at these places, which follow each other, and which take what `_sizes_at` says."""
+    """Return the values at these consecutive offsets."""
     read_at = _READ_AT.get(type(serializer))
     if read_at is not None:
         return read_at(serializer, base, starts, sizes)
@@ -152,10 +151,7 @@ def _optional_at(
 
 
 def _sizes_at(serializer: TypeSerializer[Any], base: pa.Array, starts: pa.Array) -> pa.Array | None:
-    """How many bytes the values take that begin at these places, as far as they are whole; None if that is not known.
-
-    A size may lead beyond the end of a row, which the caller must look at.
-    """
+    """Return the sizes of the values at these offsets, or None. A size may exceed the row; the caller checks that."""
     width_bytes = fixed_width_bytes(serializer)
     if width_bytes is not None:
         return pa.repeat(pa.scalar(width_bytes, pa.int32()), len(starts))
@@ -166,7 +162,7 @@ def _sizes_at(serializer: TypeSerializer[Any], base: pa.Array, starts: pa.Array)
 
 
 def _text_sizes(serializer: StringSerializer, base: pa.Array, starts: pa.Array) -> pa.Array | None:
-    """Of short ASCII text the first byte is the number of all; a null, and other text, is not read so."""
+    """Return sizes of short ASCII text from its first byte. Nulls and other text are not handled."""
     first = base.take(starts)
     is_short = pc.and_(pc.greater_equal(first, 1), pc.less(first, 0x80))
     return first.cast(pa.int32()) if _all(is_short) else None
@@ -207,7 +203,7 @@ def _record_sizes(serializer: AttrsSerializer[Any], base: pa.Array, starts: pa.A
 
 
 def _places(data: pa.BinaryArray) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """All bytes that the values lie in, one by one, and where in them each value begins and ends."""
+    """Return the concatenated bytes of all values, and the start and end offset of each."""
     _, bounds, stored = data.buffers()
     base = pa.Array.from_buffers(pa.uint8(), 0 if stored is None else stored.size, [None, stored])
     starts = pa.Array.from_buffers(pa.int32(), len(data), [None, bounds], offset=data.offset)
@@ -215,7 +211,7 @@ def _places(data: pa.BinaryArray) -> tuple[pa.Array, pa.Array, pa.Array]:
 
 
 def _first_bytes(data: pa.BinaryArray) -> pa.Array | None:
-    """The first byte of each value; None if one has none."""
+    """Return the first byte of each value, or None if a value is empty."""
     if not _all(pc.greater_equal(pc.binary_length(data), 1)):
         return None
     base, starts, _ = _places(data)
@@ -223,7 +219,7 @@ def _first_bytes(data: pa.BinaryArray) -> pa.Array | None:
 
 
 def _cut_out(base: pa.Array, starts: pa.Array, sizes: pa.Array) -> pa.BinaryArray:
-    """What lies at these places, each of which ends before the next one begins."""
+    """Return the slices at these non-overlapping offsets."""
     # With what lies between them they are one column of bytes, of which every other one is kept.
     first, second = (starts, pc.add(starts, sizes))[:: 1 if sys.byteorder == "little" else -1]
     bounds = pc.bit_wise_or(first.cast(pa.int64()), pc.shift_left(second.cast(pa.int64()), _OFFSET_BITS))
@@ -235,7 +231,7 @@ def _cut_out(base: pa.Array, starts: pa.Array, sizes: pa.Array) -> pa.BinaryArra
 
 @functools.lru_cache(maxsize=8)
 def _numbered(count: int, step: int = 1) -> pa.Array:
-    """As many numbers from zero on; batches of one file have mostly the same number of rows."""
+    """Return the numbers from zero on. Cached, since batches mostly have the same length."""
     return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(step, pa.int32()), count)), pa.scalar(step, pa.int32()))
 
 
@@ -244,7 +240,7 @@ def _all(condition: pa.Array) -> bool:
 
 
 def _joined(data: pa.BinaryArray, width_bytes: int) -> memoryview:
-    """The bytes of all values, each of which has so many, one behind the other: as they lie there."""
+    """Return the concatenated bytes of values with a fixed width."""
     _, bounds, stored = data.buffers()
     if stored is None or not len(data):
         return memoryview(b"")
@@ -271,7 +267,7 @@ def _booleans(data: memoryview, rows: int) -> pa.Array | None:
 
 
 def _texts(data: pa.BinaryArray) -> pa.Array | None:
-    """Text is the number of its code units, and one more, and each of them; all take a byte in short ASCII text."""
+    """Decode text: the number of code units plus one, then the code units. All take one byte in short ASCII text."""
     first = _first_bytes(data)
     if first is None or not _all(pc.equal(first.cast(pa.int32()), pc.binary_length(data))):
         return None
@@ -279,7 +275,7 @@ def _texts(data: pa.BinaryArray) -> pa.Array | None:
 
 
 def _ascii(content: pa.BinaryArray) -> pa.Array | None:
-    """The texts whose bytes these are; None unless all are ASCII."""
+    """Return the texts, or None unless all are ASCII."""
     _, bounds, stored = content.buffers()
     if stored is not None and not stored.to_pybytes().isascii():
         return None
@@ -287,7 +283,7 @@ def _ascii(content: pa.BinaryArray) -> pa.Array | None:
 
 
 def _optional(serializer: NullableSerializer[Any], data: pa.BinaryArray) -> pa.Array | None:
-    """A null is one byte: in its place stands any value while the column is read."""
+    """Decode optional values. A null is one byte and is replaced by any value while the column is decoded."""
     if is_all_present(data):
         return whole_column(serializer.inner, behind(data, 1))
     width_bytes = fixed_width_bytes(serializer.inner)
