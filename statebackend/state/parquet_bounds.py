@@ -1,19 +1,25 @@
-"""Reads Parquet files of rows of bytes within bounds that follow from the bytes of the file.
+"""Reads Parquet files of byte columns with memory bounds that follow from the size of the file.
 
-Some bytes of Parquet can stand for gigabytes: a page may decompress to 32,000 times its size, and one value of a
-dictionary may be repeated for every row. pyarrow believes what the file says of itself. Here a row group is checked
-before pyarrow decodes it: by the headers of its pages, which pyarrow follows, and by the lengths in its dictionaries.
+A few bytes of Parquet can stand for gigabytes: a page may decompress to 32,000 times its size, and one value of a
+dictionary may be repeated in every row. pyarrow trusts the file. So this module checks a row group before pyarrow
+decodes it, in three steps:
 
-A row group has at most `MAX_ROW_GROUP_ROWS` rows. Its rows take at most `_FREE_BYTES` and `_MAX_RATIO` bytes for each
+1. The page headers, which pyarrow follows, bound the decompressed size.
+2. A dictionary is harmless if each of its values is used at most once, as in columns of unique values. The index pages
+   show that without decoding the values.
+3. Otherwise the lengths of the dictionary's values and their uses are added up.
+
+A row group has at most `MAX_ROW_GROUP_ROWS` rows. Its rows take at most `_FREE_BYTES`, plus `_MAX_RATIO` bytes for each
 byte of its pages.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,14 +40,20 @@ _HEADER_BYTES: Final = 1 << 10
 _MAX_HEADER_BYTES: Final = 1 << 20
 _MAX_FOOTER_BYTES: Final = 16 << 20
 _MAX_NESTING: Final = 12
+_MAX_INDEX_BYTES: Final = 1 << 18
+"""Index pages above this are checked by the lengths of the values instead."""
 
 # The numbers of fields in the structs of the format.
 _ROW_GROUPS, _COLUMNS, _COLUMN_METADATA = 4, 1, 3
-_NUM_VALUES, _TOTAL_COMPRESSED_SIZE, _DATA_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET = 5, 7, 9, 11
+_CODEC, _NUM_VALUES, _TOTAL_COMPRESSED_SIZE, _DATA_PAGE_OFFSET, _DICTIONARY_PAGE_OFFSET = 4, 5, 7, 9, 11
 
 _DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = range(4)
 _ENCODINGS: Final = {0: "PLAIN", 2: "PLAIN_DICTIONARY", 3: "RLE", 8: "RLE_DICTIONARY"}
-"""What the files of all releases have. With the delta encodings a value could repeat the one before it."""
+"""The encodings that writers use. In the delta encodings a value can repeat part of the one before it."""
+
+_DICTIONARY_ENCODINGS: Final = (2, 8)
+_RLE: Final = 3
+_CODECS: Final = {1: "snappy", 2: "gzip", 6: "zstd"}
 
 
 class BoundedParquetFile:
@@ -100,7 +112,13 @@ class BoundedParquetFile:
         rows = self.rows_of_group(row_group)
         size_bytes, limit, dictionaries = self._checked_pages(row_group, columns)
         batch_rows = min(batch_rows, max(1, rows * batch_bytes // max(size_bytes, 1)))
-        if sum(dictionaries.values()) * rows > batch_bytes:
+        if sum(pages.dictionary_bytes for pages in dictionaries.values()) * rows > batch_bytes:
+            dictionaries = {
+                name: pages
+                for name, pages in dictionaries.items()
+                if pages.dictionary_bytes * rows * 8 <= batch_bytes or not self._uses_each_value_once(name, pages)
+            }
+        if sum(pages.dictionary_bytes for pages in dictionaries.values()) * rows > batch_bytes:
             longest = self._longest_row(row_group, dictionaries)
             if longest * rows > batch_bytes:
                 dense_bytes = self._dense_bytes(row_group, dictionaries)
@@ -112,11 +130,12 @@ class BoundedParquetFile:
                 batch_rows = min(batch_rows, max(1, _FREE_BYTES // longest))
         yield from self._file.iter_batches(batch_size=batch_rows, row_groups=[row_group], columns=list(columns))
 
-    def _checked_pages(self, row_group: int, columns: Sequence[str]) -> tuple[int, int, dict[str, int]]:
-        """The bytes of these columns, how many they may stand for, and the bytes of the dictionaries of bytes."""
+    def _checked_pages(self, row_group: int, columns: Sequence[str]) -> tuple[int, int, dict[str, _Pages]]:
+        """The bytes of these columns, their limit, and the pages of the byte columns that have a dictionary."""
         rows = self.rows_of_group(row_group)
         chunks = self._row_groups[row_group]
-        size_bytes, stored_bytes, dictionaries = 0, 0, {}
+        size_bytes, stored_bytes = 0, 0
+        dictionaries: dict[str, _Pages] = {}
         for name in columns:
             index = self.schema.get_field_index(name)
             if index < 0 or self.schema.field(index).type not in (pa.int32(), pa.binary()):
@@ -130,7 +149,7 @@ class BoundedParquetFile:
             size_bytes += pages.size_bytes
             stored_bytes += pages.stored_bytes
             if pages.dictionary_bytes and self.schema.field(index).type == pa.binary():
-                dictionaries[name] = pages.dictionary_bytes
+                dictionaries[name] = pages
         limit = _FREE_BYTES + _MAX_RATIO * stored_bytes
         if size_bytes > limit:
             raise ValueError(
@@ -138,6 +157,23 @@ class BoundedParquetFile:
                 f"{stored_bytes} bytes is {limit}"
             )
         return size_bytes, limit, dictionaries
+
+    def _uses_each_value_once(self, name: str, pages: _Pages) -> bool:
+        """Whether the pages of the column are known to use each value of its dictionary at most once."""
+        if pages.codec is None or pages.indexes is None:
+            return False
+        # The file's Arrow schema may contradict the levels that pyarrow decodes.
+        has_levels = self.metadata.schema.column(self.schema.get_field_index(name)).max_definition_level > 0
+        first = 0
+        for page in pages.indexes:
+            if max(page.size_bytes, page.stored_bytes) > _MAX_INDEX_BYTES:
+                return False
+            self._source.seek(page.position)
+            stored = self._source.read(page.stored_bytes)
+            if not _are_consecutive(stored, page.size_bytes, pages.codec, page.values, first, has_levels):
+                return False
+            first += page.values
+        return True
 
     def _longest_row(self, row_group: int, columns: Iterable[str]) -> int:
         """The sum of the longest values in the dictionaries of the columns."""
@@ -179,10 +215,24 @@ def check_written(metadata: pq.FileMetaData) -> None:
                 )
 
 
+class _IndexPage(NamedTuple):
+    """A page of indexes into a dictionary, after its header."""
+
+    position: int
+    stored_bytes: int
+    size_bytes: int
+    values: int
+
+
 class _Pages:
-    """What the headers of the pages of one column of a row group say. Raises `ValueError` for pages of other kinds."""
+    """The page headers of one column of a row group. Raises `ValueError` for unknown kinds of pages.
+
+    ``indexes`` are the pages with indexes into the dictionary; None if one has a layout that writers do not use.
+    """
 
     def __init__(self, source: pa.NativeFile, chunk: dict[int, Any]) -> None:
+        self.indexes: list[_IndexPage] | None = []
+        self.codec = _CODECS.get(_number(chunk, _CODEC))
         self.size_bytes = 0
         self.stored_bytes = 0
         self.dictionary_bytes = 0
@@ -205,7 +255,12 @@ class _Pages:
                 _check_encoding(header, 7, 2, position)
             elif kind in (_DATA_PAGE, _DATA_PAGE_V2):
                 field = 5 if kind == _DATA_PAGE else 8
-                _check_encoding(header, field, 2 if kind == _DATA_PAGE else 4, position)
+                encoding = _check_encoding(header, field, 2 if kind == _DATA_PAGE else 4, position)
+                if kind == _DATA_PAGE_V2 or _number(header[field], 3) != _RLE:
+                    self.indexes = None
+                elif self.indexes is not None and encoding in _DICTIONARY_ENCODINGS:
+                    values = _number(header[field], 1)
+                    self.indexes.append(_IndexPage(position + header_bytes, stored_bytes, size_bytes, values))
             elif kind != _INDEX_PAGE:
                 raise ValueError(f"the page at byte {position} is of the unknown kind {kind}")
             self.size_bytes += size_bytes
@@ -214,12 +269,59 @@ class _Pages:
             is_first = False
 
 
-def _check_encoding(header: dict[int, Any], field: int, encoding_field: int, position: int) -> None:
+def _check_encoding(header: dict[int, Any], field: int, encoding_field: int, position: int) -> int:
     details = header.get(field)
     if not isinstance(details, dict):
         raise ValueError(f"the header of the page at byte {position} is damaged")
-    if _number(details, encoding_field) not in _ENCODINGS:
+    encoding = _number(details, encoding_field)
+    if encoding not in _ENCODINGS:
         raise ValueError(f"the page at byte {position} is not encoded as {' or '.join(_ENCODINGS.values())}")
+    return encoding
+
+
+@functools.lru_cache(maxsize=32)
+def _are_consecutive(stored: bytes, size_bytes: int, codec: str, count: int, first: int, has_levels: bool) -> bool:
+    """Whether a page has no nulls, and its indexes are ``first``, ``first + 1``, and so on.
+
+    Writers number the values of a dictionary in the order of their first use, so unique values have such indexes. Their
+    pages are the same in every row group, which makes the cache useful. The encoding is Parquet's hybrid of repeated
+    and bit-packed runs.
+    """
+    page = pa.decompress(stored, size_bytes, codec, asbytes=True)
+    position = 0
+    try:
+        if has_levels:
+            position = 4 + int.from_bytes(page[:4], "little")
+            levels = _CompactReader(page[4:position])
+            if levels.unsigned() != count << 1 or levels.byte() != 1:
+                return False
+        width = page[position]
+        if width > 32 or count < 0 or first + count > 1 << width:
+            return False
+        runs = _CompactReader(page)
+        runs.position = position + 1
+        end = first + count
+        while first < end:
+            run = runs.unsigned()
+            size = (run >> 1) * width if run & 1 else (width + 7) // 8
+            used = min((run >> 1) * 8, end - first) if run & 1 else 1
+            if not run & 1 and run >> 1 != 1:
+                return False
+            packed = int.from_bytes(page[runs.position : runs.position + size], "little")
+            runs.skip(size)
+            step, ramp = _packed_counts(width, used)
+            if not used or packed & ((1 << used * width) - 1) != first * step + ramp:
+                return False
+            first += used
+    except (IndexError, ValueError):
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=256)
+def _packed_counts(width: int, count: int) -> tuple[int, int]:
+    """The integers 1, 1, 1, ... and 0, 1, 2, ..., packed in fields of ``width`` bits."""
+    return sum(1 << index * width for index in range(count)), sum(index << index * width for index in range(count))
 
 
 def _number(fields: object, field: int) -> int:
@@ -270,43 +372,48 @@ class _CompactReader:
         """The struct at the position. Raises `IndexError` at the end of the data."""
         fields: dict[int, Any] = {}
         field = 0
-        while byte := self._byte():
+        while byte := self.byte():
             field = field + (byte >> 4) if byte >> 4 else self._signed()
-            fields[field] = self._value(byte & 0x0F, nesting)
+            kind = byte & 0x0F
+            fields[field] = self._signed() if kind == 5 else self._value(kind, nesting)
         return fields
 
     def _value(self, kind: int, nesting: int) -> Any:
+        if kind in (4, 5, 6):
+            return self._signed()
         if kind in (1, 2):
             return None
         if kind == 3:
-            return self._byte()
-        if kind in (4, 5, 6):
-            return self._signed()
+            return self.byte()
         if kind == 7:
-            return self._skip(8)
+            return self.skip(8)
         if kind == 8:
-            return self._skip(self._unsigned())
+            return self.skip(self.unsigned())
         if kind in (9, 10) and nesting < _MAX_NESTING:
-            header = self._byte()
-            count = header >> 4 if header >> 4 < 15 else self._unsigned()
+            header = self.byte()
+            count = header >> 4 if header >> 4 < 15 else self.unsigned()
             if count > len(self._data) - self.position:
                 raise IndexError
             if header & 0x0F in (1, 2):
-                return self._skip(count)
+                return self.skip(count)
             return [self._value(header & 0x0F, nesting + 1) for _ in range(count)]
         if kind == 12 and nesting < _MAX_NESTING:
             return self.struct(nesting + 1)
         raise ValueError("a struct of the file has a field of an unknown type")
 
-    def _byte(self) -> int:
+    def byte(self) -> int:
         byte = self._data[self.position]
         self.position += 1
         return byte
 
-    def _unsigned(self) -> int:
+    def unsigned(self) -> int:
+        first = self._data[self.position]
+        if first < 0x80:
+            self.position += 1
+            return first
         number = shift = 0
         while True:
-            byte = self._byte()
+            byte = self.byte()
             number |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
@@ -315,10 +422,10 @@ class _CompactReader:
                 raise ValueError("a struct of the file has a number that is too large")
 
     def _signed(self) -> int:
-        number = self._unsigned()
+        number = self.unsigned()
         return (number >> 1) ^ -(number & 1)
 
-    def _skip(self, size: int) -> None:
+    def skip(self, size: int) -> None:
         self.position += size
         if self.position > len(self._data):
             raise IndexError
