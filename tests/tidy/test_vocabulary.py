@@ -42,6 +42,8 @@ REWRITTEN = (
     "docs/architecture.md",
     "docs/installing.md",
     "docs/event-time.md",
+    "docs/fault-tolerance.md",
+    "docs/operating.md",
     "docs/upgrading-a-job.md",
     "docs/writing-a-job.md",
 )
