@@ -32,7 +32,6 @@ from statebackend.checkpoint.invariants import (
     check_identifier,
     check_integer,
     check_optional_integer,
-    checked_relative_path,
     is_checksum,
     require,
 )
@@ -153,8 +152,7 @@ class NodeWatermark:
 
     `watermark_ms` is what it is at, and will be in the next epoch; `epoch_watermark_ms` is what it was at in the epoch
     of the checkpoint, by which records that come before the next watermark are late. `sent_watermark_ms` is what it has
-    sent to its readers last, `is_idle` the status it has sent last. A source has no inputs. Until format version 4
-    nothing was kept of the epoch.
+    sent to its readers last, `is_idle` the status it has sent last. A source has no inputs.
     """
 
     node: str
@@ -178,10 +176,7 @@ class NodeWatermark:
 
 @frozen
 class WatermarkState:
-    """The watermarks of a job behind a checkpoint: that of all its sources, their channels, and those of its nodes.
-
-    Until format version 3 nothing was kept of nodes.
-    """
+    """The watermarks of a job behind a checkpoint: that of all its sources, their channels, and those of its nodes."""
 
     watermark_ms: int | None = None
     channels: tuple[ChannelWatermark, ...] = ()
@@ -228,7 +223,7 @@ class ReadSource:
     """What one of the engine's positions is of.
 
     `name` is the engine's own for what is read. `uid` is that of the source of the program, which may read several, and
-    `log` the name under which the engine keeps what else it needs of it. Until format version 4 neither was kept.
+    `log` the name under which the engine keeps what else it needs of it.
     """
 
     name: str
@@ -324,8 +319,7 @@ class CheckpointMetadata:
 
     `sink_committables` maps sinks to what they still have to commit, opaque here, and `sink_identities` says, for those
     of which it is known, which sink staged it. `source_progress_files` are the engine's source log in a savepoint,
-    below `source-progress/`; a savepoint of format version 1 has it in `source_progress`, by relative file name,
-    instead. `properties` are the caller's own.
+    below `source-progress/`. `properties` are the caller's own.
 
     File paths are relative to the job directory for a checkpoint and to the savepoint's own directory for a savepoint.
     A parent is named by id and by the digest of its `_metadata` file, or not at all.
@@ -348,7 +342,6 @@ class CheckpointMetadata:
     sink_committables: Mapping[str, bytes] = field(factory=dict, repr=_shown_names)
     sink_identities: Mapping[str, str] = field(factory=dict)
     properties: Mapping[str, str] = field(factory=dict)
-    source_progress: Mapping[str, bytes] = field(factory=dict, repr=_shown_names)
     source_progress_files: tuple[FileHandle, ...] = ()
 
     def __attrs_post_init__(self) -> None:
@@ -396,9 +389,6 @@ class CheckpointMetadata:
             check_encodable(f"sink_identities[{name!r}]", identity)
 
     def _check_source_progress(self) -> None:
-        for path, content in self.source_progress.items():
-            checked_relative_path(path)
-            require(type(content) is bytes, f"source_progress[{path!r}] must be bytes")
         files = self.source_progress_files
         require(
             type(files) is tuple and all(type(file) is FileHandle for file in files),
@@ -407,7 +397,6 @@ class CheckpointMetadata:
         if not files:
             return
         require(self.kind is CheckpointKind.SAVEPOINT, "only a savepoint has source_progress_files")
-        require(not self.source_progress, "source progress is either in the metadata or in files")
         require(len({file.path for file in files}) == len(files), "source_progress_files must be distinct")
         for file in files:
             prefix, _, name = file.path.partition("/")

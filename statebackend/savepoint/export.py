@@ -238,7 +238,6 @@ def finish_savepoint(
         timestamp_ms=wall_clock(),
         parent_checkpoint_id=None,
         parent_digest=None,
-        source_progress={},
         source_progress_files=source_progress_files,
         sink_committables={},
         sink_identities={},

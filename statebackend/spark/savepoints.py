@@ -93,7 +93,6 @@ def take_savepoint(
         evolve(
             metadata,
             kind=CheckpointKind.SAVEPOINT,
-            source_progress={},
             source_progress_files=progress_files,
         )
     )

@@ -13,9 +13,7 @@ The digest is that of the rows, where it is known. It shows that referenced stat
 of the handle has the number 0. Both reader and writer check these invariants: names are unique, modes are known, the
 roles are those of the mode, a state has a part, a slice has rows, and each file of the handle is referenced.
 
-Version 2 begins with a magic number, `i32(0x53424f32 "SBO2")`, before its version, and is otherwise the same. Version 1
-has no digests. It was written into the handle of keyed state, and stores the number of its first file before the number
-of states.
+The rows are stored in Parquet:
 
     row := key binary or null, value binary or null
 
@@ -46,11 +44,6 @@ from statebackend.state.parquet_bounds import MAX_ROW_GROUP_ROWS, BoundedParquet
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 VERSION: Final = 3
-
-FORMER_MARK: Final = 0x53424F32
-"""What the versions before 3 begin with; no version of a later one is as large."""
-
-FORMER_VERSIONS: Final = (1, 2)
 
 DIGEST_BYTES: Final = 16
 
@@ -243,10 +236,14 @@ def _encode(operator: OperatorStateHandle, numbers: Mapping[FileHandle, int]) ->
 
 
 def _decode(source: DataInputView, part: OpaqueStateHandle) -> OperatorStateHandle:
-    version = _decode_version(source)
-    has_digests = version > 1
-    files = dict(enumerate(part.files, 0 if has_digests else source.read_int()))
-    states = tuple(_decode_state(source, files, has_digests) for _ in range(source.read_count(minimum_item_bytes=16)))
+    version = source.read_int()
+    if version != VERSION:
+        raise StateRestoreError(
+            f"operator state has version {version}, this release reads version {VERSION}: it was written by a "
+            f"pre-release or by a newer release"
+        )
+    files = dict(enumerate(part.files))
+    states = tuple(_decode_state(source, files) for _ in range(source.read_count(minimum_item_bytes=16)))
     if source.remaining:
         raise StateRestoreError(f"{source.remaining} bytes follow the meta data of operator state")
     check_subtask_states(states)
@@ -256,16 +253,7 @@ def _decode(source: DataInputView, part: OpaqueStateHandle) -> OperatorStateHand
     return operator
 
 
-def _decode_version(source: DataInputView) -> int:
-    first = source.read_int()
-    is_marked = first == FORMER_MARK
-    version = source.read_int() if is_marked else first
-    if version not in (FORMER_VERSIONS if is_marked else (VERSION,)):
-        raise StateRestoreError(f"version {version} of operator state is not known here: a newer release wrote it")
-    return version
-
-
-def _decode_state(source: DataInputView, files: Mapping[int, FileHandle], has_digests: bool) -> OperatorStateMeta:
+def _decode_state(source: DataInputView, files: Mapping[int, FileHandle]) -> OperatorStateMeta:
     name, mode = source.read_utf(), source.read_utf()
     if mode not in _MODES:
         raise StateRestoreError(f"operator state {name!r} is a {mode!r} state, which is not known here")
@@ -280,7 +268,7 @@ def _decode_state(source: DataInputView, files: Mapping[int, FileHandle], has_di
             if index not in files:
                 raise StateRestoreError(f"operator state {name!r} refers to file {index}, which is not one of its own")
             slices.append(FileSlice(files[index], source.read_long(), source.read_long()))
-        digest = source.read_sized_bytes() if has_digests else b""
+        digest = source.read_sized_bytes()
         if len(digest) not in (0, DIGEST_BYTES):
             raise StateRestoreError(f"operator state {name!r} has a digest of {len(digest)} bytes")
         parts.append(StatePart(envelopes, tuple(slices), digest or None))

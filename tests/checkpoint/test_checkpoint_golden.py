@@ -1,7 +1,4 @@
-"""Files written by released format versions, which every later release must read.
-
-They are never regenerated: a new version gets new files next to the old ones.
-"""
+"""Files of the current format versions are read, and written byte for byte. They are never regenerated."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import zlib
 
 import fastavro
 import pytest
-from attrs import evolve
 from checkpoint_builders import acknowledgement, file_handle, metadata_of, operator_state
 
 from statebackend.checkpoint import (
@@ -21,6 +17,7 @@ from statebackend.checkpoint import (
     CheckpointFileSystem,
     CheckpointKind,
     CheckpointMetadata,
+    CorruptJobIdentityError,
     InputChannel,
     InputWatermark,
     JobDirectory,
@@ -35,24 +32,30 @@ from statebackend.checkpoint import (
     SourcePositions,
     SubtaskState,
     TimersDue,
+    UnsupportedMetadataVersionError,
     WatermarkState,
     read_metadata,
 )
+from statebackend.checkpoint.fs.checksummed_json import checksummed_json
 from statebackend.checkpoint.invariants import checksum_of_bytes
-from statebackend.checkpoint.metadata_bytes import encode_metadata_record
-from statebackend.checkpoint.metadata_schema import BLOCK_SCHEMA, HEADER_SCHEMA
+from statebackend.checkpoint.metadata_bytes import decode_metadata, encode_metadata_record
+from statebackend.checkpoint.metadata_schema import BLOCK_SCHEMA, FORMAT_VERSION, HEADER_SCHEMA
 from statebackend.checkpoint.store.job_directory import read_origin, write_origin
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 
-FORMER_SOURCES = (ReadSource("FileSource[/data/in]"), ReadSource("rate"))
+SOURCES = (ReadSource("FileSource[/data/in]", "flights", "0"), ReadSource("rate", "source-0", "1"))
 
-METADATA_3 = metadata_of(
+METADATA = metadata_of(
     7,
     parent_checkpoint_id=6,
     parent_digest=checksum_of_bytes(b"parent"),
     processing_time_ms=1_700_000_000_123,
-    source_positions=SourcePositions(batch_id=5, offsets=b'{"logOffset":1}', sources=FORMER_SOURCES),
+    source_positions=SourcePositions(
+        batch_id=5,
+        offsets=b'{"logOffset":1}',
+        sources=SOURCES,
+    ),
     watermarks=WatermarkState(
         42,
         (
@@ -63,6 +66,19 @@ METADATA_3 = metadata_of(
                 last_active_ms=1_700_000_000_123,
             ),
             ChannelWatermark(source="rate", channel="partition 3", is_idle=True),
+        ),
+        (
+            NodeWatermark(node="rate", is_idle=True),
+            NodeWatermark(
+                node="counter",
+                watermark_ms=42,
+                sent_watermark_ms=-7,
+                epoch_watermark_ms=-8,
+                inputs=(
+                    InputWatermark(42, (InputChannel("FileSource[/data/in]", 42), InputChannel("rate", None, True))),
+                    InputWatermark(None, (InputChannel("FileSource[/data/in]"),)),
+                ),
+            ),
         ),
     ),
     timers_due=(TimersDue("counter", event_time_ms=50), TimersDue("rules", -5, 1_700_000_060_000)),
@@ -87,45 +103,7 @@ METADATA_3 = metadata_of(
     ),
 )
 
-METADATA_4 = evolve(
-    METADATA_3,
-    watermarks=evolve(
-        METADATA_3.watermarks,
-        nodes=(
-            NodeWatermark(node="rate", is_idle=True),
-            NodeWatermark(
-                node="counter",
-                watermark_ms=42,
-                sent_watermark_ms=-7,
-                inputs=(
-                    InputWatermark(42, (InputChannel("FileSource[/data/in]", 42), InputChannel("rate", None, True))),
-                    InputWatermark(None, (InputChannel("FileSource[/data/in]"),)),
-                ),
-            ),
-        ),
-    ),
-)
-
-METADATA_5 = evolve(
-    METADATA_4,
-    watermarks=evolve(
-        METADATA_4.watermarks,
-        nodes=tuple(
-            evolve(node, epoch_watermark_ms=None if node.watermark_ms is None else -8)
-            for node in METADATA_4.watermarks.nodes
-        ),
-    ),
-)
-
-METADATA_6 = evolve(
-    METADATA_5,
-    source_positions=evolve(
-        METADATA_5.source_positions,
-        sources=(ReadSource("FileSource[/data/in]", "flights", "0"), ReadSource("rate", "source-0", "1")),
-    ),
-)
-
-SAVEPOINT_3 = metadata_of(
+SAVEPOINT = metadata_of(
     7,
     (file_handle("operators/a"),),
     kind=CheckpointKind.SAVEPOINT,
@@ -144,37 +122,24 @@ ACKNOWLEDGEMENT = acknowledgement(
 )
 
 
-def test_metadata_of_version_1_is_read() -> None:
-    expected = metadata_of(
-        7,
-        (file_handle("shared/a"),),
-        parent_checkpoint_id=6,
-        parent_digest=checksum_of_bytes(b"parent"),
-        source_progress={"sources/0/0": b"log", "offsets/0": b"offsets"},
-    )
-    assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), "metadata-1") == expected
+@pytest.mark.parametrize("version", range(1, FORMAT_VERSION))
+def test_metadata_of_a_pre_release_is_rejected(version: int) -> None:
+    data = (GOLDEN / "metadata-6" / "_metadata").read_bytes()
+    source = io.BytesIO(data)
+    schema = fastavro.parse_schema(HEADER_SCHEMA)
+    header = fastavro.schemaless_reader(source, schema, None)
+    header["meta"]["statebackend.format_version"] = str(version).encode()
+    header["meta"]["statebackend.checksum"] = b"xxh3:" + b"0" * 32
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, schema, header)
+    unsigned = written.getvalue() + data[source.tell() :]
+    signed = unsigned.replace(b"xxh3:" + b"0" * 32, checksum_of_bytes(unsigned).encode(), 1)
+    expected = f"here was written by a pre-release: it has format version {version}, this release reads version 6"
+    with pytest.raises(UnsupportedMetadataVersionError, match=expected):
+        decode_metadata(signed, "here")
 
 
-def test_metadata_of_version_2_is_read() -> None:
-    assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), "metadata-2") == SAVEPOINT_3
-
-
-@pytest.mark.parametrize(
-    ("name", "metadata"),
-    [
-        ("metadata-3", METADATA_3),
-        ("savepoint-3", SAVEPOINT_3),
-        ("metadata-4", METADATA_4),
-        ("savepoint-4", SAVEPOINT_3),
-        ("metadata-5", METADATA_5),
-        ("savepoint-5", SAVEPOINT_3),
-    ],
-)
-def test_metadata_of_versions_3_to_5_is_read(name: str, metadata: CheckpointMetadata) -> None:
-    assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), name) == metadata
-
-
-@pytest.mark.parametrize(("name", "metadata"), [("metadata-6", METADATA_6), ("savepoint-6", SAVEPOINT_3)])
+@pytest.mark.parametrize(("name", "metadata"), [("metadata-6", METADATA), ("savepoint-6", SAVEPOINT)])
 def test_metadata_of_version_6_is_read_and_written_byte_for_byte(name: str, metadata: CheckpointMetadata) -> None:
     data = (GOLDEN / name / "_metadata").read_bytes()
     assert read_metadata(CheckpointFileSystem.from_uri(GOLDEN), name) == metadata
@@ -196,9 +161,10 @@ def test_an_acknowledgement_of_this_version_is_read_and_written_byte_for_byte() 
 
 
 def test_an_acknowledgement_of_another_version_is_rejected() -> None:
-    data = (GOLDEN / "acknowledgement-1.bin").read_bytes()
+    data = bytearray((GOLDEN / "acknowledgement-2.bin").read_bytes())
+    data[4] = 1
     with pytest.raises(MalformedAcknowledgementError, match="has version 1, this release reads 2; run"):
-        Acknowledgement.decode(data)
+        Acknowledgement.decode(bytes(data))
 
 
 def test_a_job_identity_of_version_1_is_read() -> None:
@@ -207,16 +173,18 @@ def test_a_job_identity_of_version_1_is_read() -> None:
     )
 
 
-def test_an_origin_of_version_1_is_read_and_one_of_version_2_written_byte_for_byte(tmp_path) -> None:
+def test_an_origin_of_version_2_is_read_and_written_byte_for_byte(tmp_path) -> None:
     origin = JobOrigin(
         savepoint_uri="/savepoints/flights-1",
         savepoint_job_id="job",
         savepoint_id=7,
         savepoint_timestamp_ms=1_700_000_000_007,
         with_source_progress=True,
+        begun_anew=("flights", "rates"),
     )
-    assert read_origin(CheckpointFileSystem.from_uri(GOLDEN / "job-1")) == origin
-    origin = evolve(origin, begun_anew=("flights", "rates"))
     assert read_origin(CheckpointFileSystem.from_uri(GOLDEN / "job-2")) == origin
     write_origin(CheckpointFileSystem.from_uri(tmp_path), origin)
     assert (tmp_path / "origin.json").read_bytes() == (GOLDEN / "job-2" / "origin.json").read_bytes()
+    (tmp_path / "origin.json").write_bytes(checksummed_json({"savepoint_uri": "/savepoints/flights-1"}, 1))
+    with pytest.raises(CorruptJobIdentityError, match=r"origin\.json was written by a pre-release"):
+        read_origin(CheckpointFileSystem.from_uri(tmp_path))

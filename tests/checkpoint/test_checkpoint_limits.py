@@ -189,8 +189,6 @@ DOES_NOT_FIT: list[Callable[[], object]] = [
     lambda: metadata(parent_checkpoint_id=2, parent_digest=CHECKSUM),
     lambda: metadata(parent_checkpoint_id=-1, parent_digest=CHECKSUM),
     lambda: metadata(source_positions=bytearray()),
-    lambda: metadata(source_progress={"a": bytearray()}),
-    lambda: metadata(source_progress={"\x7f": b""}),
     lambda: metadata(sink_committables={"a": "text"}),
     lambda: metadata(sink_committables={TOO_LONG: b""}),
     lambda: metadata(properties={"": "text"}),

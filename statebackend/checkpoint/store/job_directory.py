@@ -16,10 +16,9 @@ What a job directory was begun from: `origin.json`, beside `job.json`.
 
 A job that begins from a savepoint may fail before its first checkpoint. The next start must go on from the savepoint,
 whether it is named again or not, so the directory remembers it from before its first epoch. A directory without the
-file was begun from nothing, or by a release that kept this in the properties of its checkpoints only.
+file was not begun from a savepoint.
 
-`origin.json` is a sealed JSON file (see `checksummed_json`) with the fields of `JobOrigin`. Version 1, which is still
-read, had no `begun_anew`.
+`origin.json` is a sealed JSON file (see `checksummed_json`) with the fields of `JobOrigin`.
 """
 
 from __future__ import annotations
@@ -105,10 +104,10 @@ def read_origin(file_system: CheckpointFileSystem) -> JobOrigin | None:
     """The origin of the job directory at the root of `file_system`. Raises `CorruptJobIdentityError`."""
     if not file_system.exists(ORIGIN_FILE_NAME):
         return None
-    content = read_checksummed_json(file_system, ORIGIN_FILE_NAME, 1, _ORIGIN_FORMAT_VERSION)
+    content = read_checksummed_json(file_system, ORIGIN_FILE_NAME, _ORIGIN_FORMAT_VERSION)
     try:
-        return JobOrigin(**{**content, "begun_anew": tuple(content.get("begun_anew", ()))})
-    except (InvariantViolationError, TypeError) as error:
+        return JobOrigin(**{**content, "begun_anew": tuple(content["begun_anew"])})
+    except (InvariantViolationError, KeyError, TypeError) as error:
         corrupt(file_system, ORIGIN_FILE_NAME, f"is not valid: {error}")
 
 

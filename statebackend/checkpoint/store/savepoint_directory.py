@@ -11,7 +11,7 @@ there is a file `_in_progress` instead of `_metadata`:
 A directory with `_metadata` is therefore complete, and one without can only be deleted.
 
 How far the source was read (`source_progress`) is files too, below `source-progress/`: the log of a file source grows
-with every file ever read. Savepoints of older releases have it in their metadata.
+with every file ever read.
 """
 
 from __future__ import annotations
@@ -107,17 +107,16 @@ class SavedSourceProgress(Mapping[str, bytes]):
 
     def __init__(self, fs: CheckpointFileSystem, metadata: CheckpointMetadata) -> None:
         self._fs = fs
-        self._content = metadata.source_progress
         self._files = {file.path.partition("/")[2]: file for file in metadata.source_progress_files}
 
     def __getitem__(self, name: str) -> bytes:
-        return self._fs.read_file(self._files[name]) if name in self._files else self._content[name]
+        return self._fs.read_file(self._files[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._files or self._content)
+        return iter(self._files)
 
     def __len__(self) -> int:
-        return len(self._files or self._content)
+        return len(self._files)
 
 
 def write_savepoint(fs: CheckpointFileSystem, metadata: CheckpointMetadata) -> FileHandle:

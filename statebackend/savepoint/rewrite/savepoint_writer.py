@@ -387,7 +387,6 @@ class SavepointWriter:
             operators=(),
             parent_checkpoint_id=None,
             parent_digest=None,
-            source_progress={},
             source_progress_files=(),
             sink_committables={},
             sink_identities={},

@@ -167,7 +167,6 @@ Schema = Mapping[str, Any] | None
 """The schema of a source as Spark writes it in JSON; None where it is not known."""
 
 _FORMAT_VERSION: Final = 2
-_VERSIONS: Final = (1, 2)
 _MAX_BYTES: Final = 16 << 20
 """Spark's name of a source may list all partitions that it reads."""
 
@@ -193,10 +192,10 @@ def read_source_order(file_system: CheckpointFileSystem, log_directory: str = ""
     path = f"{log_directory}/{SOURCE_ORDER_FILE_NAME}" if log_directory else SOURCE_ORDER_FILE_NAME
     if not file_system.exists(path):
         return None
-    content: dict[str, Any] = read_checksummed_json(file_system, path, *_VERSIONS, max_bytes=_MAX_BYTES)
+    content: dict[str, Any] = read_checksummed_json(file_system, path, _FORMAT_VERSION, max_bytes=_MAX_BYTES)
     try:
         sources = tuple(ReadSource(**one) for one in content["sources"])
-        schemas = tuple(content.get("schemas", [None] * len(sources)))
+        schemas = tuple(content["schemas"])
     except (InvariantViolationError, KeyError, TypeError) as error:
         corrupt(file_system, path, f"is not valid: {error}")
     if len(schemas) != len(sources) or not all(isinstance(one, dict | None) for one in schemas):

@@ -172,7 +172,7 @@ def _progress_asked(restore_source_progress: bool | Mapping[str, bool]) -> tuple
 
 def _origin_of(savepoint: RestoredState, with_source_progress: bool, begun_anew: tuple[str, ...] = ()) -> JobOrigin:
     metadata = savepoint.metadata
-    if with_source_progress and not (metadata.source_progress or metadata.source_progress_files):
+    if with_source_progress and not metadata.source_progress_files:
         raise JobRestoreError(
             f"the savepoint {savepoint.file_system.location('')} does not say how far its source was read: it was not "
             f"taken of a job on Spark. Pass restore_source_progress=False to take its state and read the source from "

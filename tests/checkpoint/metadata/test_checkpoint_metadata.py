@@ -28,7 +28,6 @@ from statebackend.checkpoint import (
     SavepointIdentity,
     SourcePositions,
     TimersDue,
-    UnsafePathError,
     UnsupportedMetadataVersionError,
     WatermarkState,
     read_metadata,
@@ -36,7 +35,7 @@ from statebackend.checkpoint import (
 from statebackend.checkpoint import metadata_bytes as metadata_module
 from statebackend.checkpoint.invariants import checksum_of_bytes
 from statebackend.checkpoint.metadata_bytes import check_metadata_size
-from statebackend.checkpoint.metadata_schema import BLOCK_SCHEMA, FORMAT_VERSION, HEADER_SCHEMA, METADATA_SCHEMAS
+from statebackend.checkpoint.metadata_schema import BLOCK_SCHEMA, FORMAT_VERSION, HEADER_SCHEMA, METADATA_SCHEMA
 from statebackend.checkpoint.store import checkpoint_directories as metadata_file
 from statebackend.checkpoint.store.checkpoint_directories import write_metadata
 from statebackend.checkpoint.store.savepoint_directory import SavedSourceProgress, write_source_progress
@@ -56,7 +55,7 @@ def container(record: dict, *, schema: object = None, version: str = str(FORMAT_
     output = io.BytesIO()
     keys = {"statebackend.format_version": version, "statebackend.checksum": NO_CHECKSUM}
     options.setdefault("codec", "deflate")
-    fastavro.writer(output, schema or METADATA_SCHEMAS[FORMAT_VERSION], [record], metadata=keys, **options)
+    fastavro.writer(output, schema or METADATA_SCHEMA, [record], metadata=keys, **options)
     data = output.getvalue()
     return data.replace(NO_CHECKSUM.encode(), checksum_of_bytes(data).encode(), 1)
 
@@ -153,7 +152,7 @@ def test_every_field_of_the_schema_is_documented() -> None:
                 check(field["type"], f"{where}.{field['name']}")
             check(schema.get("items"), where)
 
-    check(METADATA_SCHEMAS[FORMAT_VERSION], "metadata")
+    check(METADATA_SCHEMA, "metadata")
 
 
 def test_every_truncation_is_found(fs) -> None:
@@ -197,7 +196,7 @@ def test_foreign_files_are_rejected(fs) -> None:
 def test_a_newer_format_is_rejected_as_newer(fs) -> None:
     newer = FORMAT_VERSION + 1
     fs.write_file("bad/_metadata", container(record_of(fs, metadata_of()), version=str(newer)))
-    said = rf"bad/_metadata has format version {newer}.*up to {FORMAT_VERSION}"
+    said = rf"bad/_metadata has format version {newer}; this release reads version {FORMAT_VERSION}"
     with pytest.raises(UnsupportedMetadataVersionError, match=said):
         read_metadata(fs, "bad")
 
@@ -213,7 +212,7 @@ def test_a_schema_that_is_not_ours_is_rejected_before_it_is_used(fs) -> None:
 
 
 def test_texts_in_the_schema_may_change(fs) -> None:
-    schema = {**METADATA_SCHEMAS[FORMAT_VERSION], "doc": "Said otherwise."}
+    schema = {**METADATA_SCHEMA, "doc": "Said otherwise."}
     fs.write_file("other/_metadata", container(record_of(fs, metadata_of()), schema=schema))
     assert read_metadata(fs, "other") == metadata_of()
 
@@ -233,7 +232,7 @@ def test_other_codecs_and_several_records_are_rejected(fs) -> None:
     output = io.BytesIO()
     fastavro.writer(
         output,
-        METADATA_SCHEMAS[FORMAT_VERSION],
+        METADATA_SCHEMA,
         [record, record],
         codec="deflate",
         metadata={"statebackend.format_version": str(FORMAT_VERSION), "statebackend.checksum": NO_CHECKSUM},
@@ -268,7 +267,7 @@ def test_a_decompression_bomb_is_not_unpacked(fs, monkeypatch) -> None:
 def test_a_record_with_two_sinks_of_one_name_is_rejected(fs) -> None:
     record = record_of(fs, metadata_of())
     record["sinks"] *= 2
-    check_rejected(fs, container(record), "breaks an invariant: two sinks have one name")
+    check_rejected(fs, container(record), "breaks an invariant: two sinks have the same name")
 
 
 def test_what_could_not_be_read_is_not_written(fs, monkeypatch) -> None:
@@ -294,7 +293,7 @@ def with_block(file: bytes, **changes: object) -> bytes:
 def test_bytes_behind_the_record_are_rejected(fs) -> None:
     record = record_of(fs, metadata_of())
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, METADATA_SCHEMAS[FORMAT_VERSION], record)
+    fastavro.schemaless_writer(body, METADATA_SCHEMA, record)
 
     def block(content: bytes) -> bytes:
         deflate = zlib.compressobj(wbits=-15)
@@ -325,7 +324,7 @@ def test_a_savepoint_has_its_source_progress_in_files(fs) -> None:
     content = {"offsets/7": b"offsets", "sources/0/9.compact": b"log" * 1000, "metadata": b"{}"}
     files = write_source_progress(fs, content)
     assert [file.path for file in files] == [f"source-progress/{name}" for name in sorted(content)]
-    savepoint = metadata_of(kind=CheckpointKind.SAVEPOINT, source_progress={}, source_progress_files=files)
+    savepoint = metadata_of(kind=CheckpointKind.SAVEPOINT, source_progress_files=files)
     assert set(files) <= set(savepoint.files)
     write_metadata(fs, "new", savepoint)
     assert read_metadata(fs, "new") == savepoint
@@ -333,11 +332,6 @@ def test_a_savepoint_has_its_source_progress_in_files(fs) -> None:
     assert len(SavedSourceProgress(fs, savepoint)) == 3
     with pytest.raises(KeyError):
         SavedSourceProgress(fs, savepoint)["offsets/8"]
-    # Savepoints of the first version have it in their metadata, where it is not written any more.
-    old = metadata_of(kind=CheckpointKind.SAVEPOINT, source_progress=content)
-    assert dict(SavedSourceProgress(fs, old)) == content
-    with pytest.raises(InvariantViolationError, match="no longer into its metadata"):
-        write_metadata(fs, "old", old)
     fs.write_file("source-progress/offsets/7", b"offsetz")
     with pytest.raises(CorruptFileError, match="source-progress/offsets/7"):
         SavedSourceProgress(fs, savepoint)["offsets/7"]
@@ -350,7 +344,6 @@ PROGRESS_FILE = file_handle("source-progress/offsets/7")
     ("changes", "match"),
     [
         ({"kind": CheckpointKind.CHECKPOINT}, "only a savepoint"),
-        ({"source_progress": {"offsets/7": b""}}, "either in the metadata or in files"),
         ({"source_progress_files": [PROGRESS_FILE]}, "must be a tuple"),
         ({"source_progress_files": (PROGRESS_FILE.path,)}, "must be a tuple"),
         ({"source_progress_files": (PROGRESS_FILE, PROGRESS_FILE)}, "must be distinct"),
@@ -359,7 +352,7 @@ PROGRESS_FILE = file_handle("source-progress/offsets/7")
     ],
 )
 def test_senseless_files_of_source_progress_are_rejected(changes, match) -> None:
-    content = {"kind": CheckpointKind.SAVEPOINT, "source_progress": {}, "source_progress_files": (PROGRESS_FILE,)}
+    content = {"kind": CheckpointKind.SAVEPOINT, "source_progress_files": (PROGRESS_FILE,)}
     with pytest.raises(InvariantViolationError, match=match):
         metadata_of(**{**content, **changes})
 
@@ -374,7 +367,7 @@ def test_the_size_of_metadata_can_be_asked_for_before_anything_is_written(fs, mo
 def test_a_stream_cut_before_its_end_is_rejected(fs) -> None:
     record = record_of(fs, metadata_of())
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, METADATA_SCHEMAS[FORMAT_VERSION], record)
+    fastavro.schemaless_writer(body, METADATA_SCHEMA, record)
     whole = zlib.compress(body.getvalue())[2:-4]
     data = container(record)
     start = data.index(whole[:20])
@@ -419,7 +412,6 @@ def test_a_stream_cut_before_its_end_is_rejected(fs) -> None:
         {"restored_from": "job/1/5"},
         {"sink_identities": {"none": "a sink"}},
         {"sink_identities": {"sink": 5}},
-        {"source_progress": {"a": "text"}},
         {"sink_committables": {"": b""}},
         {"properties": {"a": 1}},
     ],
@@ -427,11 +419,6 @@ def test_a_stream_cut_before_its_end_is_rejected(fs) -> None:
 def test_senseless_metadata_cannot_be_built(changes) -> None:
     with pytest.raises(InvariantViolationError):
         metadata_of(**{"checkpoint_id": 1, **changes})
-
-
-def test_source_progress_cannot_leave_its_directory() -> None:
-    with pytest.raises(UnsafePathError):
-        metadata_of(source_progress={"../offsets/0": b""})
 
 
 def test_a_savepoint_may_continue_the_checkpoint_of_its_own_id() -> None:
@@ -466,12 +453,12 @@ def test_a_header_that_says_something_else_is_rejected(fs, old, new, match) -> N
 
 
 @pytest.mark.parametrize("version", ["0", "-1"])
-def test_a_version_that_never_was_is_rejected(fs, version) -> None:
-    check_rejected(fs, container(record_of(fs, metadata_of()), version=version), "there never was a format version")
+def test_a_version_below_1_is_rejected(fs, version) -> None:
+    check_rejected(fs, container(record_of(fs, metadata_of()), version=version), "there is no format version")
 
 
 def test_a_version_that_is_no_number_is_rejected(fs) -> None:
-    check_rejected(fs, container(record_of(fs, metadata_of()), version="one"), "format version reads b'one'")
+    check_rejected(fs, container(record_of(fs, metadata_of()), version="one"), "format version b'one' is not a number")
 
 
 @pytest.mark.parametrize("checksum", [b"", b"xxh3:", b"xxh3:" + b"g" * 32, b"\xff" * 37])
@@ -481,13 +468,13 @@ def test_a_checksum_that_is_none_is_shown(fs, checksum) -> None:
     header["meta"]["statebackend.checksum"] = checksum
     output = io.BytesIO()
     fastavro.schemaless_writer(output, HEADER_SCHEMA, header)
-    check_rejected(fs, output.getvalue(), "its checksum reads")
+    check_rejected(fs, output.getvalue(), "is not a checksum")
 
 
 def test_metadata_may_be_as_large_as_the_limit_and_not_larger(fs, monkeypatch) -> None:
     metadata = metadata_of(source_positions=offsets_of(bytes(range(256)) * 4))
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, METADATA_SCHEMAS[FORMAT_VERSION], record_of(fs, metadata))
+    fastavro.schemaless_writer(body, METADATA_SCHEMA, record_of(fs, metadata))
     monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", body.tell())
     with monkeypatch.context() as patched:
         patched.setattr(metadata_module, "MAX_METADATA_BYTES", body.tell() - 1)
@@ -499,14 +486,14 @@ def test_metadata_may_be_as_large_as_the_limit_and_not_larger(fs, monkeypatch) -
         monkeypatch.setattr(module, "MAX_METADATA_BYTES", size_bytes)
     assert read_metadata(fs, "a") == metadata
     monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", size_bytes - 1)
-    with pytest.raises(CorruptMetadataError, match=f"{size_bytes} bytes is more than the limit of {size_bytes - 1}"):
+    with pytest.raises(CorruptMetadataError, match=f"{size_bytes} bytes are more than the limit of {size_bytes - 1}"):
         read_metadata(fs, "a")
 
 
 def test_a_record_may_be_as_large_as_the_limit_once_it_is_decompressed(fs, monkeypatch) -> None:
     metadata = metadata_of(source_positions=offsets_of(bytes(100_000)))
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, METADATA_SCHEMAS[FORMAT_VERSION], record_of(fs, metadata))
+    fastavro.schemaless_writer(body, METADATA_SCHEMA, record_of(fs, metadata))
     write_metadata(fs, "a", metadata)
     monkeypatch.setattr(metadata_module, "MAX_METADATA_BYTES", body.tell())
     assert read_metadata(fs, "a") == metadata

@@ -23,7 +23,7 @@ from statebackend.checkpoint import (
     read_metadata,
 )
 from statebackend.checkpoint.handle_records import encode_subtask_state, file_handle_to_record, subtask_state_to_record
-from statebackend.checkpoint.metadata_schema import FORMAT_VERSION, METADATA_SCHEMAS
+from statebackend.checkpoint.metadata_schema import METADATA_SCHEMA
 from statebackend.checkpoint.store.checkpoint_directories import write_metadata
 
 FILES = (file_handle("shared/a"), file_handle("shared/b"))
@@ -37,7 +37,7 @@ def whole_record(metadata: CheckpointMetadata) -> bytes:
     """The record as the encoder makes it in one piece."""
     record = attrs.asdict(metadata, recurse=False)
     record["kind"] = metadata.kind.value
-    for name in ("sink_committables", "sink_identities", "source_progress"):
+    for name in ("sink_committables", "sink_identities"):
         del record[name]
     positions = metadata.source_positions
     record["source_positions"] = None if positions is None else {**attrs.asdict(positions), "sources": None}
@@ -54,7 +54,7 @@ def whole_record(metadata: CheckpointMetadata) -> bytes:
         for operator in metadata.operators
     ]
     out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(METADATA_SCHEMAS[FORMAT_VERSION]), record)
+    fastavro.schemaless_writer(out, fastavro.parse_schema(METADATA_SCHEMA), record)
     return out.getvalue()
 
 

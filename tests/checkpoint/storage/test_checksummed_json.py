@@ -36,11 +36,13 @@ def test_the_order_of_keys_and_the_white_space_do_not_matter(files: CheckpointFi
 def test_a_damaged_file_of_a_newer_version_is_damaged_and_a_whole_one_is_newer(files: CheckpointFileSystem) -> None:
     content = checksummed_json({"a": 1}, 5)
     files.write_file("file", content)
-    with pytest.raises(CorruptJobIdentityError, match="format version 5; this release reads 1 and 2"):
-        read_checksummed_json(files, "file", 1, 2)
+    with pytest.raises(CorruptJobIdentityError, match="format version 5; this release reads version 2"):
+        read_checksummed_json(files, "file", 2)
+    with pytest.raises(CorruptJobIdentityError, match="written by a pre-release: it has format version 5"):
+        read_checksummed_json(files, "file", 6)
     files.write_file("file", content.replace(b'"a": 1', b'"a": 2'))
     with pytest.raises(CorruptJobIdentityError, match="is altered"):
-        read_checksummed_json(files, "file", 1, 2)
+        read_checksummed_json(files, "file", 2)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"5", b"{}", b'{"format_version": 1}', b"\xff", b"[" * 60_000])

@@ -33,7 +33,7 @@ from statebackend.checkpoint.store.job_files import write_kept_in
 
 HOLDER = """
 import sys
-from statebackend import JobDirectory
+from statebackend.checkpoint import JobDirectory
 directory = JobDirectory.open(sys.argv[1], "flights", 128)
 print("locked", flush=True)
 sys.stdin.read()
@@ -126,7 +126,7 @@ def test_every_change_of_the_identity_is_found(tmp_path) -> None:
 def test_a_newer_identity_is_rejected_as_newer(tmp_path) -> None:
     JobDirectory.open(str(tmp_path), "flights", 128).close()
     (tmp_path / "job.json").write_bytes(checksummed_json({"more": "x"}, 2))
-    with pytest.raises(CorruptJobIdentityError, match="format version 2; this release reads 1"):
+    with pytest.raises(CorruptJobIdentityError, match="format version 2; this release reads version 1"):
         JobDirectory.inspect(str(tmp_path))
 
 
@@ -286,7 +286,7 @@ def test_every_change_of_the_origin_is_found(tmp_path) -> None:
     write_origin(fs, longest)
     assert read_origin(fs) == longest
     path.write_bytes(checksummed_json({"more": "x"}, 3))
-    with pytest.raises(CorruptJobIdentityError, match="format version 3; this release reads 1 and 2"):
+    with pytest.raises(CorruptJobIdentityError, match="format version 3; this release reads version 2"):
         read_origin(fs)
     path.write_bytes(good + b" " * (64 << 10))
     with pytest.raises(CorruptJobIdentityError, match="too large"):

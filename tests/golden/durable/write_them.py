@@ -1,6 +1,6 @@
 """Writes the golden job directories and savepoints: `README.md` says what they are and when this was run.
 
-    scripts/environment/run.sh python -m tests.golden.durable.write_them v2
+    scripts/environment/run.sh python -m tests.golden.durable.write_them v6
 
 It refuses a folder that exists: what was released is never written again. A new version of a format gets a folder of
 its own, written by the code of its day. At the end it tells the commit and the versions of `_metadata` in the folder,

@@ -1,6 +1,6 @@
 """Writes the golden files of a job on Spark, as `write_them` does the others:
 
-    scripts/environment/run.sh python -m tests.golden.durable.write_them_on_spark v2 spark-savepoint spark-job
+    scripts/environment/run.sh python -m tests.golden.durable.write_them_on_spark v6 spark-savepoint spark-job
 
 It adds the named directories to the folder of a version, and refuses one that exists. It imports nothing that moved
 between commits, so that older ones can run it: with the packages of a work tree of theirs first in PYTHONPATH.

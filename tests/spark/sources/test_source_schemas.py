@@ -109,11 +109,12 @@ def test_each_source_is_compared_with_what_has_its_uid() -> None:
     check_schemas(former, SourceOrder((ReadSource("rate", "new", "0"),), (struct(value="date"),)), "/job")
 
 
-def test_a_file_of_the_version_before_knows_no_schemas(tmp_path: Any) -> None:
+def test_a_file_has_a_schema_for_each_source_and_the_current_version(tmp_path: Any) -> None:
     files = CheckpointFileSystem.from_uri(tmp_path)
     sources = [{"name": "FileSource[/in]", "uid": "flights", "log": "0"}]
     files.write_file(SOURCE_ORDER_FILE_NAME, checksummed_json({"sources": sources}, 1))
-    assert read_source_order(files) == SourceOrder((FLIGHTS,), (None,))
+    with pytest.raises(CorruptJobIdentityError, match="written by a pre-release"):
+        read_source_order(files)
     files.write_file(f"new/{SOURCE_ORDER_FILE_NAME}", source_order((FLIGHTS, RATES), (BASE, None)))
     assert read_source_order(files, "new") == SourceOrder((FLIGHTS, RATES), (BASE, None))
     assert read_source_order(files, "nowhere") is None
