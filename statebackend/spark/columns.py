@@ -1,11 +1,9 @@
-"""Columns by their names, whatever characters a name has.
+"""Columns by name, and rows and Arrow schemas as Spark has them.
 
-Spark reads a name as a path: ``a.b`` is the field ``b`` of the column ``a``. A column that is itself called ``a.b`` is
-meant only by a quoted name, and a backtick inside quotes is doubled. A name that a program gives us means the column of
-exactly that name if there is one, and otherwise what Spark makes of it: a field of a struct, or a column whose name is
-written in other letter case.
-
-Rows as Spark has them: the base class of rows, and the Arrow schema that Spark asks for.
+Spark reads a column name as a path: ``a.b`` is the field ``b`` of the column ``a``. A column that is itself called
+``a.b`` needs a quoted name, in which each backtick is doubled. A name from a program means the column of exactly that
+name if there is one. Otherwise it means what Spark resolves it to: a field of a struct, or a column whose name differs
+only in letter case.
 """
 
 from __future__ import annotations

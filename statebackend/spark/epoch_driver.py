@@ -1,53 +1,25 @@
-"""Runs the epochs of one run on the driver: called by Spark's stream thread, asked and stopped from others.
+"""The epochs of a run on the driver: the work of Spark for each, as the table of `statebackend.spark.epochs` decides.
 
-Spark calls with a micro-batch through ``foreachBatch``; when the call returns, Spark commits the batch. Epochs without
-records are begun from other threads (`no_data_epochs`). One epoch runs at a time. Whatever makes an epoch fail is
-remembered, for Spark passes it on as text, and no other begins.
+Spark calls `EpochDriver.run` with each micro-batch (``foreachBatch``) and commits the batch when the call returns.
+Other threads start no-data epochs (`statebackend.spark.no_data_epochs`). One epoch runs at a time. `EpochRunner` passes
+events to the table and carries out its actions by an `EpochRim`, here a `SparkEpoch`; `SparkRun` holds what lasts from
+epoch to epoch. The first error fails the run: acknowledged state is discarded, the sinks abort, and no epoch follows.
+Errors of this cleanup are suppressed. A no-data epoch that a crash interrupted is processed again first.
 
-An epoch without records that was interrupted is processed again first, with the time that it had.
+* **Watermarks** (`EpochWatermarks`): what the tasks of an epoch report determines those of the next epoch. They are an
+  immutable value in the checkpoint, so an epoch that fails changes nothing.
+* **Timeout** (`EpochWatchdog`): Spark runs all jobs of a query in one job group. The watchdog cancels the group
+  repeatedly, because the epoch may be planning its next job. Spark then kills the Python workers after some seconds. It
+  cannot interrupt the sink's own code on the driver; such an epoch fails when that returns.
+* **Processing time**: one for all tasks of an epoch, and the same in a replay, because TTL depends on it. It is the
+  batch time that Spark writes to its offset log before the batch runs, and that ``current_timestamp()`` shows:
 
-The watermarks of a run from one epoch to the next, for runtimes whose epochs begin with a watermark.
+      offsets/<batch>:   v1
+                         {"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{...}}
+                         <one line for each source>
 
-What the tasks of an epoch report makes the watermarks of the next one, which the checkpoint of the epoch has. They are
-a value: a runtime takes those of the next epoch when the checkpoint is stored, and one that could not be stored has
-moved nothing. A job without event time has no watermarks, and nothing of them in its checkpoints.
-
-Carries out what an epoch asks for, for every runtime alike: a rim does the work, the table decides what comes next.
-
-Whatever the rim raises fails the epoch: what was acknowledged is discarded, the sink forgets what it staged, and the
-error is raised. What goes wrong with clearing up hides nothing and keeps nothing else from being cleared up.
-
-Cancels the Spark jobs of an epoch until it has ended.
-
-Spark cancels what is running, and an epoch may just be planning its next job, which would run on. So what is running is
-cancelled again and again.
-
-Ends an epoch that takes too long: its Spark jobs are cancelled, which also ends workers that hang.
-
-Spark runs all jobs of a streaming query in one job group. Cancelling it makes the sink's action fail, and some seconds
-later Spark kills the Python workers of its tasks. What the sink's own function does on the driver cannot be ended from
-outside; such an epoch fails when the function returns.
-
-The processing time of an epoch: one for all its tasks, and the same when the epoch is replayed.
-
-State with a time-to-live sees no other clock. An epoch that is replayed after a crash must not find entries expired
-that were there the first time, or it would emit other rows under the same id. So the time is that of Spark's own batch,
-which Spark writes into its log of offsets before the batch runs and reads back when it replays it, and which
-``current_timestamp()`` shows in the rows:
-
-    offsets/<batch>:   v1
-                       {"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{...}}
-                       <one line for each source>
-
-Spark renames the file into place but does not sync it; this is made good before the first task runs.
-
-Of an epoch without records Spark knows nothing: its time is what the clock says, and is in a file of our own before its
-tasks run (`statebackend.checkpoint.store.job_files`). `no_data_epoch_left_open` is what a start finds of it.
-
-What Spark does for an epoch: the tasks of a micro-batch, the actions of the sinks, the checkpoint, the commit.
-
-What comes next is decided by `statebackend.spark.epochs`. A `SparkRun` is what goes on from epoch to epoch of a run, a
-`SparkEpoch` one epoch of it.
+  Spark does not sync this file; `make_offsets_durable` does, before the first task runs. A no-data epoch takes the
+  clock, and writes the time to a file of the job first (`statebackend.checkpoint.store.job_files`).
 """
 
 from __future__ import annotations

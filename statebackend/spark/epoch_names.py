@@ -1,4 +1,4 @@
-"""The names and the bytes that a `ParquetSink` gives to epochs and attempts, wherever it writes."""
+"""Names of directories, and committables, of the epochs of a `ParquetSink` on disks and object stores."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""A running job, as its user holds it.
+"""The handle of a running Spark job, and the watcher that ends a run after its query.
 
-Ends a run behind its query, whoever ended that: a source that failed between two epochs, or one that has no more.
-
-Spark tells its listeners when a query ends, but a listener in Python would be called, at length, for every epoch as
-well. So a thread waits in the JVM for the query to end.
+A query may end by itself: its source failed between two epochs, or has no more data. A listener in Python would also be
+called for every epoch, which is slow. So a thread waits in the JVM for the end of the query.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a running job is made of, and what of it goes out to the workers."""
+"""The parts of a running job, and those that are sent to the workers."""
 
 from __future__ import annotations
 

@@ -1,29 +1,19 @@
-"""Epochs without records: begun when time has something to do and Spark brings no batch.
+"""No-data epochs: when timers or idle sources are due and Spark delivers no batch.
 
-Spark calls when there are records. Timers and silence of sources must not wait for them, so a thread of our own waits
-for the next time at which there is something to do, and begins an epoch then. A batch that comes meanwhile has
-precedence, since it fires what is due as well; `statebackend.spark.no_data_epochs` says how long it is waited for.
+Spark calls only with records. So a thread waits for the next due time and starts an epoch then. A batch that arrives
+meanwhile takes precedence, since it fires the same timers. With the triggers ``availableNow`` and ``once``, due timers
+fire after the last batch, when the query has ended. A no-data epoch runs in the job group of the query, so it is
+cancelled with it, and on a copy of the session from the start of the job. If one fails, the query ends.
 
-With the triggers ``availableNow`` and ``once`` Spark brings batches until it has no more. What is due then fires in
-epochs behind the last one, when the query has ended.
+An epoch of its own after every batch would double the cost of a busy job, and nobody knows whether a batch follows.
+The rules for its start, on a monotonic clock in milliseconds:
 
-An epoch without records runs in the job group of the query, so that it is cancelled with it, and on a copy of the
-session as it was when the job began, which is what Spark gives a query. If one fails the query is ended.
-
-When an epoch without records may begin, for an engine that brings batches on its own.
-
-A batch fires what is due as well, so an epoch of its own behind every batch would only double what a busy job costs.
-Whether another batch follows is not known. So
-
-    the trigger leaves room for one                     it begins at once
-    the trigger leaves none, or there is no interval    it begins when as much time has gone by as it costs, if no batch
-                                                        has come by then: a job that is busy never pays, one that is not
-                                                        waits no longer than twice what it must (as one who rents skis
-                                                        before buying)
-    behind an epoch without records                     when the trigger would bring the next batch, so that there is
-                                                        one in an interval, however dense timers are
-
-No clock here: times are those of a monotonic clock of the caller's, in milliseconds.
+    after a batch, and the trigger leaves time for it    at once
+    after a batch, otherwise                             after as much time as the epoch costs, if no batch arrives:
+                                                         a busy job never pays, another waits at most twice as long as
+                                                         necessary (the ski-rental problem)
+    after a no-data epoch                                when the trigger would deliver the next batch: at most one per
+                                                         interval, however dense the timers
 """
 
 from __future__ import annotations

@@ -1,42 +1,27 @@
-"""Sinks for Spark: Parquet by epochs, nothing, a user's function, and memory for tests.
+"""Sinks for Spark: Parquet files by epoch, no output, a function of the user, and memory for tests.
 
-A `ParquetSink` on a disk is `statebackend.spark.parquet_sink`, one on an object store
-`statebackend.spark.parquet_sink`; they say where the files of an epoch lie, and how it becomes visible.
+A visible epoch of a `ParquetSink` never changes. A visible epoch that this job has not completed is rejected: another
+job wrote it, or this job before it went back to an older savepoint.
 
-Invariants: an epoch that is visible is never touched again. An epoch that is visible although this job has not
-completed it was written by another job, or by this one before it went back to an older savepoint: it is rejected,
-neither kept in place of the new rows nor overwritten.
-
-The epochs of a `ParquetSink` on a disk: a rename makes one visible.
+On a disk, one rename commits an epoch, so readers see all of it or nothing:
 
     <path>/epoch=000000000007/part-*.parquet     a committed epoch, as Spark wrote it
-    <path>/epoch=000000000007/_committable       which attempt this was: what `commit` was given
-    <path>/_set_aside/epoch=000000000007-1/      an epoch that was visible before the job went back to an older one
-    <path>/_staging/000000000007-<job>.<run>/    an epoch on its way; Spark skips names with a leading underscore
+    <path>/epoch=000000000007/_committable       the attempt, as passed to `commit`
+    <path>/_set_aside/epoch=000000000007-1/      an epoch that a rollback has hidden
+    <path>/_staging/000000000007-<job>.<run>/    a staged epoch; Spark skips names with a leading underscore
 
-Staging and committed epochs lie on one disk, and commit is one rename, so readers see an epoch whole or not at all.
+On an S3-compatible store there is no rename, and listings may be stale. The committable, which is in the checkpoint,
+names every file of the epoch with its size and checksum. `commit` uses these names only:
 
-The epochs of a `ParquetSink` on an S3-compatible store: files are copied to their place, and a mark ends them.
+1. It copies each file from staging to its place within the store, writes `_committable`, then deletes the staged files.
+2. After a crash, `commit` is called with the same committable and does the rest. Two processes that commit one epoch do
+   the same, because only one attempt at an epoch is ever in a checkpoint.
+3. `_committable` marks a complete epoch and names its attempt. Readers of a running job skip epochs without it.
 
-    <path>/epoch=000000000007/part-<32 hex>.parquet           a file of a committed epoch
-    <path>/epoch=000000000007/_committable                    the epoch is whole: what `commit` was given
-    <path>/_set_aside/epoch=000000000007-<job>.<run>/         an epoch that was visible before the job went back
-    <path>/_staging/000000000007-<job>.<run>/                 an epoch on its way
+    <path>/epoch=000000000007/part-<32 hex>.parquet      a file of a committed epoch
+    <path>/_set_aside/epoch=000000000007-<job>.<run>/    an epoch that a rollback has hidden
 
-A store of objects has no rename, and its listings may lag. So the committable, which is in the checkpoint, names every
-file of the epoch with size and checksum, and commit works by these names alone:
-
-1. It copies each file from its staging to its place (the store itself does, no byte comes here), puts `_committable`,
-   and then deletes what was staged.
-2. A crash in between leaves a part of that; `commit` comes again with the same committable and does the rest. Two who
-   commit one epoch do the same, for only one attempt at an epoch is ever in a checkpoint.
-3. `_committable` there means that all is there, and says which attempt it was. Who must know asks for it by its key.
-
-Readers that list see files of an epoch before its mark is there. Whoever wants whole epochs while a job runs reads
-those that have `_committable`.
-
-The tasks write with pyarrow and not with Spark, whose JVM knows no `s3://` of its own: each task a local file, which it
-uploads when it is whole.
+There the tasks write with pyarrow, because Spark's JVM has no `s3://`: each writes a local file and uploads it.
 """
 
 from __future__ import annotations

@@ -1,27 +1,18 @@
-"""How a streaming query ends: by itself, by `stop`, by a timeout, or by Ctrl-C.
+"""Start and end of a streaming query.
 
-Ending waits for the epoch that is running: it becomes part of the job. An epoch that does not end in time is given up:
-Spark interrupts it and cancels its tasks, and nothing of it remains, so that the next start processes it again. Of an
-epoch without records, which runs beside the query, we cancel the jobs ourselves, until it has ended.
+A query ends by itself, by `stop`, by a timeout or by Ctrl-C. Its end waits for the running epoch. An epoch that exceeds
+the timeout is aborted: Spark cancels its tasks, nothing of it remains, and the next start processes it again. The jobs
+of a no-data epoch, which runs beside the query, are cancelled here until it has ended.
 
-Ctrl-C reaches the program as SIGINT, which PySpark answers by cancelling all jobs and raising KeyboardInterrupt
-somewhere in its own code. While the main thread waits for the query the signal is ours instead: the first one stops the
-job as `stop` does, a second one gives the running epoch up.
+PySpark answers SIGINT by cancelling all jobs and raising KeyboardInterrupt inside its own code. While the main thread
+waits for the query, this module handles the signal instead: the first one stops the job, the second one aborts the
+epoch.
 
-How a streaming query starts: so that Spark notes its batches without starting processes for that.
-
-Spark notes what a batch reads, and that it is done, in a log, of which each job has its own. Unless it is told
-otherwise it writes there through Hadoop's ``FileContext``, which without Hadoop's native library asks a process of its
-own (``readlink``) about each file of a local disk that it touches: 14 of them for a batch. Hadoop's ``FileSystem`` asks
-none. Both write the same files in the same steps: a temporary file and its checksum, which are renamed into place.
-
-What ``FileContext`` has beyond that: it rejects to replace a file in the step in which it would, where ``FileSystem``
-looks before. Nobody comes in between, since one driver leads a job, and what it writes in place is its own
-(``docs/decisions/0039``).
-
-Spark looks into the session for which of them to use, on the thread of the query, when it first looks into the log. So
-the setting holds in the session from the start of the query until then, and no longer. A program that has made a choice
-of its own is heard.
+Spark writes its offset and commit logs through Hadoop's ``FileContext``. Without Hadoop's native library that starts a
+process (``readlink``) for each local file, 14 per batch. ``FileSystem`` starts none and writes the same files in the
+same steps: a temporary file and its checksum, then a rename. ``FileContext`` also rejects replacing a file atomically;
+one driver leads a job, so nobody else writes these files (``docs/decisions/0039``). Spark reads the setting from the
+session when the query first opens the log, so it is set only until then. A choice of the program is respected.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Going back to an older checkpoint of a job directory: what is given up is set aside, and its input is read again.
+"""Rollback of a job directory to an older checkpoint: newer files are set aside, and the input is read again.
 
-    fall-back.json                 written first: from here on only the same fall-back can be started
-    the sink                       takes back what it shows of later epochs, if it can
-    set-aside/chk-<id>-<n>/        the newer checkpoints, the newest first
+    fall-back.json                 written first: from now on only the same rollback can be started
+    the sinks                      hide the output of later epochs, if they can
+    set-aside/chk-<id>-<n>/        the newer checkpoints, newest first
     set-aside/spark-<n>/           Spark's source log as it was
     spark/                         cut after the batch of the checkpoint
     fall-back.json                 removed last
 
-Every step finds what a crash has left of it, so the whole is taken again until it succeeds.
+Each step can continue after a crash, so the rollback is repeated until it succeeds.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""Savepoints of a Spark job: the export runs as a Spark job of its own, one task per subtask.
+"""Savepoints of a Spark job, and the cause of a failed Python task.
 
-The caller pins the checkpoint meanwhile, so that epochs go on and their clean-up does not take its files. The savepoint
-also carries Spark's source progress as of that epoch; `statebackend.spark.sources.progress` knows which of Spark's
-files that is.
+The export runs as a Spark job with one task per subtask. The caller pins the checkpoint, so that epochs continue and
+cleanup keeps its files. The savepoint includes Spark's source progress at that epoch
+(`statebackend.spark.sources.progress`).
 
-What made a Python task fail, out of what Spark says of it.
-
-Spark reports the failure of a task as one text: its own message, the Python traceback of the worker, and the stack of
-the JVM. What a person needs is the exception that the Python traceback ends with.
+Spark reports a failed task as one text: its own message, the worker's Python traceback and the JVM stack.
+`python_cause` extracts the exception at the end of the traceback.
 """
 
 from __future__ import annotations

@@ -1,22 +1,20 @@
-"""What our actions ask of a Spark session, and what our tasks ask of Spark's task context.
+"""Settings of a Spark session that actions need, and the context of a task.
 
-Every epoch needs all `parallelism` tasks to run, also those without a row and all of them when the batch is empty: each
-restores, snapshots and acknowledges. Seen on PySpark 4.3.0 with `repartitionById(n, ...)` followed by `mapInArrow`:
+Every epoch must run all `parallelism` tasks, also those without rows: each restores, snapshots and acknowledges.
+Observed on PySpark 4.3.0 with `repartitionById(n, ...)` followed by `mapInArrow`:
 
-* A partition without rows runs the function, with an iterator without batches, in batch queries and inside
-  `foreachBatch`.
-* An empty micro-batch (the no-data batch of a watermark, a batch filtered to nothing) runs it in all n partitions.
-* With adaptive execution on, which is Spark's default also for stateless streams, no partition runs when an
-  aggregation, join, union or distinct before the repartition turns out empty at run time: the rule
-  AQEPropagateEmptyRelation replaces the input of mapInArrow by an empty relation of no partitions.
-* With adaptive execution on or off, no partition runs when the optimizer proves the input empty beforehand (`limit(0)`,
-  `filter("false")`, a source without data in a union): the rule PropagateEmptyRelation does the same.
-* Adaptive execution never coalesced or split our partitions: their number is given by the caller.
+* A partition without rows runs the function with an empty iterator, in batch queries and inside `foreachBatch`.
+* An empty micro-batch runs it in all n partitions.
+* With adaptive execution, also the default of stateless streams, no partition runs if an aggregation, join, union or
+  distinct before the repartition is empty at run time. The rule AQEPropagateEmptyRelation then replaces the input of
+  mapInArrow by a relation without partitions.
+* No partition runs, with or without adaptive execution, if the optimizer proves the input empty (`limit(0)`,
+  `filter("false")`, a source without data in a union). That is the rule PropagateEmptyRelation.
+* Adaptive execution never coalesced or split these partitions, because their number is explicit.
 
-`disable_adaptive` therefore turns adaptive execution off and excludes PropagateEmptyRelation; then all n partitions run
-in each of these cases. An epoch without adaptive execution also takes about 20 ms less.
-
-Spark plans lazily: the settings must hold while the action runs, not while the DataFrame is built.
+So `disable_adaptive` turns adaptive execution off and excludes PropagateEmptyRelation. Then all n partitions run in
+each of these cases, and an epoch takes about 20 ms less. Spark plans lazily: the settings must hold while the action
+runs, not while the DataFrame is built.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Where in a job with event time the frames have the column of it, which nobody sees but operators and steps to them.
+"""The event-time column of frames in a job with event time.
 
-It is added where records get their timestamps and by every operator before another, and goes with the rows, through
-steps and unions, to that one. Where rows come to no operator any more it is taken off, so that sinks, and the steps
-before them, see the user's columns alone. A step between two operators must leave it as it is.
-
-A job without event time has no such column, and its plans are as if there were none of this.
+It is added where records get their timestamps, and by every operator that another one reads. It passes through steps
+and unions to that operator. Where no operator follows, it is dropped, so sinks and the steps before them see only the
+columns of the user. A step between two operators must not change it. A job without event time has no such column.
 """
 
 from __future__ import annotations

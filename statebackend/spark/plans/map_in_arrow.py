@@ -1,12 +1,11 @@
 """``DataFrame.mapInArrow`` without pandas.
 
-PySpark's own method rejects to run when pandas is not installed, although neither the driver nor the workers use it.
-The same plan node is made here, of a function as PySpark's class of them makes it, which asks for no pandas.
+PySpark's own method fails without pandas, although neither driver nor workers use it. This module creates the same plan
+node.
 
-Making a function takes PySpark some forty calls into the JVM, most of which say the same every time. A plan that is
-built again for every epoch uses an `ArrowMap`, which says it once and then makes a function with three. For that it
-calls constructors inside Spark, which are nobody's promise (those here are of PySpark 4.1 to 4.3): they are tried when
-an `ArrowMap` is made, and where they are others, each function is made in PySpark's way.
+PySpark makes about forty JVM calls to create a function, most of them the same each time. An `ArrowMap` makes those
+once, then three per epoch. For that it calls Spark's internal constructors (of PySpark 4.1 to 4.3). It tries them when
+it is created, and falls back to PySpark's way if they differ.
 """
 
 from __future__ import annotations

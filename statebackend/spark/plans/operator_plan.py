@@ -1,29 +1,23 @@
-"""The part of an epoch's plan that is one keyed operator, checked once and built for every epoch.
+"""The plan of one operator, checked once and built for every epoch.
 
-It is: compute the subtask of each row, from its key group or a copy for each, send the row to the partition of that
-subtask, sort if asked to, and run the subtask over the partition. Rows that may be before the watermark of the epoch
-are sorted to the front. Several inputs are one frame by then, see `input_union`.
+The plan computes the subtask of each row, sends the row to the partition of that subtask, sorts if necessary, and runs
+the subtask over the partition. Rows that may be before the watermark of the epoch are sorted to the front.
 
-What a stateful processor begins with: the rows of a grouped DataFrame, collected when the job is prepared.
+* A keyed row goes to the subtask that owns its key group. A row of an input without keys goes to any, by its hash.
+* A row of a broadcast input becomes one copy per subtask. Each subtask sorts its copies by their position in the input,
+  so all receive the same rows in the same order.
+* Several inputs are a union of tagged structs, so that one shuffle serves all of them:
 
-They go to the workers with the function, so they are meant to be small beside the state; what is larger is read as a
-stream of its own before. Whether they are used is decided by the tasks, since only state knows whether it has begun.
+      __statebackend_input   __statebackend_subtask   __statebackend_input_0      __statebackend_input_1
+      0                      2                        the row of the first        null
+      1                      2                        null                        that of the second
 
-One input of an operator in an epoch's plan: its keys, the subtask of each row, the order of rows.
+  Its rows are sorted by: early first; then input, broadcast inputs first; then the order of each input. The columns to
+  sort by are not sent to the tasks.
 
-A keyed row goes to the subtask that owns its key group; one of an input without keys to any, by its hash. A row of a
-broadcast input becomes one copy for each subtask, with its place in the input beside it, by which every subtask sorts
-its copies: so all are given the same rows in the same order, whatever the shuffle does.
-
-What the tasks of an operator read: the rows of its input, or those of several as tagged structs of one union.
-
-    __statebackend_input   __statebackend_subtask   __statebackend_input_0     __statebackend_input_1
-    0                      2                        the row of the first       null
-    1                      2                        null                       that of the second
-
-So all inputs of an operator go through one shuffle, and one task has the rows of a subtask. There they are sorted: what
-is early comes first; then by input, what is broadcast before the others; then as each input is ordered. Beside the tag
-there are columns to sort by, which tasks are not given.
+The initial rows of a stateful processor are collected when the job is prepared, and sent to the workers with the
+function. They should be small; larger data is read as a stream first. The tasks decide whether to use them, because
+only state shows whether it is new.
 """
 
 from __future__ import annotations

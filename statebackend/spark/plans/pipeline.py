@@ -1,18 +1,12 @@
 """From the graph of a job to Spark plans: checked once on the driver, built again for every epoch.
 
-A plan is built node by node, in the order of the graph: each node makes the frames of its edges out of those that it
-reads. If what is behind an operator may read its rows more or less than once - a step or a sink of unknown habits, or
-several readers - they are computed and kept first. So the tasks of an operator run once per epoch, whatever is behind
-it; and so does the source, whose batch is kept if there are several sources or readers.
+A plan is built node by node, in the order of the graph. If the readers of an operator may read its rows more or less
+than once (an unknown step or sink, or several readers), the rows are computed and cached first. So the tasks of an
+operator run once per epoch. The batch is cached too if there are several sources or readers.
 
-In an epoch without records, what brings nothing is not planned (`statebackend.spark.plans.pipeline`).
-
-What of a graph brings nothing in an epoch without records, and what then has not to be planned.
-
-A source brings no record then; nor does a step that gives out timestamps, or a union, if nothing comes to it. A user's
-step may make rows of none, as a count does, and an operator may fire timers. So an operator is *fed by nothing* if all
-its inputs are silent: its tasks have no rows to be led to them, and need no shuffle. Nodes that only such operators
-read are left out of the plan.
+A no-data epoch leaves out what has no rows. A source has none; nor has a step that assigns timestamps, or a union, if
+all its inputs have none. A step of the user may make rows from none, as a count does, and an operator may fire timers.
+An operator whose inputs all have no rows needs no shuffle. Nodes that only such operators read are left out.
 """
 
 from __future__ import annotations

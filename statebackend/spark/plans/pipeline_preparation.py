@@ -1,19 +1,14 @@
-"""A job's graph, checked on the driver before anything is touched.
+"""Checks a job's graph on the driver before anything is touched.
 
-The graph is gone through once over frames without rows: so types, names and schemas are judged by Spark itself, and the
-state of every operator is asked for. What is behind an operator up to the next ones and the sinks settles whether its
-rows must be computed and kept, see `statebackend.spark.plans.pipeline_preparation`.
+It traverses the graph once over frames without rows. So Spark itself checks types, names and schemas, and every
+operator registers its state.
 
-What the steps behind an operator do with its partitions: whether each of them is computed exactly once.
-
-A subtask changes state, so its task must run once per epoch, as the task of its own partition. Steps that work row by
-row, or that shuffle what comes out, keep to that. Others do not: a global sort samples its input in a job of its own, a
-limit leaves partitions out, ``coalesce`` and ``union`` run them in other tasks, a join with itself reads them twice,
-and a function may run an action. For all of these the rows of the operator are computed and kept before the step sees
-them.
-
-Steps are known by their plan over an empty input, made before the job starts. What is not on the list is taken to read
-its input as it pleases: that costs time, and nothing else.
+It also decides whether the rows of an operator must be cached. A subtask changes state, so its task must run exactly
+once per epoch, as the task of its own partition. Steps that work row by row, or that shuffle their input, allow that.
+Others do not: a global sort samples its input in another job, a limit skips partitions, ``coalesce`` and ``union`` run
+them in other tasks, a self-join reads them twice, and a function may run an action. For these, the rows are cached
+before the step. Steps are recognised by their plan over an empty input. Unknown steps count as the second kind, which
+costs only time.
 """
 
 from __future__ import annotations

@@ -1,22 +1,20 @@
-"""Which partition, and so which task, the rows of a subtask come to, and on which executor that task runs.
+"""Which partition the rows of a subtask are sent to, and which executor runs its task.
 
-Partition i is subtask i, also if it has no rows. In one JVM, and with one executor, `repartitionById` does that, and
-there is nothing to choose. Spark places the tasks behind a shuffle anywhere, so with several executors a subtask would
-find its state on another's disk. Then the rows are joined to a frame of one row per subtask that is cached, and Spark
-prefers to run a partition of a join where one side of it is cached:
+Partition i is subtask i, also without rows. With one executor `repartitionById` does that. With several, Spark places
+tasks after a shuffle anywhere, and a subtask would find its state on another executor's disk. So the rows are joined to
+a cached frame with one row per subtask, because Spark prefers to run a join where one side is cached:
 
     cached:  salt of subtask i, in partition i      one row each; persisted, so each stays where it was made
     rows:    ..., salt of their subtask             repartition(n, salt): the same hash, and the same partition i
-    rows join cached on salt                        shuffled hash join: no further exchange, every row matches once
+    rows join cached on salt                        shuffled hash join: no further exchange, each row matches once
 
-The salt of a subtask is a number that Spark's hash leads to its partition. Partitions of the cached frame that were
-lost with their executor are made again on another one, and stay there. Spark's own preference for places with many of
-the shuffled rows must be off, which is a setting of the application's start: `locality_advice` says so.
+The salt of a subtask is a number that Spark's hash sends to its partition. Partitions that are lost with an executor
+are cached again on another one. Spark's preference for hosts with many shuffled rows must be off, which is a setting at
+the start of the application (`locality_advice`).
 
-The frame is made, and looked at, before the first epoch with several executors: where one has got too many subtasks,
-because another was slow to begin, it is made again, which costs next to nothing. Executors that come later find no
-work. So when there are new ones, the frame is looked at again, and made again if it is out of balance; then state
-moves, once.
+The frame is created and checked before the first epoch with several executors. If one executor holds too many subtasks,
+because another started slowly, the frame is created again, which is cheap. New executors have no partitions: after they
+join, an unbalanced frame is created again, and state moves once.
 """
 
 from __future__ import annotations

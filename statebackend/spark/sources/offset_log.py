@@ -1,20 +1,12 @@
-"""Spark's source log of a job directory: in whose order it is, and how it comes into that of the job.
+"""Spark's offset log of a job directory: the order of its sources, and its rewrite in the order of the job.
 
     spark/                     the log, with `source-order.json`
-    spark-rearranged/          the whole log in the order of the job, until it has taken the place of the former
-    set-aside/spark-<n>/       the former
+    spark-rearranged/          the rewritten log, until it replaces the old one
+    set-aside/spark-<n>/       the old log
 
-Spark counts its sources by position: a log in another order would give each source what another has read. So when the
-program has other sources than the log, or has them in another order, the log is written again before Spark sees it (see
-`source_rearrangement`): every batch that Spark still knows, also the one that it has planned and not ended, and those
-that a fall-back may go back to.
-
-The new log appears whole, beside the former. Then the former is moved away, and the new one to its place. A crash
-before that leaves a new log that is taken away and written again, for the program may be another one by then; a crash
-between the two moves leaves only the new log, which is the log from then on. So whoever looks finds one whole log at
-any time.
-
-A source log of Spark for other sources, or the same in another order: its lines and files by new position (pure).
+Spark numbers sources by position. If the program has other sources, or another order, each would get the position of
+another source. So the log is rewritten before Spark reads it: every batch that Spark knows, the planned one, and those
+that a rollback may need.
 
     former log, of a and b          the log of b, c and a, where c is new
     offsets/7  {"logOffset":4}      offsets/7  {"logOffset":2}
@@ -23,27 +15,24 @@ A source log of Spark for other sources, or the same in another order: its lines
     sources/0/...  of a             sources/0/...  of b
     sources/1/...  of b             sources/2/...  of a
 
-Nothing else of the log says which source it is about.
+The new log is written beside the old one, which is then moved away and replaced. A crash before that leaves a new log
+that is deleted and written again, since the program may have changed. A crash between the two moves leaves the new log
+only, which is valid. So there is always one complete log.
 
-Whether a job reads each source with columns that go on from those it was read with (pure).
+`check_schemas` compares the columns of each source with those it was read with, since unread data may be older:
 
-How far a source was read says nothing about its columns. Yet what is read from now on may lie there since before the
-columns changed: files that no epoch has read, records of the batch that is replayed. So a change of columns is judged
-before the start, by what would become of those:
+    a column                                  unread data                   compatibility result
+    ----------------------------------------  ----------------------------  ------------------------------------------
+    unchanged, at any position                is read                       compatible
+    added                                     has nulls in it               compatible
+    removed                                   is not read for it            compatible: the program does not name it
+    widened: an integer, a decimal with       is read as the wider type     compatible
+      more digits, a float to a double
+    of another type                           fails, or has nulls           incompatible
+    some removed and some added               a renamed column has nulls    incompatible: the rename is ambiguous
 
-    of a column                               what is not read yet          compatibility result
-    ----------------------------------------  ----------------------------  -------------------------------------------
-    is as it was, whatever its place          is read as it was             goes on
-    is new                                    has nulls in it               goes on
-    is gone                                   is not asked for it           goes on: the program does not name it
-    is wider: an integer or a decimal of      is read as the wider type     goes on
-      more digits, a double of a float
-    has another type                          fails, or has nulls           rejected
-    some are gone and some are new            a column that was renamed     rejected: which it is cannot be told
-                                                has nulls in it
-
-The same holds for the fields of a struct, and inside of arrays and maps. Whether a column may be null is not looked at,
-and what of the columns concerns the state is judged with the state. A source whose schema nobody has noted goes on.
+The same holds for struct fields, and inside arrays and maps. Nullability is ignored. A source without a known
+schema is compatible.
 """
 
 from __future__ import annotations

@@ -1,18 +1,15 @@
-"""``withWatermark`` on the frame of a source: taken over as the watermarks of the source, or rejected, never ignored.
+"""The identity of the sources of a job, its trigger, and ``withWatermark`` on the frame of a source.
 
-It stands in the analysed plan of the frame, at any depth, and marks its column: the mark goes with the column through
-selects and renamings. Where it cannot be told which column that has become, or whether it is that of all records, the
-program is asked to say it. One below an operator of Spark's own that keeps state, such as a join or ``dropDuplicates``,
-is meant for that, and left to it.
+Spark's log counts what was read of each source by position, and does not name the sources. On a directory that was
+moved it would read every file again, or fail; it cannot parse the position of another kind of source. So a checkpoint
+names Spark's sources as Spark's plan does, ``FileSource[/data/in]`` or ``rate``, together with the uid of the program's
+source: one DataFrame may contain several of Spark's. The schema is not part of the identity, because it may evolve; it
+is stored beside it.
 
-What a job reads, so that a source position is not taken for one of another source; and its trigger.
-
-Spark's log counts what was read of each of its sources, by position, and does not say what they were. On a directory
-that was moved it would read every file again, or fail with the name of one; the position of another kind of source it
-cannot parse. So a checkpoint names Spark's sources as Spark's own plan does, ``FileSource[/data/in]`` or ``rate``, with
-the uid of the source of the program that each is of: a DataFrame may have several in it.
-
-The schema of a source is not part of its identity, for it may evolve; it is noted beside it (`source_schemas`).
+``withWatermark`` is never ignored: it becomes the watermark strategy of the source, or is rejected. It is in the
+analysed plan at any depth and marks its column, and the mark follows the column through selects and renames. If the
+column is ambiguous, or not that of all records, the program must assign timestamps itself. A watermark below a stateful
+operator of Spark, such as a join or ``dropDuplicates``, is meant for that operator and left alone.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Several sources in one streaming query: each is a tagged struct of one union, and taken out of it again per batch.
+"""Several sources in one streaming query, as a union of tagged structs that is split again in each batch.
 
     __statebackend_source   __statebackend_row_0            __statebackend_row_1
     0                       the row of the first source     null
     1                       null                            that of the second
 
-One query has one log of sources and one sequence of batches, and so one sequence of epochs. A source by itself is left
-as it is.
+One query has one offset log and one sequence of batches, and so one sequence of epochs. A single source is unchanged.
 """
 
 from __future__ import annotations

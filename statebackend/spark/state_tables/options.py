@@ -1,6 +1,7 @@
-"""What a user says of a table of state, checked: options are texts by name, in no case of letters.
+"""The options of a state table, checked (case-insensitive names, text values), and the program's serializers.
 
-What defines the serializers of a program in another process: what the program knew, and modules to import.
+Spark reads the table in another process. So the options also carry what the program registered, and modules to
+import.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""Making state known to a Spark session as the format ``statebackend``.
+"""The data source ``statebackend``: its registration with a session, and what ``spark.read.format`` calls.
 
-State as a source of Spark: what `spark.read.format("statebackend")` finds, plans and reads.
+Spark creates the source in a Python process beside the driver. It asks for the columns, creates a reader, passes the
+filters of the query, asks for the partitions, and sends the reader to the tasks. The source keeps the checkpoint that
+it opened for the columns, so the rows come from the same one while a job continues.
 
-Spark makes the source in a Python process of its own beside the driver, asks for its columns, makes a reader, tells it
-the filters of the query, asks for its partitions, and sends it to the tasks. What was opened for the columns stays
-with the source, so that the rows are those of the same checkpoint, also of a job that goes on.
-
-Spark (4.3 too) does not tell which columns a query needs, and sends all of them to the JVM. Therefore the option
-``columns`` leaves out those that are not needed, before anything is read or decoded, and so does a schema that is given
-to the reader.
+Spark (up to 4.3) does not report which columns a query needs, and sends all to the JVM. The option ``columns``, or a
+schema passed to the reader, leaves out the others before anything is read or decoded.
 """
 
 from __future__ import annotations

@@ -1,48 +1,25 @@
-"""How many entries a state has, from as little of its files as can tell: nothing is decoded.
+"""The state tables: columns, the parts that tasks read, and rows as Arrow batches.
 
-Entries are what `EntryReader` gives one by one. But for lists each row is an entry, so of a savepoint's files only the
-column of key groups is read, which takes next to nothing; of lists the rows of one key and namespace are one.
+A table and its parts are pickled and sent to the tasks. A table belongs to one checkpoint or savepoint, chosen when the
+table is created. A task reads only its part and the files that the part names. The kinds of tables:
 
-Which key groups, and which keys, can hold the rows that a query asks for.
+* **Keyed state**: a row for each value, list, or map entry, with the columns of `statebackend.savepoint.tables` by the
+  first subtask that has the state. A subtask with a schema of other columns is rejected.
+* **Timers**: a row for each timer of one or all timer services. Services with different types of keys or namespaces do
+  not fit into one table; the name of the state then selects one.
+* **Operator state**: a row for each list element or broadcast entry. `operator` reads all subtasks, `broadcast` one
+  copy.
+* **Metadata**: a row for each state. Entries are counted only if their column is read; of broadcast state, one copy.
 
-A key lies in the key group that its hash says. So where a query says which values every column of the key has, or which
-key groups it wants, the other groups need not be read, and where it names keys, other rows need not be decoded.
-Nothing here decides which rows a query gets: Spark looks at all conditions again, and what is not understood here
-prunes nothing.
+Keyed state is split by subtask, and by key groups within a large file of a savepoint, which is sorted by key group. The
+first task of a file verifies its checksum. If a query selects keys, small files are verified whole, and of large ones
+the pages that are read. A backend restores its own files, so each subtask is one part.
 
-What a table of state is to Spark: columns, parts that tasks read one by one, and batches of rows in Arrow.
+A query that names all columns of the key, or key groups, reads only those key groups. Spark still evaluates all
+conditions, so an unknown condition only prunes nothing.
 
-A table travels to the tasks by pickling, and so do its parts. It is of one checkpoint or savepoint, which was chosen
-when the table was made; what a job does afterwards does not change it. A task reads nothing but its part and the files
-that the part names.
-
-How the rows of a keyed state are dealt out to Spark's tasks: by subtask, and by key groups within a large file.
-
-The file of a savepoint is sorted by key group, so several tasks can read a range of it each. The first of them compares
-the whole file with its checksum; if it is damaged, that task fails, and with it the query. Of what is read for some key
-groups only, because a query names keys, a small file is compared with its checksum, and of a large one the pages that
-are read are with theirs. The files of a backend are restored by it, and what a subtask wrote is one part.
-
-The table of one keyed state: a row for each value, each list, and each entry of a map.
-
-The columns are those of `statebackend.savepoint.tables`, by the first subtask that has the state. A subtask that was
-written under a schema of other columns is rejected with a word on what to do.
-
-The table of an operator's timers: all its services, or one; a row for each timer that is set.
-
-Timers of services whose keys or namespaces are of different types do not fit one table; one service is then chosen by
-the name of its state. A service without namespaces fits any other: its namespaces are null.
-
-The table of a state without keys: a row for each element of a list, or each entry of a broadcast state.
-
-`operator` tells which subtask has a row, and of broadcast state the copy of every subtask; `broadcast` tells one copy.
-
-The table of all states that a checkpoint or savepoint holds: what each is, and how large.
-
-One row a state, keyed or not. The entries are counted when the column is asked for: of a savepoint by reading next to
-nothing, of a checkpoint by restoring the state. Of broadcast state one copy is counted.
-
-The tables that there are, by their kinds, and how each is made of a checkpoint and what a user says of it.
+Counting decodes nothing: of a savepoint it reads only the column of key groups. In lists each row is an element, so the
+rows of one key and namespace count as one.
 """
 
 from __future__ import annotations

@@ -1,19 +1,15 @@
-"""Frames of Spark as savepoints: each task sorts what it has, and the driver makes one savepoint of all of it.
+"""Write a frame of Spark as a savepoint: tasks sort their rows, and the driver merges them.
 
-    task      stages its entries beside the target, `<target>-staging-<id>`
-    (`statebackend.savepoint.rewrite.staged_entries`) driver    commit: merges them into a savepoint, whose metadata
-    makes it complete; then removes what was staged
-              abort: removes what was staged
+    task      stages its entries in `<target>-staging-<id>` (`statebackend.savepoint.rewrite.staged_entries`)
+    driver    commit: merges them into a savepoint, complete with its metadata, then deletes the staging directory
+              abort: deletes the staging directory
 
-Only parts whose tasks were committed count: what a task left that failed, or that Spark ran twice, is removed with the
-rest. A driver that dies leaves what was staged, and no savepoint.
+Only parts of committed tasks count; others are deleted with the rest. A driver that dies leaves staged files, and no
+savepoint.
 
-Which state a frame is written as: what its types are, and what else the new savepoint has.
-
-With ``source``, the new savepoint is that one, or what a checkpoint or job directory holds as the frame begins to be
-written, with this state in the place of the one of its name; without, it has this state alone. The types of the state
-are those of the source, or of a descriptor of the program, which is named by its module. Functions that fold are no
-part of what is stored, so a source is enough for reducing and aggregating state too.
+With ``source``, the new savepoint is a copy of that savepoint, checkpoint or job directory in which this state replaces
+the one of its name. Without, it has this state only. The types come from the source, or from a descriptor that is named
+by its module. Functions that fold are not stored, so a source is enough for reducing and aggregating state too.
 """
 
 from __future__ import annotations

@@ -1,20 +1,18 @@
-"""What the task of an operator is given, as batches of records: the Arrow batches of a partition.
+"""The input of a task: the Arrow batches of a partition as batches of records, one for each input of the operator.
 
-The Arrow batches of a task whose operator has several inputs, taken apart into batches of one input each.
+With several inputs, a row is a struct in the column of its input and null in the others
+(`statebackend.spark.plans.operator_plan`). Rows are sorted by input, so a batch consists of a few runs, and each run
+becomes a batch of its input without copying values.
 
-A row is a struct in the column of its input, and null in those of the others (see
-`statebackend.spark.plans.operator_plan`). Rows come sorted by input, so a batch is a few runs of rows of one input, and
-each run is a batch of that input without a copy of its values.
-
-The event time of rows, in a column beside those of the user's, wherever rows of a job with event time come to tasks.
+In a job with event time, one more column has the event time of each row:
 
     __statebackend_time   timestamp   milliseconds, or null
-                          source      the source that the row is of; null for rows of operators
+                          source      the source of the row; null for rows of operators
                           channel     its channel of the source, "" without channels; null for rows of operators
-                          early       whether the row was sent before the watermark at which the epoch stands
+                          early       whether the row was sent before the watermark of the epoch
 
-Rows of a source are never early: an epoch is a watermark, and then the records of its batch. What an operator emits
-while its own time moves on to that watermark comes before it.
+An epoch is a watermark, and then the records of its batch, so rows of a source are never early. What an operator emits
+while its own time advances to that watermark is early.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What the task of an operator gives out: rows of its output and side outputs, as one schema.
+"""The output of a task: rows of the output and the side outputs of an operator, in one schema.
 
     the columns of the output ...
-    __statebackend_side_0, ...        a struct for each side output that is read; mostly there is none
-    __statebackend_output             which output a row is of; only if a side output is read
+    __statebackend_side_0, ...        a struct for each side output that is read
+    __statebackend_output             the output of the row; only if a side output is read
     __statebackend_time               the event time of the row; only if an operator reads it
 
-``__statebackend_output`` is 0 for a row of the output and i + 1 for one of the side output i, which is in its struct;
-the columns of the others are null. `OutputLayout.split` makes frames of the outputs again.
+``__statebackend_output`` is 0 for a row of the output and i + 1 for a row of side output i, which is in its struct. All
+other columns are null. `OutputLayout.split` turns them back into one frame per output.
 """
 
 from __future__ import annotations

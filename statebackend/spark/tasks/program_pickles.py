@@ -1,18 +1,15 @@
-"""Pickles of what belongs to a program, for processes that have not imported it.
+"""Pickles of a program's classes and registrations, for workers that have not imported the program.
 
-A class of ``__main__``, of a notebook or of a function travels by value: unpickling makes it again, or finds the one
-that the process has of it. Where cloudpickle, which does that, is not enough:
+A class of ``__main__``, a notebook or a function is pickled by value: unpickling creates it, or finds the one that the
+process already has. cloudpickle does that, with two gaps that are closed here:
 
-* It makes the class in any case, and drops it where the process has one. A snapshot class that was dropped would stand
-  for its location from then on, without anything in it; here the one that is given out does.
-* A class inside another arrives under its bare name. Records and snapshots are stored under the qualified one.
+* It always creates the class, and drops it if the process has one. A dropped snapshot class would stay registered
+  without content. Here the existing class is registered.
+* A nested class arrives under its bare name. Records and snapshots are stored under the qualified name.
 
-What the program registered on the driver, for workers that never imported its modules.
-
-Stored state names the classes that read it back. The driver knows them, for the program has imported their modules; a
-worker reads restored state before the user's function has asked for anything. So what the driver knows goes along: for
-each name the module to import when it is met, and the class itself where there is no module to import, as for those of
-``__main__``.
+Stored state names the classes that read it. A worker reads restored state before the user's function runs any code. So
+the driver sends its registrations: for each name the module to import, or the class itself if there is no module to
+import.
 """
 
 from __future__ import annotations

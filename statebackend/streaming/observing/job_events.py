@@ -1,15 +1,15 @@
-"""What a job tells its listeners, and how: one event after the other, on the threads of the job.
+"""The events of a job, and how they are passed to listeners: one after the other, on the threads of the job.
 
-    started                one of these, first of all
-    restored, migrated     the compatibility results on the state that it begins from; of each state, that all its
-    subtasks are done epoch_completed        behind each epoch, with its checkpoint; of a job that fails, not of the
-    epoch that failed checkpoint_completed, checkpoint_failed
+    started                                     once, first
+    restored, migrated                          the compatibility results at the start; each state, when all its
+                                                subtasks are done
+    epoch_completed                             after each epoch, with its checkpoint
+    checkpoint_completed, checkpoint_failed
     savepoint_written
-    terminated             one of these, last of all but savepoints that are written behind the end
+    terminated                                  once, last except for savepoints that are written after the end
 
-A listener is called while the job waits, so it hands work that takes long to a thread of its own. What it raises never
-hurts the job: it is logged once, with its trace, and the listener is called again with what comes next. The names and
-the order are those of Spark's ``StreamingQueryListener``.
+The job waits while a listener is called, so a listener runs long work on its own thread. Its errors never affect the
+job: they are logged once with a traceback. Names and order follow Spark's ``StreamingQueryListener``.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""The figures of a job: what it has done so far and how large its state is, as plain values.
+"""The metrics of a job, as plain values: progress, state sizes, and the cost of epochs.
 
-They are a copy, made when they are asked for, and `JobFigures.to_json` makes JSON of them; nothing stores them. Epochs
-and failures are those of one run: the last of them one by one, all together in `JobTotals`. Sizes of operators,
-subtasks and states are those of the newest checkpoint, as its metadata says them
-(`statebackend.savepoint.statistics`).
-
-What the epochs of a run cost, and how large and how even state was behind them, as their subtasks acknowledged.
+They are a copy, created on request; `JobFigures.to_json` returns them as JSON, and nothing stores them. Epochs and
+failures belong to one run: the last ones in detail, all of them in `JobTotals`. The sizes of operators, subtasks and
+states are those of the newest checkpoint (`statebackend.savepoint.statistics`). Acknowledgements report the cost of
+epochs, and the size and balance of state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The report of a job, one page of HTML, and the small piece that notebooks show; both from `JobFigures` alone."""
+"""The report of a job as an HTML page, and as a fragment for notebooks; both from `JobFigures` only."""
 
 from __future__ import annotations
 

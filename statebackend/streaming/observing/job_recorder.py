@@ -1,12 +1,11 @@
-"""Takes in what a runtime measures, keeps a bounded part of it, and tells listeners: the one source of a job's figures.
+"""Records what a runtime measures, keeps a bounded part of it, and calls the listeners.
 
-A runtime tells of the start, of each epoch with what its subtasks acknowledged, of failures, savepoints and the end, in
-that order; what changes from moment to moment it gives when it is asked (`LiveFigures`), and a last time at the end,
-since it may be closed behind that. Kept are the last `REMEMBERED_EPOCHS` epochs, and sums over all of them; so the
-memory of a run does not grow with its age.
+A runtime reports the start, each epoch with its acknowledgements, failures, savepoints and the end, in that order. It
+returns values that change all the time on request (`LiveFigures`), last at the end, since it may be closed afterwards.
+The recorder keeps the last `REMEMBERED_EPOCHS` epochs and sums over all, so memory does not grow with the age of a run.
 
-Everything may be called from any thread. Listeners are told outside of the lock, in the order of events, which are
-those of one thread at a time.
+Any thread may call anything. Listeners are called outside of the lock, in the order of events, which come from one
+thread at a time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Listeners for who only wants to know how far things are: a function that is called, and the lines in the log.
+"""Listeners for progress: a function to call, and the lines in the log.
 
-Every job has the lines: that its state is to be migrated stands in the log before the first entry is, and how far that
-is every few seconds, on the level INFO of the logger ``statebackend.savepoint.progress_display``. For bars on a
-terminal:
+Every job logs that its state is migrated before the first entry is, and then the progress every few seconds, at INFO of
+the logger ``statebackend.savepoint.progress_display``. For progress bars on a terminal:
 
     environment.add_listener(ProgressTo(shown_progress()))
 """

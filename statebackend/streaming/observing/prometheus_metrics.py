@@ -1,13 +1,13 @@
-"""What Prometheus is told of the jobs of this process, when it asks: from their figures, and stored nowhere.
+"""Metrics of the jobs of this process for Prometheus, computed at each scrape and stored nowhere.
 
-    listener = PrometheusMetrics()                   # in prometheus_client's own registry, or in another
-    environment.add_listener(listener)               # of as many environments as there are
+    listener = PrometheusMetrics()                   # in the default registry of prometheus_client, or in another
+    environment.add_listener(listener)               # of any number of environments
     prometheus_client.start_http_server(9464, addr="127.0.0.1")
 
-One listener serves any number of jobs, which are told apart by labels. A job is there from its start to its end. Labels
-are the name and id of the job, operators, states and sources: as many as the program has, and never a key or a value.
-Names follow the conventions of Prometheus: base units, ``_total`` for what only grows. They are in `FAMILIES`, which
-docs/observing.md has as a table. Needs ``prometheus_client``, which the extra ``prometheus`` brings.
+One listener serves any number of jobs, from the start of each to its end. Labels are the name and id of the job,
+operators, states and sources: as many as the program has, and never a key or a value. Names follow the conventions of
+Prometheus: base units, and ``_total`` for counters. `FAMILIES` lists them, as does the table in docs/observing.md.
+Needs ``prometheus_client``, which the extra ``prometheus`` installs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What became of the state that a run began from: the compatibility results of its start, and what its subtasks did
-about it.
-"""
+"""The restored state of a run: the compatibility results of its start, and what its subtasks migrated."""
 
 from __future__ import annotations
 

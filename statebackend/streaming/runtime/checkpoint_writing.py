@@ -1,4 +1,4 @@
-"""What the checkpoint of an epoch says, the same in every runtime, and its storing."""
+"""The content of an epoch's checkpoint, the same in every runtime, and its storing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A job as its state knows it: operators with what they register, without a source, a session or a record.
+"""A job described by its operators and registered state, without source, session or records.
 
-It is what an environment has found out about its graph before anything runs, and all that a compatibility result on
-stored state asks for. A lock is made of it (`lock_of`), and put to it (`judged_by`): with the code that judges a
-savepoint at a start.
+An environment builds it from its graph before anything runs. It contains what a compatibility check needs. `lock_of`
+creates a schema lockfile from it, and `judged_by` compares it with one, by the check of a savepoint at a start.
 """
 
 from __future__ import annotations

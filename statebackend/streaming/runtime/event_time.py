@@ -1,20 +1,12 @@
-"""The processing time of epochs, which state with a time-to-live goes by: it never goes back from one to the next.
+"""The event time of a job, in every runtime: sources with timestamps, the graph of watermarks, and processing time.
 
-The time of an epoch is in its checkpoint, and in savepoints made of it. If the clock is set back, or the job moves to a
-host whose clock is behind, time stands still until the clock has caught up.
-
-The graph of a job as watermarks go through it: sources, operators, and what is transparent to them.
-
-Sinks take no part. A union and a step without state are looked through, so that whoever sends through them is a channel
-of the operator behind. Operators go by their uid and sources by a name that the runtime gives them, which are what a
-checkpoint knows them by.
-
-The event time of a job, apart from any runtime: which of its sources have one, and the watermarks that follow.
-
-A runtime whose epochs are "a watermark, then the records of the batch" lets its tasks report the largest timestamps of
-channels and asks `JobWatermarks` for the watermarks of the next epoch. So a watermark follows from the largest
-timestamps alone; a generator of the user's, which sees every record, cannot be carried out there, and is rejected by
-`check_follows_from_epochs`.
+* **Processing time** never goes back between epochs, because TTL depends on it. It is in each checkpoint and savepoint.
+  If the clock is set back, or the job moves to a host whose clock is behind, time stops until the clock has caught up.
+* **Graph of watermarks**: sources and operators. Sinks take no part. A union or a stateless step is transparent: what
+  sends through it is a channel of the next operator. Operators are known by uid, sources by a name of the runtime.
+* **Epochs**: in a runtime whose epochs are a watermark and then the records of a batch, tasks report the largest
+  timestamp of each channel, and `JobWatermarks` computes the watermarks of the next epoch. A custom watermark generator
+  needs every record, so `check_follows_from_epochs` rejects it there.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The sinks of a job as one: each is told every step of the two phases, in the order of the program.
+"""The sinks of a job as one: each step of the two phases calls all sinks, in the order of the program.
 
-What the sinks have staged stands in the checkpoint by their uids, and beside it which sink it was.
-So one moment decides for all of them: the completion of the checkpoint. A crash between the commits of two sinks is the
-same as one between the checkpoint and the commit of one; `commit_again` tells all of them.
+A checkpoint stores what the sinks staged, and the identity of each sink, by uid. So the completion of the checkpoint
+decides for all of them. A crash between the commits of two sinks is recovered as one before any commit: `commit_again`
+calls all.
 
-    sink_committables   {"sink": ...}                    the one sink of a job that gave it no uid
+    sink_committables   {"sink": ...}                    the single sink of a job without a uid
                         {"sink": ..., "late": ...}       and another, of uid "late"
     sink_identities     {"sink": <identity>, "late": <identity>}
 """

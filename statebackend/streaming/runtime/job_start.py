@@ -1,14 +1,10 @@
-"""What a start does before anything is touched, once for every environment: so they reject the same in the same words.
+"""The checks of a start before anything is written, the same in every runtime, and the results of `check`.
 
-    what to continue from          `starting_point`; of a checkpoint of its own, that another runtime did not write it
-    what the job does with it      operators, key groups, backend, parallelism, files, and the compatibility result on
-    every state the leadership                 of the job, which a stand-by waits for; then all is looked up again, and
-    judged again
-                                   if another driver has been there in between
+1. Find what to restore (`starting_point`), and check that the same runtime wrote it.
+2. Check operators, key groups, backend, parallelism and files, and the compatibility of every state.
+3. Become the leader of the job; a standby waits here. If another driver was active meanwhile, repeat 1 and 2.
 
-Only behind that is anything written.
-
-What `check` gives: the compatibility results on the state of each operator, for a program, as text and for a notebook.
+`SchemaReports` are the compatibility results by operator, as text and as HTML for notebooks.
 """
 
 from __future__ import annotations

@@ -1,23 +1,22 @@
-"""Where the subtasks of a job work with their state on the local disk of a host, and who clears up there.
+"""The local state of the subtasks of a job on the disk of a host, and its cleanup.
 
-    <root>/                             what the program names, or <temporary directory>/statebackend-<user id>
-    <root>/swept                        its time is when somebody last looked what other jobs have left
-    <root>/<job id>/JOB                 JSON: job_directory; its time is when a task of the job last began here
-    <root>/<job id>/lock                shared by tasks while they begin, alone with who removes what the job has left
-    <root>/<job id>/<parallelism>/      lock, shared by all tasks of the job that run with that parallelism
-        <operator uid>/<subtask index>/     the backend's own
+    <root>/                             set by the program, or <temporary directory>/statebackend-<user id>
+    <root>/swept                        its time is that of the last check for state of other jobs
+    <root>/<job id>/JOB                 JSON: job_directory; its time is the last start of a task of the job
+    <root>/<job id>/lock                shared by starting tasks, exclusive for cleanup
+    <root>/<job id>/<parallelism>/      lock, shared by all tasks of the job with that parallelism
+        <operator uid>/<subtask index>/     files of the backend
     <root>/<job id>/scratch-<32 hex>/   lock, held by the export of a savepoint
 
-Everything here can be made again from checkpoints, so what is removed too early costs a restore, and no state. A task
-of an epoch looks at what is beside it when it begins:
+Checkpoints can restore everything here, so an early deletion costs time and no state. A starting task cleans up:
 
-* Of its own job: other parallelisms, and scratch of exports, go as soon as nobody holds their locks.
-* Of other jobs: what nobody has a lock on goes if the job directory is gone (removed, or another job's), or if no task
-  of the job has begun here for `RETENTION_S` and no driver holds the lock of the job directory. They are looked at once
-  after the start of a job, and every hour.
+* Of its own job: other parallelisms, and scratch directories of exports, once nobody holds their locks.
+* Of other jobs: what nobody has locked, if the job directory is gone or belongs to another job, or if no task of it has
+  started here for `RETENTION_S` and no driver holds the lock of the job directory. This runs once after the start
+  of a job, and every hour.
 
-So a job that was stopped finds its state when it comes back with the same parallelism within that time, and an idle one
-whenever it goes on. All directories are private (`statebackend.state.private_directory`).
+So a job that is stopped and restarted with the same parallelism within that time finds its local state. All directories
+are private (`statebackend.state.private_directory`).
 """
 
 from __future__ import annotations

@@ -1,24 +1,14 @@
-"""What became of restored states in one subtask, as an acknowledgement carries it from the task to the driver.
+"""Metrics of subtasks: how they travel in acknowledgements, and how the driver aggregates them.
 
-    report := { ["operator_state/"] "entries_migrated/" name: i64,  ["operator_state/"] "duration_s/" name: f64 }
+Checkpoints do not store metrics. They belong to one run and start again with the next. Metrics that cannot be decoded
+are skipped and fail no epoch.
 
-Only acknowledgements have it, so that it is read by the program that wrote it.
-
-How long barriers took, and what they overtook, for people.
-
-Each subtask says it with its acknowledgement, of which checkpoints keep nothing, and a run sums it up by operator: what
-is kept does not grow with the number of checkpoints. A subtask whose metrics cannot be read is left out, and fails
-nothing.
-
-How far event time is, for people: the watermark of each source and operator, how far it is behind, what was late.
-
-The lag is the processing time of the last epoch less the watermark. Metrics are those of one run, and begin again with
-the next.
-
-The metrics of a job's keyed state, put together from what its subtasks acknowledge.
-
-They travel in the acknowledgements of an epoch, of which checkpoints keep nothing; so they are those of one run, and
-begin again with the next. Metrics are for people: some that cannot be read are left out, and fail no epoch.
+* **Restores**: ``report := { ["operator_state/"] "entries_migrated/" name: i64, ["operator_state/"] "duration_s/" name:
+  f64 }``. The program that wrote an acknowledgement also reads it.
+* **Barriers**: how long they took and what they overtook, aggregated by operator, in constant memory.
+* **Event time**: the watermark of each source and operator, its lag (processing time of the last epoch minus the
+  watermark), and late records.
+* **Keyed state**: the state metrics of all subtasks.
 """
 
 from __future__ import annotations

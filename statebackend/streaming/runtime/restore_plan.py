@@ -1,8 +1,8 @@
-"""From the operator states of a checkpoint to what each subtask of the new run restores.
+"""What each subtask of a new run restores, from the operator states of a checkpoint.
 
-Key groups decide for keyed state: a subtask takes every old handle whose range overlaps its own, and picks its rows
-from them. The same parallelism gives every subtask its own handle back. Operator state is dealt out by its mode, once
-per run: an epoch that follows another of the same run gives every subtask back exactly what it had.
+Keyed state follows key groups: a subtask restores every old handle whose range overlaps its own, and selects its rows.
+With the same parallelism each subtask gets its own handle. Operator state is redistributed by its mode, once per run;
+later epochs of the run return to every subtask what it had.
 """
 
 from __future__ import annotations

@@ -1,25 +1,23 @@
-"""The restore plan of one epoch as a file, of which each task reads its own part and no other.
+"""The restore plan of one epoch, as a file of which each task reads only its own entry.
 
-What a task restores does not travel with the function that Spark sends to all tasks: there it would be multiplied by
-their number. The driver writes it down in the job's own file system before the epoch, and removes it afterwards. A task
-knows the path and where the entries of its operator begin; it reads one entry, and then what that points to. The file
-lives no longer than its epoch, in one release of this package, so it is no durable format and carries no version.
-A plan that is so small that all tasks may as well have all of it travels with them, and no file is made.
+Spark sends the function of an operator to all tasks, so a plan inside it would be multiplied by their number. The
+driver writes it to the file system of the job before the epoch and deletes it afterwards. A task knows the path and the
+offset of its operator's index. A small plan is sent with the tasks instead. The file lives for one epoch, so its format
+has no version.
 
-    file          := (blob | record | index)*               an index behind what it points to
-    index         := reference*                             one per subtask; the task knows where it begins
-    reference     := i64(offset) i32(length) u64(xxh3 with 64 bits of what is there)
-    record        := u8(1) state                            the subtask goes on from its own state
+    file          := (blob | record | index)*               an index follows what it points to
+    index         := reference*                             one per subtask; the task knows the offset
+    reference     := i64(offset) i32(length) u64(64-bit xxh3 of the bytes there)
+    record        := u8(1) state                            the subtask continues from its own state
                    | u8(0) bool(is restored) i32(n) reference* to handles
                      bool(has operator state) [bool(may refer) i32(n) assigned*]
-    assigned      := UTF(name) UTF(mode) reference reference     to the content and to what is carried, as parts
+    assigned      := UTF(name) UTF(mode) reference reference     to the content and the carried content, as parts
     parts         := i32(n) (i32(roles) (UTF(role) i32(n) envelope)* i32(slices) slice* i32(n) digest)*
-    slice         := UTF(path) i64(size) UTF(checksum) i64(first row) i64(row behind the last)
+    slice         := UTF(path) i64(size) UTF(checksum) i64(first row) i64(end row, exclusive)
     state         := Avro binary encoding of the state of a subtask
     handle        := Avro binary encoding of a handle of keyed state
 
-What several subtasks restore alike (an old handle that several new ranges overlap, the rows of a union list) is there
-once.
+What several subtasks share (a handle that overlaps several ranges, the rows of a union list) is written once.
 """
 
 from __future__ import annotations

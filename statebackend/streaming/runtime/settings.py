@@ -1,15 +1,11 @@
-"""What is told, in every runtime alike, of a strategy of event time that does not fit the records of its source.
+"""Checks of settings, and of watermark strategies against the records of their source, before anything is touched.
 
-What an environment is given, looked at before anything is touched: of which type, and within which bounds.
+A setting of a wrong type would otherwise fail later, in an error that does not name it. A class passed instead of its
+instance has all methods of a protocol, and none of them works.
 
-A setting of another type would be met later, in the middle of a start or of a run, by an error that does not name it; a
-class in the place of its instance has all its methods, and none of them works.
-
-Timers of event time that cannot fire: those of an operator that waits for a source without timestamps.
-
-The watermark of an operator is the smallest of what it reads. A source without timestamps has none, and holds all
-operators behind it until it ends, which a stream never does. That is what Flink does too, and it may be meant: the
-operators may register timers of processing time alone. So the job runs, and a start warns once.
+It also warns once of blocked timers. The watermark of an operator is the smallest of its inputs. A source without
+timestamps has none and so blocks all operators after it, as in Flink. That may be intended, because they may use timers
+of processing time only. So the job runs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a start continues from: a checkpoint of its own, the savepoint that the directory was begun from, or nothing.
+"""What a start restores: a checkpoint of the directory, the savepoint that the directory started from, or nothing.
 
-A directory that has a checkpoint continues from that. One that has none yet, and was begun from a savepoint, continues
-from the savepoint, whether the start names it again or not: it may have failed in its first epoch, and its state would
-be lost in silence. Which savepoint that is, is in the directory (`statebackend.checkpoint.store.job_directory`) before
-its first epoch; the checkpoints carry it too, since directories that are older than the file know it from there.
+A directory with a checkpoint continues from it. One without a checkpoint that was started from a savepoint continues
+from the savepoint, whether or not the start names it again. Otherwise a job that failed in its first epoch would lose
+its state silently. The directory stores the savepoint before the first epoch
+(`statebackend.checkpoint.store.job_directory`), and so do the checkpoints.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which state a function registers, found by running its `open()` without any state behind it.
+"""The state that a function registers, found by running its `open()` without state.
 
-The driver does this before a job starts: with the descriptors in hand it asks the snapshots of a savepoint for their
-compatibility result, and rejects an upgrade that cannot work before anything is touched.
+The driver does this before a job starts. With the descriptors it resolves the compatibility of a savepoint's snapshots,
+and rejects an incompatible upgrade before anything is touched.
 """
 
 from __future__ import annotations

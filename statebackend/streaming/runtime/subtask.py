@@ -1,24 +1,22 @@
-"""One subtask of one operator, the same in every runtime: it opens or restores its state, and runs the operator.
+"""One subtask of one operator, the same in every runtime: it opens or restores its state and runs the operator.
 
-A runtime of epochs lets it run once per epoch (`Subtask.run`): open, process, snapshot, close, acknowledge. One in
-which barriers come in band keeps it open over them (`Subtask.opened`, and `opened_subtask` for what follows). How
-records come in and go out, and where the subtask runs, is the rim's business.
+A runtime of epochs runs it once per epoch (`Subtask.run`): open, process, snapshot, close, acknowledge. A runtime with
+barriers in the stream keeps it open (`Subtask.opened`). The runtime decides where the subtask runs and how records
+arrive and leave.
 
-Time in an epoch of one subtask: it stands where the epoch begins, and what is due by then fires before any record.
+In an epoch, time is fixed, and due timers fire before any record:
 
-First the timers of event time up to the watermark, each with its key current, then the operator is told the
-watermark: what is emitted until then goes out before it. Then the timers that are due by the clock, which stands still
-in an epoch.
+1. Event-time timers up to the watermark fire, each with its key set. What they emit precedes the watermark.
+2. The operator processes the watermark.
+3. Processing-time timers that are due fire.
 
-A subtask between open and close: records, time and barriers come to it in band, in any order.
+An open subtask receives records, times and barriers in any order. At a barrier `OpenedSubtask.freeze` captures the
+state, and the subtask continues. `FrozenSubtask.write` writes the files later, on any thread. Then
+`OpenedSubtask.acknowledged` creates the acknowledgement, on the subtask's thread. Several frozen states may exist at a
+time and be written in any order.
 
-It stays open over barriers. At one the state is frozen as it is (`OpenedSubtask.freeze`), and the subtask goes on; what
-was frozen is written later, on any thread (`FrozenSubtask.write`), and only then is there something to acknowledge
-(`OpenedSubtask.acknowledged`, on the subtask's own thread again). Several frozen ones may wait to be written, and be
-written in any order.
-
-Counters of an acknowledgement (late records, metrics of state) are those since the acknowledgement before, so that
-whoever adds them up counts each event once, whether a subtask lives for one epoch or for many.
+Counters in an acknowledgement (late records, metrics of state) count since the acknowledgement before, so their sum
+counts each event once in either runtime.
 """
 
 from __future__ import annotations

@@ -1,24 +1,20 @@
-"""Holds the subtasks of an operator to one copy of its broadcast state, before a checkpoint becomes durable.
+"""The functions of a process after setup(), and the check that the copies of broadcast state are equal.
 
-Every subtask has a copy, and makes it from the same records in the same order. A function that goes by anything else
-(a clock, a random number, its subtask) makes copies that differ, and which of them a key meets after a rescale would be
-chance. So the copies are compared at every barrier, by the digests that they travel with: none is read. What operators
-keep for themselves under reserved names is theirs to answer for.
+setup() runs once per process, run and operator. A task gets an object of its own from `WorkerFunctions.function`,
+unpickled, with the attributes that setup() created (`statebackend.streaming.functions`). The original stays until
+one of these events, which calls teardown():
 
-The functions of a process for which setup() has run: once per run and operator, whatever number of tasks follow.
+    another run of the same job starts        a job has one run at a time
+    there are too many jobs                   the least recently used is removed
+    `end_run`, `close`                        called by the runtime, or at the end of the process
 
-A task asks for its function with `WorkerFunctions.function`, and gets an object of its own, made again of the pickle,
-with the attributes that setup() has left (see `statebackend.streaming.functions`). What setup() was called on stays
-here until
+A forked process starts without functions, because connections do not survive a fork. One task at a time asks for the
+functions of a process, as Spark's workers do; a run of the local runtime has its own `WorkerFunctions`.
 
-    another run of the same job comes         a job has one run at a time: the one before is over
-    there are too many jobs                   the one that was asked for longest ago gives way
-    `end_run`, `close`                        the runtime says so, or the process ends
-
-and teardown() is called then. A process forked from this one starts without any: connections do not survive a fork.
-
-The functions of a process are asked for by one task at a time, which is how Spark's workers work; in-process, a run has
-its own `WorkerFunctions`.
+Every subtask builds its copy of broadcast state from the same records in the same order. A function that uses anything
+else (a clock, a random number, its subtask index) builds different copies, and a rescale would give a key any of them.
+So the digests of the copies are compared at every barrier, and no content is read. Operators are responsible for state
+under reserved names.
 """
 
 from __future__ import annotations
