@@ -19,7 +19,7 @@ from typing import Any
 
 from snapshots.errors import StateFormatError
 from statebackend.state.errors import StateBackendError
-from statebackend.streaming.errors import StreamJobError, format_value, one_line, told
+from statebackend.streaming.errors import StreamJobError, describe_exception, format_value, one_line
 from statebackend.streaming.runtime.described_job import DescribedJob, DescribesJob
 
 __all__ = ["JobLoadingError", "described_job", "load_job"]
@@ -80,7 +80,7 @@ def _asked(function: Callable[[], Any], name: str) -> Any:
     except (StreamJobError, StateBackendError, StateFormatError) as error:
         raise JobLoadingError(f"{name}: {one_line(str(error))}") from error
     except Exception as error:
-        raise JobLoadingError(f"{name} raised {told(error)}; {_CONTRACT}") from error
+        raise JobLoadingError(f"{name} raised {describe_exception(error)}; {_CONTRACT}") from error
 
 
 def _module(module_name: str, name: str) -> Any:
@@ -103,8 +103,8 @@ def _module(module_name: str, name: str) -> Any:
         ) from error
     except Exception as error:
         raise JobLoadingError(
-            f"--job {name}: importing {module_name} raised {told(error)}; it has to be importable without arguments, "
-            f"a Spark session or data"
+            f"--job {name}: importing {module_name} raised {describe_exception(error)}; "
+            f"it must be importable without arguments, a Spark session or data"
         ) from error
 
 

@@ -71,7 +71,7 @@ from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.state_backend import StateBackend, state_backend
 from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.data_stream import DataStream
-from statebackend.streaming.errors import JobDefinitionError, shown_instance
+from statebackend.streaming.errors import JobDefinitionError, format_instance
 from statebackend.streaming.observing.job_events import JobListener, JobListeners
 from statebackend.streaming.observing.progress import LoggedProgress
 from statebackend.streaming.output_tag import check_uid
@@ -206,7 +206,7 @@ def go_back(
     fall-back has begun, and the same one is to be started again.
     """
     driver_files, begun = records.driver_files, read_roll_back(records.driver_files)
-    for number, sink in enumerate(sinks.taking_back):
+    for number, sink in enumerate(sinks.rollback_sinks):
         if number == 0:
             newest_id = max(checkpoint_id, *records.pointers.find().ids, 0 if begun is None else begun.newest_id)
             planned = Rollback(checkpoint_id=checkpoint_id, newest_id=newest_id, source_log=NO_SOURCE_LOG)
@@ -342,7 +342,7 @@ class LocalStreamEnvironment:
         """
         if not is_instance_of(source, ReplayableSource):
             raise JobDefinitionError(
-                f"from_source was given {shown_instance(source)}, which is no "
+                f"from_source was given {format_instance(source)}, which is no "
                 f"ReplayableSource (statebackend.streaming): it "
                 f"has splits() and read()"
             )

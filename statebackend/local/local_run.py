@@ -288,7 +288,7 @@ class LocalRun:
     @property
     def barriers(self) -> BarrierTotals:
         """How long the barriers of complete checkpoints took, and what they overtook."""
-        return self._snapshots.measures.barriers
+        return self._snapshots.metrics.barriers
 
     @property
     def schema_reports(self) -> Mapping[str, SchemaReport]:
@@ -436,7 +436,7 @@ class LocalRun:
         """How far event time is for sources and operators, and what was late."""
         event_time = self.parts.event_time
         names = () if event_time is None else event_time.names
-        return time_metrics(names, self.watermarks(), self._previous_time_ms, self._snapshots.measures.late_records)
+        return time_metrics(names, self.watermarks(), self._previous_time_ms, self._snapshots.metrics.late_records)
 
     def finish(self) -> None:
         """Closes what is open, behind the last record; raises what a function raises when it is closed."""

@@ -99,11 +99,11 @@ from statebackend.streaming.time.job_watermarks import watermark_state
 
 __all__ = [
     "AbandonedFiles",
-    "CheckpointMeasures",
+    "CheckpointMetrics",
     "CheckpointSettings",
     "Finished",
     "InlineWriter",
-    "KeptCheckpoints",
+    "PinnedCheckpoints",
     "RunSnapshots",
     "RunSnapshotsParts",
     "SnapshotWriter",
@@ -140,7 +140,7 @@ class AbandonedFiles:
 _NONE = -1
 
 
-class KeptCheckpoints:
+class PinnedCheckpoints:
     """See the module. ``tasks`` are those that build upon what they have written."""
 
     def __init__(self, store: CompletedCheckpointStore, tasks: Iterable[TaskId]) -> None:
@@ -149,12 +149,12 @@ class KeptCheckpoints:
         latest = store.latest()
         if latest is not None:
             self.completed(latest.checkpoint_id)
-        self._told = dict.fromkeys(tasks, _NONE if latest is None else latest.checkpoint_id)
-        self._least: dict[int, int] = {}
+        self._notified = dict.fromkeys(tasks, _NONE if latest is None else latest.checkpoint_id)
+        self._oldest_usable: dict[int, int] = {}
 
-    def begun(self, checkpoint_id: int) -> None:
+    def triggered(self, checkpoint_id: int) -> None:
         """A checkpoint is begun, of which no snapshot is taken yet."""
-        self._least[checkpoint_id] = self._least_told
+        self._oldest_usable[checkpoint_id] = self._oldest_notified
 
     def completed(self, checkpoint_id: int) -> None:
         """A checkpoint is in the store, and has dropped none that is kept."""
@@ -162,15 +162,15 @@ class KeptCheckpoints:
             pin = self._pins[checkpoint_id] = contextlib.ExitStack()
             pin.enter_context(self._store.pin(checkpoint_id))
 
-    def told(self, task: TaskId, checkpoint_id: int) -> None:
+    def notified(self, task: TaskId, checkpoint_id: int) -> None:
         """A task knows that a checkpoint is complete."""
-        if task in self._told:
-            self._told[task] = max(self._told[task], checkpoint_id)
+        if task in self._notified:
+            self._notified[task] = max(self._notified[task], checkpoint_id)
 
     def release(self, under_way: Collection[int]) -> None:
         """Drops what is too many and nobody can refer to, where these are the checkpoints that are under way."""
-        self._least = {known: least for known, least in self._least.items() if known in under_way}
-        least = min((self._least_told, *self._least.values()))
+        self._oldest_usable = {known: least for known, least in self._oldest_usable.items() if known in under_way}
+        least = min((self._oldest_notified, *self._oldest_usable.values()))
         for known in [one for one in self._pins if one < least]:
             self._pins.pop(known).close()
 
@@ -182,11 +182,11 @@ class KeptCheckpoints:
             self._pins = {}
 
     @property
-    def _least_told(self) -> int:
-        return min(self._told.values(), default=MAX_ID)
+    def _oldest_notified(self) -> int:
+        return min(self._notified.values(), default=MAX_ID)
 
 
-class CheckpointMeasures:
+class CheckpointMetrics:
     """Tells the recorder of what is complete and of what failed.
 
     What was counted and acknowledged to a checkpoint that failed is of the epoch that the next complete one ends.
@@ -198,16 +198,16 @@ class CheckpointMeasures:
         self.late_records: Counter[str] = Counter()
         """How many records each operator has dropped, by uid."""
         self._recorder = recorder
-        self._late_records_told = 0
+        self._late_records_reported = 0
         self._records_in: Counter[TaskId] = Counter()
         self._state_metrics: dict[TaskId, OperatorMetrics] = {}
-        self._begun_s: dict[int, float] = {}
+        self._triggered_s: dict[int, float] = {}
         self._ended_s = time.monotonic()
 
-    def begun(self, checkpoint_id: int, pending: Collection[int]) -> None:
+    def triggered(self, checkpoint_id: int, pending: Collection[int]) -> None:
         """A checkpoint is begun while these are under way; others are over."""
-        self._begun_s = {known: begun_s for known, begun_s in self._begun_s.items() if known in pending}
-        self._begun_s[checkpoint_id] = time.monotonic()
+        self._triggered_s = {known: triggered_s for known, triggered_s in self._triggered_s.items() if known in pending}
+        self._triggered_s[checkpoint_id] = time.monotonic()
 
     def acknowledged(self, acknowledgement: Acknowledgement) -> None:
         """A task has acknowledged a checkpoint, whatever becomes of that."""
@@ -223,17 +223,17 @@ class CheckpointMeasures:
         self.barriers.note(acknowledgements)
         now_s, ended_s = time.monotonic(), self._ended_s
         self._ended_s = now_s
-        cost = EpochCost(duration_s=now_s - ended_s, checkpoint_s=now_s - self._begun_s.pop(checkpoint_id, now_s))
+        cost = EpochCost(duration_s=now_s - ended_s, checkpoint_s=now_s - self._triggered_s.pop(checkpoint_id, now_s))
         self._recorder.epoch_completed(checkpoint_id, acknowledgements, cost, counts=self._counts_taken())
 
     def _counts_taken(self) -> EpochCounts:
         records_in, self._records_in = self._records_in, Counter()
         metrics, self._state_metrics = self._state_metrics, {}
-        late, told = self.late_records.total(), self._late_records_told
-        self._late_records_told = late
+        late, reported = self.late_records.total(), self._late_records_reported
+        self._late_records_reported = late
         return EpochCounts(
             records_in=records_in,
-            late_records_dropped=late - told,
+            late_records_dropped=late - reported,
             state_metrics=metrics_of_subtasks(metrics.values()),
         )
 
@@ -435,7 +435,7 @@ class RunSnapshots:
         """How many checkpoints were complete, or would have been if anything had state."""
         self.newest: CheckpointMetadata | None = None
         """The newest checkpoint that the run has stored."""
-        self.measures = CheckpointMeasures(parts.recorder)
+        self.metrics = CheckpointMetrics(parts.recorder)
         """What is measured of its checkpoints."""
         self.forms: RecordForms = {}
         """In which form records are written that barriers overtake; none where nothing is overtaken."""
@@ -471,7 +471,7 @@ class RunSnapshots:
         ]
         parts, settings = self._parts, self._parts.settings
         positions = (_task(one.subtask_id) for one in network.sources if one.subtask_id.node in parts.positions)
-        self._kept = KeptCheckpoints(parts.store, [*self._subtasks, *positions])
+        self._pinned = PinnedCheckpoints(parts.store, [*self._subtasks, *positions])
         identity, latest = parts.directory.identity, parts.store.latest()
         coordinator = CheckpointCoordinator(
             identity.job_id,
@@ -514,7 +514,7 @@ class RunSnapshots:
         self._writer.close()
         # What could not be dropped is by a later run.
         with contextlib.suppress(Exception):
-            self._kept.close()
+            self._pinned.close()
 
     def discard_abandoned(self) -> None:
         """Deletes what was acknowledged and is part of no checkpoint; to be called when no subtask is open."""
@@ -567,8 +567,8 @@ class RunSnapshots:
     def next_checkpoint_id(self) -> int:
         """An id greater than all before, and than that of a savepoint that the run began from."""
         self.last_id = max(self.last_id + 1, self._parts.store.next_checkpoint_id())
-        self._kept.begun(self.last_id)
-        self.measures.begun(self.last_id, self._checkpoints.coordinator.pending_ids)
+        self._pinned.triggered(self.last_id)
+        self.metrics.triggered(self.last_id, self._checkpoints.coordinator.pending_ids)
         return self.last_id
 
     def trigger(self, task: TaskId, checkpoint_id: int, kind: CheckpointRequestKind) -> None:
@@ -616,7 +616,7 @@ class RunSnapshots:
             sink_identities=self._parts.staged.identities(committables),
             watermarks=watermarks,
         )
-        self._kept.completed(completed.checkpoint_id)
+        self._pinned.completed(completed.checkpoint_id)
 
     def checkpoint_completed(self, checkpoint_id: int) -> None:
         """Gives the sinks what came out before its barrier, unless another run leads the job now, which has done it."""
@@ -633,7 +633,7 @@ class RunSnapshots:
             # What a plain sink raises keeps no other from what is its own.
             stack.callback(give_to_sinks, self._output.taken(checkpoint_id))
             self._parts.staged.commit(checkpoint_id)
-        self.measures.completed(checkpoint_id, acknowledgements)
+        self.metrics.completed(checkpoint_id, acknowledgements)
 
     def checkpoint_failed(self, checkpoint_id: int) -> None:
         """Nobody waits for what is being written for it."""
@@ -643,7 +643,7 @@ class RunSnapshots:
 
     def answered(self, answer: CheckpointAnswer) -> None:
         """Notes what became of a request."""
-        self.measures.answered(answer)
+        self.metrics.answered(answer)
 
     def notify_complete(self, task: TaskId, checkpoint_id: int) -> None:
         """Tells a subtask or a source; the end of the network has its records given already."""
@@ -651,7 +651,7 @@ class RunSnapshots:
             self._parts.positions[task.operator_uid].notify_checkpoint_complete(checkpoint_id)
         if task in self._subtasks:
             self._subtasks[task].notify_checkpoint_complete(checkpoint_id)
-        self._kept.told(task, checkpoint_id)
+        self._pinned.notified(task, checkpoint_id)
         self._release()
 
     def notify_aborted(self, task: TaskId, checkpoint_id: int) -> None:
@@ -707,7 +707,7 @@ class RunSnapshots:
             return
         acknowledgement = work.acknowledgement(self._nothing_of)
         self._acknowledgements.setdefault(work.checkpoint_id, []).append(acknowledgement)
-        self.measures.acknowledged(acknowledgement)
+        self.metrics.acknowledged(acknowledgement)
         self._checkpoints.acknowledge(acknowledgement)
 
     def _times_of(self, checkpoint_id: int) -> BarrierTimes:
@@ -715,7 +715,7 @@ class RunSnapshots:
         return self._times.setdefault(checkpoint_id, BarrierTimes(source_order))
 
     def _release(self) -> None:
-        self._kept.release(self._checkpoints.coordinator.pending_ids)
+        self._pinned.release(self._checkpoints.coordinator.pending_ids)
 
     def _forget(self, checkpoint_id: int) -> None:
         pending = self._checkpoints.coordinator.pending_ids

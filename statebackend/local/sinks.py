@@ -27,7 +27,7 @@ from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.local.network.channel import RecordBatch
 from statebackend.local.network.subtasks import OutputListener
 from statebackend.streaming.runtime.job_sinks import JobSinks, no_sink
-from statebackend.streaming.sink import RecordSink, SinkError, SinkThatTakesBack, sink_identity
+from statebackend.streaming.sink import RecordSink, RollbackSink, SinkError, sink_identity
 from statebackend.streaming.stream_graph import JobGraph, SinkNode
 from statebackend.streaming.time.watermark_generators import WatermarkElement
 
@@ -120,10 +120,10 @@ class StagedSinks:
         self._sinks.check_commits(metadata)
 
     @property
-    def taking_back(self) -> Sequence[SinkThatTakesBack]:
+    def rollback_sinks(self) -> Sequence[RollbackSink]:
         """Those that can hide what they have shown, for a job that goes back."""
         sinks = [staged.sink for _, staged in self._by_index.values()]
-        return [sink for sink in sinks if isinstance(sink, SinkThatTakesBack)]
+        return [sink for sink in sinks if isinstance(sink, RollbackSink)]
 
     def recover(self, latest: CheckpointMetadata | None, job_id: str) -> None:
         """Commits what a checkpoint has to commit, once more; then removes what later attempts have left."""

@@ -21,7 +21,7 @@ from statebackend.checkpoint.metadata import ChannelWatermark
 from statebackend.local.inputs import LocalStream, field_getter
 from statebackend.local.network.channel import SubtaskOutput
 from statebackend.local.operator import Recast
-from statebackend.streaming.errors import StreamJobError, UserFunctionError, format_value, told
+from statebackend.streaming.errors import StreamJobError, UserFunctionError, describe_exception, format_value
 from statebackend.streaming.stream_graph import (
     JobGraph,
     Node,
@@ -203,7 +203,9 @@ class LocalSource:
         try:
             elements = self._timestamps.time.on_periodic_emit(self._clock())
         except Exception as error:
-            raise UserFunctionError(f"source {self._name!r}: its watermark generator raised {told(error)}") from error
+            raise UserFunctionError(
+                f"source {self._name!r}: its watermark generator raised {describe_exception(error)}"
+            ) from error
         self._send(elements)
 
     def end_of_input(self) -> None:
@@ -281,7 +283,7 @@ class LocalSource:
         except StreamJobError:
             raise
         except Exception as error:
-            what = f"source {self._name!r}: its watermark generator cannot be made: {told(error)}"
+            what = f"source {self._name!r}: its watermark generator cannot be made: {describe_exception(error)}"
             raise UserFunctionError(what) from error
         return _Timestamps(node, get_timestamp, channel_of_record, time)
 
@@ -297,7 +299,7 @@ class LocalSource:
                 return function(record)
             except Exception as error:
                 what = f"source {self._name!r}, record {format_value(record, 200)}: the function of {given_to} raised"
-                raise UserFunctionError(f"{what} {told(error)}") from error
+                raise UserFunctionError(f"{what} {describe_exception(error)}") from error
 
         return get
 
@@ -313,7 +315,7 @@ class LocalSource:
         except Exception as error:
             what = (
                 f"source {self._name!r}, record {format_value(record, 200)}: "
-                f"its watermark generator raised {told(error)}"
+                f"its watermark generator raised {describe_exception(error)}"
             )
             raise UserFunctionError(what) from error
         if time_ms is not None and not made.is_beyond_limit:

@@ -101,7 +101,13 @@ from statebackend.spark.sources.progress import read_offsets
 from statebackend.spark.tasks.channels import AcknowledgementChannel, ProgressChannel, ProgressSender
 from statebackend.spark.tasks.epoch_task import EpochTask, RunBroadcast
 from statebackend.state.clock import Clock, wall_clock
-from statebackend.streaming.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError, format_value, told
+from statebackend.streaming.errors import (
+    EpochError,
+    EpochTimeoutError,
+    SourceProgressMismatchError,
+    describe_exception,
+    format_value,
+)
 from statebackend.streaming.observing.job_metrics import EpochCost, ObservedRun, seconds_of
 from statebackend.streaming.observing.job_recorder import JobRecorder, LiveFigures
 from statebackend.streaming.runtime.checkpoint_writing import store_checkpoint
@@ -945,7 +951,7 @@ class EpochDriver:
         # A batch that is rejected has no checkpoint, and one whose output could not be committed has its own.
         failed_id = self._epochs.unstored_epoch_id
         if failed_id is not None:
-            self.recorder.checkpoint_failed(failed_id, told(failure))
+            self.recorder.checkpoint_failed(failed_id, describe_exception(failure))
 
     def wait_until_idle(self, timeout_s: float | None, is_abandoned: Callable[[], bool]) -> bool:
         """Waits until no epoch is running, for so long or until it is given up; returns whether none is."""

@@ -38,7 +38,7 @@ from statebackend.spark.sources.progress import (
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
 from statebackend.streaming.runtime.job_sinks import JobSinks
 from statebackend.streaming.runtime.starting_point import check_no_roll_back
-from statebackend.streaming.sink import SinkError, SinkThatTakesBack, sink_identity
+from statebackend.streaming.sink import RollbackSink, SinkError, sink_identity
 
 __all__ = ["RollbackReport", "check_log", "planned_roll_back", "roll_back", "shown_offsets"]
 
@@ -194,7 +194,7 @@ def roll_back(
 def _roll_back(sinks: JobSinks, last_epoch_id: int, job_id: str, rolled_back: dict[str, Sequence[str]]) -> None:
     """Notes for each sink that can take anything back where it has put what it showed of later epochs."""
     for uid, sink in sinks.by_uid.items():
-        if isinstance(sink, SinkThatTakesBack):
+        if isinstance(sink, RollbackSink):
             rolled_back[uid] = tuple(sink.roll_back(last_epoch_id, job_id))
 
 

@@ -1,4 +1,4 @@
-"""Functions that ask other systems, and wait for many answers at a time: asyncio in an operator.
+"""Functions that call other systems with asyncio and have many requests in flight.
 
     class AirlineName(AsyncFunction[Row, dict]):
         async def setup(self):
@@ -7,10 +7,8 @@
         async def async_invoke(self, value, context):
             return [{"carrier": value.carrier, "name": await self.client.name_of(value.carrier)}]
 
-Coroutines run in the one event loop of the worker process, which has a thread of its own; `timeout`, `open` and `close`
-are called in the operator's. What blocks in a coroutine blocks all others: hand it to `asyncio.to_thread`.
-
-What a node of the graph holds for an operator of async I/O.
+Coroutines run in the one event loop of the worker process, which has its own thread. Plain methods run in the thread
+of the operator. A blocking call in a coroutine blocks all other coroutines: run it with `asyncio.to_thread`.
 """
 
 from __future__ import annotations
@@ -40,63 +38,62 @@ I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
 
 DEFAULT_CAPACITY: Final = 100
-"""Most records of a subtask that are under way at a time, unless a program says otherwise."""
+"""The default number of records of a subtask that may be in flight."""
 
 
 @frozen
 class AsyncContext:
-    """What `async_invoke` and `timeout` are told beside the record."""
+    """The argument of `async_invoke` and `timeout` beside the record."""
 
     timestamp: int | None
     """The event time of the record in milliseconds since 1970; None if it has none."""
     attempt: int
-    """Which attempt at this record it is, from 1; in `timeout`, the last one that was begun."""
+    """The number of the attempt at this record, from 1. In `timeout`, the attempt that started last."""
 
 
 class AsyncFunction(WorkerLifecycle, ABC, Generic[I, O]):
-    """Asks something for each record, without holding up those behind it.
+    """Calls another system for each record without blocking the records after it.
 
-    It has no state and no timers. Instances travel to the subtasks by pickling. Clients and connections are made in
-    `setup`, once per worker process; all its methods but `timeout` may be ``async def``, and run in the event loop
-    then.
+    It has no state and no timers. Instances travel to the subtasks by pickling; create clients and connections in
+    `setup`. All methods except `timeout` may be ``async def``; then they run in the event loop.
     """
 
     def open(self, context: RuntimeContext) -> Awaitable[None] | None:
-        """Called in a subtask before the first record of an epoch, if it has one; state cannot be registered."""
+        """Called in a subtask before the first record of an epoch, if the epoch has one. State cannot be registered."""
         return None
 
     @abstractmethod
     def async_invoke(self, value: I, context: AsyncContext) -> Awaitable[Iterable[O] | None] | AsyncIterable[O]:
-        """The records to emit for a record, or None for none: an ``async def`` that returns or yields them.
+        """Return the records to emit for a record, or None: an ``async def`` that returns or yields them.
 
-        It may be cancelled at any ``await``: when the time is over, or when the epoch ends by a failure.
+        It may be cancelled at any ``await``: when its time is over, or when the epoch fails.
         """
 
     def timeout(self, value: I, context: AsyncContext) -> Iterable[O] | None:
-        """The records to emit for a record whose results were not there in time, all attempts included.
+        """Return the records to emit if there is no result in time, all attempts included.
 
-        Raises `TimeoutError`, which fails the epoch, unless a function says otherwise.
+        Raises:
+            TimeoutError: Unless overridden. It fails the epoch.
         """
         raise TimeoutError("there was no result in time")
 
     def close(self) -> Awaitable[None] | None:
-        """Called behind the last record of an epoch, also after a failure, if `open` was."""
+        """Called after the last record of an epoch, also after a failure, if `open` was called."""
         return None
 
 
 def _check_attempts(strategy: AsyncRetryStrategy, attribute: Attribute[Any], value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise JobDefinitionError(
-            f"max_attempts of an AsyncRetryStrategy is {format_value(value, 40)}; "
-            f"it is a number of 1 or more, which counts "
-            f"the first attempt"
+            f"max_attempts of an AsyncRetryStrategy is {format_value(value, 40)}; pass an integer of 1 or more, "
+            f"which counts the first attempt"
         )
 
 
 def _check_multiplier(strategy: AsyncRetryStrategy, attribute: Attribute[Any], value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value < float("inf"):
         raise JobDefinitionError(
-            f"multiplier of an AsyncRetryStrategy is {format_value(value, 40)}; it is a number of 1 or more"
+            f"multiplier of an AsyncRetryStrategy is {format_value(value, 40)}; pass a number of 1 or more"
         )
 
 
@@ -105,23 +102,23 @@ _Exceptions = type[Exception] | tuple[type[Exception], ...] | Callable[[Exceptio
 
 @frozen(kw_only=True)
 class AsyncRetryStrategy:
-    """When a request is made again, and after which delay. The operator's time-out is over all attempts together.
+    """When to retry a request, and after which delay. The operator's timeout covers all attempts together.
 
-    Made by `fixed_delay` or `exponential_backoff`.
+    Create it with `fixed_delay` or `exponential_backoff`.
     """
 
     max_attempts: int = field(validator=_check_attempts)
-    """The most attempts at a record, the first one included."""
+    """The maximum number of attempts at a record, including the first."""
     delay_ms: int
-    """From the first failure to the second attempt."""
+    """The delay from the first failure to the second attempt."""
     multiplier: float = field(default=1.0, validator=_check_multiplier)
-    """How many times the one before each further delay is."""
+    """The factor between one delay and the next."""
     max_delay_ms: int | None = None
-    """The longest delay; None for no bound."""
+    """The longest delay, or None for no bound."""
     retry_on_exception: _Exceptions = Exception
-    """Which exceptions are worth another attempt: classes, or a function of the exception."""
+    """The exceptions to retry on: classes, or a predicate of the exception."""
     retry_on_result: Callable[[Sequence[Any]], bool] | None = None
-    """Whether results, as a list, are worth another attempt; those of the last one are taken as they are."""
+    """A predicate of the list of results to retry on. The results of the last attempt are always emitted."""
 
     @classmethod
     def fixed_delay(
@@ -132,7 +129,7 @@ class AsyncRetryStrategy:
         retry_on_exception: _Exceptions = Exception,
         retry_on_result: Callable[[Sequence[Any]], bool] | None = None,
     ) -> AsyncRetryStrategy:
-        """The same delay before each further attempt; raises `JobDefinitionError` for what is no strategy."""
+        """Use the same delay before each retry. Raises `JobDefinitionError` for invalid values."""
         return cls(
             max_attempts=max_attempts,
             delay_ms=duration_ms(delay, "delay of an AsyncRetryStrategy", at_least_ms=0),
@@ -151,7 +148,7 @@ class AsyncRetryStrategy:
         retry_on_exception: _Exceptions = Exception,
         retry_on_result: Callable[[Sequence[Any]], bool] | None = None,
     ) -> AsyncRetryStrategy:
-        """Delays that grow up to the longest; raises `JobDefinitionError` for what is no strategy."""
+        """Multiply the delay after each failure, up to ``max_delay``. Raises `JobDefinitionError`."""
         return cls(
             max_attempts=max_attempts,
             delay_ms=duration_ms(initial_delay, "initial_delay of an AsyncRetryStrategy", at_least_ms=0),
@@ -162,13 +159,13 @@ class AsyncRetryStrategy:
         )
 
     def delay_after_error(self, attempt: int, error: Exception) -> float | None:
-        """How long to wait, in milliseconds, before the next attempt; None if there is to be none."""
+        """Return the milliseconds to wait before the next attempt, or None to stop."""
         if attempt >= self.max_attempts or not self._accepts(error):
             return None
         return self._delay_after(attempt)
 
     def delay_after_results(self, attempt: int, results: Sequence[Any]) -> float | None:
-        """As `delay_after_error`, after an attempt that gave these results."""
+        """As `delay_after_error`, after an attempt that returned these results."""
         if attempt >= self.max_attempts or self.retry_on_result is None or not self.retry_on_result(results):
             return None
         return self._delay_after(attempt)
@@ -186,17 +183,17 @@ class AsyncRetryStrategy:
 
 
 class EmissionOrder(Enum):
-    """In which order results are emitted, between two watermarks."""
+    """The order in which results are emitted between two watermarks."""
 
     ORDERED = "ordered"
-    """That of the records they belong to."""
+    """The order of the input records."""
     UNORDERED = "unordered"
-    """That in which they are there."""
+    """The order in which the results arrive."""
 
 
 @frozen(kw_only=True)
 class AsyncWaitDefinition:
-    """What a node of the graph holds for an operator of async I/O; picklable."""
+    """The settings of an async I/O operator, as a graph node holds them; picklable."""
 
     function: AsyncFunction[Any, Any]
     order: EmissionOrder

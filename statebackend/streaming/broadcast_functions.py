@@ -1,15 +1,14 @@
-"""Functions over a stream and one that is broadcast: rules, prices, models that every subtask knows.
+"""Functions over a stream and a broadcast stream, such as rules, prices or models that every subtask needs.
 
-Each record of the broadcast stream goes to every subtask, in one order. What is made of it is kept in *broadcast
-state*, of which every subtask has a copy; the copies stay equal because only `process_broadcast_element` may change
-them, and it sees the same records everywhere. The other side reads them only: its records differ between subtasks. For
-the same reason what `process_broadcast_element` does must follow from the record and the broadcast state alone.
+Every subtask receives all records of the broadcast stream in the same order and keeps them in *broadcast state*. The
+copies stay equal because only `process_broadcast_element` may change them. It must derive its changes from the record
+and the broadcast state alone. The other input differs between subtasks, so it can only read broadcast state.
 
     process_element             record, key and its state, timers;   broadcast state read-only
     process_broadcast_element   record, no key, no timers;           broadcast state; state of all keys, one by one
     on_timer                    key and its state, timers;           broadcast state read-only
 
-Rows that `process_broadcast_element` emits come from every subtask: once for each.
+Every subtask emits the rows of `process_broadcast_element`, so they appear once per subtask.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from attrs import field, frozen
 from statebackend.state.operator_state_descriptors import BroadcastStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.states import BroadcastState, ReadOnlyBroadcastState
-from statebackend.streaming.errors import JobDefinitionError, format_value, shown_instance
+from statebackend.streaming.errors import JobDefinitionError, format_instance, format_value
 from statebackend.streaming.functions import (
     CallContext,
     KeyedFunction,
@@ -61,19 +60,19 @@ ApplyToKeyedState = Callable[[StateDescriptor, Callable[[Any, Any], object]], No
 class BroadcastStates(Protocol):
     """The broadcast states of an operator, by descriptor.
 
-    Both raise `StateRegistrationError` for one that is neither named at `DataStream.broadcast` nor registered in
-    `open()`.
+    Both methods raise `StateRegistrationError` for a descriptor that neither `DataStream.broadcast` nor `open()`
+    registered.
     """
 
     def writable(self, descriptor: BroadcastStateDescriptor[UK, UV]) -> BroadcastState[UK, UV]:
-        """A state that may be changed while a record of the broadcast stream is processed."""
+        """Return a state that may be changed while a record of the broadcast stream is processed."""
 
     def read_only(self, descriptor: BroadcastStateDescriptor[UK, UV]) -> ReadOnlyBroadcastState[UK, UV]:
-        """A live view of a state."""
+        """Return a live, read-only view of a state."""
 
 
 class Time(Protocol):
-    """What the time is read from."""
+    """Access to the current time."""
 
     def current_watermark(self) -> int:
         """The watermark, in milliseconds."""
@@ -83,7 +82,7 @@ class Time(Protocol):
 
 
 class KeyedReadOnlyContext(ProcessContext[K]):
-    """What every call of `KeyedBroadcastProcessFunction.process_element` is given."""
+    """The argument of `KeyedBroadcastProcessFunction.process_element`."""
 
     __slots__ = ("_states",)
 
@@ -94,12 +93,12 @@ class KeyedReadOnlyContext(ProcessContext[K]):
         self._states = states
 
     def get_broadcast_state(self, descriptor: BroadcastStateDescriptor[UK, UV]) -> ReadOnlyBroadcastState[UK, UV]:
-        """A live view of that broadcast state; to change it is an error."""
+        """Return a live, read-only view of a broadcast state."""
         return self._states.read_only(descriptor)
 
 
 class BroadcastOnTimerContext(OnTimerContext[K]):
-    """What every call of `KeyedBroadcastProcessFunction.on_timer` is given."""
+    """The argument of `KeyedBroadcastProcessFunction.on_timer`."""
 
     __slots__ = ("_states",)
 
@@ -115,12 +114,12 @@ class BroadcastOnTimerContext(OnTimerContext[K]):
         self._states = states
 
     def get_broadcast_state(self, descriptor: BroadcastStateDescriptor[UK, UV]) -> ReadOnlyBroadcastState[UK, UV]:
-        """A live view of that broadcast state; to change it is an error."""
+        """Return a live, read-only view of a broadcast state."""
         return self._states.read_only(descriptor)
 
 
 class _KeylessContext(CallContext):
-    """What the calls for records without a key have in common."""
+    """The base of the contexts of calls for records without a key."""
 
     __slots__ = ("_states", "_time", "timestamp")
 
@@ -132,11 +131,11 @@ class _KeylessContext(CallContext):
         self._states = states
 
     def current_watermark(self) -> int:
-        """The watermark of the operator, in milliseconds; -(1 << 63) before the first."""
+        """The watermark of the operator in milliseconds, or -(1 << 63) before the first one."""
         return self._time.current_watermark()
 
     def current_processing_time(self) -> int:
-        """The processing time in milliseconds since 1970, which stands still in an epoch."""
+        """The processing time in milliseconds since 1970. It is constant within an epoch."""
         return self._time.current_processing_time()
 
     def __getattr__(self, name: str) -> Any:
@@ -146,31 +145,31 @@ class _KeylessContext(CallContext):
 
 
 class ReadOnlyContext(_KeylessContext):
-    """What every call of `BroadcastProcessFunction.process_element` is given."""
+    """The argument of `BroadcastProcessFunction.process_element`."""
 
     __slots__ = ()
 
     _method = "process_element"
 
     def get_broadcast_state(self, descriptor: BroadcastStateDescriptor[UK, UV]) -> ReadOnlyBroadcastState[UK, UV]:
-        """A live view of that broadcast state; to change it is an error."""
+        """Return a live, read-only view of a broadcast state."""
         return self._states.read_only(descriptor)
 
 
 class BroadcastContext(_KeylessContext):
-    """What every call of `process_broadcast_element` is given."""
+    """The argument of `process_broadcast_element`."""
 
     __slots__ = ()
 
     _method = "process_broadcast_element"
 
     def get_broadcast_state(self, descriptor: BroadcastStateDescriptor[UK, UV]) -> BroadcastState[UK, UV]:
-        """That broadcast state, to read and to change; every subtask must change it alike."""
+        """Return a broadcast state to read and change. Every subtask must make the same changes."""
         return self._states.writable(descriptor)
 
 
 class KeyedBroadcastContext(BroadcastContext):
-    """What every call of `KeyedBroadcastProcessFunction.process_broadcast_element` is given."""
+    """The argument of `KeyedBroadcastProcessFunction.process_broadcast_element`."""
 
     __slots__ = ("_apply",)
 
@@ -186,43 +185,43 @@ class KeyedBroadcastContext(BroadcastContext):
         self._apply = apply
 
     def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], object]) -> None:
-        """Calls ``function(key, state)`` for each key of this subtask that has that state, with the key current.
+        """Call ``function(key, state)`` for each key of this subtask that has the state, with that key current.
 
-        It may read and change the state of that key, also other state that was registered in `open()`. The order of
-        the keys is not defined. Costs a pass over the whole state. What it returns is ignored: to emit something,
-        collect it, and yield it when the call is back.
+        The function may read and change this and other registered state of the key. The order of keys is undefined;
+        the call scans the whole state. Results of ``function`` are ignored: to emit records, collect them and yield
+        them after the call.
         """
         self._apply(descriptor, function)
 
 
 class KeyedBroadcastProcessFunction(KeyedFunction[BroadcastOnTimerContext[K], O], Generic[K, I, B, O]):
-    """Processes a keyed stream by what a broadcast one says: see the module."""
+    """Processes a keyed stream together with a broadcast stream."""
 
     @abstractmethod
     def process_element(self, value: I, context: KeyedReadOnlyContext[K]) -> Iterable[O] | None:
-        """Called for every record of the keyed stream, as `KeyedProcessFunction.process_element`."""
+        """Process a record of the keyed stream, as `KeyedProcessFunction.process_element`."""
 
     @abstractmethod
     def process_broadcast_element(self, value: B, context: KeyedBroadcastContext) -> Iterable[O] | None:
-        """Called in every subtask for every record of the broadcast stream; no key is current, and keyed state rejects.
+        """Process a record of the broadcast stream, in every subtask. Keyed state is not accessible: no key is current.
 
-        What it gives is as that of `process_element`.
+        Returns records as `process_element` does.
         """
 
 
 class BroadcastProcessFunction(WorkerLifecycle, ABC, Generic[I, B, O]):
-    """Processes a stream that is not keyed by what a broadcast one says. It has no keyed state and no timers."""
+    """Processes a stream without keys together with a broadcast stream. It has no keyed state and no timers."""
 
     def open(self, context: RuntimeContext) -> None:
-        """Called before the first record of an epoch, and once on the driver; keyed state cannot be registered."""
+        """Called before the first record of an epoch, and once on the driver. Keyed state cannot be registered."""
 
     @abstractmethod
     def process_element(self, value: I, context: ReadOnlyContext) -> Iterable[O] | None:
-        """Called for every record of the stream that is not broadcast; gives what `KeyedProcessFunction` does."""
+        """Process a record of the stream that is not broadcast. Returns records as `KeyedProcessFunction` does."""
 
     @abstractmethod
     def process_broadcast_element(self, value: B, context: BroadcastContext) -> Iterable[O] | None:
-        """Called in every subtask for every record of the broadcast stream."""
+        """Process a record of the broadcast stream, in every subtask."""
 
     def close(self) -> None:
         """Called after the last record of an epoch, also after a failure."""
@@ -233,7 +232,7 @@ def _check_function(definition: Any, attribute: Any, function: Any) -> None:
         raise JobDefinitionError(
             f"process() of a stream and a broadcast one takes an instance of a KeyedBroadcastProcessFunction or, where "
             f"the stream is not keyed, of a BroadcastProcessFunction, not "
-            f"{shown_instance(function)}"
+            f"{format_instance(function)}"
         )
 
 
@@ -247,10 +246,10 @@ def _check_descriptors(definition: Any, attribute: Any, descriptors: tuple[objec
 
 @frozen
 class BroadcastProcessDefinition:
-    """What a node of the graph holds for such a function; picklable.
+    """The settings of a broadcast operator, as a graph node holds them; picklable.
 
-    Input 0 is the stream, keyed if `is_keyed`; input 1 the broadcast one, whose batches are asked for no key.
-    Raises `JobDefinitionError` for what is no such function or descriptor.
+    Input 0 is the stream, keyed if `is_keyed`. Input 1 is the broadcast stream, whose batches have no keys. Raises
+    `JobDefinitionError` if the function or a descriptor has the wrong type.
     """
 
     function: KeyedBroadcastProcessFunction[Any, Any, Any, Any] | BroadcastProcessFunction[Any, Any, Any] = field(
@@ -259,11 +258,11 @@ class BroadcastProcessDefinition:
     descriptors: tuple[BroadcastStateDescriptor[Any, Any], ...] = field(
         default=(), converter=tuple, validator=_check_descriptors
     )
-    """The states that were named where the stream was broadcast; the function may register more in `open()`."""
+    """The states passed to `DataStream.broadcast`. The function may register more in `open()`."""
 
     @property
     def is_keyed(self) -> bool:
-        """Whether the stream that is not broadcast has to be keyed."""
+        """Whether the stream that is not broadcast must be keyed."""
         return isinstance(self.function, KeyedBroadcastProcessFunction)
 
     @property

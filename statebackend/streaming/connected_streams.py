@@ -1,21 +1,19 @@
-"""Two and more streams that go into one operator: connected by key, or one of them broadcast to every subtask.
+"""Several streams as the inputs of one operator.
 
     first.connect(second)                   two keyed streams: a function with a method for each
-    first.connect_all(second, third)        any number of keyed streams: a function that is told the input
+    first.connect_all(second, third)        any number of keyed streams: a function that receives the input index
     stream.connect(other.broadcast(...))    each record of the other stream goes to every subtask
     first.join(second), .co_group(second)   by key and window, see `statebackend.streaming.windows.windowed_stream`
+    left.interval_join(right)               by key and distance in event time
 
-Records of keyed inputs meet by their keys, which must be of the same types, column by column. An epoch takes its inputs
-in their order: the records of the first, then those of the second; only what time puts before the others, because it
-was sent before the watermark of the epoch, comes in front, in the order of the inputs again.
+Keyed inputs need the same key types, column by column. An epoch processes its inputs in order: the records of the
+first, then those of the second. Records that were sent before the watermark of the epoch come before all others.
 
-Two keyed streams that are joined by a distance in time, as a program says it.
-
-A left and a right record of one key are a pair if the right one is at a time within the interval around the left one:
+An interval join pairs a left and a right record of one key if
 
     left + lower  <=  right  <=  left + upper        either side may be exclusive
 
-Neither record has to wait for a window to end: the pair is there when its second record is.
+It emits a pair as soon as its second record arrives.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from statebackend.streaming.broadcast_functions import (
     BroadcastProcessFunction,
     KeyedBroadcastProcessFunction,
 )
-from statebackend.streaming.errors import JobDefinitionError, format_value, shown_instance
+from statebackend.streaming.errors import JobDefinitionError, format_instance, format_value
 from statebackend.streaming.functions import KeyedCoProcessFunction, KeyedMultipleInputFunction, ProcessJoinFunction
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.stream_graph import BroadcastInput, KeyedInput, OperatorInput, SpreadInput, StreamEdge
@@ -63,7 +61,7 @@ S = TypeVar("S", covariant=True)
 def _check_function(definition: Any, attribute: Any, function: Any) -> None:
     if not isinstance(function, ProcessJoinFunction):
         raise JobDefinitionError(
-            f"process() of an interval join takes an instance of a ProcessJoinFunction, not {shown_instance(function)}"
+            f"process() of an interval join takes an instance of a ProcessJoinFunction, not {format_instance(function)}"
         )
 
 
@@ -74,10 +72,10 @@ def _check_tag(definition: Any, attribute: Any, tag: object) -> None:
 
 @frozen(kw_only=True)
 class IntervalJoinDefinition:
-    """What a node of the graph holds for an interval join; picklable. Input 0 is the left one, input 1 the right one.
+    """The settings of an interval join, as a graph node holds them; picklable. Input 0 is left, input 1 is right.
 
-    Bounds are in milliseconds. The serializers are those of the records; where they are None, the schema of the input
-    says it. Raises `JobDefinitionError` for a lower bound above the upper one.
+    Bounds are in milliseconds. A serializer that is None follows from the schema of the input. Raises
+    `JobDefinitionError` if the lower bound is greater than the upper one.
     """
 
     needs_timestamps: ClassVar[bool] = True
@@ -95,7 +93,7 @@ class IntervalJoinDefinition:
         if self.lower_ms > self.upper_ms:
             raise JobDefinitionError(
                 f"the lower bound of an interval join is {self.lower_ms} ms and its upper bound {self.upper_ms} ms; "
-                f"between() takes the lower one first"
+                f"pass the lower one first to between()"
             )
 
     @property
@@ -105,14 +103,14 @@ class IntervalJoinDefinition:
 
 
 class AddIntervalJoin(Protocol[S]):
-    """Adds the join to the graph, and gives the stream that comes out."""
+    """Adds the join to the graph and returns its output."""
 
     def __call__(self, definition: IntervalJoinDefinition, *, uid: str, name: str, schema: Any) -> S: ...
 
 
 @frozen(eq=False)
 class IntervalJoin(Generic[S]):
-    """Two keyed streams; each method gives another, and `process` ends the chain."""
+    """An interval join under construction. Each method returns a new one; `process` ends the chain."""
 
     _add: AddIntervalJoin[S] = field(repr=False)
     _bounds_ms: tuple[int, int] | None = None
@@ -122,24 +120,24 @@ class IntervalJoin(Generic[S]):
     _late_right_tag: OutputTag[Any] | None = None
 
     def between(self, lower_bound: Duration, upper_bound: Duration) -> IntervalJoin[S]:
-        """Says from when to when, seen from a left record, a right record may be; both may be negative."""
+        """Set the interval for right records, relative to the left record. Both bounds may be negative."""
         bounds = duration_ms(lower_bound, "the lower bound"), duration_ms(upper_bound, "the upper bound")
         return evolve(self, bounds_ms=bounds)
 
     def lower_bound_exclusive(self) -> IntervalJoin[S]:
-        """Leaves out a right record that is exactly at the lower bound."""
+        """Exclude right records that are exactly at the lower bound."""
         return evolve(self, is_lower_inclusive=False)
 
     def upper_bound_exclusive(self) -> IntervalJoin[S]:
-        """Leaves out a right record that is exactly at the upper bound."""
+        """Exclude right records that are exactly at the upper bound."""
         return evolve(self, is_upper_inclusive=False)
 
     def side_output_left_late_data(self, tag: OutputTag[Any]) -> IntervalJoin[S]:
-        """Sends left records that are behind the watermark to a side output; they are dropped without."""
+        """Send late left records to a side output. Without it they are dropped."""
         return evolve(self, late_left_tag=tag)
 
     def side_output_right_late_data(self, tag: OutputTag[Any]) -> IntervalJoin[S]:
-        """Sends right records that are behind the watermark to a side output; they are dropped without."""
+        """Send late right records to a side output. Without it they are dropped."""
         return evolve(self, late_right_tag=tag)
 
     def process(
@@ -152,10 +150,12 @@ class IntervalJoin(Generic[S]):
         left_type: Any = None,
         right_type: Any = None,
     ) -> S:
-        """Gives each pair to a function.
+        """Apply a function to each pair.
 
-        ``left_type`` and ``right_type`` are serializers or type hints of the records, where an input has no schema.
-        Raises `JobDefinitionError` without `between`, and for what does not go together.
+        ``left_type`` and ``right_type`` are serializers or type hints of the records, for inputs without a schema.
+
+        Raises:
+            JobDefinitionError: `between` is missing, or an argument is invalid.
         """
         if self._bounds_ms is None:
             raise JobDefinitionError(
@@ -176,26 +176,26 @@ class IntervalJoin(Generic[S]):
 
 
 class OperatorAdder(Protocol[S]):
-    """Adds an operator to the graph, and gives the stream that comes out."""
+    """Adds an operator to the graph and returns its output."""
 
     def __call__(self, inputs: tuple[OperatorInput, ...], function: Any, *, uid: str, name: str, schema: Any) -> S: ...
 
 
 def as_columns(given: Any) -> tuple[Any, ...]:
-    """Columns that were given as one, or as a list or tuple of them."""
+    """Return columns that were passed as one, a list or a tuple."""
     return tuple(given) if isinstance(given, (list, tuple)) else (given,)
 
 
 def checked_function(function: Any, kind: type, method: str = "process()") -> Any:
-    """An instance of a class of functions; `JobDefinitionError` for anything else."""
+    """Return an instance of a class of functions. Raises `JobDefinitionError` for anything else."""
     if not isinstance(function, kind):
-        raise JobDefinitionError(f"{method} takes an instance of a {kind.__name__}, not {shown_instance(function)}")
+        raise JobDefinitionError(f"{method} takes an instance of a {kind.__name__}, not {format_instance(function)}")
     return function
 
 
 @frozen(eq=False)
 class ConnectedStreams(Generic[S]):
-    """Two streams that share one operator, and so its state; they need keys before `process`."""
+    """Two streams that share one operator and its state. Set their keys before `process`."""
 
     _add: OperatorAdder[S] = field(repr=False)
     _first: StreamEdge
@@ -203,9 +203,9 @@ class ConnectedStreams(Generic[S]):
     _keys: tuple[tuple[Any, ...], tuple[Any, ...]] | None = None
 
     def key_by(self, first: Any, second: Any = None) -> ConnectedStreams[S]:
-        """The keys of both: each a column, or a list of columns, in the environment's own terms.
+        """Set the keys of both streams: each a column or a list of columns.
 
-        Without a second, both streams have their keys in columns of the same names.
+        Without ``second``, both streams use columns of the same names.
         """
         keys = as_columns(first), as_columns(first if second is None else second)
         return ConnectedStreams(self._add, self._first, self._second, keys)
@@ -220,15 +220,15 @@ class ConnectedStreams(Generic[S]):
         first_order_by: Any = (),
         second_order_by: Any = (),
     ) -> S:
-        """Applies a function with a method for each stream, and state per key that both find.
+        """Apply a function with a method for each stream and shared state per key.
 
-        ``uid``, ``schema`` and ``name`` are as for `KeyedStream.process`, and so are the columns by which the records
-        of a stream are sorted within each epoch. Raises `JobDefinitionError` for streams without keys.
+        ``uid``, ``schema`` and ``name`` are as for `KeyedStream.process`. ``first_order_by`` and ``second_order_by``
+        sort the records of each stream within an epoch. Raises `JobDefinitionError` if the streams have no keys.
         """
         checked_function(function, KeyedCoProcessFunction)
         if self._keys is None:
             raise JobDefinitionError(
-                "process() of connected streams needs their keys: connect(...).key_by('column', 'column').process(...)"
+                "process() of connected streams needs keys: connect(...).key_by('column', 'column').process(...)"
             )
         inputs = (
             KeyedInput(self._first, self._keys[0], as_columns(first_order_by)),
@@ -239,7 +239,7 @@ class ConnectedStreams(Generic[S]):
 
 @frozen(eq=False)
 class MultipleConnectedStreams(Generic[S]):
-    """Any number of keyed streams that share one operator, and so its state."""
+    """Any number of keyed streams that share one operator and its state."""
 
     _add: OperatorAdder[S] = field(repr=False)
     _inputs: tuple[KeyedInput, ...]
@@ -253,17 +253,17 @@ class MultipleConnectedStreams(Generic[S]):
         name: str = "",
         order_by: Sequence[Any] | None = None,
     ) -> S:
-        """Applies a function that is told which stream a record is of; the rest is as for `KeyedStream.process`.
+        """Apply a function that receives the input index of each record. The rest is as for `KeyedStream.process`.
 
-        ``order_by`` has for each stream the columns by which its records are sorted within each epoch, or ``()``.
-        Raises `JobDefinitionError` for another number of them.
+        ``order_by`` holds for each stream the columns that sort its records within an epoch, or ``()``. Raises
+        `JobDefinitionError` if it has another number of entries.
         """
         checked_function(function, KeyedMultipleInputFunction)
         orders = [()] * len(self._inputs) if order_by is None else order_by
         if isinstance(orders, str) or len(orders) != len(self._inputs):
             raise JobDefinitionError(
-                f"order_by of {len(self._inputs)} streams has an entry for each of them, such as ['time', ()], and is "
-                f"{format_value(order_by, 80)}"
+                f"order_by of {len(self._inputs)} streams is {format_value(order_by, 80)}; pass one entry for each "
+                f"stream, such as ['time', ()]"
             )
         inputs = tuple(
             evolve(one, order_by=as_columns(columns)) for one, columns in zip(self._inputs, orders, strict=True)
@@ -273,18 +273,18 @@ class MultipleConnectedStreams(Generic[S]):
 
 @frozen(eq=False)
 class BroadcastStream:
-    """A stream whose records go to every subtask of the operator that it is connected to."""
+    """A stream whose records go to every subtask of the connected operator."""
 
     edge: StreamEdge
     descriptors: tuple[BroadcastStateDescriptor[Any, Any], ...]
-    """The states that the function keeps its records in."""
+    """The states in which the function stores the records."""
     order_by: tuple[Any, ...]
-    """The columns by which its records are sorted within each epoch."""
+    """The columns that sort the records within each epoch."""
 
 
 @frozen(eq=False)
 class BroadcastConnectedStream(Generic[S]):
-    """A stream, keyed or not, and one that is broadcast to it."""
+    """A stream, keyed or not, and a broadcast stream."""
 
     _add: OperatorAdder[S] = field(repr=False)
     _first: KeyedInput | SpreadInput
@@ -299,12 +299,14 @@ class BroadcastConnectedStream(Generic[S]):
         name: str = "",
         order_by: Any = (),
     ) -> S:
-        """Applies a function with a method for each stream; the rest is as for `KeyedStream.process`.
+        """Apply a function with a method for each stream. The rest is as for `KeyedStream.process`.
 
-        A stream without keys takes a `BroadcastProcessFunction`, and its records are dealt out evenly. ``order_by`` is
-        for the stream that is not broadcast; the other has its own. On Spark the records of that stream
-        come first in an epoch, so that a record of the broadcast one counts for what comes behind it; in this process
-        too if either is sorted, and otherwise as they arrive, those of the source that was made first in front.
+        A stream without keys takes a `BroadcastProcessFunction`, and its records are distributed evenly. ``order_by``
+        applies to the stream that is not broadcast.
+
+        On Spark the records of the broadcast stream come first in an epoch, so they apply to all other records of the
+        epoch. The local runtime does the same if either stream is sorted. Otherwise records are processed as they
+        arrive, and the source that was created first comes first.
         """
         descriptors: Any = self._broadcast.descriptors
         definition = BroadcastProcessDefinition(function, descriptors)
@@ -316,7 +318,7 @@ class BroadcastConnectedStream(Generic[S]):
             )
         if is_keyed and not definition.is_keyed:
             raise JobDefinitionError(
-                f"{type(function).__name__} is a BroadcastProcessFunction, which knows no key: write a "
+                f"{type(function).__name__} is a BroadcastProcessFunction, which has no key: write a "
                 f"KeyedBroadcastProcessFunction, or connect the stream before key_by()"
             )
         first = evolve(self._first, order_by=as_columns(order_by))
@@ -326,7 +328,7 @@ class BroadcastConnectedStream(Generic[S]):
 
 @frozen(eq=False)
 class JoinedStreams(Generic[S]):
-    """Two streams on their way to a join by key and window: `where`, `equal_to`, then `window`."""
+    """A join of two streams by key and window under construction: `where`, `equal_to`, then `window`."""
 
     _add: OperatorAdder[S] = field(repr=False)
     _first: StreamEdge
@@ -336,20 +338,21 @@ class JoinedStreams(Generic[S]):
     _other_keys: tuple[Any, ...] = ()
 
     def where(self, *keys: Any) -> JoinedStreams[S]:
-        """The columns of the key of the first stream."""
+        """Set the key columns of the first stream."""
         return JoinedStreams(self._add, self._first, self._second, self._kind, keys, self._other_keys)
 
     def equal_to(self, *keys: Any) -> JoinedStreams[S]:
-        """The columns of the key of the second stream, as many as those of the first."""
+        """Set the key columns of the second stream, as many as of the first."""
         return JoinedStreams(self._add, self._first, self._second, self._kind, self._keys, keys)
 
     def window(
         self, assigner: WindowAssigner[Any], *, first_order_by: Any = (), second_order_by: Any = ()
     ) -> WindowedStreamPair[S]:
-        """Puts the records of both into windows; raises `JobDefinitionError` without keys, and for what is no assigner.
+        """Assign the records of both streams to windows.
 
-        The columns by which the records of a stream are sorted within each epoch are as for `KeyedStream.window`. What
-        is returned says when windows fire; its ``apply`` ends the chain.
+        ``first_order_by`` and ``second_order_by`` are as ``order_by`` of `KeyedStream.window`. The returned object
+        sets when windows fire; its ``apply`` ends the chain. Raises `JobDefinitionError` if keys are missing or the
+        assigner is invalid.
         """
         if not self._keys or not self._other_keys:
             raise JobDefinitionError(

@@ -1,10 +1,8 @@
-"""How a stream goes through a function that asks other systems: `AsyncDataStream`, as in Flink.
+"""Streams: the chain that defines a job, ``env.from_...(...).key_by(...).process(...).sink_to(...)``.
 
-The chain a program is written in: ``env.from_...(...).key_by(...).process(...).sink_to(...)``.
-
-It is the same for every environment; only what a source, a key and a sink are differs. A stream may be read any number
-of times, so that a chain may fork; `DataStream.union` joins streams into one, and `connect` brings several into one
-operator.
+The chain is the same in every environment; sources, key columns and sinks differ. A stream may have several
+consumers, so a chain may fork. `DataStream.union` merges streams into one, and `connect` passes several streams to
+one operator. `AsyncDataStream` applies functions that call other systems, as in Flink.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from statebackend.streaming.connected_streams import (
     as_columns,
     checked_function,
 )
-from statebackend.streaming.errors import JobDefinitionError, format_value, shown_instance
+from statebackend.streaming.errors import JobDefinitionError, format_instance, format_value
 from statebackend.streaming.functions import KeyedProcessFunction
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.stateful_processor import (
@@ -77,40 +75,40 @@ class DataStream:
 
     def __init__(self, graph: StreamGraph, edge: StreamEdge) -> None:
         self.graph = graph
-        """The graph that the stream is part of."""
+        """The graph of the stream."""
         self.edge = edge
-        """The end of the chain so far."""
+        """The edge of the graph that carries its records."""
 
     def key_by(self, *keys: Any) -> KeyedStream:
-        """Partitions the stream by one or more columns, given by name or, on Spark, as expressions.
+        """Partition the stream by one or more columns, given by name or, on Spark, as expressions.
 
-        With several columns the key is a tuple. A record whose key is null is an error.
+        With several columns the key is a tuple. A null key is an error.
         """
         if not keys:
             raise JobDefinitionError("key_by needs at least one column")
         if any(isinstance(key, (list, tuple)) for key in keys):
-            raise JobDefinitionError("key_by takes its columns one by one: key_by('a', 'b'), not key_by(['a', 'b'])")
+            raise JobDefinitionError("key_by takes columns as arguments: key_by('a', 'b'), not key_by(['a', 'b'])")
         return KeyedStream(self.graph, self.edge, keys)
 
     def group_by(self, *columns: Any) -> GroupedStream:
-        """Groups the stream by one or more columns for a processor written for Spark; see `GroupedStream`.
+        """Group the stream by one or more columns for a stateful processor of Spark; see `GroupedStream`.
 
-        Columns are given as to `key_by`, or as one list of them, and a record whose key is null is an error too.
+        Pass columns as for `key_by`, or as one list. A null key is an error.
         """
         is_list = len(columns) == 1 and isinstance(columns[0], (list, tuple))
         return GroupedStream(self.graph, self.edge, self.key_by(*(columns[0] if is_list else columns)).keys)
 
     def transform(self, function: Callable[[Any], Any]) -> DataStream:
-        """A stateless step: on Spark from DataFrame to DataFrame, in-process from record to an iterable of records."""
+        """Apply a stateless step: DataFrame to DataFrame on Spark, record to records in the local runtime."""
         return DataStream(self.graph, self.graph.add(TransformNode((self.edge,), function)))
 
     def union(self, *others: DataStream) -> DataStream:
-        """The records of this stream and the others as one stream, in no order.
+        """Merge this stream with others, in no defined order.
 
-        All must have columns of the same names, in any order; what comes out has the order of this stream. Of numbers
-        of two types it has the wider: `int` and `bigint` are a `bigint`. What else Spark makes one type of is that
-        on Spark, and rejected in-process. In-process, records without a schema are checked against that of the others,
-        and become rows of it.
+        All streams need columns of the same names, in any order; the result has the order of this stream. Of two number
+        types the wider one is used: `int` and `bigint` become `bigint`. Spark also unifies other types, which the local
+        runtime rejects. The local runtime checks records without a schema against the schema of the other streams and
+        converts them to its rows.
         """
         for other in others:
             if not isinstance(other, DataStream):
@@ -121,12 +119,13 @@ class DataStream:
         return DataStream(self.graph, self.graph.add(UnionNode(edges)))
 
     def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy[Any]) -> ProcessedStream:
-        """Gives the records of a source their event time, and the operators behind it watermarks.
+        """Give the records of a source event time, and the operators after it watermarks.
 
-        It stands behind a source, or behind stateless steps of one, once for each source and before operators. What is
-        too far in the future for ``strategy.with_future_limit`` is in the side output of that tag.
+        Call it on a source, or after stateless steps of one source, before any operator and once per source. Records
+        beyond ``strategy.with_future_limit`` go to the side output of its tag.
 
-        Raises `JobDefinitionError` for what is no strategy, for one without `with_timestamps`, and for another place.
+        Raises:
+            JobDefinitionError: The argument is not a strategy with `with_timestamps`, or the place is wrong.
         """
         if not isinstance(strategy, WatermarkStrategy):
             given: object = strategy
@@ -137,17 +136,19 @@ class DataStream:
             )
         if strategy.timestamps is None:
             raise JobDefinitionError(
-                "assign_timestamps_and_watermarks(): the strategy does not say where the timestamps are; add "
+                "assign_timestamps_and_watermarks(): the strategy does not define timestamps; add "
                 ".with_timestamps('column')"
             )
         source_of_timestamps(self.edge)
         return ProcessedStream(self.graph, self.graph.add(TimestampsNode((self.edge,), strategy)))
 
     def broadcast(self, *descriptors: BroadcastStateDescriptor[Any, Any], order_by: Any = ()) -> BroadcastStream:
-        """This stream as one that every subtask of an operator is given whole, for ``keyed_stream.connect(...)``.
+        """Send this stream to every subtask of an operator, with ``keyed_stream.connect(...)``.
 
-        ``descriptors`` are the states that the function keeps its records in. All subtasks are given the records in the
-        same order: that of ``order_by`` within each epoch and, where that leaves it open, one that is the same for all.
+        Args:
+            descriptors: The states in which the function stores the records.
+            order_by: Columns that sort the records within each epoch. All subtasks receive the records in the same
+                order, ties included.
         """
         return BroadcastStream(self.edge, descriptors, as_columns(order_by))
 
@@ -157,35 +158,37 @@ class DataStream:
     def connect(self, other: BroadcastStream) -> BroadcastConnectedStream[ProcessedStream]: ...
 
     def connect(self, other: Any) -> Any:
-        """This stream and another for one operator; ``connect(...).key_by(...)`` gives both their keys.
+        """Pass this stream and another one to one operator; ``connect(...).key_by(...)`` sets both keys.
 
-        With one that is broadcast, this one needs no keys.
+        With a broadcast stream, this one needs no keys.
         """
         if isinstance(other, BroadcastStream):
             return BroadcastConnectedStream(self._add_operator, SpreadInput(self.edge), other)
         if not isinstance(other, DataStream):
             raise JobDefinitionError(
-                f"connect() of a stream without keys takes another one, not "
-                f"{format_value(other, 80)}; call key_by() on this "
-                f"one too, or give both their keys by connect(...).key_by(...)"
+                f"connect() of a stream without keys takes another stream without keys, not "
+                f"{format_value(other, 80)}; call key_by() on this stream too, or set both keys with "
+                f"connect(...).key_by(...)"
             )
         return ConnectedStreams(self._add_operator, self.edge, other.edge)
 
     def join(self, other: DataStream) -> JoinedStreams[ProcessedStream]:
-        """Brings both streams together by key and window; the function is given every pair of their records.
+        """Join two streams by key and window. The function receives every pair of records.
 
         ``a.join(b).where('key of a').equal_to('key of b').window(assigner).apply(function, uid=..., schema=...)``
         """
         return self._joined(other, "join()", JoinWindowFunction)
 
     def co_group(self, other: DataStream) -> JoinedStreams[ProcessedStream]:
-        """As `join`, with a function that is given both lists of records, of which one may be empty."""
+        """As `join`, with a function that receives both lists of records. One of them may be empty."""
         return self._joined(other, "co_group()", CoGroupWindowFunction)
 
     def sink_to(self, sink: Any, *, uid: str = ONLY_SINK) -> None:
-        """Ends the chain: where the records go. A stream may have several sinks, and go on beside them.
+        """Write the stream to a sink. A stream may have several sinks, and further operators.
 
-        ``uid`` names for ever, in checkpoints, what the sink has staged; a job's only sink needs none.
+        Args:
+            sink: The sink.
+            uid: Identifies the sink's staged data in checkpoints and must never change. A job's only sink needs none.
         """
         self.graph.add_sink(SinkNode((self.edge,), uid, sink))
 
@@ -196,14 +199,13 @@ class DataStream:
     def _joined(self, other: object, method: str, kind: PairFunction) -> JoinedStreams[ProcessedStream]:
         if not isinstance(other, DataStream):
             raise JobDefinitionError(
-                f"{method} takes another stream, not {format_value(other, 80)}; "
-                f"its keys are given by where() and equal_to()"
+                f"{method} takes another stream, not {format_value(other, 80)}; set keys by where() and equal_to()"
             )
         return JoinedStreams(self._add_operator, self.edge, other.edge, kind)
 
 
 class ProcessedStream(DataStream):
-    """What an operator emits."""
+    """The output of an operator."""
 
     @classmethod
     def of(
@@ -216,13 +218,13 @@ class ProcessedStream(DataStream):
         name: str,
         schema: Any,
     ) -> ProcessedStream:
-        """That of an operator that is added to the graph; raises as `StreamGraph.add_operator`."""
+        """Add an operator to the graph and return its output. Raises as `StreamGraph.add_operator`."""
         return cls(graph, graph.add_operator(OperatorNode(inputs, uid, name, function, schema)))
 
     def get_side_output(self, tag: OutputTag[Any]) -> DataStream:
-        """The stream of what the operator emits with ``context.output(tag, value)``.
+        """Return the stream of what the operator emits with ``context.output(tag, value)``.
 
-        What is emitted under a tag that nobody asks for here is dropped.
+        Records under a tag that is never requested are dropped.
         """
         if not isinstance(tag, OutputTag):
             given: object = tag
@@ -235,9 +237,9 @@ class KeyedStream:
 
     def __init__(self, graph: StreamGraph, edge: StreamEdge, keys: tuple[Any, ...]) -> None:
         self.graph = graph
-        """The graph that the stream is part of."""
+        """The graph of the stream."""
         self.edge = edge
-        """The end of the chain so far."""
+        """The edge of the graph that carries its records."""
         self.keys = keys
         """The columns of the key."""
 
@@ -255,12 +257,16 @@ class KeyedStream:
         name: str = "",
         order_by: Any = (),
     ) -> ProcessedStream:
-        """Applies a function with state per key.
+        """Apply a function with state per key.
 
-        ``uid`` names the operator's state for ever. ``schema`` is that of the emitted records, as DDL
-        (``"tailnum string, flights bigint"``) or, on Spark, a ``StructType``. ``order_by`` names columns by which the
-        records of a key are sorted within each epoch; without it their order is that in which they arrive, which on
-        Spark a shuffle does not define.
+        Args:
+            function: The function.
+            uid: Identifies the operator's state in checkpoints and must never change.
+            schema: The schema of the emitted records: DDL (``"tailnum string, flights bigint"``) or, on Spark, a
+                ``StructType``.
+            name: The display name; the class of the function by default.
+            order_by: Columns that sort the records of a key within each epoch. Without them the order is that of
+                arrival, which a shuffle on Spark does not define.
         """
         checked_function(function, KeyedProcessFunction)
         read = KeyedInput(self.edge, self.keys, as_columns(order_by))
@@ -268,9 +274,9 @@ class KeyedStream:
         return self._add((read,), function, uid=uid, name=name, schema=schema)
 
     def window(self, assigner: WindowAssigner[Any], *, order_by: Any = ()) -> WindowedStream[ProcessedStream]:
-        """Puts the records of each key into windows; what is returned says when they fire, and what is made of them.
+        """Assign the records of each key to windows. The returned stream sets when they fire and what they emit.
 
-        ``order_by`` is as that of `process`: windows take the records of a key in this order, and fire in it.
+        ``order_by`` is as for `process`: windows receive the records of a key in this order, and fire in it.
         """
         read = KeyedInput(self.edge, self.keys, as_columns(order_by))
 
@@ -280,7 +286,7 @@ class KeyedStream:
         return WindowedStream.of(add, assigner)
 
     def count_window(self, size: int, *, order_by: Any = ()) -> WindowedStream[ProcessedStream]:
-        """Windows of that many records of a key, one behind the other; ``order_by`` is as that of `window`."""
+        """Consecutive windows of ``size`` records of a key. ``order_by`` is as for `window`."""
         return self.window(GlobalWindows.create(), order_by=order_by).trigger(PurgingTrigger.of(CountTrigger.of(size)))
 
     @overload
@@ -289,25 +295,25 @@ class KeyedStream:
     def connect(self, other: BroadcastStream) -> BroadcastConnectedStream[ProcessedStream]: ...
 
     def connect(self, other: Any) -> Any:
-        """This stream and another for one operator: one that is keyed alike, or one that is broadcast."""
+        """Pass this stream and another one to one operator: a stream with the same key types, or a broadcast stream."""
         if isinstance(other, BroadcastStream):
             return BroadcastConnectedStream(self._add, self.read, other)
         keys = self.keys, self._checked(other, "connect()").keys
         return ConnectedStreams(self._add, self.edge, other.edge, keys)
 
     def connect_all(self, *others: KeyedStream) -> MultipleConnectedStreams[ProcessedStream]:
-        """This stream and others that are keyed alike for one operator; this one is input 0."""
+        """Pass this stream and others with the same key types to one operator. This stream is input 0."""
         reads = (self.read, *(self._checked(other, "connect_all()").read for other in others))
         return MultipleConnectedStreams(self._add, reads)
 
     def interval_join(
         self, other: KeyedStream, *, first_order_by: Any = (), second_order_by: Any = ()
     ) -> IntervalJoin[ProcessedStream]:
-        """Pairs each record with those of another stream, keyed alike, that are near to it in event time.
+        """Join each record with records of another keyed stream that are near to it in event time.
 
         ``left.interval_join(right).between('-5 minutes', '5 minutes').process(function, uid=..., schema=...)``
 
-        The columns by which the records of a stream are sorted within each epoch are as for `process`.
+        ``first_order_by`` and ``second_order_by`` sort the records of each stream, as ``order_by`` of `process` does.
         """
         right = self._checked(other, "interval_join()")
         inputs = (
@@ -337,13 +343,13 @@ class KeyedStream:
 
 
 class GroupedStream:
-    """A stream grouped by key, as Spark's ``DataFrame.groupBy`` makes it."""
+    """A stream grouped by key, as from Spark's ``DataFrame.groupBy``."""
 
     def __init__(self, graph: StreamGraph, edge: StreamEdge, keys: tuple[Any, ...]) -> None:
         self.graph = graph
-        """The graph that the stream is part of."""
+        """The graph of the stream."""
         self.edge = edge
-        """The end of the chain so far."""
+        """The edge of the graph that carries its records."""
         self.keys = keys
         """The columns of the key."""
 
@@ -358,14 +364,22 @@ class GroupedStream:
         uid: str = "",
         name: str = "",
     ) -> ProcessedStream:
-        """Runs a ``StatefulProcessor`` of PySpark's, in its form with rows, as it is.
+        """Run a PySpark ``StatefulProcessor`` in its row form, unchanged.
 
-        ``output_schema`` is DDL or a ``StructType``; ``output_mode`` is "append" or "update", which write the same
-        rows, those that the processor emits; ``time_mode`` is "none", "processingTime" or, where the records have
-        timestamps, "eventTime". ``uid`` names the state for ever; without one it is the name of the
-        processor's class, which then must not change. ``initial_state`` is a batch frame grouped by the same key, whose
-        rows are given to ``handleInitialState`` once, before the first records; an operator that is restored gets
-        none. What differs from Spark is in docs/from-transform-with-state.md. Raises `JobDefinitionError`.
+        docs/from-transform-with-state.md lists the differences to Spark.
+
+        Args:
+            processor: The processor.
+            output_schema: DDL or a ``StructType``.
+            output_mode: "append" or "update". Both write the rows that the processor emits.
+            time_mode: "none", "processingTime" or, if the records have timestamps, "eventTime".
+            initial_state: A batch frame grouped by the same key. ``handleInitialState`` receives its rows once, before
+                the first records. A restored operator ignores it.
+            uid: Identifies the state and must never change. By default the name of the processor's class.
+            name: The display name.
+
+        Raises:
+            JobDefinitionError: An argument is invalid.
         """
         given = type(processor).__name__
         where = f"transform_with_state({given})"
@@ -373,13 +387,13 @@ class GroupedStream:
         checked_output_mode(output_mode, where)
         mode, keys = TimeMode.named(time_mode, where), self.keys
         if mode is TimeMode.EVENT_TIME and not has_timestamps(self.edge):
-            # Its timers would wait for ever for a watermark.
+            # Without watermarks its timers never fire.
             raise JobDefinitionError(
                 f"{where}: time_mode='eventTime' needs watermarks, and a source of the stream has none: call "
                 f"withWatermark('column', '10 minutes') on its frame, or assign_timestamps_and_watermarks(...)"
             )
         function = StatefulProcessorFunction(processor, mode, output_schema, len(keys), initial_state)
-        # Sorted by key, the records of a key come one after another.
+        # Sorting by key makes the records of a key consecutive.
         read = KeyedInput(self.edge, keys, order_by=keys)
         return ProcessedStream.of(
             self.graph, (read,), function, uid=uid or given, name=name or given, schema=output_schema
@@ -387,20 +401,20 @@ class GroupedStream:
 
 
 class AsyncDataStream:
-    """The two ways through an `AsyncFunction`.
+    """Applies an `AsyncFunction` to a stream.
 
-    ``timeout`` is how long a record may take, all attempts together, as a `Duration`. ``capacity`` is the most records
-    and watermarks of a subtask that are under way at a time; when they are as many, the operator takes no more.
-    ``retry`` says when a request is made again. ``uid`` names what is in flight in checkpoints for ever, and ``schema``
-    is that of what is emitted, as in `KeyedStream.process`.
+    Args of both methods:
+        timeout: The longest time for a record, all attempts together, as a `Duration`.
+        capacity: The maximum number of records and watermarks of a subtask in flight; the operator then blocks.
+        retry: When to retry a request.
+        uid: Identifies the in-flight records in checkpoints and must never change.
+        schema: The schema of the emitted records, as for `KeyedStream.process`.
+        carry_in_flight: At a checkpoint the operator waits for in-flight requests (on Spark at the end of every
+            epoch). With this option the checkpoint stores the records instead, and the operator repeats their requests
+            first in the next epoch or after a restore. A request may then be made twice.
 
-    At a checkpoint the operator waits for what is in flight, which on Spark is the end of every epoch. With
-    ``carry_in_flight`` it puts the records into the checkpoint instead, and asks for them again, first of all, in the
-    next epoch or after a restore: a request may then be made twice.
-
-    Of a keyed stream all records of a key go to the same subtask, in order. Those of a stream without keys are dealt
-    out evenly, and the order is that within a subtask. Both methods raise `JobDefinitionError` for what makes no
-    operator.
+    On a keyed stream all records of a key go to the same subtask in order. Records of other streams are distributed
+    evenly, and the order is that within a subtask. Both methods raise `JobDefinitionError` for invalid arguments.
     """
 
     @staticmethod
@@ -416,7 +430,7 @@ class AsyncDataStream:
         name: str = "",
         carry_in_flight: bool = False,
     ) -> ProcessedStream:
-        """The results in the order of the records: a slow one holds up those behind it."""
+        """Emit results in the order of the records. A slow record delays those after it."""
         definition = _definition(function, EmissionOrder.ORDERED, timeout, capacity, retry, carry_in_flight, stream)
         return _through(stream, definition, uid, name, schema)
 
@@ -433,7 +447,7 @@ class AsyncDataStream:
         name: str = "",
         carry_in_flight: bool = False,
     ) -> ProcessedStream:
-        """The results as they come, except that none passes a watermark."""
+        """Emit results as they arrive, but never across a watermark."""
         definition = _definition(function, EmissionOrder.UNORDERED, timeout, capacity, retry, carry_in_flight, stream)
         return _through(stream, definition, uid, name, schema)
 
@@ -451,14 +465,12 @@ def _definition(
     if not isinstance(stream, (DataStream, KeyedStream)):
         raise JobDefinitionError(f"{method} takes a stream first, not {format_value(stream, 80)}")
     if not isinstance(function, AsyncFunction):
-        raise JobDefinitionError(f"{method} takes an instance of an AsyncFunction, not {shown_instance(function)}")
+        raise JobDefinitionError(f"{method} takes an instance of an AsyncFunction, not {format_instance(function)}")
     if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
-        raise JobDefinitionError(
-            f"capacity of {method} is {format_value(capacity, 40)}; it is a whole number of 1 or more"
-        )
+        raise JobDefinitionError(f"capacity of {method} is {format_value(capacity, 40)}; pass an integer of 1 or more")
     if retry is not None and not isinstance(retry, AsyncRetryStrategy):
         raise JobDefinitionError(
-            f"retry of {method} is {format_value(retry, 80)}; it is None, AsyncRetryStrategy.fixed_delay(...) or "
+            f"retry of {method} is {format_value(retry, 80)}; pass None, AsyncRetryStrategy.fixed_delay(...) or "
             f"AsyncRetryStrategy.exponential_backoff(...)"
         )
     return AsyncWaitDefinition(

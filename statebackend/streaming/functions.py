@@ -1,40 +1,23 @@
-"""Functions over pairs of records that an interval join has brought together.
+"""Functions over keyed streams, and the contexts that their methods receive.
 
-What a function keeps for as long as its worker process lives: connections, models, clients.
+A function registers its state in `open()` once per epoch and subtask. Then it is called for every record, with the
+key of the record as the current key. A function that overrides `on_timer` may register timers and is called for each
+due timer. Timers are state: checkpoints and savepoints contain them. The names are Flink's.
 
-    setup      once in each worker process and run, before the first open() there
+The life cycle of a function:
+
+    setup      once per worker process and run, before the first open()
       open     before the first record of an epoch in a subtask
         ...
-      close    behind the last record of the epoch
-    teardown   when the run is over for the process, or the process ends
+      close    after the last record of the epoch
+    teardown   when the process has finished the run
 
-A function travels to the workers by pickling, and every subtask and epoch has an object of its own. What setup() has
-put into ``self`` is in all of them: the attributes of the function are then those that setup() has left. So an object
-made in ``__init__`` or setup() is shared by what runs in the process, and one made in open() belongs to an epoch. A
-function without a setup() of its own is a new object in every epoch.
+Functions travel to the workers by pickling. Every subtask and epoch has its own object, with the attributes that
+`setup()` left in ``self``. Connections, models and clients therefore belong into `setup()`; objects made in `open()`
+belong to one epoch. A function without `setup()` is a new object in every epoch.
 
-Timers, as a function over a keyed stream sees them: moments at which it is called again for a key.
-
-A timer is a moment under a key, in event time or in processing time, and there is one of each: registering it again
-changes nothing. Timers are state: a checkpoint has them, a savepoint takes them along.
-
-What a function reaches its operator state through: state of the subtask it runs in, and of no key.
-
-The names are those of Flink's ``OperatorStateStore``. A descriptor says itself how its state is dealt out to the
-subtasks of another run, so each method takes the descriptors of one mode and rejects the others.
-
-What a user writes: functions over keyed streams, and the contexts they are given.
-
-A function registers its state in `open()`, once per epoch and subtask, and is then called for every record with the
-record's key current. One that overrides `on_timer` may register timers, and is called for each that is due with the
-timer's key current. The names are Flink's. Functions of several inputs are in `co_functions`, `broadcast_functions` and
-`join_functions`.
-
-Functions over two and more keyed streams: one function, one state per key, and the records of every input.
-
-All inputs are keyed alike, so that a record of any of them finds the state of its key, and the timers, that those of
-the others have left. Which input comes first is not defined: each keeps its own order within a key, and the watermark
-of the operator is the smallest of theirs.
+Functions of several inputs share one state per key. All inputs use the same key types. The order between inputs is
+undefined: each input keeps its own order within a key. The operator's watermark is the minimum over its inputs.
 """
 
 from __future__ import annotations
@@ -88,30 +71,31 @@ __all__ = [
 
 
 class WorkerLifecycle:
-    """The base of functions: see the module."""
+    """The base of all functions: resources that live as long as the worker process."""
 
     def setup(self) -> Awaitable[None] | None:
-        """Called once in a worker process and run, before the first `open`; never on the driver of a Spark job.
+        """Create connections, clients or models. Called once per worker process and run, before the first `open`.
 
-        It may be an ``async def``, and runs in the process's event loop then, which is that of async functions.
+        It is never called on the driver of a Spark job. It may be an ``async def``; then it runs in the event loop of
+        the process, as async functions do.
 
-        What it raises fails the task, with the operator's uid in the message, and it is called again by the next one:
-        it lets go itself of what it had made by then.
+        An exception fails the task with the operator's uid in the message, and the next task calls `setup` again.
+        Release what was created before the exception.
         """
         return None
 
     def teardown(self) -> Awaitable[None] | None:
-        """Called on the function that `setup` was called on, once, when the process is done with the run.
+        """Release what `setup` created. Called once, on the same object, when the process has finished the run.
 
-        A process that is killed calls nothing, and Spark ends workers that it does not need so: what must not be left
-        undone belongs into `close`. It may be an ``async def``. What is raised here is logged.
+        Best effort: Spark may kill idle workers without calling it, so do essential work in `close`. It may be an
+        ``async def``. Exceptions are logged.
         """
         return None
 
 
 @runtime_checkable
 class HasUserFunctions(Protocol):
-    """What stands in a node of the graph around functions of the user's: the settings of an operator."""
+    """Settings of an operator that contain user functions, as a node of the graph holds them."""
 
     @property
     def user_functions(self) -> tuple[Any, ...]:
@@ -119,54 +103,54 @@ class HasUserFunctions(Protocol):
 
 
 def user_functions_of(function: object) -> tuple[Any, ...]:
-    """The functions of the user's in what a node of the graph holds: itself, or those that it stands around."""
+    """Return the user functions inside what a graph node holds."""
     return function.user_functions if isinstance(function, HasUserFunctions) else (function,)
 
 
 class TimeDomain(Enum):
-    """Which time a timer is in."""
+    """The time domain of a timer."""
 
     EVENT_TIME = "event time"
     PROCESSING_TIME = "processing time"
 
 
 class TimerService(ABC):
-    """The time, and the timers of the current key.
+    """Time, and the timers of the current key.
 
-    Methods that register raise `JobDefinitionError` in a function that does not override ``on_timer``. Those that
-    register or delete raise `SerializationError` for a time that is no whole number of 64 bits; nothing has changed
-    then.
+    There is one timer per key, time domain and timestamp; registering it again changes nothing. Methods that register
+    raise `JobDefinitionError` in a function that does not override ``on_timer``. Methods that register or delete raise
+    `SerializationError` if the time is not an integer of 64 bits, and change nothing then.
     """
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """The watermark, in milliseconds; -(1 << 63) before the first."""
+        """The watermark in milliseconds, or -(1 << 63) before the first one."""
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """The processing time in milliseconds since 1970, which stands still in an epoch."""
+        """The processing time in milliseconds since 1970. It is constant within an epoch."""
 
     @abstractmethod
     def register_event_time_timer(self, timestamp_ms: int) -> None:
-        """Has ``on_timer`` called for the current key when the watermark has reached the time, in milliseconds.
+        """Call ``on_timer`` for the current key when the watermark reaches this time, in milliseconds.
 
-        A time that it has reached already is due with the next watermark.
+        A time that the watermark has already reached is due with the next watermark.
         """
 
     @abstractmethod
     def delete_event_time_timer(self, timestamp_ms: int) -> None:
-        """Takes that timer of the current key away, if it is there."""
+        """Delete the event-time timer of the current key, if it exists."""
 
     @abstractmethod
     def register_processing_time_timer(self, timestamp_ms: int) -> None:
-        """Has ``on_timer`` called for the current key when the clock has reached the time, in milliseconds since 1970.
+        """Call ``on_timer`` for the current key when the clock reaches this time, in milliseconds since 1970.
 
-        An epoch has one time, so it is called in the first later epoch whose time has reached it.
+        An epoch has one processing time, so the timer fires in the first later epoch that reaches it.
         """
 
     @abstractmethod
     def delete_processing_time_timer(self, timestamp_ms: int) -> None:
-        """Takes that timer of the current key away, if it is there."""
+        """Delete the processing-time timer of the current key, if it exists."""
 
 
 T = TypeVar("T")
@@ -175,31 +159,36 @@ V = TypeVar("V")
 
 
 class OperatorStateStore:
-    """The operator state of one subtask in one epoch."""
+    """Registers the operator state of a subtask: state without a key.
+
+    A descriptor defines how its state is redistributed when the parallelism changes. Each method accepts the
+    descriptors of one mode. The names are those of Flink's ``OperatorStateStore``.
+    """
 
     def __init__(self, operator_uid: str, register: Callable[[OperatorStateDescriptor], State]) -> None:
         self._operator_uid = operator_uid
         self._register = register
 
     def get_list_state(self, descriptor: SplitListStateDescriptor[T]) -> ListState[T]:
-        """A list of this subtask's own; at another parallelism the elements of all subtasks are dealt out evenly.
+        """Register a list of this subtask. At another parallelism the elements of all subtasks are split evenly.
 
-        Raises `StateMigrationException` if restored state cannot be taken over.
+        Raises:
+            StateMigrationException: Restored state is incompatible.
         """
         state: ListState[T] = self._registered(descriptor, OperatorStateMode.SPLIT)
         return state
 
     def get_union_list_state(self, descriptor: UnionListStateDescriptor[T]) -> ListState[T]:
-        """A list of this subtask's own; in the first epoch after a start it holds the elements of all subtasks.
+        """Register a list of this subtask. In the first epoch after a start it holds the elements of all subtasks.
 
-        Keep your own part of it then, with `update`: what is in it at the end of the epoch is what the subtask has.
-        Raises as `get_list_state`.
+        Replace it with this subtask's own part then, with `update`: the checkpoint stores what it holds at the end of
+        the epoch. Raises as `get_list_state`.
         """
         state: ListState[T] = self._registered(descriptor, OperatorStateMode.UNION)
         return state
 
     def get_broadcast_state(self, descriptor: BroadcastStateDescriptor[K, V]) -> BroadcastState[K, V]:
-        """A map of which every subtask has a copy; all of them must write the same. Raises as `get_list_state`."""
+        """Register a map with a copy in every subtask. All subtasks must write the same. Raises as `get_list_state`."""
         state: BroadcastState[K, V] = self._registered(descriptor, OperatorStateMode.BROADCAST)
         return state
 
@@ -230,7 +219,7 @@ C = TypeVar("C")
 
 
 class RuntimeContext(ABC):
-    """What `open()` is given: where the function runs, and the way to its state."""
+    """The argument of `open()`: where the function runs, and access to its state."""
 
     @property
     @abstractmethod
@@ -240,45 +229,45 @@ class RuntimeContext(ABC):
     @property
     @abstractmethod
     def subtask_index(self) -> int:
-        """Which of the parallel instances this is, from 0."""
+        """The index of this parallel instance, from 0."""
 
     @property
     @abstractmethod
     def parallelism(self) -> int:
-        """How many parallel instances there are."""
+        """The number of parallel instances."""
 
     @property
     @abstractmethod
     def epoch_id(self) -> int:
-        """The epoch that is being processed; on Spark, the id of the micro-batch."""
+        """The current epoch. On Spark it is the id of the micro-batch."""
 
     @property
     @abstractmethod
     def is_restored(self) -> bool:
-        """Whether this is the first epoch since the job was started from a checkpoint or savepoint with this operator.
+        """Whether this is the first epoch after a start from a checkpoint or savepoint that contains this operator.
 
         It is False in the first epoch of a new job or operator, in every later epoch of a run, and on the driver.
         """
 
     @property
     def current_key(self) -> Any:
-        """There is none; raises `NoCurrentKeyError`."""
+        """Raises `NoCurrentKeyError`: `open()` has no current key."""
         raise NoCurrentKeyError(
             f"operator {self.operator_uid!r}: open() has no current key; the context of process_element has it"
         )
 
     @property
     def operator_state(self) -> OperatorStateStore:
-        """The way to state that belongs to this subtask and not to a key."""
+        """Registers state that belongs to this subtask and not to a key."""
         return OperatorStateStore(self.operator_uid, self.register_operator_state)
 
     @abstractmethod
     def register(self, descriptor: StateDescriptor) -> State:
-        """The handle of a keyed state of any kind."""
+        """Register a keyed state of any kind and return its handle."""
 
     @abstractmethod
     def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
-        """The handle of an operator state of any mode; functions use `operator_state`."""
+        """Register an operator state of any mode and return its handle. Functions use `operator_state`."""
 
     @overload
     def get_state(self, descriptor: DefaultedValueStateDescriptor[T]) -> DefaultedValueState[T]: ...
@@ -286,27 +275,31 @@ class RuntimeContext(ABC):
     def get_state(self, descriptor: ValueStateDescriptor[T]) -> ValueState[T]: ...
 
     def get_state(self, descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
-        """Registers a value state. Raises `StateMigrationException` if restored state cannot be taken over."""
+        """Register a value state.
+
+        Raises:
+            StateMigrationException: Restored state is incompatible.
+        """
         state: ValueState[T] = self._register(descriptor, ValueStateDescriptor.kind)
         return state
 
     def get_list_state(self, descriptor: ListStateDescriptor[T]) -> ListState[T]:
-        """Registers a list state; see `get_state`."""
+        """Register a list state. Raises as `get_state`."""
         state: ListState[T] = self._register(descriptor, ListStateDescriptor.kind)
         return state
 
     def get_map_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
-        """Registers a map state; see `get_state`."""
+        """Register a map state. Raises as `get_state`."""
         state: MapState[K, V] = self._register(descriptor, MapStateDescriptor.kind)
         return state
 
     def get_reducing_state(self, descriptor: ReducingStateDescriptor[T]) -> ReducingState[T]:
-        """Registers a reducing state; see `get_state`."""
+        """Register a reducing state. Raises as `get_state`."""
         state: ReducingState[T] = self._register(descriptor, ReducingStateDescriptor.kind)
         return state
 
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor[I, Any, O]) -> AggregatingState[I, O]:
-        """Registers an aggregating state; see `get_state`."""
+        """Register an aggregating state. Raises as `get_state`."""
         state: AggregatingState[I, O] = self._register(descriptor, AggregatingStateDescriptor.kind)
         return state
 
@@ -325,11 +318,11 @@ class RuntimeContext(ABC):
 
 
 SideOutputs = Mapping[OutputTag[Any], Callable[[Any], object]]
-"""What takes the records of those side outputs that are read."""
+"""The consumers of those side outputs that are read, by tag."""
 
 
 class CallContext:
-    """What the calls of all functions have in common."""
+    """The base of the contexts that calls of functions receive."""
 
     __slots__ = ("_side_outputs", "epoch_id")
 
@@ -340,24 +333,24 @@ class CallContext:
         self._side_outputs = side_outputs
 
     def output(self, tag: OutputTag[T], value: T) -> None:
-        """Emits a record to a side output; it is dropped if nobody reads that.
+        """Emit a record to a side output. It is dropped if nothing reads that output.
 
-        As what is yielded, it is written out after the call: do not go on changing it.
+        The record is written after the call, so do not change it afterwards.
         """
         take = self._side_outputs.get(tag)
         if take is not None:
             take(value)
         elif not isinstance(tag, OutputTag):
             given: object = tag
-            raise TypeError(f"output() takes an OutputTag and a record, and was given {format_value(given, 80)}")
+            raise TypeError(f"output() takes an OutputTag and a record, not {format_value(given, 80)}")
 
     def __getattr__(self, name: str) -> Any:
-        advice = "; state is registered in open(), which keeps the handle in self" if "state" in name else ""
+        advice = "; register state in open() and store the handle in self" if "state" in name else ""
         raise AttributeError(f"the context of {self._method} has no {name!r}{advice}")
 
 
 class _KeyedContext(CallContext, Generic[K]):
-    """What the calls for a key have in common."""
+    """The base of the contexts of calls that have a current key."""
 
     __slots__ = ("current_key", "timer_service")
 
@@ -365,11 +358,11 @@ class _KeyedContext(CallContext, Generic[K]):
         super().__init__(epoch_id, side_outputs)
         self.current_key: Any = None
         self.timer_service = timer_service
-        """The time, and the timers of the current key."""
+        """Time, and the timers of the current key."""
 
 
 class ProcessContext(_KeyedContext[K]):
-    """What every call of `process_element` is given; one object for all records of a batch."""
+    """The argument of `process_element`. One object serves all records of a batch."""
 
     __slots__ = ("timestamp",)
 
@@ -382,7 +375,7 @@ class ProcessContext(_KeyedContext[K]):
 
 
 class OnTimerContext(_KeyedContext[K]):
-    """What every call of `on_timer` is given; one object for all timers of a time domain."""
+    """The argument of `on_timer`. One object serves all timers of a time domain."""
 
     __slots__ = ("time_domain", "timestamp")
 
@@ -393,29 +386,29 @@ class OnTimerContext(_KeyedContext[K]):
     ) -> None:
         super().__init__(epoch_id, side_outputs, timer_service)
         self.time_domain = time_domain
-        """Which time the timer is in."""
+        """The time domain of the timer."""
         self.timestamp = 0
         """The time of the timer, in milliseconds."""
 
 
 class KeyedFunction(WorkerLifecycle, ABC, Generic[C, O]):
-    """What functions with state per key have in common, whatever their inputs are; ``C`` is the context of timers.
+    """The base of functions with state per key, for any number of inputs. ``C`` is the context of timers.
 
-    Instances travel to the subtasks by pickling, so they hold configuration only: state handles are made in `open()`,
-    connections, clients and the like in `setup()`.
+    Instances travel to the subtasks by pickling and hold configuration only. Create state handles in `open()`, and
+    connections, clients and similar objects in `setup()`.
     """
 
     def open(self, context: RuntimeContext) -> None:
-        """Called before the first record of an epoch. Register all state here.
+        """Register all state. Called before the first record of an epoch.
 
-        It also runs on the driver, before the job starts: that is how the state of a savepoint is checked before
-        anything is touched. Handles of keyed state reject to be used there, operator state is empty and kept by nobody.
+        It also runs on the driver before the job starts, so that incompatible state is found before anything changes.
+        There, handles of keyed state reject every access, and operator state is empty and discarded.
         """
 
     def on_timer(self, timestamp: int, context: C) -> Iterable[O] | None:
-        """Called for every timer that is due, at ``timestamp`` in milliseconds, with its key current.
+        """Handle a due timer. Its key is the current key, and ``timestamp`` is its time in milliseconds.
 
-        What it gives is as that of `process_element`. Only a function that overrides it may register timers.
+        Returns records as `process_element` does. Only a function that overrides this method may register timers.
         """
         return None
 
@@ -428,10 +421,11 @@ class KeyedProcessFunction(KeyedFunction[OnTimerContext[K], O], Generic[K, I, O]
 
     @abstractmethod
     def process_element(self, value: I, context: ProcessContext[K]) -> Iterable[O] | None:
-        """Called for every record, in order within a key; yields what to emit, or returns a list of records or None.
+        """Process a record. Records of one key arrive in order.
 
-        What was emitted is written out after the call: do not go on changing it. A single record is yielded; returning
-        one (a str, a dict, a Row) instead of a list of one is an error.
+        Returns:
+            The records to emit: yield them, or return a list of them or None. A single record that is returned instead
+            of a list (a str, a dict, a Row) is an error. Records are written after the call; do not change them then.
         """
 
 
@@ -440,27 +434,27 @@ I2 = TypeVar("I2")
 
 
 class KeyedCoProcessFunction(KeyedFunction[OnTimerContext[K], O], Generic[K, I1, I2, O]):
-    """Processes the records of two streams that are keyed alike, with one state per key and its timers."""
+    """Processes the records of two streams with the same key types, with one state per key and its timers."""
 
     @abstractmethod
     def process_element1(self, value: I1, context: ProcessContext[K]) -> Iterable[O] | None:
-        """Called for every record of the first stream, as `KeyedProcessFunction.process_element`."""
+        """Process a record of the first stream, as `KeyedProcessFunction.process_element`."""
 
     @abstractmethod
     def process_element2(self, value: I2, context: ProcessContext[K]) -> Iterable[O] | None:
-        """Called for every record of the second stream, as `KeyedProcessFunction.process_element`."""
+        """Process a record of the second stream, as `KeyedProcessFunction.process_element`."""
 
 
 class KeyedMultipleInputFunction(KeyedFunction[OnTimerContext[K], O], Generic[K, O]):
-    """Processes the records of any number of streams that are keyed alike, with one state per key and its timers."""
+    """Processes the records of any number of streams with the same key types, with one state per key and its timers."""
 
     @abstractmethod
     def process_element(self, input_index: int, value: Any, context: ProcessContext[K]) -> Iterable[O] | None:
-        """Called for every record of the stream at that place, from 0; as `KeyedProcessFunction.process_element`."""
+        """Process a record of the input with this index, from 0, as `KeyedProcessFunction.process_element`."""
 
 
 class JoinContext(CallContext, Generic[K]):
-    """What every call of `ProcessJoinFunction.process_element` is given; one object for all pairs."""
+    """The argument of `ProcessJoinFunction.process_element`. One object serves all pairs."""
 
     __slots__ = ("current_key", "left_timestamp", "right_timestamp")
 
@@ -476,21 +470,21 @@ class JoinContext(CallContext, Generic[K]):
 
     @property
     def timestamp(self) -> int:
-        """The timestamp of the pair, and of what is emitted for it: the larger of both, in milliseconds."""
+        """The timestamp of the pair and of the records emitted for it: the larger of both, in milliseconds."""
         return max(self.left_timestamp, self.right_timestamp)
 
 
 class ProcessJoinFunction(WorkerLifecycle, ABC, Generic[K, I1, I2, O]):
-    """Makes of a pair of records what is emitted. Instances travel by pickling, and hold configuration only."""
+    """Processes the pairs of an interval join. Instances travel by pickling and hold configuration only."""
 
     def open(self, context: RuntimeContext) -> None:
-        """Called before the first record of an epoch, and once on the driver. Register all state here."""
+        """Register all state. Called before the first record of an epoch, and once on the driver."""
 
     @abstractmethod
     def process_element(self, left: I1, right: I2, context: JoinContext[K]) -> Iterable[O] | None:
-        """Called for every pair; yields what to emit, or returns a list of records or None.
+        """Process a pair of records. Yield the records to emit, or return a list of them or None.
 
-        The pairs of one record come in the order of the other's timestamps, and of its arrival where those are equal.
+        The pairs of one record arrive by the timestamp of the other record, then by its order of arrival.
         """
 
     def close(self) -> None:

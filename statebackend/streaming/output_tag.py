@@ -1,9 +1,4 @@
-"""Uids: the names that a program gives what checkpoints and savepoints find again, and that never change.
-
-What one may look like says `statebackend.state.operator_state_descriptors`.
-
-Side outputs: what an operator emits beside its output, each under a tag (Flink's ``OutputTag``).
-"""
+"""Side outputs (Flink's ``OutputTag``), and the uids by which checkpoints identify parts of a job."""
 
 from __future__ import annotations
 
@@ -21,23 +16,22 @@ __all__ = ["check_uid", "is_uid_of_place", "uid_of_place"]
 T = TypeVar("T")
 
 MAX_TAG_CHARACTERS: Final = 200
-"""Most characters of the name of a tag."""
+"""The maximum length of a tag's name."""
 
 
 def _check_name(tag: OutputTag[Any], attribute: Attribute[Any], name: object) -> None:
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > MAX_TAG_CHARACTERS:
         raise JobDefinitionError(
-            f"the name of an OutputTag is {format_value(name, 40)}; it is "
-            f"a printable text of 1 to {MAX_TAG_CHARACTERS} "
-            f"characters"
+            f"the name of an OutputTag is {format_value(name, 40)}; pass a printable text of 1 to "
+            f"{MAX_TAG_CHARACTERS} characters"
         )
 
 
 @frozen
 class OutputTag(Generic[T]):
-    """The name of a side output, and the schema of its records, as that of `process`: DDL or, on Spark, a StructType.
+    """The name of a side output and the schema of its records, as for `process`: DDL or, on Spark, a StructType.
 
-    Tags are equal by their names. Raises `JobDefinitionError` for a name that is no printable text.
+    Tags are equal by name. Raises `JobDefinitionError` if the name is not a printable text.
     """
 
     name: str = field(validator=_check_name)
@@ -48,9 +42,13 @@ _PLACE: Final = re.compile("source-(0|[1-9][0-9]*)")
 
 
 def check_uid(who: str, method: str, what: str, uid: object) -> None:
-    """Raises `JobDefinitionError` for a uid that is missing, too long or cannot be written.
+    """Raise `JobDefinitionError` for a uid that is missing, too long or not storable.
 
-    ``who`` is given it, by ``method``, so that ``what`` is found again.
+    Args:
+        who: What has the uid, such as "operator count".
+        method: The method that takes the uid.
+        what: What checkpoints store under the uid.
+        uid: The uid.
     """
     if not isinstance(uid, str) or not uid.strip():
         where = "" if method == "sink_to" else " in savepoints"
@@ -64,10 +62,10 @@ def check_uid(who: str, method: str, what: str, uid: object) -> None:
 
 
 def uid_of_place(place: int) -> str:
-    """What a source is called that was given no uid, the first of them at place 0."""
+    """Return the uid of a source without an explicit one; the first such source has place 0."""
     return f"source-{place}"
 
 
 def is_uid_of_place(uid: str) -> bool:
-    """Whether a source may be called so because it was given no uid."""
+    """Whether a uid is one that `uid_of_place` returns."""
     return _PLACE.fullmatch(uid) is not None

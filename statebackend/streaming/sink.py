@@ -1,19 +1,17 @@
-"""Where the rows of a job go, epoch by epoch, each epoch once.
+"""The contracts of sinks: each epoch is written exactly once, by a two-phase commit (as Flink's sinks do).
 
-An epoch may be processed more than once: after a crash it is replayed, and a driver that was declared dead may still be
-writing. So a sink works in two phases around the one moment that decides, the completion of the checkpoint:
+An epoch may be processed more than once: a crash replays it, and a driver that was declared dead may still write.
+The completion of the checkpoint decides:
 
-    stage(epoch, attempt)      writes out of sight, in a place of this attempt alone
-      checkpoint completes, with the committable that stage() returned inside it
-    commit(epoch)              makes what was staged visible; told again at recovery if the driver died in between
+1. ``stage(epoch, attempt)`` writes where no reader looks, in a place of this attempt alone.
+2. The checkpoint completes. It contains the committable that ``stage`` returned.
+3. ``commit(epoch)`` makes the staged rows visible. Recovery repeats it if the driver died before.
 
-A crash before the completion leaves staged leftovers, which `recover` removes; the replay stages again. A crash after
-it leaves a committable in the checkpoint, and `commit` is called with it again: it must be idempotent.
-(The two-phase commit of Flink's sinks; an epoch here is a checkpoint there.)
+A crash before step 2 leaves staged rows, which `recover` removes; the replay stages again. A crash after step 2
+repeats `commit` with the committable of the checkpoint, so `commit` must be idempotent.
 
-A job may be given another sink from one run to the next. A committable belongs to the sink that staged it: the
-checkpoint names that sink, and a committable is never handed to another. What Spark has noted as done is committed, and
-is not committed again.
+A job may change its sink between runs. The checkpoint names the sink that staged a committable, and the committable
+is never passed to another sink.
 """
 
 from __future__ import annotations
@@ -23,85 +21,105 @@ from typing import Any, Protocol, runtime_checkable
 
 from statebackend.streaming.errors import StreamJobError
 
-__all__ = ["RecordSink", "Sink", "SinkError", "SinkThatTakesBack", "reads_once", "sink_identity", "sink_place"]
+__all__ = ["RecordSink", "RollbackSink", "Sink", "SinkError", "reads_once", "sink_identity", "sink_place"]
 
 
 class SinkError(StreamJobError):
-    """A sink cannot stage or commit without losing or doubling rows; the message says what is in the way."""
+    """A sink cannot stage or commit without losing or duplicating rows. The message names the obstacle."""
 
 
 @runtime_checkable
 class Sink(Protocol):
-    """The contract of a sink; one instance belongs to one job, and is called by the driver, one call at a time.
+    """The contract of a sink of frames. An instance belongs to one job; the driver makes one call at a time.
 
-    A sink should have an attribute ``identity``, which checkpoints store: a text that names the place it writes to,
-    such as a path. Two sinks that may commit each other's epochs have the same identity. If the class itself defines
-    it, such as ``identity = "noop"``, it names the kind of sink, and a job may have several. Without it, checkpoints
-    store the path of the class, and rows that are not committed yet are lost to a class that was moved.
+    Optional attributes:
 
-    A sink may also be one of `SinkThatTakesBack`. Its class may say ``reads_once = True``: `stage` then runs one action
-    over the whole frame, in one pass over its partitions, and the rows need not be computed and kept first. A class
-    that is derived from it says so again, or does not.
+    - ``identity``, which every sink should have: a text that names the target, such as a path. Checkpoints store it,
+      and sinks with equal identities may commit each other's epochs. If the class itself defines it, such as
+      ``identity = "noop"``, it names the kind of sink, and a job may have several. Without it, checkpoints store the
+      path of the class. If the class moves, rows that are not committed yet are lost.
+    - ``reads_once = True`` on the class: `stage` runs one action over the whole frame, in one pass over its
+      partitions, so the rows need not be computed and stored first. Subclasses do not inherit it.
+
+    A sink may also implement `RollbackSink`.
     """
 
     def stage(self, frame: Any, epoch_id: int, attempt_id: str) -> bytes:
-        """Writes the frame where no reader sees it, by any number of Spark actions; returns what `commit` needs.
+        """Write the frame where no reader sees it, with any number of Spark actions, and return what `commit` needs.
 
-        `attempt_id` differs between any two attempts at an epoch that could overlap; it is that of the job, a dot, and
-        that of the run. The bytes become part of the checkpoint; none at all say that there is nothing to commit. Any
-        exception fails the epoch; `abort` follows.
+        Args:
+            frame: The rows of the epoch, a DataFrame.
+            epoch_id: The epoch.
+            attempt_id: Differs between any two attempts at an epoch that may overlap: the id of the job, a dot and the
+                id of the run.
+
+        Returns:
+            The committable, which becomes part of the checkpoint. Empty bytes mean that there is nothing to commit.
+
+        Any exception fails the epoch; `abort` follows.
         """
 
     def commit(self, epoch_id: int, committable: bytes) -> None:
-        """Makes a staged epoch visible. Called after its checkpoint has completed, and again after a crash."""
+        """Make a staged epoch visible. Called after its checkpoint has completed, and again after a crash."""
 
     def abort(self, epoch_id: int, attempt_id: str) -> None:
-        """Forgets what an attempt has staged, if anything; its checkpoint will not complete."""
+        """Discard what an attempt staged, if anything. Its checkpoint will not complete."""
 
     def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        """Removes what attempts of this job at later epochs have left; called once, before the first epoch of a run.
+        """Remove what attempts of this job at later epochs left. Called once, before the first epoch of a run.
 
-        What other jobs have staged in the same place may be all that there is of their completed epochs.
+        Leave what other jobs staged in the same place: their completed epochs may depend on it.
         """
 
 
 @runtime_checkable
 class RecordSink(Protocol):
-    """The contract of a sink of a job in one process, in the same two phases; a class may be a `Sink` as well.
+    """The contract of a sink of the local runtime, with the same two phases. A class may also be a `Sink`.
 
-    It is called by one thread. What was staged may be committed with a later epoch than it was staged for, but under
-    the id that it was staged with. ``identity`` is as for a `Sink`.
+    One thread makes all calls. Staged records may be committed with a later epoch than they were staged for, but under
+    the id that they were staged with. ``identity`` is as for `Sink`.
     """
 
     def stage_records(self, records: Sequence[Any], epoch_id: int, attempt_id: str) -> bytes:
-        """Writes records where no reader sees them; returns what `commit` needs, which becomes part of a checkpoint.
+        """Write records durably where no reader sees them, and return what `commit` needs.
 
-        They are durable when it returns. ``attempt_id`` is as for a `Sink`. Any exception ends the run.
+        Args:
+            records: The records.
+            epoch_id: The epoch.
+            attempt_id: As for `Sink.stage`.
+
+        Returns:
+            The committable, which becomes part of a checkpoint.
+
+        Any exception ends the run.
         """
 
     def commit(self, epoch_id: int, committable: bytes) -> None:
-        """Makes staged records visible. Called when a checkpoint with them is complete, and again after a crash."""
+        """Make staged records visible. Called when a checkpoint with them is complete, and again after a crash."""
 
     def abort(self, epoch_id: int, attempt_id: str) -> None:
-        """Forgets what was staged; no checkpoint has it."""
+        """Discard what was staged. No checkpoint refers to it."""
 
     def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        """Removes what this job has staged under later ids; called once per run, before anything is staged."""
+        """Remove what this job staged under later ids. Called once per run, before anything is staged."""
 
 
 @runtime_checkable
-class SinkThatTakesBack(Protocol):
-    """A sink that can hide what it has shown, for a job that goes back to an older checkpoint."""
+class RollbackSink(Protocol):
+    """A sink that can hide committed epochs when a job rolls back to an older checkpoint."""
 
     def roll_back(self, last_epoch_id: int, job_id: str) -> Sequence[str]:
-        """Hides, without deleting it, what the job has made visible of later epochs; returns where it is.
+        """Hide, without deleting, what the job made visible after this epoch, and return where it is.
 
-        It is called again after a crash. Raises `SinkError`, before anything is hidden, if it cannot.
+        A crash repeats the call.
+
+        Raises:
+            SinkError: The sink cannot roll back. Nothing is hidden then.
         """
 
 
 def reads_once(sink: object) -> bool:
-    """Whether the sink's own class says that it reads the frame once; what it inherits is not known of it."""
+    """Whether the sink's own class declares ``reads_once``; the declaration is not inherited."""
     return vars(type(sink)).get("reads_once") is True
 
 

@@ -1,7 +1,7 @@
-"""Spark's stateful processors as functions of a graph: what is to be run, and the values that a processor is given.
+"""Spark's stateful processors as functions of the graph.
 
-A processor is any object with the methods of PySpark's ``StatefulProcessor`` in its form with rows. It is told by what
-it has, so that nothing here needs Spark; names of methods are Spark's, since the programs that call them are.
+A processor is any object with the methods of PySpark's ``StatefulProcessor`` in its row form. It is recognised by
+its methods, so this module does not import Spark. Method names are Spark's, because Spark programs call them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class TimeMode(Enum):
-    """Which time the timers of a processor are in; the values are Spark's names."""
+    """The time domain of a processor's timers. The values are Spark's names."""
 
     NONE = "none"
     PROCESSING_TIME = "processingTime"
@@ -34,33 +34,31 @@ class TimeMode(Enum):
 
     @classmethod
     def named(cls, name: object, where: str) -> TimeMode:
-        """The mode of that name, in any case as in Spark; raises `JobDefinitionError`."""
+        """Return the mode with this name, in any case. Raises `JobDefinitionError` for an unknown name."""
         for mode in cls:
             if isinstance(name, str) and name.lower() == mode.value.lower():
                 return mode
         known = ", ".join(repr(mode.value) for mode in cls)
-        raise JobDefinitionError(f"{where}: time_mode is {format_value(name, 80)}, and may be {known}")
+        raise JobDefinitionError(f"{where}: time_mode is {format_value(name, 80)}; pass one of {known}")
 
 
 _OUTPUT_MODES: Final = ("append", "update")
 
 
 def checked_output_mode(name: object, where: str) -> str:
-    """The name of an output mode, in lower case; raises `JobDefinitionError` for one that a processor cannot have."""
+    """Return the name of an output mode in lower case. Raises `JobDefinitionError` for an unsupported mode."""
     if isinstance(name, str) and name.lower() in _OUTPUT_MODES:
         return name.lower()
     advice = (
-        "; every row that a processor has emitted is written, so choose 'update' and let the sink replace rows by key"
+        "; a processor's rows are written as emitted, so choose 'update' and let the sink replace rows by key"
         if isinstance(name, str) and name.lower() == "complete"
         else ""
     )
-    raise JobDefinitionError(
-        f"{where}: output_mode is {format_value(name, 80)}, and may be 'append' or 'update'{advice}"
-    )
+    raise JobDefinitionError(f"{where}: output_mode is {format_value(name, 80)}; pass 'append' or 'update'{advice}")
 
 
 class TimerValues:
-    """The time of the epoch, as a processor is given it; -1 in the time mode "none"."""
+    """The time of the epoch for a processor; -1 in the time mode "none"."""
 
     __slots__ = ("_processing_time_ms", "_watermark_ms")
 
@@ -73,12 +71,12 @@ class TimerValues:
         return self._processing_time_ms
 
     def getCurrentWatermarkInMs(self) -> int:  # noqa: N802
-        """The watermark of the epoch, in milliseconds since 1970; 0 while there is none."""
+        """The watermark of the epoch in milliseconds since 1970, or 0 before the first one."""
         return self._watermark_ms
 
 
 class ExpiredTimerInfo:
-    """Which timer has expired."""
+    """The timer that has expired."""
 
     __slots__ = ("_expiry_time_ms",)
 
@@ -86,7 +84,7 @@ class ExpiredTimerInfo:
         self._expiry_time_ms = expiry_time_ms
 
     def getExpiryTimeInMs(self) -> int:  # noqa: N802
-        """The time for which the timer was registered, in milliseconds since 1970."""
+        """The time of the timer, in milliseconds since 1970."""
         return self._expiry_time_ms
 
 
@@ -94,45 +92,45 @@ _METHODS: Final = ("init", "handleInputRows", "handleExpiredTimer", "close")
 
 
 class InitialState(Protocol):
-    """Rows that are given to ``handleInitialState`` once, before the first records of a new operator."""
+    """Rows for ``handleInitialState``, passed once, before the first records of a new operator."""
 
     def batches(self, subtask_index: int, parallelism: int) -> Iterable[Any]:
-        """The rows of the key groups of one subtask, as batches of records with their keys and key groups."""
+        """The rows of one subtask, as batches of records with their keys and key groups."""
 
 
 @frozen(eq=False)
 class StatefulProcessorFunction:
-    """What an operator runs: a processor and how it was asked for. Goes to the workers as the function of its node.
+    """A processor and the arguments of `transform_with_state`; the function of its graph node.
 
-    The records of a key must come one after another within an epoch, which sorting by the key's columns does.
+    Within an epoch the records of a key must be consecutive, which sorting by the key columns ensures.
     """
 
     processor: Any
     time_mode: TimeMode
     output_schema: Any
-    """That of what the processor emits: DDL, or Spark's ``StructType``."""
+    """The schema of the emitted rows: DDL, or Spark's ``StructType``."""
     key_width: int
-    """How many columns the key has. A processor is given a tuple of them, be it one."""
+    """The number of key columns. A processor always receives the key as a tuple."""
     initial_state: Any = None
-    """The rows that the processor begins with: as the program gave them, or an `InitialState` of the runtime's."""
+    """The initial rows: as the program passed them, or the runtime's `InitialState`."""
 
     @property
     def follows_watermarks(self) -> bool:
-        """Whether an epoch is worth while for nothing but a watermark that has moved.
+        """Whether a new watermark alone requires an epoch.
 
-        Spark runs a batch without records then, and what is late in the next batch goes by the watermark of that one.
+        Spark runs a no-data micro-batch then, and the next batch decides about late rows by that batch's watermark.
         """
         return self.time_mode is TimeMode.EVENT_TIME
 
 
 def checked_processor(processor: Any, where: str, *, has_initial_state: bool = False) -> Any:
-    """The processor; raises `JobDefinitionError` for what is none."""
+    """Return the processor. Raises `JobDefinitionError` if it lacks a method of a StatefulProcessor."""
     if isinstance(processor, type):
-        raise JobDefinitionError(f"{where}: it was given the class {processor.__name__}; make an instance")
+        raise JobDefinitionError(f"{where}: the argument is the class {processor.__name__}; pass an instance")
     methods = (*_METHODS, "handleInitialState") if has_initial_state else _METHODS
     missing = [name for name in methods if not callable(getattr(processor, name, None))]
     if missing:
         raise JobDefinitionError(
-            f"{where}: {format_value(processor, 80)} is no StatefulProcessor: it lacks {', '.join(missing)}"
+            f"{where}: {format_value(processor, 80)} is not a StatefulProcessor: it lacks {', '.join(missing)}"
         )
     return processor

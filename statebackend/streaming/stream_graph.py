@@ -1,22 +1,17 @@
-"""The graph of a job: what the program has chained together, before anything runs.
+"""The graph of a job, as the program defines it.
 
-Nodes are immutable and point upstream, to nodes that were there before them: so there are no cycles, and the order of
-the program is a topological one. A node reads *edges*: the output of another node, or one of its side outputs. What no
-sink receives in the end is not part of the job; for an operator with state that is an error.
+Nodes are immutable and refer to earlier nodes, so there are no cycles, and the order of the program is topological. A
+node reads *edges*: the output of another node, or one of its side outputs. Nodes that reach no sink are not part of the
+job; for a stateful operator that is an error. Each input of an operator defines how its records are distributed: by
+key, evenly, or all of them to every subtask. The class of the function determines the operator.
 
-An operator has one input or several, in an order of their own, and each says how its records are dealt out to the
-subtasks: by key, or all of them to each. What runs it is found by the class of its function alone.
+The uid of an operator identifies its state and is required. The uid of a sink identifies its staged data; a job's only
+sink needs none. The uid of a source identifies its positions and event time; sources without one are numbered in
+program order.
 
-A uid names the state of an operator for ever, so it must be given, and only once. That of a sink names what it has
-staged; a job's only sink may do without. That of a source names how far it is read and its part of event time; sources
-that were given none are counted, in the order of the program.
-
-Sources that can be read again from a position, which a checkpoint has.
-
-Such a source is a number of *splits* (the files of a directory, the partitions of a topic), each of which is read in
-order and can be read again from any position that it has given. How far each is read stands in the checkpoint with the
-state that its records have made. So a job that is started again reads on behind the records that count already, and no
-other. (Flink's sources of splits, FLIP-27; here one reader reads all of them in turns.)
+A *replayable source* (FLIP-27) consists of splits, such as files or partitions. Each split is read in order and can be
+read again from any position that it has returned. A checkpoint stores the positions together with the state, so a
+restarted job continues exactly after the records that its state contains. One reader reads all splits in turns.
 """
 
 from __future__ import annotations
@@ -59,7 +54,7 @@ __all__ = [
 
 @frozen
 class SplitRead:
-    """What was read of a split: records, the position behind them, and whether nothing follows."""
+    """Records of a split, the position after them, and whether the split has ended."""
 
     records: Sequence[Any]
     position: int
@@ -68,45 +63,45 @@ class SplitRead:
 
 @runtime_checkable
 class ReplayableSource(Protocol):
-    """See the module. What it raises ends the run; the next one reads again from the last checkpoint."""
+    """A source that can be read again from a position. An exception ends the run."""
 
     def splits(self) -> Mapping[str, int]:
-        """The splits there are now, each with the position at which it begins; asked once per run.
+        """Return the splits that exist now, each with its start position. Called once per run.
 
-        One that a checkpoint knows goes on from there; one that is new is read from its begin, one that is gone is an
+        A split in the checkpoint continues from its position, and a new split from its start. A missing one is an
         error.
         """
 
     def read(self, split: str, position: int, max_records: int) -> SplitRead:
-        """At most so many records of a split from a position on, the same ones each time.
+        """Return up to this many records of a split from a position on, always the same ones.
 
-        Without a record, and not at the end, there is nothing yet: it is asked again soon. It is not to wait for long.
+        Without records before the end, it is called again soon. It must not block for long.
         """
 
 
 ONLY_SINK: Final = "sink"
-"""The uid of a sink that was given none."""
+"""The uid of a sink without an explicit one."""
 
 
 _ORDINALS: Final = ("first", "second", "third", "fourth", "fifth")
 
 
 class NodeKind(Enum):
-    """What a node is to those who go through a graph."""
+    """The kind of a node."""
 
     SOURCE = "source"
     STEP = "step"
-    """Stateless: in a plan it is a part of whoever reads it, and keeps nothing itself."""
+    """Stateless: plans merge it into its readers."""
     OPERATOR = "operator"
-    """Has state, under its uid, and is run by an operator of `statebackend.streaming.operators.operator_factories`."""
+    """Has state under its uid; see `statebackend.streaming.operators.operator_factories`."""
     SINK = "sink"
 
 
 @frozen(eq=False)
 class SourceNode:
-    """Where records come from; ``source`` is the environment's own: a DataFrame, or elements.
+    """A source of records; ``source`` belongs to the environment: a DataFrame, or elements.
 
-    A source without a ``uid`` is called by its place among such, see `JobGraph.source_uids`.
+    Without a ``uid`` its name follows from its position, see `JobGraph.source_uids`.
     """
 
     kind: ClassVar = NodeKind.SOURCE
@@ -118,7 +113,7 @@ class SourceNode:
 
 @frozen(eq=False)
 class TransformNode:
-    """A stateless step, in the environment's own terms."""
+    """A stateless step; the function belongs to the environment."""
 
     kind: ClassVar = NodeKind.STEP
 
@@ -128,7 +123,7 @@ class TransformNode:
 
 @frozen(eq=False)
 class UnionNode:
-    """The records of several streams as one, in no order."""
+    """The union of several streams, in no order."""
 
     kind: ClassVar = NodeKind.STEP
 
@@ -137,10 +132,7 @@ class UnionNode:
 
 @frozen(eq=False)
 class TimestampsNode:
-    """Gives records their timestamps, and is where the watermarks of a source come from.
-
-    Its side output has the records that are too far in the future, if the strategy has a limit.
-    """
+    """Assigns timestamps and produces watermarks. Its side output holds records beyond the future limit."""
 
     kind: ClassVar = NodeKind.STEP
 
@@ -150,10 +142,9 @@ class TimestampsNode:
 
 @frozen(eq=False)
 class KeyedInput:
-    """An input of an operator whose records are dealt out by key: all records of a key come to one subtask.
+    """An input that is distributed by key: all records of a key go to one subtask.
 
-    ``keys`` are the columns of the key, and ``order_by`` those by which the records of an epoch are sorted, both in the
-    environment's own terms.
+    ``keys`` are the key columns; ``order_by`` sorts the records of an epoch.
     """
 
     edge: StreamEdge
@@ -163,7 +154,7 @@ class KeyedInput:
 
 @frozen(eq=False)
 class BroadcastInput:
-    """An input of an operator of which every subtask is given every record, all in the same order."""
+    """An input whose records go to every subtask, in the same order."""
 
     edge: StreamEdge
     order_by: tuple[Any, ...] = ()
@@ -171,7 +162,7 @@ class BroadcastInput:
 
 @frozen(eq=False)
 class SpreadInput:
-    """An input of an operator whose records are dealt out evenly, for functions that know no key."""
+    """An input whose records are distributed evenly, for functions without keys."""
 
     edge: StreamEdge
     order_by: tuple[Any, ...] = ()
@@ -184,9 +175,8 @@ OperatorInput = KeyedInput | SpreadInput | BroadcastInput
 class OperatorNode:
     """A stateful operator.
 
-    ``operator_inputs`` are its inputs in the order of their indices; the keys of all keyed ones are of the same types.
-    One without any has no keyed state. ``function`` is of a class that
-    `statebackend.streaming.operators.operator_factories` knows.
+    ``operator_inputs`` are in index order; the keys of all keyed inputs have the same types. Without inputs there is no
+    keyed state. `statebackend.streaming.operators.operator_factories` knows the class of ``function``.
     """
 
     kind: ClassVar = NodeKind.OPERATOR
@@ -199,22 +189,19 @@ class OperatorNode:
 
     @property
     def inputs(self) -> tuple[StreamEdge, ...]:
-        """What it reads, in the order of its inputs."""
+        """The edges of its inputs, in order."""
         return tuple(one.edge for one in self.operator_inputs)
 
     @property
     def input_order(self) -> tuple[int, ...]:
-        """The indices of its inputs in the order in which an epoch takes them.
-
-        What is broadcast comes first: rules are there when the first records come that they are for.
-        """
+        """The order in which an epoch processes the inputs: broadcast inputs, such as rules, come first."""
         inputs = self.operator_inputs
         return tuple(sorted(range(len(inputs)), key=lambda index: not isinstance(inputs[index], BroadcastInput)))
 
 
 @frozen(eq=False)
 class SinkNode:
-    """Where records go."""
+    """A sink."""
 
     kind: ClassVar = NodeKind.SINK
 
@@ -228,14 +215,14 @@ Node = SourceNode | TransformNode | UnionNode | TimestampsNode | OperatorNode | 
 
 @frozen
 class StreamEdge:
-    """What a node reads: the output of another node or, with a tag, that side output of it."""
+    """The output of a node or, with a tag, one of its side outputs."""
 
     node: Node
     tag: OutputTag[Any] | None = field(default=None)
 
 
 def upstream_of(edges: Iterable[StreamEdge]) -> frozenset[Node]:
-    """All nodes whose records come by these edges, on whatever way: sources, steps and operators."""
+    """All nodes upstream of these edges: sources, steps and operators."""
     seen: set[Node] = set()
     pending = [edge.node for edge in edges]
     while pending:
@@ -248,7 +235,7 @@ def upstream_of(edges: Iterable[StreamEdge]) -> frozenset[Node]:
 
 @frozen
 class JobGraph:
-    """A whole job: the nodes that lead to its sinks, each behind those that it reads."""
+    """A complete job: the nodes that lead to its sinks, in topological order."""
 
     nodes: tuple[Node, ...]
 
@@ -259,7 +246,7 @@ class JobGraph:
 
     @property
     def source_uids(self) -> tuple[str, ...]:
-        """What checkpoints know the sources by, in their order: `uid_of_place` of those that were given no uid."""
+        """The uids of sources in checkpoints, in program order: `uid_of_place` for those without one."""
         places = count()
         return tuple(uid_of_place(next(places)) if one.uid is None else one.uid for one in self.sources)
 
@@ -274,13 +261,13 @@ class JobGraph:
         return cast("tuple[SinkNode, ...]", self._of_kind(NodeKind.SINK))
 
     def edges_from(self, node: Node) -> tuple[StreamEdge, ...]:
-        """What is read of a node, once for every reader."""
+        """The edges read from a node, once per reader."""
         return tuple(edge for reader in self.nodes for edge in reader.inputs if edge.node is node)
 
     def side_outputs(self, node: Node) -> tuple[OutputTag[Any], ...]:
         """The side outputs of a node that are read, by name.
 
-        Raises `JobDefinitionError` if one is read under two schemas.
+        Raises `JobDefinitionError` if one is read with two schemas.
         """
         by_name: dict[str, OutputTag[Any]] = {}
         for edge in self.edges_from(node):
@@ -302,7 +289,7 @@ class StreamGraph:
     """The nodes of one environment, checked as they are added."""
 
     def __init__(self) -> None:
-        # A dict for its order: nodes are told apart by identity.
+        # A dict keeps the order; nodes are compared by identity.
         self._nodes: dict[Node, None] = {}
         self._operators: dict[str, OperatorNode] = {}
         self._sinks: dict[str, SinkNode] = {}
@@ -313,9 +300,9 @@ class StreamGraph:
         return tuple(self._operators.values())
 
     def add(self, node: Node) -> StreamEdge:
-        """Adds a source or a step; returns its output.
+        """Add a source or a step; returns its output.
 
-        Raises `JobDefinitionError` for an input that is a stream of another environment.
+        Raises `JobDefinitionError` for a stream of another environment.
         """
         for edge in node.inputs:
             if edge.node not in self._nodes:
@@ -327,7 +314,7 @@ class StreamGraph:
         return StreamEdge(node)
 
     def add_source(self, node: SourceNode) -> StreamEdge:
-        """Adds a source; raises `JobDefinitionError` for a uid that is doubled or cannot be written."""
+        """Add a source. Raises `JobDefinitionError` for a duplicate or invalid uid."""
         if node.uid is not None:
             check_uid("source", "from_dataframe or from_elements", "how far it is read", node.uid)
             if any(isinstance(known, SourceNode) and known.uid == node.uid for known in self._nodes):
@@ -338,10 +325,10 @@ class StreamGraph:
         return self.add(node)
 
     def add_operator(self, node: OperatorNode) -> StreamEdge:
-        """Adds an operator; returns its output.
+        """Add an operator; returns its output.
 
-        Raises `JobDefinitionError` for a uid that is missing, doubled or cannot be written, and for inputs whose
-        keys differ in their number of columns.
+        Raises `JobDefinitionError` for a missing, duplicate or invalid uid, and for inputs with different numbers of
+        key columns.
         """
         check_uid(f"operator {node.name}", "process", "its state", node.uid)
         _check_keys(node)
@@ -355,9 +342,9 @@ class StreamGraph:
         return edge
 
     def add_sink(self, node: SinkNode) -> None:
-        """Adds a sink; raises `JobDefinitionError` for a uid that is doubled or cannot be written.
+        """Add a sink. Raises `JobDefinitionError` for a duplicate or invalid uid.
 
-        Only one sink may have the uid `ONLY_SINK`, which is what a sink has that was given none.
+        Only one sink may have the default uid `ONLY_SINK`.
         """
         name = type(node.sink).__name__
         check_uid(f"sink {name}", "sink_to", "what it has staged", node.uid)
@@ -377,7 +364,7 @@ class StreamGraph:
         self._sinks[node.uid] = node
 
     def job(self) -> JobGraph:
-        """What leads to the sinks; raises `JobDefinitionError` if that is no whole job."""
+        """Return the complete job. Raises `JobDefinitionError` if the graph is incomplete."""
         if not self._sinks:
             raise JobDefinitionError("the job has no sink: end the chain with sink_to(...)")
         leading = _upstream_of(self._sinks.values())
@@ -397,9 +384,9 @@ class StreamGraph:
 
 
 def source_of_timestamps(edge: StreamEdge) -> SourceNode:
-    """The source whose records get their timestamps behind this edge.
+    """Return the source whose records get their timestamps at this edge.
 
-    Raises `JobDefinitionError` behind an operator or a union, and where the records have timestamps already.
+    Raises `JobDefinitionError` after an operator or a union, and for records that have timestamps already.
     """
     node, tag = edge.node, edge.tag
     while isinstance(node, TransformNode):
@@ -418,7 +405,7 @@ def source_of_timestamps(edge: StreamEdge) -> SourceNode:
 
 
 def has_timestamps(edge: StreamEdge) -> bool:
-    """Whether every record that leads to this edge is of a source that has timestamps."""
+    """Whether all sources that lead to this edge have timestamps."""
     waiting: list[Node] = [edge.node]
     while waiting:
         node = waiting.pop()
@@ -441,7 +428,7 @@ def _upstream_of(nodes: Iterable[Node]) -> Collection[Node]:
 
 
 def name_of_input(index: int) -> str:
-    """What people call the input of an operator at that place, from 0."""
+    """The name of an operator's input in errors, by its index from 0."""
     return f"its {_ORDINALS[index]} input" if index < len(_ORDINALS) else f"its input number {index + 1}"
 
 

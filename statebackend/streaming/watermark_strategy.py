@@ -1,7 +1,7 @@
-"""How a stream comes to its event time: where timestamps are, how watermarks follow (Flink's ``WatermarkStrategy``).
+"""How a stream gets event time: where timestamps are, and how watermarks follow (Flink's ``WatermarkStrategy``).
 
-A strategy is a value: each `with_` method returns another one, and what is wrong is rejected when it is said. It holds
-nothing that runs, so it can be pickled if the functions that it was given can; runtimes make of it what runs.
+A strategy is an immutable value. Each `with_` method validates its arguments and returns another strategy. It is
+picklable if its functions are; runtimes create the running objects from it.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ __all__ = ["FUTURE_RECORDS", "WatermarkAlignment", "WatermarkStrategy"]
 T = TypeVar("T")
 
 FUTURE_RECORDS: Final[OutputTag[Any]] = OutputTag("future-records")
-"""The side output of records that are too far in the future, if a strategy names no other."""
+"""The default side output of records that are too far in the future."""
 
 _NO_COLUMN: Final = (int, float, bytes, bool, list, tuple, dict, set)
 
 
 @frozen
 class WatermarkAlignment:
-    """That sources of one group wait for each other: none gets further ahead of the slowest than the drift."""
+    """Sources of one group wait for each other: none gets further ahead of the slowest than the drift."""
 
     group: str
     max_drift_ms: int
 
 
-# Columns of Spark cannot be compared: strategies are told apart by identity.
+# Spark columns are not comparable, so strategies are equal by identity.
 @frozen(kw_only=True, eq=False)
 class WatermarkStrategy(Generic[T]):
-    """How records get timestamps and what watermarks they make; begin with one of the class methods.
+    """How records get timestamps and which watermarks they produce. Start with one of the class methods.
 
-    A record keeps the timestamp it has unless `with_timestamps` says otherwise. All that is not given is None.
-    ``out_of_orderness_ms`` is None where watermarks do not follow from the largest timestamp alone.
+    A record keeps its timestamp unless `with_timestamps` is used. Settings that were not given are None.
+    ``out_of_orderness_ms`` is None if watermarks do not follow from the largest timestamp alone.
     """
 
     generator_factory: Callable[[], WatermarkGenerator[T]]
@@ -62,15 +62,20 @@ class WatermarkStrategy(Generic[T]):
 
     @classmethod
     def for_monotonous_timestamps(cls) -> WatermarkStrategy[Any]:
-        """Timestamps never go back within a source or, with `with_channel`, a channel of it."""
+        """Timestamps never decrease within a source or, with `with_channel`, within a channel."""
         return cls.for_bounded_out_of_orderness(0)
 
     @classmethod
     def for_bounded_out_of_orderness(cls, out_of_orderness: Duration) -> WatermarkStrategy[Any]:
-        """A record comes at most so much later than one with a larger timestamp: "10 minutes", a timedelta, or ms.
+        """A record arrives at most this much later than one with a larger timestamp.
 
-        Spark's ``withWatermark`` with that delay says the same. Raises `JobDefinitionError` for what is no duration or
-        less than nothing.
+        The same as Spark's ``withWatermark`` with that delay.
+
+        Args:
+            out_of_orderness: "10 minutes", a timedelta or milliseconds.
+
+        Raises:
+            JobDefinitionError: The argument is not a duration, or is negative.
         """
         bound_ms = duration_ms(out_of_orderness, "the bound of out-of-orderness", at_least_ms=0)
         factory = functools.partial(BoundedOutOfOrdernessWatermarks, bound_ms)
@@ -78,55 +83,74 @@ class WatermarkStrategy(Generic[T]):
 
     @classmethod
     def no_watermarks(cls) -> WatermarkStrategy[Any]:
-        """Records have timestamps and time does not advance by them: for jobs of processing time alone."""
+        """Records have timestamps but do not advance event time; for jobs that use processing time only."""
         return WatermarkStrategy(generator_factory=NoWatermarks)
 
     @classmethod
     def for_generator(cls, factory: Callable[[], WatermarkGenerator[T]]) -> WatermarkStrategy[T]:
-        """Watermarks of the user's own: ``factory``, such as a subclass of `WatermarkGenerator`, makes a generator.
+        """Use custom watermarks.
 
-        It is called without arguments, once per source or per channel of it. Raises `JobDefinitionError` for what
-        cannot be called so.
+        Args:
+            factory: Returns a `WatermarkGenerator`, such as a subclass. It is called without arguments, once per source
+                or channel.
+
+        Raises:
+            JobDefinitionError: The factory cannot be called without arguments.
         """
         if isinstance(factory, WatermarkGenerator):
             raise JobDefinitionError(
-                f"for_generator was given {format_value(factory, 80)}, one "
-                f"generator; every source, and every channel of it, "
-                f"needs its own, so give what makes one, such as the class {type(factory).__name__}"
+                f"for_generator was given {format_value(factory, 80)}, a single generator; every source and channel "
+                f"needs its own, so pass a factory, such as the class {type(factory).__name__}"
             )
         _check_callable(factory, 0, "the factory of for_generator", "no argument")
         return WatermarkStrategy(generator_factory=factory)
 
     def with_timestamps(self, timestamps: Any) -> WatermarkStrategy[T]:
-        """Where the timestamp of a record is: the name of a column, a function of the record or, on Spark, a Column.
+        """Set where the timestamp of a record is.
 
-        It is a number of milliseconds since 1970, a timestamp, or None for a record without.
-        Raises `JobDefinitionError` for anything else.
+        Args:
+            timestamps: The name of a column, a function of the record or, on Spark, a Column. It yields milliseconds
+                since 1970, a timestamp, or None for a record without a timestamp.
+
+        Raises:
+            JobDefinitionError: The argument is anything else.
         """
         _check_column(timestamps, "with_timestamps")
         return evolve(self, timestamps=timestamps)
 
     def with_channel(self, channel: Any) -> WatermarkStrategy[T]:
-        """What has a watermark of its own within the source, such as the partition that a record was read from.
+        """Set which parts of the source have their own watermarks, such as the partition that a record was read from.
 
-        The name of a column, a function of the record or, on Spark, a Column, with few values: the watermark of the
-        source is that of the slowest of them. Raises `JobDefinitionError` for anything else.
+        The watermark of the source is the minimum over its channels.
+
+        Args:
+            channel: The name of a column, a function of the record or, on Spark, a Column, with few distinct values.
+
+        Raises:
+            JobDefinitionError: The argument is anything else.
         """
         _check_column(channel, "with_channel")
         return evolve(self, channel=channel)
 
     def with_idleness(self, timeout: Duration) -> WatermarkStrategy[T]:
-        """A source, or channel, without records for so long (of processing time) is not waited for: "5 minutes".
+        """Do not wait for a source or channel without records for this long, in processing time: "5 minutes".
 
-        Raises `JobDefinitionError` for what is no duration or none that is more than nothing.
+        Raises:
+            JobDefinitionError: The timeout is not a positive duration.
         """
         return evolve(self, idleness_ms=duration_ms(timeout, "the timeout of with_idleness", at_least_ms=1))
 
     def with_future_limit(self, limit: Duration, tag: OutputTag[Any] | None = None) -> WatermarkStrategy[T]:
-        """Records further ahead of the processing time go to a side output, `FUTURE_RECORDS` unless a tag is given.
+        """Send records that are further ahead of the processing time to a side output.
 
-        They make no watermarks: one wrong clock would make the records of all others late. Raises
-        `JobDefinitionError` for what is no duration or less than nothing, and for what is no `OutputTag`.
+        They do not advance the watermark, so one wrong clock does not make all other records late.
+
+        Args:
+            limit: The greatest distance.
+            tag: The side output; `FUTURE_RECORDS` by default.
+
+        Raises:
+            JobDefinitionError: The limit is not a duration or is negative, or the tag is not an `OutputTag`.
         """
         if tag is not None and not isinstance(tag, OutputTag):
             raise JobDefinitionError(
@@ -136,9 +160,10 @@ class WatermarkStrategy(Generic[T]):
         return evolve(self, future_limit_ms=limit_ms, future_tag=FUTURE_RECORDS if tag is None else tag)
 
     def with_watermark_alignment(self, group: str, max_drift: Duration) -> WatermarkStrategy[T]:
-        """Sources of one group wait for each other: none is read on that is further ahead of the slowest.
+        """Pause sources of this group that are further ahead of the slowest one than the drift.
 
-        Raises `JobDefinitionError` for a group without a name and for what is no duration or less than nothing.
+        Raises:
+            JobDefinitionError: The group has no name, or the drift is not a duration or is negative.
         """
         if not isinstance(group, str) or not group.strip():
             raise JobDefinitionError(
@@ -148,7 +173,7 @@ class WatermarkStrategy(Generic[T]):
         return evolve(self, alignment=WatermarkAlignment(group, drift_ms))
 
     def source_time(self) -> SourceTime:
-        """How time follows from the largest timestamps of channels, where those are all that is reported."""
+        """How time follows from the largest timestamps of channels, for runtimes that report only those."""
         return SourceTime(
             out_of_orderness_ms=self.out_of_orderness_ms,
             idleness_ms=self.idleness_ms,
@@ -160,10 +185,9 @@ class WatermarkStrategy(Generic[T]):
         timestamp_of_record: Callable[[T], object] | None,
         channel_of_record: Callable[[T], Hashable] | None,
     ) -> TimestampsAndWatermarks[T]:
-        """What carries the strategy out for one source, record by record.
+        """Create what runs the strategy for one source, record by record.
 
-        The functions say of a record what `with_timestamps` and `with_channel` mean; each is None where that was not
-        given.
+        The functions return the timestamp and the channel of a record; each is None if the strategy does not set it.
         """
         return TimestampsAndWatermarks(
             self.create_generator,
@@ -174,7 +198,7 @@ class WatermarkStrategy(Generic[T]):
         )
 
     def create_generator(self) -> WatermarkGenerator[T]:
-        """A new generator. Raises `JobDefinitionError` if the factory makes something else."""
+        """Create a generator. Raises `JobDefinitionError` if the factory returns something else."""
         generator = self.generator_factory()
         if not isinstance(generator, WatermarkGenerator):
             raise JobDefinitionError(
@@ -200,7 +224,7 @@ def _check_callable(function: Any, arguments: int, what: str, which: str) -> Non
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        # Some functions in C do not say what they take.
+        # Some C functions have no signature.
         return
     try:
         signature.bind(*[None] * arguments)

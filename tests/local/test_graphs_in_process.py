@@ -110,7 +110,7 @@ def test_output_takes_a_tag(tmp_path: Path, tag: Any) -> None:
 
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     environment.from_elements(records("a1")).key_by("key").process(Wrong(), uid="u", schema=SEEN).sink_to([])
-    with pytest.raises(UserFunctionError, match=r"output\(\) takes an OutputTag and a record, and was given"):
+    with pytest.raises(UserFunctionError, match=r"output\(\) takes an OutputTag and a record, not"):
         environment.execute()
 
 

@@ -478,7 +478,7 @@ def test_a_new_state_is_registered_in_open_or_not_at_all(tmp_path: Path, backend
     run(SumPerShop(), SALES, job_dir=tmp_path / "job", backend=backend)
     with pytest.raises(StateRegistrationError, match=r"state 'late' is new, .*register it in open\(\)"):
         run(OnlyWhenRestored(), SALES, job_dir=tmp_path / "job", backend=backend)
-    with pytest.raises(UserFunctionError, match=r"no 'get_state'; state is registered in open\(\)"):
+    with pytest.raises(UserFunctionError, match=r"no 'get_state'; register state in open\(\)"):
         run(OfTheWrongContext(), SALES, job_dir=tmp_path / "job", backend=backend)
 
 

@@ -108,7 +108,7 @@ def test_keys_of_different_types_are_rejected_with_both_inputs_and_types() -> No
     right = env.from_elements([{"who": "a"}], schema="who string")
     left.connect(right).key_by("k", "who").process(Merge(), uid="merge", schema="k string").sink_to([])
     message = (
-        "operator 'merge': the key of its first input is of the type bigint, and that of its second input of string"
+        "operator 'merge': the key of its first input has the type bigint, and the key of its second input has string"
     )
     with pytest.raises(JobDefinitionError, match=message):
         env.execute()
@@ -136,7 +136,7 @@ def test_what_cannot_be_connected_is_rejected_when_it_is_chained() -> None:
     def rejected(match: str) -> Any:
         return pytest.raises(JobDefinitionError, match=match)
 
-    with rejected("needs their keys"):
+    with rejected("needs keys"):
         left.connect(right).process(Merge(), uid="m", schema="k string")
     with rejected("takes an instance of a KeyedCoProcessFunction, not the class Merge"):
         left.connect(right).key_by("k", "k").process(Merge, uid="m")  # type: ignore[arg-type]
@@ -144,12 +144,12 @@ def test_what_cannot_be_connected_is_rejected_when_it_is_chained() -> None:
         left.connect(right).key_by("k", ["k", "l"]).process(Merge(), uid="m", schema="k string")
     with rejected("takes another keyed stream or a broadcast one"):
         left.key_by("k").connect(right)  # type: ignore[call-overload]
-    with rejected("call key_by\\(\\) on this one too"):
+    with rejected("call key_by\\(\\) on this stream too"):
         left.connect(right.key_by("k"))  # type: ignore[arg-type]
     rules = right.broadcast(RULE_STATE)
     with rejected("Rule is a KeyedBroadcastProcessFunction, and the stream has no keys"):
         left.connect(rules).process(Rule(), uid="m", schema="k string")
-    with rejected("RuleWithoutKeys is a BroadcastProcessFunction, which knows no key"):
+    with rejected("RuleWithoutKeys is a BroadcastProcessFunction, which has no key"):
         left.key_by("k").connect(rules).process(RuleWithoutKeys(), uid="m", schema="k string")
     with rejected("has no uid"):
         left.connect(right).key_by("k", "k").process(Merge(), schema="k string")

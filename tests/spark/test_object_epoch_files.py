@@ -14,7 +14,7 @@ from object_store import SECRET_KEY, Bucket, Fault, FaultyProxy
 
 from statebackend.checkpoint import CheckpointFileSystem, StorageError
 from statebackend.spark.parquet_sink import ParquetSink
-from statebackend.streaming.sink import Sink, SinkError, SinkThatTakesBack
+from statebackend.streaming.sink import RollbackSink, Sink, SinkError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,7 +118,7 @@ def test_an_epoch_that_fails_names_the_error_and_leaves_nothing_visible(spark, u
 
 def test_a_sink_on_the_store_keeps_the_contract(sink) -> None:
     assert isinstance(sink, Sink)
-    assert isinstance(sink, SinkThatTakesBack)
+    assert isinstance(sink, RollbackSink)
 
 
 def test_its_name_says_the_place_and_no_secret(bucket, sink) -> None:

@@ -111,7 +111,7 @@ def test_keys_of_different_types_are_rejected_with_both_inputs_and_types(spark: 
     )
     merged = left.connect(right).key_by("k", "who").process(Merge(), uid="merge", schema="k string")
     merged.sink_to(memory_sink())
-    message = "'merge': the key of its first input is of the type bigint, and that of its second input of string"
+    message = "'merge': the key of its first input has the type bigint, and the key of its second input has string"
     with pytest.raises(JobDefinitionError, match=message):
         env.execute("rejected", trigger={"availableNow": True})
     assert not (tmp_path / "job").exists()

@@ -81,7 +81,7 @@ def test_key_by_takes_one_or_more_columns_one_by_one() -> None:
     with pytest.raises(JobDefinitionError, match="at least one column"):
         rows.key_by()
     for lists in ((["a", "b"],), ("a", ("b", "c"))):
-        with pytest.raises(JobDefinitionError, match="one by one"):
+        with pytest.raises(JobDefinitionError, match="columns as arguments"):
             rows.key_by(*lists)
 
 

@@ -30,7 +30,7 @@ from statebackend.savepoint.statistics import CheckpointFigures, checkpoint_figu
 from statebackend.state.clock import Clock, wall_clock
 from statebackend.state.progress import Progress
 from statebackend.state.state_compatibility import SchemaReport
-from statebackend.streaming.errors import one_line, told
+from statebackend.streaming.errors import describe_exception, one_line
 from statebackend.streaming.observing.job_events import (
     CheckpointCompleted,
     CheckpointFailed,
@@ -219,7 +219,7 @@ class JobRecorder:
                 run=self.run,
                 at_ms=self._clock(),
                 ended_ms=self._ended_ms,
-                failure=None if self._error is None else cut(told(self._error), TEXT_CHARACTERS),
+                failure=None if self._error is None else cut(describe_exception(self._error), TEXT_CHARACTERS),
                 totals=self._totals,
                 epochs=tuple(self._epochs),
                 failures=tuple(self._failures),

@@ -1,18 +1,14 @@
-"""Whole batches of records into windows with fixed places in time, with few calls for each record.
+"""Processes whole batches for aligned windows, with few calls per record.
 
-Between two watermarks no window of event time is over that was not at the first of them. So the records of a batch that
-belong into open windows can be put together by window and key before state is looked at: what a window of a key holds
-is read once and written once, whatever the batch has for it, and its timer is registered if it held nothing. Nothing
-of that can be seen: such a window emits nothing before its timer, and each has its records in their order.
+Between two watermarks no event-time window closes that was open at the first. So the records of a batch for open
+windows can be grouped by window and key before state is accessed. The contents of a window are then read and written
+once per batch, and its timer is registered if it was empty. The result is the same: such a window emits nothing before
+its timer, and receives its records in order. This requires `EventTimeTrigger` and contents without timestamps. Records
+of closed windows are processed one by one.
 
-That holds if the windows fire by `EventTimeTrigger` and hold no timestamps. Records of windows behind the watermark go
-the long way, one by one, in their turn.
-
-A batch that comes in columns, counted by key and tumbling window without making objects of its records.
-
-Arrow groups the columns of the keys and the starts of the windows. That is what Python does with the objects where two
-values are one key exactly if their bytes are the same: whole numbers, texts, days and the like. Of others (two zeros of
-a binary64, NaN) nothing is promised here, and times near the ends of their range are left to Python's numbers too.
+Batches in columns are counted by key and tumbling window without creating records. Arrow groups by the bytes of keys
+and window starts, which equals Python's grouping for integers, texts, days and similar types. Other types (zeros and
+NaNs of a double) and times near the ends of the range are left to Python.
 """
 
 from __future__ import annotations
@@ -48,11 +44,11 @@ _GROUPED_ALIKE: Final[Sequence[Callable[[pa.DataType], bool]]] = (
 )
 
 _FAR: Final = 1 << 62
-"""Milliseconds beyond which the arithmetic of 64 bits might overflow."""
+"""Beyond this time, 64-bit arithmetic in milliseconds may overflow."""
 
 
 def can_be_counted(places: BatchPlaces) -> bool:
-    """Whether Arrow would find the same keys and windows as Python, and all of the records have a timestamp."""
+    """Whether Arrow finds the same keys and windows as Python, and all records have a timestamp."""
     if not all(any(is_type(column.type) for is_type in _GROUPED_ALIKE) for column in places.keys):
         return False
     if places.timestamps.null_count:
@@ -62,9 +58,9 @@ def can_be_counted(places: BatchPlaces) -> bool:
 
 
 def starts_of(windows: AlignedWindows, timestamps: pa.Array) -> pa.Array:
-    """The start of the tumbling window of each timestamp, none of which is far from 1970."""
+    """The start of the tumbling window of each timestamp. Timestamps must be far from overflow."""
     from_offset = pc.subtract(timestamps, windows.offset_ms)
-    # The division of whole numbers is towards zero; windows before the offset begin further back.
+    # Integer division rounds towards zero, so windows before the offset start one slide earlier.
     starts = pc.multiply(pc.divide(from_offset, windows.size_ms), windows.size_ms)
     starts = pc.if_else(pc.greater(starts, from_offset), pc.subtract(starts, windows.size_ms), starts)
     return pc.add(starts, windows.offset_ms)
@@ -93,10 +89,10 @@ WindowPart = tuple[int, Sequence[Any], Sequence[int], Sequence[Any]]
 
 
 class AlignedBatches:
-    """See the module.
+    """Adds batches to aligned windows.
 
-    ``add_closed(element, key, key_group, timestamp_ms, starts, has_open)`` takes a record for those of its windows that
-    are behind the watermark, by their starts; ``has_open`` says whether it was on time for another.
+    ``add_closed(element, key, key_group, timestamp_ms, starts, has_open)`` receives a record for its closed windows, by
+    their starts; ``has_open`` says whether another of its windows was open.
     """
 
     def __init__(
@@ -113,10 +109,10 @@ class AlignedBatches:
         self._lateness_ms = lateness_ms
         self._add_closed = add_closed
         self.at: tuple[Any, Sequence[Any]] = (None, ())
-        """The key that is being processed, and behind it the record if it is known, for messages."""
+        """The key that is being processed and, if known, the record; for error messages."""
 
     def process(self, batch: InputBatch, timestamps: Sequence[Any], set_key: KeySetter) -> None:
-        """Takes a batch of which every record has a timestamp."""
+        """Process a batch whose records all have timestamps."""
         is_tumbling = self._windows.slide_ms == self._windows.size_ms
         places = batch.places if is_tumbling and self._state.counts else None
         if places is not None and can_be_counted(places):
@@ -166,7 +162,7 @@ class AlignedBatches:
             self._add_closed(element, key, key_group, time, [start], False)
 
     def _closed_until(self) -> int:
-        """The start of the last window that is behind the watermark."""
+        """The start of the last window whose end the watermark has passed."""
         watermark = self._timers.current_watermark()
         return MAX_TIMESTAMP if watermark >= MAX_TIMESTAMP - 1 else watermark + 1 - self._windows.size_ms
 

@@ -1,20 +1,13 @@
-"""The requests of one operator: coroutines in an event loop, whose outcomes are taken in the operator's thread.
+"""Requests of async operators: coroutines in the event loop of the process, whose outcomes the operator's thread takes.
 
-What the open() of a function without state is given: where it runs, and no way to state.
+All coroutines of users run in one event loop, in a thread of its own, until the process ends. There is one loop for all
+tasks, because clients that `setup()` creates belong to the loop they were created in. It has its own thread for three
+reasons: connections must be served while the operator waits for records; the operator may itself run inside a loop, as
+in a notebook; and a blocking coroutine must not keep the operator from seeing a timeout. The price is a hand-over
+between two threads per request.
 
-What is asked for one record: the attempts at it, as one coroutine.
-
-The event loop of a process, in which all its coroutines of the users' run: in a thread of its own, from the first
-one to the end of the process.
-
-One loop for the life of the process and not one for each task, because clients that setup() has made belong to the loop
-that they were made in. A thread of its own and not turns of the loop while the operator is called, because connections
-want answers (heartbeats, closed sockets) while the operator waits for records; because the operator may itself be
-called from a loop that is running, as in a notebook; and because a coroutine that blocks must not keep the operator
-from seeing that the time is over. The price is a hand-over between two threads for each request.
-
-A forked process begins without the loop of its parent. A loop whose thread does not answer any more, since a coroutine
-blocks it, is given up with `abandon`: the next one who asks gets another.
+A forked process starts without the loop of its parent. A loop that a coroutine blocks is replaced (`abandon`): the next
+caller gets a new one.
 """
 
 from __future__ import annotations
@@ -37,7 +30,7 @@ from statebackend.state.errors import StateRegistrationError
 from statebackend.state.operator_state_descriptors import OperatorStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.streaming.async_functions import AsyncContext, AsyncRetryStrategy
-from statebackend.streaming.errors import format_value, told
+from statebackend.streaming.errors import describe_exception, format_value
 from statebackend.streaming.operators.function_calls import check_results
 from statebackend.streaming.operators.subtask_context import DelegatingContext
 from statebackend.streaming.rows.record_copies import copied
@@ -57,7 +50,7 @@ __all__ = [
 
 
 class StatelessContext(DelegatingContext):
-    """The context of an operator, for a function that can have no state."""
+    """The runtime context of an operator whose function cannot have state."""
 
     def register(self, descriptor: StateDescriptor) -> NoReturn:
         raise self._rejection()
@@ -77,27 +70,27 @@ _METHOD = "async_invoke"
 
 @define(eq=False)
 class RecordRequest:
-    """The attempts at a record; `run` is the coroutine, and everything else may be read meanwhile."""
+    """The attempts at a record. `run` is the coroutine; other attributes may be read meanwhile."""
 
     invoke: Callable[[Any, AsyncContext], Any]
     retry: AsyncRetryStrategy | None
     value: Any
     timestamp: int | None
     is_over: bool = False
-    """Set by whoever waits for it no more. A coroutine that does not heed its cancellation then makes no further
+    """Set when the result is no longer needed. A coroutine that ignores its cancellation then makes no further
     attempt."""
     attempt: int = 0
-    """How many attempts were begun."""
+    """The number of attempts started."""
     failures: str = ""
-    """What became of the last attempt that was not good enough, in words; empty if there was none."""
+    """Describes the last attempt that failed or was retried; empty if there was none."""
 
     @property
     def context(self) -> AsyncContext:
-        """What the function is told of the attempt that was begun last."""
+        """The context of the last attempt that was started."""
         return AsyncContext(self.timestamp, max(self.attempt, 1))
 
     async def run(self) -> list[Any]:
-        """The results of the first attempt that the strategy is content with; raises what the last one did."""
+        """Return the results of the first attempt that is not retried. Raises the error of the last attempt."""
         retry = self.retry
         while True:
             self.attempt += 1
@@ -107,7 +100,7 @@ class RecordRequest:
                 delay_ms = None if retry is None else retry.delay_after_error(self.attempt, error)
                 if delay_ms is None or self.is_over:
                     raise
-                self.failures = told(error)
+                self.failures = describe_exception(error)
             else:
                 delay_ms = None if retry is None else retry.delay_after_results(self.attempt, results)
                 if delay_ms is None or self.is_over:
@@ -116,7 +109,7 @@ class RecordRequest:
             await asyncio.sleep(delay_ms / 1000)
 
     async def _invoked(self) -> list[Any]:
-        """The results of one attempt, copied: the function may change them while they wait for those before them."""
+        """The results of one attempt, copied because the function may change them while they wait."""
         made = self.invoke(self.value, self.context)
         if hasattr(made, "__aiter__"):
             return [copied(result) async for result in made]
@@ -130,11 +123,11 @@ class RecordRequest:
 
 
 class WorkerLoop:
-    """A loop that runs in a daemon thread as long as the process does."""
+    """An event loop in a daemon thread that runs until the process ends."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        """The loop; only its thread-safe methods are to be called from other threads."""
+        """The loop. Other threads may only call its thread-safe methods."""
         self._thread = threading.Thread(target=self._run, name="statebackend-async-io", daemon=True)
         self._thread.start()
 
@@ -143,11 +136,11 @@ class WorkerLoop:
         self.loop.run_forever()
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
-        """Has the loop call a function soon; to be called from other threads."""
+        """Call a function in the loop. For other threads."""
         self.loop.call_soon_threadsafe(function, *arguments)
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
-        """What the awaitable gives or raises; waits for it, in another thread than the loop's."""
+        """Run an awaitable in the loop and return its result. For other threads."""
 
         async def awaited() -> Any:
             return await awaitable
@@ -156,13 +149,13 @@ class WorkerLoop:
 
 
 class _Process:
-    """What there is once in a process."""
+    """Per-process state."""
 
     lock: threading.Lock
     loop: WorkerLoop | None
 
     def begin(self) -> None:
-        """As a process begins, also one that was forked: another thread of its parent may have held the lock."""
+        """Initialise the state, also after a fork, when another thread of the parent may have held the lock."""
         self.lock = threading.Lock()
         self.loop = None
 
@@ -173,7 +166,7 @@ os.register_at_fork(after_in_child=_process.begin)
 
 
 def worker_loop() -> WorkerLoop:
-    """The loop of this process."""
+    """Return the loop of this process."""
     with _process.lock:
         if _process.loop is None:
             _process.loop = WorkerLoop()
@@ -181,7 +174,7 @@ def worker_loop() -> WorkerLoop:
 
 
 def abandon(loop: WorkerLoop) -> None:
-    """Leaves a loop that does not answer to itself: it is not given to anybody any more."""
+    """Stop using a loop that does not answer."""
     with _process.lock:
         if _process.loop is loop:
             _process.loop = None
@@ -190,20 +183,20 @@ def abandon(loop: WorkerLoop) -> None:
 Request = Callable[[], Coroutine[Any, Any, Sequence[Any]]]
 
 _GRACE_S: Final = 5.0
-"""How long a loop may take to answer, and then cancelled coroutines to end, before they are left behind."""
+"""How long to wait for the loop to answer, and then for cancelled coroutines to end."""
 
 _ROUNDS: Final = 20
-"""In how many rounds that is waited for: a process that stood still has lost one, whatever the clock says then."""
+"""The number of rounds of that wait. A process that was suspended loses only one round."""
 
 _NUDGE_S: Final = 0.05
-"""How often the loop is made to turn while the operator waits for it."""
+"""How often the loop is woken while the operator waits for it."""
 
 _logger = logger_of(__name__)
 
 
 @frozen
 class RequestOutcome:
-    """How a request ended: with results, or with an error and no results."""
+    """The outcome of a request: results, or an error."""
 
     number: int
     results: Sequence[Any]
@@ -213,31 +206,31 @@ class RequestOutcome:
 
 
 class Requests(Protocol):
-    """What the operator needs of a loop; called in its thread only."""
+    """The requests of an operator, used in its thread only."""
 
     def now_s(self) -> float:
-        """Seconds on a clock that never goes back."""
+        """Seconds on a monotonic clock."""
 
     def start(self, number: int, request: Request) -> None:
-        """Has the loop run a request, whose outcome is told once under that number."""
+        """Start a request. Its outcome is reported once under that number."""
 
     def cancel(self, number: int) -> None:
-        """Cancels a request, if it has not ended. Its outcome is told all the same, when it ends."""
+        """Cancel a request that has not ended. Its outcome is still reported."""
 
     def outcomes(self, wait_s: float) -> list[RequestOutcome]:
-        """Those that were not told yet, in the order in which they came; waits that long for the first one."""
+        """Return new outcomes in order of arrival, waiting up to this time for the first one."""
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
-        """What the awaitable gives or raises in the loop; raises `RuntimeError` if the loop was left behind."""
+        """Run an awaitable in the loop and return its result. Raises `RuntimeError` if the loop was abandoned."""
 
     def close(self) -> None:
-        """Cancels what runs, and waits for it to end, but not for ever; nothing is told any more."""
+        """Cancel all requests and wait, for a limited time, for them to end. No more outcomes are reported."""
 
 
 async def coroutine_outcome(request: Request) -> tuple[Sequence[Any], BaseException | None]:
-    """What a request gives, or its error.
+    """Run a request and return its outcome.
 
-    SystemExit and KeyboardInterrupt are errors as others are: a task that ended with them would end the loop.
+    SystemExit and KeyboardInterrupt are outcomes like other errors: they would end the loop.
     """
     try:
         return await request(), None
@@ -248,9 +241,9 @@ async def coroutine_outcome(request: Request) -> tuple[Sequence[Any], BaseExcept
 
 
 class LoopRequests:
-    """The requests of an operator in the loop of the process; see `Requests`.
+    """The requests of an operator in the loop of the process.
 
-    When it is closed, the loop has ``answer_s`` seconds to answer, and the coroutines ``end_s`` seconds to end.
+    On close, the loop has ``answer_s`` seconds to answer, and coroutines have ``end_s`` seconds to end.
     """
 
     def __init__(self, loop: WorkerLoop | None = None, *, answer_s: float = _GRACE_S, end_s: float = _GRACE_S) -> None:
@@ -261,7 +254,7 @@ class LoopRequests:
         self._outcomes: SimpleQueue[RequestOutcome] = SimpleQueue()
         self._to_start: deque[tuple[int, Request]] = deque()
         self._is_told_to_start = False
-        # These two are the loop's: they are touched in its thread only.
+        # The next two belong to the loop's thread.
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._is_closed = False
         self._answered = threading.Event()
@@ -272,7 +265,7 @@ class LoopRequests:
 
     def start(self, number: int, request: Request) -> None:
         self._to_start.append((number, request))
-        # The loop is woken once for as many as come before it turns.
+        # One wake-up serves all requests that arrive before the loop runs.
         if not self._is_told_to_start:
             self._is_told_to_start = True
             self._loop.call(self._start_all)
@@ -344,7 +337,7 @@ class LoopRequests:
 
 
 def _waited(event: threading.Event, time_s: float) -> bool:
-    """Whether it happens while this process runs for so long."""
+    """Whether the event is set within this much running time of the process."""
     return any(event.wait(time_s / _ROUNDS) for _ in range(_ROUNDS))
 
 

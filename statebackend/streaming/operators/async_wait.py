@@ -1,50 +1,34 @@
-"""The operator of async I/O: it starts a request for each record, and emits the results in their order.
+"""The operator of async I/O: starts a request for each record and emits the results in order.
 
-    a record        waits until the queue has room, which is the back-pressure, and begins its request
-    a watermark     takes a place in the queue, and is emitted when everything before it is out
-    an outcome      is taken whenever the operator is called, and while it waits; emitted is in this thread only
-    the time is up  counted from the begin of the request, all attempts together: the request is cancelled, and the
-                    function's timeout() gives the results. That goes by the clock of the operator's thread, so that it
-                    comes even if a coroutine blocks the loop; a result that came after its time is none
+- A record waits for capacity in the queue (back-pressure), then starts its request.
+- A watermark enters the queue and is emitted after everything before it.
+- Results are taken at each call of the operator and while it waits; only the operator's thread emits.
+- A timeout counts from the start of the request, over all attempts. It cancels the request, and ``timeout()`` supplies
+  the results. It uses the clock of the operator's thread, so a coroutine that blocks the loop cannot delay it.
+- A failure is raised after everything that may still be emitted; no more requests start.
 
-A failure is told when what may be emitted then is out; nothing more is begun.
+At a barrier the operator waits until nothing is in flight. If it may carry requests over, it only waits for the
+watermarks in its queue. The remaining records become operator state (`snapshot_of_records`), and their requests
+continue. Restored records are requested again first, in order, as capacity allows; so a request may be made twice. A
+snapshot never contains a watermark. The function is opened before the first request, so neither the driver nor a
+subtask without records connects to anything.
 
-At a barrier the operator waits until nothing is in flight, so that a checkpoint holds no request. If it may carry
-requests over, it waits only for the watermarks in its queue; the records behind the last one are put into the snapshot,
-as a list of their own that any parallelism can deal out, and their requests go on. What a snapshot holds is asked for
-again, first of all and in order, when it is restored or, on Spark, in the next epoch: a request may be made twice.
-So no watermark is ever in a snapshot, and one that was told before a barrier is out before it.
+The state is a split list of ``tuple(optional i64 event time in ms, optional text of the key, record)``. The text of
+the key is for errors only.
 
-The function is opened before the first request, so that neither the driver of a job nor a subtask without records
-connects to anything. Restored records are begun as far as there is room, and the others as it comes free: a full
-queue, or one that has become smaller, blocks nobody.
-
-The records in flight as operator state: a split list, which any parallelism can deal out.
-
-    element := tuple(optional i64 event time in ms, optional text of the key, record)
-
-The record is written as `statebackend.streaming.rows.record_serializer` says, so that it lives on when the schema of
-the input changes. The text of the key is what errors show of it; requests know no key.
-
-The queue of an async operator, as a table: what has been taken in, what has become of it, what may be emitted.
-
-An element is a record or a watermark. A record is in flight until there is a result; what then happens to it:
+`StreamElementQueue` (Flink's) is a table without clock or coroutines. An element is a record or a watermark:
 
     in flight   completed          -> done           its results wait for their turn
-                failed             -> done           without results: nothing behind it is held up by it
-                timed out          -> timed out      timeout() of the function is asked for results in its stead
+                failed             -> done           without results
+                timed out          -> timed out      timeout() is called for results
     timed out   timeout completed  -> done
                 timeout failed     -> done           without results
-                completed, failed  ignored           the request came back too late
-    done        completed, failed, timed out         ignored: an element has one outcome, which is the first
+                completed, failed  ignored           the request ended too late
+    done        completed, failed, timed out         ignored: the first outcome counts
     emitted     as done
 
-A watermark is done at once. What may be emitted goes by *segments*, of which only the first one emits: its elements in
-the order in which they were done. A watermark is a segment of its own, and ends the one before it, so that no result
-passes it in either direction. Ordered emission is the case in which every record is a segment of its own.
-
-The queue takes as many elements as its capacity, watermarks included; they leave it when they are emitted. It knows
-neither clock nor coroutine, and elements are whatever its user puts in. (Flink's ``StreamElementQueue``.)
+Elements form *segments*, of which only the first emits, in the order in which its elements are done. A watermark is its
+own segment, so no result passes it. In ordered mode every record is its own segment.
 """
 
 from __future__ import annotations
@@ -66,8 +50,8 @@ from statebackend.streaming.errors import (
     JobDefinitionError,
     StreamJobError,
     UserFunctionError,
+    describe_exception,
     format_value,
-    told,
 )
 from statebackend.streaming.functions import RuntimeContext
 from statebackend.streaming.operators.async_requests import (
@@ -119,13 +103,13 @@ class InFlightRecord:
 
 
 class RecordsSnapshot(Protocol):
-    """What a snapshot says of the records in flight."""
+    """The operator state of records in flight."""
 
     def restored(self) -> list[InFlightRecord]:
-        """Those of the snapshot that was restored, in the order in which they came in."""
+        """The restored records in order of arrival."""
 
     def update(self, records: Iterable[InFlightRecord]) -> None:
-        """Says what a snapshot is to hold from here on."""
+        """Set the records that a snapshot will contain."""
 
 
 class _StateOfRecords:
@@ -143,7 +127,7 @@ class _StateOfRecords:
 
 
 class _NoState:
-    """Where nothing is known of the records: nothing of them can be in a snapshot."""
+    """For records without a known schema: a snapshot cannot contain them."""
 
     def restored(self) -> list[InFlightRecord]:
         return []
@@ -153,10 +137,9 @@ class _NoState:
 
 
 def snapshot_of_records(context: RuntimeContext, schema: DeclaredSchema | None, *, needed: bool) -> RecordsSnapshot:
-    """Registers the state of records of that schema.
+    """Register the state of records in flight.
 
-    Raises `JobDefinitionError` if the state is needed and cannot be: the schema is not known, or has a column that no
-    state can hold.
+    Raises `JobDefinitionError` if the state is required but the schema is unknown or has an unsupported column.
     """
     place = place_of_output(context.operator_uid)
     try:
@@ -177,18 +160,18 @@ def snapshot_of_records(context: RuntimeContext, schema: DeclaredSchema | None, 
 
 
 def record_serializer(form: StoredRecords) -> TypeSerializer[Any]:
-    """The serializer of the elements of the state; see the module."""
+    """The serializer of the elements of the state."""
     return TupleSerializer(
         [NullableSerializer(LongSerializer()), NullableSerializer(StringSerializer()), form.serializer]
     )
 
 
 class StreamElementQueueError(StreamJobError):
-    """An event that cannot be: an error of the operator that drives the queue; nothing has changed."""
+    """An impossible event: a bug in the operator. The queue is unchanged."""
 
 
 class ElementState(Enum):
-    """What has become of an element."""
+    """The state of an element."""
 
     IN_FLIGHT = "in flight"
     TIMED_OUT = "timed out"
@@ -197,7 +180,7 @@ class ElementState(Enum):
 
 
 class ElementEvent(Enum):
-    """What the queue is told of an element."""
+    """An event of an element."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -219,14 +202,14 @@ TRANSITIONS: Final[Mapping[tuple[ElementState, ElementEvent], ElementState]] = {
     **{(ElementState.DONE, event): ElementState.DONE for event in _OUTCOMES},
     **{(ElementState.EMITTED, event): ElementState.EMITTED for event in _OUTCOMES},
 }
-"""An event that leaves the state as it is is ignored; one that is not here is an error."""
+"""An event that keeps the state is ignored. A missing event is an error."""
 
 
 @define(eq=False)
 class QueuedElement:
-    """An element in the queue: what was put in, and its results once it is done.
+    """An element of the queue, with its results once it is done.
 
-    ``watermark_ms`` is that of a watermark, None for a record.
+    ``watermark_ms`` is None for a record.
     """
 
     number: int
@@ -244,7 +227,7 @@ class _Segment:
 
 
 class StreamElementQueue:
-    """See the module; elements are told apart by the numbers that `put` gives, which rise from 0."""
+    """The queue. `put` returns increasing numbers that identify elements."""
 
     def __init__(self, order: EmissionOrder, capacity: int) -> None:
         self._order = order
@@ -259,21 +242,20 @@ class StreamElementQueue:
         return len(self._elements)
 
     def __iter__(self) -> Iterator[QueuedElement]:
-        """What is not emitted yet, in the order in which it was put in, watermarks among the records."""
+        """The elements that are not emitted yet, in order of arrival, including watermarks."""
         return iter(self._elements.values())
 
     @property
     def has_room(self) -> bool:
-        """Whether another element may be put in."""
         return len(self._elements) < self._capacity
 
     @property
     def holds_watermarks(self) -> bool:
-        """Whether a watermark is not emitted yet."""
+        """Whether a watermark is in the queue."""
         return self._watermarks > 0
 
     def put(self, content: Any) -> int:
-        """Takes a record, which is in flight from here on; returns its number."""
+        """Add a record in flight; returns its number."""
         element = self._new_element(content, None)
         if self._order is EmissionOrder.ORDERED or not self._segments or not self._segments[-1].takes_more:
             self._segments.append(_Segment(takes_more=self._order is EmissionOrder.UNORDERED))
@@ -283,21 +265,21 @@ class StreamElementQueue:
         return element.number
 
     def put_watermark(self, timestamp_ms: int) -> None:
-        """Takes a watermark, in milliseconds since 1970."""
+        """Add a watermark, in milliseconds since 1970."""
         element = self._new_element(None, timestamp_ms)
         element.state = ElementState.DONE
         self._segments.append(_Segment(takes_more=False, done=[element]))
         self._watermarks += 1
 
     def tell(self, number: int, event: ElementEvent, results: Sequence[Any] = ()) -> bool:
-        """Takes an event of a record, with its results if it has any; returns whether anything has come of it.
+        """Apply an event to a record, with its results if any; returns whether the event changed anything.
 
-        Raises `StreamElementQueueError`, and changes nothing, for an event that cannot be.
+        Raises `StreamElementQueueError`, and changes nothing, for an impossible event.
         """
         state = self._state_of(number)
         following = TRANSITIONS.get((state, event))
         if following is None:
-            raise StreamElementQueueError(f"element {number} is {state.value}, and was told {event.value!r}")
+            raise StreamElementQueueError(f"element {number} is {state.value} and received event {event.value!r}")
         if following is state:
             return False
         element = self._elements[number]
@@ -310,7 +292,7 @@ class StreamElementQueue:
         return True
 
     def take(self) -> list[QueuedElement]:
-        """What may be emitted now, in that order; it is emitted with this."""
+        """Remove and return what may be emitted now, in order."""
         taken: list[QueuedElement] = []
         while self._segments:
             segment = self._segments[0]
@@ -348,7 +330,7 @@ _RECORD_CHARACTERS: Final = 200
 
 @define(eq=False)
 class _InFlight:
-    """A request that has not been settled: its record, and until when it may take."""
+    """An open request: its record and its deadline."""
 
     number: int
     record: InFlightRecord
@@ -357,7 +339,7 @@ class _InFlight:
 
 
 class AsyncWaitOperator(Operator):
-    """See the module; ``make_requests`` makes what runs the coroutines."""
+    """The operator. ``make_requests`` creates the executor of coroutines."""
 
     holds_watermarks: ClassVar = True
 
@@ -370,9 +352,9 @@ class AsyncWaitOperator(Operator):
         self._make_requests = make_requests
         self._queue = StreamElementQueue(definition.order, definition.capacity)
         self._in_flight: dict[int, _InFlight] = {}
-        """By number, in the order of their deadlines."""
+        """Open requests by number, in the order of their deadlines."""
         self._not_begun: deque[InFlightRecord] = deque()
-        """What was restored and waits for room."""
+        """Restored records that wait for capacity."""
         self._requests: Requests | None = None
         self._failure: Exception | None = None
 
@@ -440,12 +422,12 @@ class AsyncWaitOperator(Operator):
             self._begin(self._not_begun.popleft())
 
     def _wait_until(self, is_reached: Callable[[], bool]) -> None:
-        """Takes outcomes until that is so, without a wait if it is."""
+        """Process outcomes until the condition holds."""
         while not is_reached():
             self._advance(self._time_left_s())
 
     def _advance(self, wait_s: float) -> None:
-        """Takes the outcomes that are there, after a wait if there are none; emits; raises the first failure."""
+        """Process outcomes, waiting if there are none; emit; raise the first failure."""
         if self._requests is not None:
             for outcome in self._requests.outcomes(wait_s):
                 self._settle(outcome)
@@ -456,7 +438,7 @@ class AsyncWaitOperator(Operator):
         self._begin_restored()
 
     def _time_left_s(self) -> float:
-        """Until the next request is out of time; one whose time is over is left to `_time_out`."""
+        """Seconds until the next deadline; `_time_out` handles those that have passed."""
         for one in self._in_flight.values():
             return max(one.deadline_s - self._running.now_s(), 0.0)
         return 0.0
@@ -520,7 +502,9 @@ class AsyncWaitOperator(Operator):
         if isinstance(error, StreamJobError):
             return error
         attempts = f" in attempt {one.request.attempt}" if one.request.attempt > 1 else ""
-        failure = UserFunctionError(f"{self._place(one.record)}: async_invoke raised {told(error)}{attempts}")
+        failure = UserFunctionError(
+            f"{self._place(one.record)}: async_invoke raised {describe_exception(error)}{attempts}"
+        )
         failure.__cause__ = error
         return failure
 
@@ -531,7 +515,7 @@ class AsyncWaitOperator(Operator):
         if one.request.failures:
             what += f"; attempt {one.request.attempt} was under way or to come, before it {one.request.failures}"
         if type(self._function).timeout is not AsyncFunction.timeout:
-            what += f"; timeout raised {told(error)}"
+            what += f"; timeout raised {describe_exception(error)}"
         kind = AsyncTimeoutError if isinstance(error, TimeoutError) else UserFunctionError
         failure = kind(f"{self._place(one.record)}: {what}")
         failure.__cause__ = error

@@ -1,13 +1,10 @@
-"""The operators of functions over a stream and one that is broadcast: keyed, or not.
+"""The operators of functions over a stream and a broadcast stream, keyed or not.
 
-Input 0 is the stream, input 1 the broadcast one: a batch of it is asked for no key, and while it is processed no key is
-current. Each subtask keeps its own copy of the broadcast state, and takes the same records into it.
+Input 0 is the stream, input 1 the broadcast stream. Batches of input 1 have no keys, and no key is current while they
+are processed. Each subtask has its own copy of the broadcast state and applies the same records to it.
 
-The broadcast states of an operator, guarded: only what every subtask does alike may change them.
-
-`GuardedBroadcastStates.may_change` is true while a record of the broadcast stream is processed, and in `open()`.
-Outside of it a change is an error, also by a handle that the function has kept. Views for the other side reject by
-saying so, not by lacking a method.
+Only code that runs alike in all subtasks may change broadcast state: the processing of broadcast records, and `open()`
+(`GuardedBroadcastStates.may_change`). Any other change is an error, also through a handle that the function stored.
 """
 
 from __future__ import annotations
@@ -50,21 +47,21 @@ V = TypeVar("V")
 
 
 class BroadcastWriteError(StateBackendError):
-    """Broadcast state was to be changed where the subtasks do not do the same."""
+    """Broadcast state was changed where the subtasks do not make the same changes."""
 
 
 class GuardedBroadcastStates:
-    """See the module; ``register`` registers operator state."""
+    """The broadcast states of an operator, guarded against changes."""
 
     def __init__(self, uid: str, register: Callable[[OperatorStateDescriptor], State]) -> None:
         self.may_change = True
-        """Whether what runs now runs alike in all subtasks."""
+        """Whether the current code runs alike in all subtasks."""
         self._uid = uid
         self._register = register
         self._states: dict[str, tuple[BroadcastStateDescriptor[Any, Any], GuardedBroadcastState[Any, Any]]] = {}
 
     def register(self, descriptor: BroadcastStateDescriptor[K, V]) -> BroadcastState[K, V]:
-        """Registers a state; raises as the backend does."""
+        """Register a state. Raises as the backend does."""
         # The backend rejects a second descriptor of one name.
         state: Any = self._register(descriptor)
         known = self._states.get(descriptor.name)
@@ -74,7 +71,7 @@ class GuardedBroadcastStates:
         return known[1]
 
     def writable(self, descriptor: BroadcastStateDescriptor[K, V]) -> BroadcastState[K, V]:
-        """The state of a descriptor; raises `StateRegistrationError` for one that is not registered."""
+        """Return a registered state. Raises `StateRegistrationError` for others."""
         known = self._states.get(descriptor.name) if isinstance(descriptor, BroadcastStateDescriptor) else None
         if known is None or (known[0] is not descriptor and known[0] != descriptor):
             names = ", ".join(map(repr, self._states)) or "none"
@@ -87,12 +84,12 @@ class GuardedBroadcastStates:
         return known[1]
 
     def read_only(self, descriptor: BroadcastStateDescriptor[K, V]) -> ReadOnlyBroadcastState[K, V]:
-        """As `writable`, a view that rejects to change it."""
+        """As `writable`, as a view that rejects changes."""
         return self.writable(descriptor).read_only()
 
 
 class _Readable(Generic[K, V]):
-    """What state and view read alike."""
+    """The read access of states and views."""
 
     __slots__ = ("_guard", "_name", "_state")
 
@@ -115,7 +112,7 @@ class _Readable(Generic[K, V]):
 
 
 class GuardedBroadcastState(_Readable[K, V], BroadcastState[K, V]):
-    """A broadcast state that is changed only where it may be."""
+    """A broadcast state that rejects changes while they are not allowed."""
 
     __slots__ = ()
 
@@ -141,7 +138,7 @@ class GuardedBroadcastState(_Readable[K, V], BroadcastState[K, V]):
 
 
 class _RejectingView(_Readable[K, V], ReadOnlyBroadcastState[K, V]):
-    """A state that can only be read, and says so."""
+    """A read-only state whose write methods raise."""
 
     __slots__ = ()
 
@@ -163,7 +160,7 @@ class _RejectingView(_Readable[K, V], ReadOnlyBroadcastState[K, V]):
 
 
 def write_rejected(name: str) -> BroadcastWriteError:
-    """What is raised where the state of that name must not be changed."""
+    """The error for a change of this state."""
     return BroadcastWriteError(
         f"broadcast state {name!r} can be changed in process_broadcast_element only: what else runs in a subtask "
         f"is not what runs in the others, so that their copies would differ"
@@ -171,16 +168,16 @@ def write_rejected(name: str) -> BroadcastWriteError:
 
 
 BROADCAST_INPUT: Final = 1
-"""Which input is broadcast."""
+"""The index of the broadcast input."""
 
 
 def broadcast_process_operator(definition: BroadcastProcessDefinition, uid: str) -> Operator:
-    """The operator of such a function."""
+    """Create the operator of a broadcast function."""
     return (KeyedBroadcastOperator if definition.is_keyed else BroadcastOperator)(definition, uid)
 
 
 class KeyedBroadcastOperator(Operator):
-    """That of a `KeyedBroadcastProcessFunction`: a keyed operator whose other input has no key."""
+    """The operator of a `KeyedBroadcastProcessFunction`: a keyed operator with a second input without keys."""
 
     def __init__(self, definition: BroadcastProcessDefinition, uid: str) -> None:
         self._definition = definition
@@ -243,7 +240,7 @@ class KeyedBroadcastOperator(Operator):
     def _apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], object]) -> None:
         def apply(key: Any, state: Any) -> None:
             try:
-                # Of a function that yields, nothing has run yet, and its changes would be lost without a word.
+                # A generator function has not run yet, and its changes would be lost silently.
                 if isinstance(function(key, state), GeneratorType):
                     raise TypeError("it yields, so that it would not run; collect what is to be emitted in a list")
             except Exception as error:
@@ -256,7 +253,7 @@ class KeyedBroadcastOperator(Operator):
 
 
 class BroadcastOperator(Operator):
-    """That of a `BroadcastProcessFunction`: neither input has keys."""
+    """The operator of a `BroadcastProcessFunction`: neither input has keys."""
 
     def __init__(self, definition: BroadcastProcessDefinition, uid: str) -> None:
         self._definition = definition
@@ -309,7 +306,7 @@ def _opened_states(definition: BroadcastProcessDefinition, context: RuntimeConte
 
 
 class _KeyedOpening(DelegatingContext):
-    """What `open()` is given: handles of broadcast state that it keeps are guarded too."""
+    """The context of `open()`, which guards the handles of broadcast state."""
 
     def __init__(self, context: RuntimeContext, states: GuardedBroadcastStates) -> None:
         super().__init__(context)
@@ -325,7 +322,7 @@ class _KeyedOpening(DelegatingContext):
 
 
 class _KeylessOpening(_KeyedOpening):
-    """What `open()` of a function without keys is given."""
+    """The context of `open()` of a function without keys."""
 
     def register(self, descriptor: StateDescriptor) -> NoReturn:
         raise StateRegistrationError(
@@ -351,14 +348,13 @@ class _KeylessCalls:
         self._context = context
         self._output = output
         self.record: Any = None
-        """The record that is processed."""
+        """The record being processed."""
 
     def begin_epoch(self, epoch_id: int) -> None:
-        """See `Operator`."""
         self._context.epoch_id = epoch_id
 
     def run(self, batch: InputBatch) -> None:
-        """Processes a batch; raises `UserFunctionError`, naming the record, for whatever the method raises."""
+        """Process a batch. Raises `UserFunctionError` with the record if the method fails."""
         call, context, add = self._call, self._context, self._output.add
         timestamps = batch.timestamps
         timed = zip(batch.records, itertools.repeat(None) if timestamps is None else timestamps, strict=False)

@@ -1,12 +1,9 @@
-"""Records of an input as state: how an operator that keeps them writes them, and makes records of them again.
+"""How operators store the records of an input.
 
-They are written by a serializer that the user has given or, with a schema of the input, as rows of that: then they
-evolve by the names of the columns (`statebackend.streaming.rows.record_serializer`).
-
-The values of a record in the order of the columns, whatever the record is.
-
-What comes from upstream is a row already. What a user's function makes of records, such as one that reduces two to one,
-may be whatever it may emit: a row or tuple in order, a dict, a named tuple, an attrs or dataclass instance.
+Records are written by a serializer that the user passes or, if the input has a schema, as rows of it. Rows evolve by
+column name (`statebackend.streaming.rows.record_serializer`). Upstream records are rows already. What a user function
+creates, such as a reduce function, may be any value that it may emit: a row or tuple in column order, a dict, a named
+tuple, an attrs or dataclass instance.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ __all__ = ["ElementForm", "element_form", "values_in_order"]
 
 
 def values_in_order(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that gives the values of a record; it raises `TypeError` for one that has not exactly the columns."""
+    """Return a function to the values of a record in column order. It raises `TypeError` for other columns."""
 
     def values(record: Any) -> tuple[Any, ...]:
         if is_row_class(record.__class__) and tuple(getattr(record, "__fields__", ())) == names:
@@ -54,9 +51,9 @@ def _values(names: tuple[str, ...], record: Any) -> tuple[Any, ...]:
 
 @frozen
 class ElementForm:
-    """How records are stored: their serializer, and from a record to what it takes and back.
+    """The stored form of records: a serializer, and conversions to and from its values.
 
-    ``record`` makes a record of whatever a user's function may have made of two.
+    ``record`` converts what a user function made of records.
     """
 
     serializer: TypeSerializer[Any]
@@ -66,12 +63,12 @@ class ElementForm:
 
     @classmethod
     def as_they_are(cls, serializer: TypeSerializer[Any]) -> ElementForm:
-        """Records, or accumulators, that are stored by a serializer of the user's."""
+        """Records, or accumulators, stored by a serializer of the user."""
         return cls(serializer, _unchanged, _unchanged, _unchanged)
 
     @classmethod
     def of_schema(cls, schema: DeclaredSchema, where: str) -> ElementForm:
-        """Rows; raises `JobDefinitionError`, beginning with ``where``, for a column that no state can hold."""
+        """Rows of a schema. Raises `JobDefinitionError`, starting with ``where``, for an unsupported column type."""
         records, values = stored_records(schema.arrow, where), values_in_order(schema.names)
         to_row = functools.partial(tuple.__new__, row_class(schema.names))
         return cls(records.serializer, records.to_stored, records.to_row, lambda made: to_row(values(made)))
@@ -80,10 +77,9 @@ class ElementForm:
 def element_form(
     given: TypeSerializer[Any] | None, schema: DeclaredSchema | None, where: str, who: str, argument: str
 ) -> ElementForm:
-    """The form of the records of an input: as a serializer says or, without one, its schema.
+    """Return the form of the records of an input: by its serializer or, without one, by its schema.
 
-    Raises `JobDefinitionError` if neither is known: ``who`` keeps records, and ``argument`` is what would name their
-    type.
+    Raises `JobDefinitionError` if both are unknown: ``who`` stores records, and ``argument`` sets their type.
     """
     if given is not None:
         return ElementForm.as_they_are(given)

@@ -1,9 +1,6 @@
-"""What a function of the user's may give for a record: an iterable of records, or None for none.
+"""Calls of user functions: the errors they raise, with operator and key, and the results they may return.
 
-Calls of a user's functions: what they fail with, as errors that name operator, key, and what the call was for.
-
-What the product itself raises stays what it is: an error that names the operator already, or, out of `open()`, one of
-state and its files, which whoever opens the operator tells of.
+Errors of the product are raised unchanged: they already name the operator, or the caller of `open()` adds it.
 """
 
 from __future__ import annotations
@@ -19,9 +16,9 @@ from statebackend.streaming.errors import (
     MissingTimestampError,
     StreamJobError,
     UserFunctionError,
+    describe_exception,
     format_value,
     one_line,
-    told,
 )
 
 __all__ = ["PLAIN_RESULTS", "call_failure", "call_user", "check_results", "missing_timestamp", "of_key", "of_record"]
@@ -32,26 +29,26 @@ _RECORD_CHARACTERS: Final = 200
 
 
 def of_key(uid: str, key: Any) -> str:
-    """An operator and a key, as errors name them."""
+    """How errors name an operator and a key."""
     return f"operator {uid!r}, key {format_value(key, _KEY_CHARACTERS)}"
 
 
 def of_record(record: Any) -> str:
-    """A record, as errors name it."""
+    """How errors name a record."""
     return f"record {format_value(record, _RECORD_CHARACTERS)}"
 
 
 def call_failure(error: Exception, where: str, method: str) -> Exception:
-    """What a call failed with, as an error; ``where`` names operator, key and what the call was for."""
+    """Convert the exception of a call. ``where`` names operator, key and the purpose of the call."""
     if isinstance(error, StreamJobError):
         return error
     if isinstance(error, (StateBackendError, StateFormatError)):
         return UserFunctionError(f"{where}: {one_line(str(error))}")
-    return UserFunctionError(f"{where}: {method} raised {told(error)}")
+    return UserFunctionError(f"{where}: {method} raised {describe_exception(error)}")
 
 
 def missing_timestamp(where: str, who_needs_it: str, instead: str) -> MissingTimestampError:
-    """That a record has none where it must; ``where`` names operator, key and record, ``instead`` another way out."""
+    """The error for a missing timestamp. ``where`` names operator, key and record; ``instead`` is another fix."""
     return MissingTimestampError(
         f"{where}: the record has no timestamp, and {who_needs_it}: give it one by "
         f"WatermarkStrategy.with_timestamps(...), leave such records out before the operator, or {instead}"
@@ -59,25 +56,25 @@ def missing_timestamp(where: str, who_needs_it: str, instead: str) -> MissingTim
 
 
 def call_user(uid: str, method: str, call: Callable[[], object]) -> None:
-    """Calls a function's ``open`` or ``close``."""
+    """Call ``open`` or ``close`` of a function."""
     try:
         call()
     except (StreamJobError, StateBackendError, StateFormatError, CheckpointError):
         raise
     except Exception as error:
-        raise UserFunctionError(f"operator {uid!r}: {method} raised {told(error)}") from error
+        raise UserFunctionError(f"operator {uid!r}: {method} raised {describe_exception(error)}") from error
 
 
 _CHARACTERS: Final = 80
 
 PLAIN_RESULTS: Final = frozenset({GeneratorType, list, tuple})
-"""Classes of which every object is what it may be: `check_results` need not look at it, and takes its time."""
+"""Result classes that are always valid. Skipping `check_results` for them saves time."""
 
 
 def check_results(result: Any, method: str) -> None:
-    """Raises `TypeError` for what is no iterable, and for a record, whose parts would be emitted.
+    """Raise `TypeError` for a result that is not an iterable, or is itself a record.
 
-    A tuple of records is no record. ``method`` is what the function is called in the message.
+    A tuple is not a record here. ``method`` names the function in the message.
     """
     is_record = hasattr(result, "_fields") or hasattr(result, "asDict")
     if is_record or isinstance(result, (str, bytes, bytearray, Mapping)):

@@ -1,35 +1,19 @@
-"""The operator of interval joins: each record waits, on its side, until none of its partners can come any more.
+"""The operator of interval joins. Each record waits on its side until no more partners can arrive.
 
-    left record at l     partners: right records from l + lower to l + upper     given up at l + max(upper, 0)
-    right record at r    partners: left records from r - upper to r - lower      given up at r + max(-lower, 0)
+    left record at l     partners: right records from l + lower to l + upper     removed at l + max(upper, 0)
+    right record at r    partners: left records from r - upper to r - lower      removed at r + max(-lower, 0)
 
-A record is put into the buffer of its side, and paired with those in the other one that are near enough. When the
-watermark has reached the time at which it is given up, a timer removes it, so that nothing is left behind. What the
-timer removes, its namespace says, so that other bounds may be given to a restored job: what waits then is given up when
-its old timer says so.
+A record is added to the buffer of its side and paired with near records of the other side. A timer removes it when the
+watermark reaches its removal time. The timer's namespace names the record, so a restored job may use other bounds;
+waiting records are then removed by their old timers. Late records go to a side output or are dropped. A record without
+a timestamp is an error.
 
-A record behind the watermark is late: it goes to the side output for it, or is dropped. A record without a timestamp is
-an error.
-
-What it costs: a record writes one entry and, for the first of its key and time, one timer, whatever waits under the
-key. To find its partners it reads those alone. The first record of a key and side in an epoch has the times of what
-waits on the other side read, in one pass (`join_buffer`). Flink reads all that waits on the other side for every
-record, and writes all records of one time for each of them.
-
-The records of one side of an interval join that wait for partners, by key and timestamp.
-
-Each record is an entry of its own in a map state, under its timestamp and its number among those of that time:
-
-    map  (timestamp in ms, number from 0) -> record
-
-So to add one writes one entry, whatever waits there already, and what waits at one time is removed together. How many
-there are at a time, a few looks at numbers tell: those of one time have no gaps. To find partners the buffer knows, of
-the keys in use, which timestamps there are, in order: a look-up costs a binary search, and reads the records that it
-gives and no others.
-
-The timestamps of a key are read from state at its first look-up, in one pass over what waits under the key, and go on
-being known, as long as no more than `MOST_TIMES` are for all keys together. Beyond that all are forgotten and read
-again where they are needed: a pass per key and batch at most, unless one batch goes to and fro between such keys.
+The buffer of a side is a map state ``(timestamp in ms, number from 0) -> record``. Adding a record writes one entry.
+Numbers of one timestamp have no gaps, so a few look-ups find their count. The buffer knows the ordered timestamps of
+the keys in use: a look-up costs a binary search and reads only matching records. The timestamps of a key are read from
+state at its first look-up, in one pass. They stay known while at most `MOST_TIMES` timestamps are known in total.
+Beyond that all are forgotten and read again when needed. (Flink reads all waiting records of the other side for every
+record.)
 """
 
 from __future__ import annotations
@@ -68,15 +52,15 @@ __all__ = ["IntervalJoinOperator", "JoinBuffer"]
 
 
 MOST_TIMES: Final = 200_000
-"""The most timestamps of one side that are known at a time: about 30 MB."""
+"""The maximum number of known timestamps per side: about 30 MB."""
 
 _WORTH_A_COMPACTION: Final = 64
 
 
 class _Times:
-    """The timestamps of one key: how many records wait at each, and the order.
+    """The ordered timestamps of one key, and how many records wait at each.
 
-    A timestamp that is gone stays in the order until many are: they go from the front, each time moving all others.
+    Removed timestamps stay in the order until there are many, because deleting from the front moves all others.
     """
 
     __slots__ = ("counts", "order")
@@ -86,7 +70,7 @@ class _Times:
         self.order: list[int] = sorted(self.counts)
 
     def add(self, time: int) -> int:
-        """Takes one more record of that time; returns how many there were."""
+        """Add a record; returns how many records the time had before."""
         counts = self.counts
         count = counts.get(time, 0)
         counts[time] = count + 1
@@ -98,7 +82,7 @@ class _Times:
         return count
 
     def remove(self, time: int) -> int:
-        """Forgets a time; returns how many records there were."""
+        """Remove a time; returns how many records it had."""
         count = self.counts.pop(time, 0)
         gone = len(self.order) - len(self.counts)
         if gone > _WORTH_A_COMPACTION and gone > len(self.counts):
@@ -107,7 +91,7 @@ class _Times:
 
 
 class JoinBuffer:
-    """See the module; ``register`` registers state without namespaces. The key of each call must be current."""
+    """The waiting records of one side. The key of each call must be current."""
 
     def __init__(self, name: str, form: ElementForm, register: Callable[[MapStateDescriptor[Any, Any]], Any]) -> None:
         place: TupleSerializer = TupleSerializer([LongSerializer(), IntSerializer()])
@@ -127,7 +111,7 @@ class JoinBuffer:
         self._state.put((time, number), self._form.stored(record))
 
     def between(self, key: Any, lowest: int, highest: int) -> Iterator[tuple[int, Any]]:
-        """The records from one time to another, both inclusive, each with its time, in order of time and arrival."""
+        """The records between two times, both inclusive, with their times, by time and arrival."""
         times = self._times(key)
         order, counts, get, given = times.order, times.counts, self._state.get, self._form.given
         for index in range(bisect_left(order, lowest), len(order)):
@@ -144,7 +128,7 @@ class JoinBuffer:
             self._state.remove((time, number))
 
     def _count_at(self, time: int) -> int:
-        """How many records of a time there are, in as many looks as their number has digits in binary, twice."""
+        """The number of records of a time, by galloping and binary search."""
         contains = self._state.contains
         above = 1
         while contains((time, above - 1)):
@@ -159,7 +143,7 @@ class JoinBuffer:
                 self._known.clear()
                 self._held = 0
             times = self._known[key] = _Times(time for (time, _), _ in self._state.items())
-            # A key is worth something, though nothing waits under it.
+            # Count the key itself, even without waiting records.
             self._held += 1 + len(times.order)
         return times
 
@@ -193,7 +177,7 @@ class _Side:
 
 
 class IntervalJoinOperator(Operator):
-    """See the module."""
+    """Joins two keyed inputs by distance in event time."""
 
     def __init__(self, definition: IntervalJoinDefinition, uid: str) -> None:
         self._definition = definition
@@ -239,7 +223,7 @@ class IntervalJoinOperator(Operator):
                 self._set_key(context.current_key, key_group)
                 self._process(side, record, time)
         except Exception as error:
-            # What was emitted before stays emitted.
+            # Rows emitted before the failure stay emitted.
             self._output.flush()
             where = f"{of_key(self._uid, context.current_key)}, {side.name} {of_record(record)}"
             raise call_failure(error, where, "the join") from error

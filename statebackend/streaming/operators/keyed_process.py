@@ -1,6 +1,6 @@
-"""The operator of functions over keyed inputs: one, two or any number of them.
+"""The operator of functions over one or more keyed inputs.
 
-A record of any input is given to the function with its key current, over the same state and the same timers.
+It calls the function with the key of the record as the current key. All inputs share state and timers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 @frozen
 class ElementMethod:
-    """What takes the records of an input, and what it is called in errors."""
+    """The method that receives the records of an input, and its name in errors."""
 
     name: str
     call: Callable[[Any, Any], Iterable[Any] | None]
@@ -50,7 +50,7 @@ class ElementMethod:
 
 @frozen
 class KeyedCallForms:
-    """How a kind of function is called: its methods by input, and the classes of what they and timers are given."""
+    """How to call a kind of function: its methods by input, and its context classes."""
 
     element_method: Callable[[Any, int], ElementMethod]
     process_context: Callable[..., ProcessContext[Any]] = ProcessContext
@@ -66,7 +66,7 @@ ONE_INPUT: Final = KeyedCallForms(_only_input)
 
 
 def keyed_co_process_operator(function: KeyedCoProcessFunction[Any, Any, Any, Any], uid: str) -> KeyedProcessOperator:
-    """The operator of a function with two inputs."""
+    """Create the operator of a function with two inputs."""
 
     def method(function: KeyedCoProcessFunction[Any, Any, Any, Any], input_index: int) -> ElementMethod:
         name = f"process_element{input_index + 1}"
@@ -76,7 +76,7 @@ def keyed_co_process_operator(function: KeyedCoProcessFunction[Any, Any, Any, An
 
 
 def keyed_multiple_input_operator(function: KeyedMultipleInputFunction[Any, Any], uid: str) -> KeyedProcessOperator:
-    """The operator of a function with any number of inputs."""
+    """Create the operator of a function with any number of inputs."""
 
     def method(function: KeyedMultipleInputFunction[Any, Any], input_index: int) -> ElementMethod:
         return ElementMethod(
@@ -87,16 +87,16 @@ def keyed_multiple_input_operator(function: KeyedMultipleInputFunction[Any, Any]
 
 
 def _encoded_into(rows: list[Any], encoder: RowEncoder) -> Callable[[Any], object]:
-    """What takes rows of a side output."""
+    """Return the consumer of rows of a side output."""
     append, encode, unchanged = rows.append, encoder.encode, encoder.unchanged
     return lambda row: append(row if row.__class__ in unchanged else encode(row))
 
 
 class KeyedProcessOperator(Operator):
-    """Calls a function for every record of its inputs, and for every timer.
+    """Calls a function for every record of its inputs and for every timer.
 
-    Rows have the timestamp of the record or of the timer of event time that they were emitted for. What timers emit is
-    handed on with the watermark or, of processing time, at once.
+    A row has the timestamp of its record or event-time timer. Rows of timers are sent with the watermark or, for
+    processing time, at once.
     """
 
     def __init__(self, function: KeyedFunction[Any, Any], uid: str, forms: KeyedCallForms = ONE_INPUT) -> None:
@@ -144,7 +144,7 @@ class KeyedProcessOperator(Operator):
             try:
                 adapter.run_with_timestamps(batch, timestamps, self._with_timestamps, self.output)
             except Exception:
-                # What was emitted before stays emitted.
+                # Rows emitted before the failure stay emitted.
                 self.output.flush()
                 raise
             self.output.flush()

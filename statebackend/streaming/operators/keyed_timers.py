@@ -1,8 +1,7 @@
-"""Timers of a function over keyed streams: in the subtask's state, or none for a function that could not be called.
+"""Timers of functions over keyed streams.
 
-Only a function that overrides ``on_timer`` has queues of timers in its state. Adding ``on_timer`` to a function begins
-with empty ones; removing it leaves timers in restored state that nobody would fire, which a start rejects as any state
-that nobody registers.
+Only a function that overrides ``on_timer`` has timer queues in its state. Adding ``on_timer`` starts with empty queues.
+Removing it leaves restored timers that no function would fire, so a start rejects them like any unregistered state.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ TIMERS_NAME: Final = "user-timers"
 
 
 class RegistersTimers(Protocol):
-    """A context that an operator is opened with."""
+    """The context of `Operator.open`."""
 
     def internal_timer_service(self, name: str, namespace_serializer: TypeSerializer[N]) -> InternalTimerService[N]:
-        """Timers by key and namespace under a name."""
+        """Return the timer service with this name."""
 
 
 def overrides_on_timer(function: object) -> bool:
-    """Whether an object is a function that may register timers."""
+    """Whether a function may register timers."""
     return isinstance(function, KeyedFunction) and type(function).on_timer is not KeyedFunction.on_timer
 
 
 def register_timers(function: KeyedFunction[Any, Any], context: RegistersTimers) -> InternalTimerService[Any] | None:
-    """Registers the timers of a function that overrides ``on_timer``; None for one that does not."""
+    """Register the timers of a function that overrides ``on_timer``; None for others."""
     if not overrides_on_timer(function):
         return None
     return context.internal_timer_service(TIMERS_NAME, VoidNamespaceSerializer())
@@ -69,11 +68,11 @@ class KeyedTimers(TimerService):
 
 
 class NoTimers(TimerService):
-    """The time, for a function that has no timers: there is none to delete, and registering one is rejected."""
+    """Time for a function without timers: deleting is a no-op, registering is rejected."""
 
     def __init__(self, uid: str, function_name: str, clock: Callable[[], int], watermark_ms: int) -> None:
         self.watermark_ms = watermark_ms
-        """The watermark; whoever is told a new one says it here."""
+        """The watermark, which the operator updates."""
         self._uid = uid
         self._function_name = function_name
         self._clock = clock
@@ -98,6 +97,6 @@ class NoTimers(TimerService):
 
     def _reject(self) -> NoReturn:
         raise JobDefinitionError(
-            f"operator {self._uid!r}: {self._function_name} registers a timer, and has no method that is called when "
-            f"it is due; override on_timer(self, timestamp, context)"
+            f"operator {self._uid!r}: {self._function_name} registers a timer but does not override "
+            f"on_timer(self, timestamp, context)"
         )

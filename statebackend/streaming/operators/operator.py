@@ -1,24 +1,19 @@
-"""The protocol of operators: what a subtask calls, in which order, and what an operator may do then.
+"""The protocol of operators (Flink's ``StreamOperator``, with batches instead of records).
 
-    open        once; registers state, which is when restored state is migrated
-    process_batch, on_watermark, on_event_time_timer, on_processing_time_timer
-                any number of times, in any order; records of several inputs come one batch of one input at a time
-    prepare_snapshot
-                at the barrier, before the subtask takes the snapshot of its state: what the operator holds outside of
-                state must be in state, or emitted, when it returns. More records may follow, behind the barrier
-    close       last, also after a failure
+A subtask makes these calls, in one thread:
 
-An operator emits by its `Emitter` and in no other way, in the calls between open and close. It belongs to one thread.
-It knows neither where its records come from nor where they go, and takes the time from its calls.
-(Flink's ``StreamOperator``, with batches in place of records.)
+1. ``open``, once. The operator registers its state, and restored state is migrated.
+2. ``process_batch``, ``on_watermark``, ``on_event_time_timer`` and ``on_processing_time_timer``, any number of times in
+   any order. A batch contains records of one input.
+3. ``prepare_snapshot``, at the barrier, before the state is frozen. When it returns, everything the operator held
+   outside of state is in state or emitted. Records after the barrier may follow.
+4. ``close``, last, also after a failure.
 
-Batches of records that are objects already, and what every batch holds its keys to.
+An operator emits only through its `Emitter`, and only between open and close. It does not know the source or the target
+of its records, and takes the time from its calls.
 
-What an operator emits row by row, in order, until it is handed on in one piece.
-
-Windows and timers fire one by one, most of them emitting one row. Handing each row on by itself would cost more than
-making it, so rows are collected, and those that go to the same place one behind the other are one call. A row is
-encoded when it is added, because the function may change it afterwards.
+`OrderedOutput` collects rows that are emitted one by one, as by windows and timers, and passes consecutive rows of the
+same target on in one call. It encodes a row when it is added, because the function may change it afterwards.
 """
 
 from __future__ import annotations
@@ -54,7 +49,7 @@ __all__ = [
 
 @frozen
 class ObjectBatch:
-    """Records, their keys and their key groups, as lists of one length; what is known of their time, if anything is."""
+    """Records with their keys, key groups and timestamps, as lists of the same length."""
 
     columns: ClassVar[None] = None
     places: ClassVar[None] = None
@@ -69,9 +64,9 @@ class ObjectBatch:
 
 @frozen(eq=False)
 class BatchPlaces:
-    """Where the records of a batch belong, as Arrow columns: the columns of their keys, key groups and timestamps.
+    """The key columns, key groups and timestamps of a batch, as Arrow arrays.
 
-    ``objects_of`` makes the records that a mask says, with all that belongs to them.
+    ``objects_of`` creates the records that a mask selects, with all that belongs to them.
     """
 
     keys: Sequence[pa.Array]
@@ -80,18 +75,18 @@ class BatchPlaces:
     objects_of: Callable[[pa.Array], ObjectBatch]
 
     def only(self, mask: pa.Array) -> BatchPlaces:
-        """Those of the records that the mask says; ``objects_of`` goes on to be asked for all of them."""
+        """The places of the selected records. ``objects_of`` still expects masks over all records."""
         keys = [column.filter(mask) for column in self.keys]
         return BatchPlaces(keys, self.key_groups.filter(mask), self.timestamps.filter(mask), self.objects_of)
 
 
 def place_of_input(operator_uid: str, index: int, count: int) -> str:
-    """How errors call the input of an operator at that place, from 0, if it has so many."""
+    """How errors name the input of an operator with several inputs, by its index."""
     return f"operator {operator_uid!r}" if count == 1 else f"operator {operator_uid!r}, {name_of_input(index)}"
 
 
 def check_keys(place: str, keys: Sequence[Any], is_composite: bool) -> None:
-    """Raises `NullKeyError` if a key, or a part of a composite key, of an input is None."""
+    """Raise `NullKeyError` if a key of an input, or a part of a composite key, is None."""
     has_null = any(None in key for key in keys) if is_composite else None in keys
     if has_null:
         raise NullKeyError(
@@ -100,19 +95,19 @@ def check_keys(place: str, keys: Sequence[Any], is_composite: bool) -> None:
 
 
 class InputBatch(Protocol):
-    """Records of one input of a subtask, in order, with what is known of each beside them, in the same order.
+    """Records of one input of a subtask in order, with their keys, key groups and timestamps.
 
-    Objects are made when they are asked for: an operator that reads columns pays for none. Reading them raises
-    `NullKeyError` for a record without a key, and `StreamJobError` for a value that Python has no object for.
+    Objects are created on demand, so an operator that reads columns does not pay for them. Reading objects raises
+    `NullKeyError` for a record without a key, and `StreamJobError` for a value that Python cannot represent.
     """
 
     @property
     def columns(self) -> pa.RecordBatch | None:
-        """The records as Arrow columns, for who takes them whole; None where they never were in columns."""
+        """The records as Arrow columns, or None if they never were in columns."""
 
     @property
     def places(self) -> BatchPlaces | None:
-        """Keys and times in columns; None where they never were, and if no record has a timestamp."""
+        """Keys and times as columns, or None if they never were in columns or no record has a timestamp."""
 
     @property
     def records(self) -> Sequence[Any]:
@@ -120,53 +115,52 @@ class InputBatch(Protocol):
 
     @property
     def keys(self) -> Sequence[Any]:
-        """The key of each record; empty if the input is broadcast, as the key groups are then."""
+        """The key of each record. Empty for a broadcast input, as the key groups are."""
 
     @property
     def key_groups(self) -> Sequence[int]:
-        """The key group of each record; all are the subtask's."""
+        """The key group of each record. All belong to the subtask."""
 
     @property
     def timestamps(self) -> Sequence[int | None] | None:
-        """The timestamp of each record in milliseconds, or None for one without; None if none has one."""
+        """The timestamp of each record in milliseconds, or None. The list is None if no record has one."""
 
     @property
     def channel_timestamps(self) -> Collection[ChannelTimestamp]:
-        """The largest timestamps of the channels of sources that the records came from; none for those of operators."""
+        """The largest timestamp per source channel of the records; empty for records of operators."""
 
     @property
     def is_early(self) -> bool:
-        """Whether the records were sent before the watermark at which the epoch stands."""
+        """Whether the records were sent before the watermark of the epoch."""
 
 
 class Emitter(Protocol):
-    """Where an operator puts what it emits."""
+    """Receives what an operator emits."""
 
     @property
     def side_outputs(self) -> Collection[OutputTag[Any]]:
-        """The side outputs that somebody reads; nothing else need be made."""
+        """The side outputs that have a reader. Others need not be emitted."""
 
     def encoder(self, tag: OutputTag[Any] | None) -> RowEncoder:
-        """What an operator does to each row when its function emits it, and before the function goes on."""
+        """Encodes each row when a function emits it, before the function continues."""
 
     def emit(
         self, tag: OutputTag[Any] | None, rows: Sequence[Any], timestamps: Sequence[int | None] | None = None
     ) -> None:
-        """Takes encoded rows of the output or, with a tag, of that side output.
+        """Receive encoded rows of the output or, with a tag, of a side output.
 
-        ``timestamps`` are those of the rows, in milliseconds; without, no row has one. Calls keep their order, across
-        tags too.
+        ``timestamps`` are in milliseconds; None means that no row has one. Calls keep their order, also across tags.
         """
 
     def emit_watermark(self, timestamp_ms: int) -> None:
-        """Takes a watermark of an operator that holds them back: it comes behind all that was emitted."""
+        """Receive a watermark from an operator that holds watermarks back. It follows everything emitted before."""
 
 
 class Operator(ABC):
-    """One operator in one subtask; see the module for the order of calls, which the caller has checked."""
+    """An operator in one subtask. The module documents the order of calls, which the caller ensures."""
 
     holds_watermarks: ClassVar[bool] = False
-    """Whether its emitter is told which watermarks go on; those of others go on behind `on_watermark`."""
+    """Whether it emits watermarks itself. Watermarks of other operators are forwarded after `on_watermark`."""
 
     fires_together: bool = False
     """Whether no timer of event time that fires registers or deletes another, to be asked when it is open.
@@ -175,56 +169,57 @@ class Operator(ABC):
     """
 
     late_records_dropped: int = 0
-    """How many records came behind the watermark since `open`, and went nowhere."""
+    """The number of late records dropped since `open`."""
 
     @abstractmethod
     def open(self, context: SubtaskContext, emitter: Emitter) -> None:
-        """Registers state.
+        """Register state.
 
-        Raises `UserFunctionError` for what a function of the user's raises; errors of state and of its files stay what
-        they are.
+        Raises:
+            UserFunctionError: A user function failed. Errors of state and its files are raised unchanged.
         """
 
     @abstractmethod
     def process_batch(self, input_index: int, batch: InputBatch) -> None:
-        """Takes records of an input; inputs count from 0, in the order of the node's.
+        """Process records of an input, by its index in the node.
 
-        Raises `UserFunctionError`, naming key and record, for what a function of the user's raises.
+        Raises:
+            UserFunctionError: A user function failed. The message names key and record.
         """
 
     def on_watermark(self, timestamp_ms: int) -> None:  # noqa: B027
-        """No record at or before that time is expected any more. Timers due were called before."""
+        """Handle a new watermark. Its due timers have fired before."""
 
     def let_watermarks_out(self) -> None:  # noqa: B027
-        """Emits what stands before the watermarks that the operator holds back, and those: none stays behind."""
+        """Emit all watermarks that are held back, and the records before them."""
 
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
-        """A timer that the operator has registered is due by the watermark."""
+        """Handle a timer that is due by the watermark."""
         raise NotImplementedError(f"{type(self).__name__} registers no timers")
 
     def on_event_time_timers(self, due: DueTimers) -> None:
-        """Timers that the operator has registered are due by the watermark, in this order."""
+        """Handle timers that are due by the watermark, in this order."""
         raise NotImplementedError(f"{type(self).__name__} takes its timers one by one")
 
     def on_processing_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
-        """A timer that the operator has registered is due by the clock."""
+        """Handle a timer that is due by the clock."""
         raise NotImplementedError(f"{type(self).__name__} registers no timers")
 
     def prepare_snapshot(self) -> None:  # noqa: B027
-        """A snapshot of the state follows."""
+        """Prepare for a snapshot of the state."""
 
     def begin_epoch(self, epoch_id: int) -> None:  # noqa: B027
-        """The snapshot was taken, and what follows belongs to another epoch, whose id functions are told."""
+        """Start the next epoch after a snapshot. Functions receive its id."""
 
     @abstractmethod
     def close(self) -> None:
-        """Lets go of what `open` made; raises as `open`. Called once, also if `open` has failed."""
+        """Release what `open` created. Called once, also if `open` failed. Raises as `open`."""
 
 
 class Emission(NamedTuple):
-    """What one call has emitted: rows of the output or, with a tag, of a side output, and their timestamps.
+    """Rows that one call emitted to the output or, with a tag, to a side output, and their timestamps.
 
-    They are early if they go out before the watermark at which the epoch stands does.
+    They are early if they are sent before the watermark of the epoch.
     """
 
     tag: OutputTag[Any] | None
@@ -234,7 +229,7 @@ class Emission(NamedTuple):
 
 
 class CollectingEmitter:
-    """Keeps what is emitted until it is taken; ``is_early`` says of what is emitted from now on whether it is."""
+    """Collects emissions until they are taken. ``is_early`` applies to everything emitted from now on."""
 
     def __init__(
         self,
@@ -260,16 +255,16 @@ class CollectingEmitter:
             self._collected.append(Emission(tag, rows, timestamps, self.is_early))
 
     def emit_watermark(self, timestamp_ms: int) -> None:
-        """Nothing: where emissions are collected, whoever drives the operator has it let its watermarks out."""
+        """Ignore it: with collected emissions, the driver of the operator calls `let_watermarks_out`."""
 
     def taken(self) -> Sequence[Emission]:
-        """What was emitted since the last call, in order."""
+        """Return and remove what was emitted since the last call, in order."""
         collected, self._collected = self._collected, []
         return collected
 
 
 class OrderedOutput:
-    """See the module."""
+    """Collects rows in order, across outputs."""
 
     def __init__(self, emitter: Emitter) -> None:
         self._emitter = emitter
@@ -280,11 +275,11 @@ class OrderedOutput:
 
     @property
     def side_outputs(self) -> Collection[OutputTag[Any]]:
-        """The side outputs that somebody reads."""
+        """The side outputs that have a reader."""
         return self._emitter.side_outputs
 
     def side_outputs_at(self, timestamp: Callable[[], int | None]) -> Mapping[OutputTag[Any], Callable[[Any], object]]:
-        """What takes the rows of each of them, with the timestamp that there is at that time."""
+        """Consumers for the side outputs, which use the timestamp current at the time of the call."""
 
         def into(tag: OutputTag[Any]) -> Callable[[Any], object]:
             return lambda value: self.add(tag, value, timestamp())
@@ -292,7 +287,7 @@ class OrderedOutput:
         return {tag: into(tag) for tag in self.side_outputs}
 
     def add(self, tag: OutputTag[Any] | None, row: Any, timestamp_ms: int | None) -> None:
-        """Takes a row of the output or, with a tag, of that side output."""
+        """Add a row of the output or, with a tag, of a side output."""
         if tag is not self._tag:
             self.flush()
             self._tag = tag
@@ -302,7 +297,7 @@ class OrderedOutput:
         self._timestamps.append(timestamp_ms)
 
     def flush(self) -> None:
-        """Hands on what there is."""
+        """Pass all collected rows on."""
         if self._rows:
             rows, timestamps = self._rows, self._timestamps
             self._rows, self._timestamps = [], []

@@ -1,7 +1,4 @@
-"""Which operator runs a node of the graph: one entry for each kind of function that has state.
-
-A runtime sends what makes the operator and the user's function to its subtasks.
-"""
+"""Maps the function of a graph node to the factory of its operator, which runtimes send to their subtasks."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from statebackend.streaming.windows.window_definition import WindowDefinition
 __all__ = ["OPERATORS", "OperatorFactory", "operator_factory"]
 
 OperatorFactory = Callable[[Any, str], Operator]
-"""Makes an operator of a function and the uid of its node; importable by name, so that it can be sent to workers."""
+"""Creates an operator from a function and its uid; importable by name, so that it can be sent to workers."""
 
 OPERATORS: Final[Mapping[type, OperatorFactory]] = {
     KeyedProcessFunction: KeyedProcessOperator,
@@ -44,7 +41,7 @@ OPERATORS: Final[Mapping[type, OperatorFactory]] = {
 
 
 def operator_factory(function: object) -> OperatorFactory:
-    """What makes the operator of a function, by its class or a base of it; `KeyError` if there is none."""
+    """Return the factory for a function, by its class or a base of it. Raises `KeyError` for others."""
     for kind in type(function).__mro__:
         if kind in OPERATORS:
             return OPERATORS[kind]

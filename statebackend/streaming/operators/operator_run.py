@@ -1,4 +1,4 @@
-"""An operator in its order of calls, as a subtask drives it: a call out of turn is an error that changes nothing."""
+"""Enforces the order of calls to an operator. A call out of order is an error and changes nothing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["OperatorCallError", "OperatorRun"]
 
 
 class OperatorCallError(StreamJobError):
-    """An operator was called out of turn: an error of the runtime that drives it."""
+    """The runtime called an operator out of order; a bug in the runtime."""
 
 
 class Phase(Enum):
-    """Where an operator is in its life."""
+    """The phase of an operator's life."""
 
     CREATED = "created"
     OPENED = "opened"
@@ -30,7 +30,7 @@ class Phase(Enum):
 
 
 class Call(Enum):
-    """What an operator is told."""
+    """A call to an operator."""
 
     OPEN = "open"
     PROCESS_BATCH = "process_batch"
@@ -51,42 +51,39 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Call], Phase]] = {
     (Phase.PREPARED, Call.CLOSE): Phase.CLOSED,
     (Phase.FAILED, Call.CLOSE): Phase.CLOSED,
 }
-"""A call that raises leads to FAILED, in which only close is left, or for close itself to CLOSED."""
+"""A call that raises leads to FAILED, which only allows close; a failing close leads to CLOSED."""
 
 
 class OperatorRun:
-    """One operator from open to close."""
+    """Drives one operator from open to close. Calls out of order raise `OperatorCallError`."""
 
     def __init__(self, operator: Operator, uid: str) -> None:
         self._operator = operator
         self._uid = uid
         self._phase = Phase.CREATED
         self.records_in = 0
-        """The records that came to it so far."""
+        """The number of records received."""
 
     @property
     def phase(self) -> Phase:
-        """Where the operator is in its life."""
+        """The current phase."""
         return self._phase
 
     @property
     def holds_watermarks(self) -> bool:
-        """See `Operator`."""
         return self._operator.holds_watermarks
 
     @property
     def fires_together(self) -> bool:
-        """See `Operator`."""
         return self._operator.fires_together
 
     @property
     def late_records_dropped(self) -> int:
-        """See `Operator`."""
         return self._operator.late_records_dropped
 
     @contextlib.contextmanager
     def opened(self, context: SubtaskContext, emitter: Emitter) -> Iterator[None]:
-        """`open`, and `close` behind the block, also after a failure, which stays the one that is told."""
+        """Open the operator, and close it after the block. A failure in the block wins over one of `close`."""
         self._following(Call.OPEN)
         try:
             with self._call(Call.OPEN):
@@ -100,7 +97,7 @@ class OperatorRun:
                 raise _both(error, closing) from error
             raise
         except BaseException:
-            # The task is given up: nobody asks why.
+            # The task is cancelled, so its error is not needed.
             self._phase = Phase.FAILED
             with contextlib.suppress(Exception):
                 self._close()
@@ -108,46 +105,38 @@ class OperatorRun:
         self._close()
 
     def process_batch(self, input_index: int, batch: InputBatch) -> None:
-        """See `Operator`; raises `OperatorCallError` if it is not open."""
         with self._call(Call.PROCESS_BATCH):
             self._operator.process_batch(input_index, batch)
         columns = batch.columns
         self.records_in += len(batch.records) if columns is None else columns.num_rows
 
     def on_watermark(self, timestamp_ms: int) -> None:
-        """See `Operator`; raises `OperatorCallError` if it is not open."""
         with self._call(Call.WATERMARK):
             self._operator.on_watermark(timestamp_ms)
 
     def let_watermarks_out(self) -> None:
-        """See `Operator`; raises `OperatorCallError` if it is not open."""
         with self._call(Call.WATERMARK):
             self._operator.let_watermarks_out()
 
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
-        """See `Operator`; raises `OperatorCallError` if it is not open."""
         following = self._begun(Call.TIMER)
         self._operator.on_event_time_timer(timestamp_ms, key, key_group, namespace)
         self._phase = following
 
     def on_event_time_timers(self, due: DueTimers) -> None:
-        """See `Operator`; raises `OperatorCallError` if it is not open."""
         with self._call(Call.TIMER):
             self._operator.on_event_time_timers(due)
 
     def on_processing_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
-        """See `Operator`; raises `OperatorCallError` if it is not open."""
         following = self._begun(Call.TIMER)
         self._operator.on_processing_time_timer(timestamp_ms, key, key_group, namespace)
         self._phase = following
 
     def prepare_snapshot(self) -> None:
-        """See `Operator`; raises `OperatorCallError` if it is not open."""
         with self._call(Call.PREPARE_SNAPSHOT):
             self._operator.prepare_snapshot()
 
     def begin_epoch(self, epoch_id: int) -> None:
-        """See `Operator`."""
         self._operator.begin_epoch(epoch_id)
 
     def _close(self) -> None:
@@ -161,8 +150,8 @@ class OperatorRun:
         self._phase = following
 
     def _begun(self, call: Call) -> Phase:
-        """Begins a call; what raises leaves the operator where nothing but close is left. Returns what follows."""
-        # There are many timers, and a look-up by two members of enumerations takes its time.
+        """Enter FAILED until the call returns. Returns the phase that follows then."""
+        # Timers are frequent, and a look-up by two enum members is slow.
         is_timer = self._phase is Phase.OPENED and call is Call.TIMER
         following = Phase.OPENED if is_timer else self._following(call)
         self._phase = Phase.CLOSED if call is Call.CLOSE else Phase.FAILED
@@ -171,7 +160,7 @@ class OperatorRun:
     def _following(self, call: Call) -> Phase:
         following = TRANSITIONS.get((self._phase, call))
         if following is None:
-            raise OperatorCallError(f"operator {self._uid!r} is {self._phase.value}, and was told {call.value}")
+            raise OperatorCallError(f"operator {self._uid!r} is {self._phase.value}, which does not allow {call.value}")
         return following
 
 

@@ -1,10 +1,10 @@
-"""What `open()` registered on the driver, as workers are told it: that a worker registers the same is checked there.
+"""What `open()` registered on the driver, to verify that every worker registers the same.
 
-What a start promises, it promises for the serializers that the driver has seen. A worker runs `open()` again: with
-another version of a module, or with a descriptor that depends on the host, it would write under another schema than
-was judged, and perhaps not all workers alike. So the snapshots of the driver's serializers go along, and a worker's
-are held against them when it registers them in `open()`, before any record. A serializer that learns from what it
-writes may know more or less in a process that has run before: what reads and writes the same bytes is the same.
+The compatibility check of a start covers the serializers that the driver has seen. A worker runs `open()` again. With
+another version of a module, or a descriptor that depends on the host, it would write under an unchecked schema. So the
+snapshots of the driver's serializers are sent along, and a worker's serializers are compared with them in `open()`,
+before any record. A serializer that learns from the values it writes may differ, as long as it reads and writes the
+same bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PlannedState:
 
 
 def planned_state(descriptor: StateDescriptor | OperatorStateDescriptor) -> PlannedState:
-    """A state as a descriptor has it now: serializers may learn from what is written later."""
+    """Return the state of a descriptor as it is now. Serializers may learn from later values."""
     return PlannedState(
         _kind_of(descriptor),
         {
@@ -45,7 +45,7 @@ def planned_state(descriptor: StateDescriptor | OperatorStateDescriptor) -> Plan
 def check_is_as_planned(
     planned: PlannedState, descriptor: StateDescriptor | OperatorStateDescriptor, operator_uid: str, subtask_index: int
 ) -> None:
-    """Raises `StateRegistrationError` if a worker's descriptor is another than the driver's of the same name."""
+    """Raise `StateRegistrationError` if a worker's descriptor differs from the driver's."""
     where = f"operator {operator_uid!r}: subtask {subtask_index} registers state {descriptor.name!r}"
     if _kind_of(descriptor) != planned.kind:
         raise StateRegistrationError(
@@ -56,10 +56,10 @@ def check_is_as_planned(
             continue
         compatibility = resolve_compatibility(snapshot_from_bytes(planned.snapshots[role]), serializer)
         if compatibility.kind not in _SAME_BYTES:
-            told = "; ".join(map(str, compatibility.issues)) or compatibility.kind.label
+            reason = "; ".join(map(str, compatibility.issues)) or compatibility.kind.label
             raise StateRegistrationError(
                 f"{where} with another {role} serializer, {type(serializer).__name__}, than open() on the driver, "
-                f"which the start has judged ({told}): {_ADVICE}"
+                f"which the start has checked ({reason}): {_ADVICE}"
             )
 
 

@@ -1,14 +1,13 @@
-"""A function that takes one record at a time, over batches: the hot path of every job.
+"""Calls a function for each record of a batch: the hot path of every job.
 
-The loop sets the key and calls the function; everything else (sorting out keys, converting rows, snapshots) happens per
-batch or per epoch. There are two: without timestamps, side outputs come behind the output of a batch, and a record
-costs nothing but its call; with timestamps, each row is emitted with that of its record, in order across outputs.
+The loop sets the key and calls the function; all else (key types, row conversion, snapshots) happens per batch or per
+epoch. There are two loops. Without timestamps, side outputs follow the output of a batch. With timestamps, each row has
+that of its record, in order across outputs.
 
-An epoch allocates many small objects that live to its end, and Python's cyclic garbage collector, which is driven by
-allocations, would walk all of them over and over: a third of the loop's time, measured. So an epoch runs inside
-`paused_garbage_collection`, and the youngest generation is collected before a batch if much has been left behind
-since the last time: what is in cycles is freed then, while its number is bounded, and of what a batch made and nobody
-holds any more nothing is looked at.
+An epoch allocates many small objects that live until its end. Python's cyclic garbage collector is driven by
+allocations and would scan them repeatedly, which took a third of the loop's time. So an epoch runs inside
+`paused_garbage_collection`, and a batch first collects the youngest generation if many objects were allocated. That
+bounds the garbage in cycles.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ __all__ = ["YOUNG_OBJECTS", "RecordFunctionAdapter", "paused_garbage_collection"
 
 
 YOUNG_OBJECTS: Final = 2_000
-"""Objects left behind from which on the youngest generation is collected."""
+"""The number of new objects that triggers a collection of the youngest generation."""
 
 
 @contextlib.contextmanager
 def paused_garbage_collection() -> Iterator[None]:
-    """Keeps the cyclic garbage collector from starting by itself; it is as it was afterwards."""
+    """Disable the cyclic garbage collector within the block."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -50,7 +49,7 @@ def paused_garbage_collection() -> Iterator[None]:
 
 
 def _collect_young_garbage() -> None:
-    """Frees what is held by nothing but its own cycles, if so many objects came since the last time."""
+    """Collect the youngest generation if it has grown enough."""
     if gc.get_count()[0] > YOUNG_OBJECTS:
         gc.collect(0)
 
@@ -58,8 +57,8 @@ def _collect_young_garbage() -> None:
 class RecordFunctionAdapter:
     """Calls ``function(record, context)`` for every record of a batch, with the record's key current.
 
-    ``method`` is what the function is called in errors, ``uid`` the operator. ``key_setter`` makes what makes a key
-    current. ``encoder`` is that of the rows that are emitted.
+    ``method`` names the function in errors, ``uid`` the operator. ``key_setter`` returns the function that sets the
+    key. ``encoder`` encodes emitted rows.
     """
 
     def __init__(
@@ -77,9 +76,9 @@ class RecordFunctionAdapter:
         self._encoder = encoder
 
     def run(self, batch: InputBatch, context: ProcessContext[Any]) -> list[Any]:
-        """Processes a batch without timestamps; returns what was emitted, in order.
+        """Process a batch without timestamps; returns the emitted rows in order.
 
-        Raises `UserFunctionError`, naming key and record, for whatever the function raises.
+        Raises `UserFunctionError` with key and record if the function fails.
         """
         _collect_young_garbage()
         emitted: list[Any] = []
@@ -88,7 +87,7 @@ class RecordFunctionAdapter:
         records = zip(batch.records, batch.keys, batch.key_groups, strict=True)
         record: Any = None
         try:
-            # Made for the states that are registered by now.
+            # The setter covers the states that are registered by now.
             set_key = self._key_setter()
             for record, key, key_group in records:
                 context.current_key = key
@@ -106,7 +105,7 @@ class RecordFunctionAdapter:
     def run_with_timestamps(
         self, batch: InputBatch, timestamps: Sequence[int | None], context: ProcessContext[Any], output: OrderedOutput
     ) -> None:
-        """Processes a batch with timestamps; ``output`` takes what is emitted, ``context`` has side outputs into it.
+        """Process a batch with timestamps. ``output`` receives emitted rows, also those of side outputs.
 
         Raises as `run`.
         """

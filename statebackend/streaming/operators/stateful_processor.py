@@ -1,50 +1,30 @@
-"""The operator of a stateful processor: all records of a key in an epoch are one call, as on Spark.
+"""The operator of Spark's stateful processors: one call for all records of a key in an epoch, as on Spark.
 
-Records come sorted by key, so those of a key are together, be it in several batches: the last key of a batch stays
-open until another key follows, event time moves on, or the epoch ends. What is held is the records of one key. Behind
-the records the timers fire that are due (`processor_timers`).
+Records arrive sorted by key, possibly in several batches. The last key of a batch stays open until another key follows,
+event time advances, or the epoch ends; only the records of one key are in memory. Timers fire after the records. In
+event time a record is late if it is not after the watermark of the epoch *before*, as in Spark; late records are
+dropped. That watermark is operator state, equal in every subtask.
 
-Records are rows as a processor gets them on Spark: what Arrow makes of a struct is a dict there, and of a map a list of
-pairs. What is emitted is read by name: a column that a row lacks is null, and what is no column is left out.
+Rows have Spark's form: Arrow's struct is a dict, its map a list of pairs. Emitted rows are read by column name; a
+missing column is null, and other fields are ignored.
 
-In event time a record is late if it is not after the watermark of the epoch *before*, which is where Spark draws the
-line; late records are dropped, as there. That watermark is operator state, the same in every subtask.
+State values are tuples of the fields of a schema, stored as records that evolve by field name. As in Spark, a list or a
+Row is read by position and a dict by name. An instant is returned without a zone, in local time, and stored in UTC, so
+equal instants have equal bytes; a decimal has the scale of its type. State with a TTL expires per value, list element
+or map entry, counted from its last write. ``init`` also runs on the driver, where states are registered but not usable.
 
-The schemas of a processor's state, and the values it reads and writes under them.
-
-A value is a tuple of the fields of its schema, which is stored as a record that evolves by the names of the fields. As
-in Spark, a list or a Row is taken by position, a dict by name; what is read is a plain tuple, or a Row where Spark
-gives one. An instant is given out without a zone, in the local time of the process, as everywhere in PySpark's state;
-what is stored has the zone UTC, so that the same instant has the same bytes, and a decimal has the scale of its type.
-
-Timers as a processor sees them, with Spark's order of an epoch: first the records, then the timers that are due.
-
-A runtime calls timers when time has come to them, which is before the records of an epoch. Spark calls a processor for
-its records first, and what it deletes then does not fire. So a timer that is due only waits here (`take`), and fires
-behind the records (`due`):
+Timers: a runtime calls due timers before the records of an epoch, but Spark calls the processor for records first, and
+timers deleted then do not fire. So a due timer waits (`take`) and fires after the records (`due`):
 
     registered                        pending -> waiting -> fired
-    registered, already due           -> waiting, if it is registered for a record; pending again, if by a timer,
-                                      which then fires in the next epoch
+    registered, already due           -> waiting, if registered for a record; pending, if registered by a timer, so
+                                      that it fires in the next epoch
     deleted before it fires           forgotten
 
-Which timers a key has is in a map state of the key's, since a processor may list them. That state decides: a timer
-that waits fires only if its key still has it, and once. A timer is listed until the call for it has returned.
-
-Spark's watermark T is the largest timestamp, less the delay: records up to T are late, and timers at T are due. Ours,
-W, is a millisecond less, since a record at T may still come; windows are over at the same records by both. A processor
-sees T = W + 1, and its timer for T is one for T - 1 in the timer service. Those that older versions have stored are in
-the service for T, and fire when it says so.
-
-State as a processor sees it: Spark's handles over ours. Names and meaning of the methods are Spark's.
-
-State with a time-to-live is seen until it expires, which is counted per value, per element of a list and per entry of a
-map from the last write.
-
-What the ``init`` of a processor is given: Spark's ``StatefulProcessorHandle`` over our state.
-
-``init`` runs on the driver too, where states are registered and cannot be used, so that a start knows what a processor
-keeps before anything is touched. Each state is registered under the name that the processor gives it.
+A map state lists the timers of a key. A waiting timer fires once, and only if the key still lists it. It is listed
+until its call returns. Spark's watermark T is the largest timestamp minus the delay: records up to T are late, timers
+at T are due. Ours is W = T - 1, and a processor sees T. Its timer for T is stored as T - 1; timers of older versions
+are stored as T.
 """
 
 from __future__ import annotations
@@ -101,9 +81,9 @@ _SHOWN_CHARACTERS: Final = 200
 
 
 class ProcessorSchema:
-    """One schema, given as DDL or as Spark's ``StructType``; ``where`` begins messages of errors.
+    """A schema, given as DDL or as Spark's ``StructType``; ``where`` begins error messages.
 
-    Raises `JobDefinitionError` for a schema that cannot be read, or has a type that no state can hold.
+    Raises `JobDefinitionError` for an unreadable schema or an unsupported type.
     """
 
     __slots__ = (
@@ -122,7 +102,7 @@ class ProcessorSchema:
         records = stored_records(arrow, where)
         self.where = where
         self.serializer: TypeSerializer[Any] = records.serializer
-        """That of what is stored."""
+        """The serializer of stored values."""
         self._names = tuple(arrow.names)
         self._to_stored = records.to_stored
         self._to_row = records.to_row
@@ -136,7 +116,7 @@ class ProcessorSchema:
         self._from_instants: Callable[[Any], Any] | None = partial(_changed, instants) if instants else None
 
     def stored(self, value: Any) -> Any:
-        """What is stored of a value; raises `TypeError` or `ValueError` for one that is not of the schema."""
+        """Return the stored form of a value. Raises `TypeError` or `ValueError` if it does not match the schema."""
         if not isinstance(value, tuple):
             value = self._tuple_of(value)
         if len(value) != len(self._names):
@@ -148,12 +128,12 @@ class ProcessorSchema:
         return self._to_stored(value if self._before is None else self._before(value))
 
     def values(self, stored: Any) -> tuple[Any, ...]:
-        """The tuple of what is stored."""
+        """Return the tuple of a stored value."""
         values: tuple[Any, ...] = self._to_values(stored)
         return values if self._from_instants is None else tuple(self._from_instants(values))
 
     def row(self, stored: Any) -> Any:
-        """The Row of what is stored."""
+        """Return the Row of a stored value."""
         row = self._to_row(stored)
         return row if self._from_instants is None else tuple.__new__(type(row), self._from_instants(row))
 
@@ -181,7 +161,7 @@ def _changed(changes: Mapping[int, Callable[[Any], Any]], values: Sequence[Any])
 
 
 def _with_scale(data_type: pa.Decimal128Type, value: Any) -> Any:
-    """The decimal with the digits of its type behind the point, so that equal ones have the same bytes."""
+    """Rescale a decimal to its type, so that equal decimals have equal bytes."""
     if not isinstance(value, decimal.Decimal) or not value.is_finite():
         return value
     context = decimal.Context(prec=data_type.precision, traps=[])
@@ -211,7 +191,7 @@ _INTEGERS: Final = range(-(1 << 63), 1 << 63)
 class ProcessorTimers:
     """The timers of one subtask in one epoch.
 
-    ``service`` is the operator's timer service, ``of_key`` the times of the timers of the current key.
+    ``service`` is the operator's timer service, ``of_key`` holds the timers of the current key.
     """
 
     def __init__(self, mode: TimeMode, service: InternalTimerService[Any], of_key: MapState[int, bool]) -> None:
@@ -231,11 +211,11 @@ class ProcessorTimers:
         self._registered_by_timers: set[tuple[Any, int]] = set()
 
     def set_key(self, key: Any, key_group: int) -> None:
-        """Says which key is current; the state's key is set elsewhere."""
+        """Set the key of the timers. The key of the state is set elsewhere."""
         self._key = key, key_group
 
     def current_watermark(self) -> int:
-        """The watermark of the epoch as Spark counts it, in milliseconds; the smallest time before there is one."""
+        """Spark's watermark of the epoch in milliseconds, or the smallest time before the first one."""
         watermark_ms = self._service.current_watermark()
         return watermark_ms if watermark_ms in (MIN_TIMESTAMP, MAX_TIMESTAMP) else watermark_ms + 1
 
@@ -244,11 +224,11 @@ class ProcessorTimers:
         return TimerValues(self._service.current_processing_time(), self._watermark_from_zero())
 
     def _watermark_from_zero(self) -> int:
-        """The watermark as Spark shows it, which begins at 0."""
+        """The watermark as Spark shows it, starting at 0."""
         return max(self.current_watermark(), 0)
 
     def register(self, timestamp_ms: Any) -> None:
-        """Registers a timer of the current key; one that is there already stays. Raises `TypeError`, `ValueError`."""
+        """Register a timer of the current key. Idempotent. Raises `TypeError`, `ValueError`."""
         timestamp_ms = _checked(timestamp_ms)
         if self._of_key.contains(timestamp_ms):
             return
@@ -261,25 +241,25 @@ class ProcessorTimers:
                 self._registered_by_timers.add((self._key[0], timestamp_ms))
 
     def delete(self, timestamp_ms: Any) -> None:
-        """Deletes a timer of the current key; one that is not there is no error."""
+        """Delete a timer of the current key, if it exists."""
         timestamp_ms = _checked(timestamp_ms)
         if self._of_key.contains(timestamp_ms):
             self._of_key.remove(timestamp_ms)
             self._delete(VOID_NAMESPACE, self._in_service(timestamp_ms))
 
     def listed(self) -> list[int]:
-        """The times of the timers of the current key, in order."""
+        """The times of the timers of the current key, sorted."""
         return sorted(self._of_key.keys())
 
     def take(self, timestamp_ms: int, key: Any, key_group: int) -> None:
-        """Takes a timer that the runtime says is due."""
+        """Accept a due timer from the runtime."""
         is_before = self._is_event_time and timestamp_ms != MAX_TIMESTAMP
         self._waiting.append((timestamp_ms + is_before, key, key_group))
 
     def due(self, set_key: Callable[[Any, int], None]) -> Iterator[tuple[int, Any]]:
-        """The timers that wait, each with its key, in order of time; the key of each is made current by ``set_key``.
+        """Yield waiting timers with their keys by time, after making each key current with ``set_key``.
 
-        What is registered meanwhile is pending.
+        Timers that are registered meanwhile stay pending.
         """
         waiting, self._waiting = self._waiting, []
         waiting.sort(key=_time_of)
@@ -296,11 +276,11 @@ class ProcessorTimers:
             self._registered_by_timers.clear()
 
     def _in_service(self, timestamp_ms: int) -> int:
-        """Where a timer of this time is in the timer service."""
+        """The time of a timer in the timer service."""
         return clamped(timestamp_ms - 1) if self._is_event_time else timestamp_ms
 
     def _places_of(self, timestamp_ms: int, key: Any) -> tuple[int, ...]:
-        """The times that a waiting timer may have been registered for: an older version's is a millisecond before."""
+        """The times that a waiting timer may have been registered for; older versions stored a millisecond later."""
         before_ms = timestamp_ms - 1
         if not self._is_event_time or (key, before_ms) in self._registered_by_timers:
             return (timestamp_ms,)
@@ -388,7 +368,7 @@ class ProcessorListState:
 
 
 class ProcessorMapState:
-    """A map whose entries are read and written one by one; it is gone through in no promised order."""
+    """A map whose entries are read and written one by one. The order of iteration is undefined."""
 
     __slots__ = ("_key", "_state", "_value")
 
@@ -415,7 +395,7 @@ class ProcessorMapState:
         self._state.put(self._key.stored(key), self._value.stored(value))
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """All entries; they may be changed while iterating."""
+        """All entries. They may be changed while iterating."""
         key, value = self._key.values, self._value.values
         return ((key(one), value(other)) for one, other in self._state.items())
 
@@ -428,7 +408,7 @@ class ProcessorMapState:
         return map(self._value.values, self._state.values())
 
     def removeKey(self, key: Any) -> None:  # noqa: N802
-        """Removes one entry; a missing one is no error."""
+        """Remove an entry, if it exists."""
         self._state.remove(self._key.stored(key))
 
     def clear(self) -> None:
@@ -437,11 +417,11 @@ class ProcessorMapState:
 
 
 RESERVED_PREFIX: Final = "__statebackend_"
-"""What the names of states begin with that the operator keeps beside those of the processor."""
+"""The prefix of the operator's own states."""
 
 
 class ProcessorHandle:
-    """See the module; names and arguments are Spark's. ``timers`` is None in the time mode "none"."""
+    """Spark's ``StatefulProcessorHandle`` over our state. ``timers`` is None in the time mode "none"."""
 
     def __init__(
         self, function: StatefulProcessorFunction, context: RuntimeContext, timers: ProcessorTimers | None
@@ -485,7 +465,7 @@ class ProcessorHandle:
         self._known_timers("registerTimer").register(expiryTimestampMs)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803
-        """Deletes a timer of the current key; one that is not there is no error."""
+        """Delete a timer of the current key, if it exists."""
         self._known_timers("deleteTimer").delete(expiryTimestampMs)
 
     def listTimers(self) -> Iterator[int]:  # noqa: N802
@@ -493,16 +473,16 @@ class ProcessorHandle:
         return iter(self._known_timers("listTimers").listed())
 
     def deleteIfExists(self, stateName: str) -> None:  # noqa: N802, N803
-        """Says that the processor keeps no such state any more.
+        """Declare that the processor no longer has this state.
 
-        State that no ``init`` registers is dropped at a start with ``allow_non_restored_state=True``, and rejected by
-        any other: so nothing is done here, but for a state that this ``init`` has registered, which is an error.
+        A start drops or rejects state that no ``init`` registers, depending on ``allow_non_restored_state``. So this
+        only raises if this ``init`` has registered the state.
         """
         if stateName in self._names:
             self._reject(f"deleteIfExists({stateName!r}) of a state that init() registers; leave out one of both")
 
     def end_of_init(self) -> None:
-        """From here on no state can be registered."""
+        """Reject further registrations."""
         self._is_open = False
 
     def _new(self, name: str, ttl_ms: int | None) -> tuple[str, StateTtlConfig | None]:
@@ -543,7 +523,7 @@ TIMER_SERVICE: Final = f"{RESERVED_PREFIX}timers"
 
 
 class StatefulProcessorOperator(Operator):
-    """See the module."""
+    """Runs a stateful processor."""
 
     def __init__(self, function: StatefulProcessorFunction, uid: str) -> None:
         self._function = function
@@ -631,7 +611,7 @@ class StatefulProcessorOperator(Operator):
         call_user(self._uid, "close", self._processor.close)
 
     def _begin(self) -> None:
-        """Gives the processor what it begins with, in the first epoch of an operator that is not restored."""
+        """Pass the initial state to the processor, in the first epoch of an operator that is not restored."""
         if self._begun is None or self._begun.get(_BEGUN):
             return
         self._begun.put(_BEGUN, True)
@@ -647,7 +627,7 @@ class StatefulProcessorOperator(Operator):
                     raise self._failure("handleInitialState", key, error) from error
 
     def _end_key(self) -> None:
-        """Calls the processor for the key that is open."""
+        """Call the processor for the open key."""
         rows, self._open_rows = self._open_rows, []
         if rows:
             key = self._open_key
@@ -674,7 +654,7 @@ class StatefulProcessorOperator(Operator):
             raise self._failure(method, key, error) from error
 
     def _by_name(self, row: Any) -> tuple[Any, ...]:
-        """The columns of a row that has others, or another order of them."""
+        """The values of a row whose columns differ from the schema's."""
         fields = getattr(row, "__fields__", None)
         if fields is None:
             if isinstance(row, tuple) and not hasattr(row, "asDict") and len(row) == len(self._names):
@@ -715,7 +695,7 @@ class StatefulProcessorOperator(Operator):
 
 
 class LateRecords:
-    """Which records are late: those that are not after the watermark of the epoch before."""
+    """Drops late records: those not after the watermark of the previous epoch."""
 
     def __init__(self, store: OperatorStateStore) -> None:
         self._state = store.get_broadcast_state(
@@ -723,14 +703,14 @@ class LateRecords:
         )
 
     def watermark_was(self, watermark: int) -> None:
-        """Notes the watermark of an epoch that ends."""
+        """Store the watermark of the ending epoch."""
         if self._state.get(_WATERMARK) != watermark:
             self._state.put(_WATERMARK, watermark)
 
     def without_late(
         self, timestamps: Sequence[int | None] | None, *columns: Sequence[Any]
     ) -> tuple[Sequence[Any], ...]:
-        """The columns without the records that are late."""
+        """The columns without late records."""
         line = self._state.get(_WATERMARK)
         if line is None or timestamps is None:
             return columns
@@ -739,7 +719,7 @@ class LateRecords:
 
 
 class ProcessorRows:
-    """The records of batches as a processor gets them; batches of one input have one schema."""
+    """Converts batches to the rows that a processor receives. Batches of one input have one schema."""
 
     def __init__(self) -> None:
         self._nested: list[tuple[int, str]] | None = None
@@ -764,7 +744,7 @@ class ProcessorRows:
 
 
 def _is_other(data_type: pa.DataType) -> bool:
-    """Whether Python's values of the type are other ones by Arrow than in Spark's rows."""
+    """Whether Arrow's Python values of the type differ from those in Spark's rows."""
     if pa.types.is_struct(data_type) or pa.types.is_map(data_type):
         return True
     return any(_is_other(data_type.field(index).type) for index in range(data_type.num_fields))

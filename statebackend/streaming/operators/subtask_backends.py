@@ -1,10 +1,8 @@
-"""What holds the state of one subtask while it is open: the keyed backend, and that of operator state if there is any.
+"""The state backends of an open subtask: keyed state and, if used, operator state.
 
-Most operators have no operator state, so its backend is made when the first state is registered, or at once if there
-is restored state to carry on. Without one, the digest that is acknowledged is that of the keyed snapshot.
-
-A snapshot is one of both. Who closes the subtask behind it takes it at once; who goes on takes it in two parts, of
-which the second, the writing, may be run on any thread.
+The backend of operator state is created with the first registration, or at once if there is restored state. Without
+it, the acknowledged digest is that of the keyed snapshot. A snapshot covers both backends. A subtask that stays open
+takes it in two parts: a synchronous part, and an asynchronous part that any thread may run.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from statebackend.state.states import State
 
 @frozen
 class SubtaskSnapshot:
-    """What a barrier gives: the state in its parts, a digest of its content, and what it cost."""
+    """The state of a subtask at a barrier, its digest, and its cost."""
 
     state: SubtaskState
     digest: str
@@ -41,7 +39,7 @@ class SubtaskSnapshot:
 
 
 class SubtaskSnapshotTask:
-    """The asynchronous part of a snapshot of both backends; `run` may be called on any thread, once."""
+    """The asynchronous part of a snapshot of both backends. `run` may be called once, on any thread."""
 
     def __init__(self, keyed: KeyedStateSnapshotTask, operator: OperatorStateSnapshotTask | None) -> None:
         self._keyed = keyed
@@ -50,7 +48,7 @@ class SubtaskSnapshotTask:
         """That of the keyed state, once it has run."""
 
     def run(self) -> SubtaskSnapshot:
-        """Writes the files; from its return on they are durable. What one part raises takes the other one back."""
+        """Write the files durably. If one part fails, the other is discarded."""
         operator = None
         try:
             operator = None if self._operator is None else self._operator.run()
@@ -58,20 +56,20 @@ class SubtaskSnapshotTask:
         except BaseException:
             self.cancel()
             if self._operator is not None and operator is not None:
-                # It has ended, which nothing cancels.
+                # It has ended and cannot be cancelled.
                 self._operator.remove_written()
             raise
         return _joined(self.keyed_snapshot, operator)
 
     def cancel(self) -> None:
-        """Gives up what has not ended; what it has written is removed."""
+        """Cancel what has not ended, and remove the files of what has."""
         self._keyed.cancel()
         if self._operator is not None:
             self._operator.cancel()
 
 
 class SubtaskBackends:
-    """See the module. The keyed backend is lent: who made it closes it."""
+    """The backends of a subtask. The caller owns and closes the keyed backend."""
 
     def __init__(self, keyed: KeyedStateBackend, restored: RestoredOperatorState | None) -> None:
         self.keyed = keyed
@@ -81,7 +79,7 @@ class SubtaskBackends:
             self._operator = self._create(restored)
 
     def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
-        """The operator state of a descriptor; raises as `OperatorStateBackend.get_state`."""
+        """Return the operator state of a descriptor. Raises as `OperatorStateBackend.get_state`."""
         if self._operator is None:
             self.keyed.check_open()
             self._operator = self._create(None)
@@ -93,39 +91,39 @@ class SubtaskBackends:
         return () if self._operator is None else self._operator.state_names()
 
     def snapshot(self, checkpoint_id: int, state_id: str) -> SubtaskSnapshot:
-        """One snapshot of both; ``state_id`` is unique to this attempt."""
+        """Take a snapshot of both backends. ``state_id`` is unique to this attempt."""
         operator = self._operator.snapshot(checkpoint_id, state_id) if self._operator is not None else None
-        # The keyed snapshot is the last act: backends that are kept go by it.
+        # The keyed snapshot must be last: reused backends are identified by it.
         keyed = self._keyed_snapshot = self.keyed.snapshot(checkpoint_id, state_id)
         return _joined(keyed, operator)
 
     def prepare_snapshot(self, checkpoint_id: int, state_id: str) -> SubtaskSnapshotTask:
-        """The synchronous part of a snapshot of both: freezes them as they are; ``state_id`` as for `snapshot`."""
+        """The synchronous part of a snapshot: freeze both backends. ``state_id`` is as for `snapshot`."""
         operator = self._operator.prepare_snapshot(checkpoint_id, state_id) if self._operator is not None else None
         return SubtaskSnapshotTask(self.keyed.prepare_snapshot(checkpoint_id, state_id), operator)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """From now on operator state may be referred to where that checkpoint has it."""
+        """Later snapshots may refer to the files of this checkpoint."""
         if self._operator is not None:
             self._operator.notify_checkpoint_complete(checkpoint_id)
 
     def metrics_now(self, snapshot: KeyedStateSnapshot | None) -> KeyedStateMetrics:
-        """The metrics of keyed state since it was opened, with what a snapshot cost; empty if they are off."""
+        """The metrics of keyed state since it was opened, with the cost of the snapshot. Empty if metrics are off."""
         return self.keyed.collect_metrics(snapshot)
 
     def metrics_report(self) -> Mapping[str, ReportValue]:
-        """The metrics of keyed state up to the snapshot, as an acknowledgement carries them; empty if they are off."""
+        """The metrics of keyed state up to the snapshot, for the acknowledgement. Empty if metrics are off."""
         if self.keyed.parameters.metrics is None:
             return {}
         return self.keyed.collect_metrics(self._keyed_snapshot).to_report()
 
     @property
     def operator_state_restore_reports(self) -> Sequence[StateRestoreReport]:
-        """What became of each restored operator state that was registered."""
+        """The restore result of each registered operator state."""
         return () if self._operator is None else self._operator.restore_reports
 
     def close(self) -> None:
-        """Makes handles of operator state dead; may be called twice."""
+        """Invalidate handles of operator state. Idempotent."""
         if self._operator is not None:
             self._operator.close()
 

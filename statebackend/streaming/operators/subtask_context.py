@@ -1,7 +1,4 @@
-"""The runtime context of a subtask that has state: what a function registers goes to the backends from here.
-
-A runtime context that tells where it runs as another one does, whatever it makes of state.
-"""
+"""The runtime contexts of subtasks: they register a function's state with the backends."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ __all__ = ["DelegatingContext", "SubtaskContext"]
 
 
 class DelegatingContext(RuntimeContext):
-    """What it is asked of the subtask, ``context`` answers; which state there is, its subclasses say."""
+    """A runtime context that delegates questions about the subtask. Subclasses define which state there is."""
 
     def __init__(self, context: RuntimeContext) -> None:
         self._context = context
@@ -62,11 +59,14 @@ N = TypeVar("N")
 class SubtaskContext(RuntimeContext):
     """The runtime context of a subtask that has state.
 
-    ``planned`` and ``planned_operator_state`` are what `open()` registered on the driver. All subtasks must take over
-    the same restored states in the same epoch, or those of one state would be left under two schemas, which no other
-    parallelism could restore. So a restored state is taken over under another schema only if it is planned, and what is
-    planned must be registered in `open()` of every subtask. (A restored state whose schema stays may be registered at
-    any time. A new one may not: the next start would find stored state that nobody registers, and reject it.)
+    ``planned`` and ``planned_operator_state`` are what `open()` registered on the driver. All subtasks must restore the
+    same states in the same epoch. Otherwise one state would have two schemas, which no other parallelism can restore.
+    Therefore:
+
+    - A restored state changes its schema only if it is planned.
+    - Every subtask must register all planned states in `open()`.
+    - A restored state with an unchanged schema may be registered at any time.
+    - A new state may not: the next start would find stored state that no function registers, and reject it.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class SubtaskContext(RuntimeContext):
         watermark_ms: int = MIN_TIMESTAMP,
     ) -> None:
         self.input_schemas = tuple(input_schemas)
-        """What is known of the records of each input: the schema that they are rows of."""
+        """The schema of the rows of each input, if known."""
         self.keyed: KeyedStateBackend = backends.keyed
         """The backend of the subtask's keyed state."""
         self._backends = backends
@@ -117,7 +117,7 @@ class SubtaskContext(RuntimeContext):
         return self._epoch_id
 
     def begin_epoch(self, epoch_id: int) -> None:
-        """The subtask stays open, and is in another epoch from here on."""
+        """Start the next epoch; the subtask stays open."""
         self._epoch_id = epoch_id
         self._is_restored = False
 
@@ -127,18 +127,18 @@ class SubtaskContext(RuntimeContext):
 
     @property
     def watermark_ms(self) -> int:
-        """The watermark at which timers begin, in milliseconds; `MIN_TIMESTAMP` for none."""
+        """The initial watermark of timers in milliseconds, or `MIN_TIMESTAMP`."""
         return self._watermark_ms
 
     @property
     def clock(self) -> Callable[[], int]:
-        """Gives the processing time, in milliseconds since 1970."""
+        """Returns the processing time, in milliseconds since 1970."""
         return self.keyed.parameters.clock
 
     def register(
         self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any] = VOID_NAMESPACE_SERIALIZER
     ) -> InternalState:
-        """The handle of a keyed state; with a serializer of namespaces, it is that of the namespace it is set to."""
+        """Return the handle of a keyed state. With a namespace serializer, the handle has a current namespace."""
         name = descriptor.name
         if name in self._registered:
             pass
@@ -160,7 +160,7 @@ class SubtaskContext(RuntimeContext):
         return self._backends.register_operator_state(descriptor)
 
     def internal_timer_service(self, name: str, namespace_serializer: TypeSerializer[N]) -> InternalTimerService[N]:
-        """Timers by key and namespace under a name, which are a part of the keyed state; the same for the same name."""
+        """Return the timer service with this name. Its timers are part of the keyed state."""
         service = self._timer_services.get(name)
         if service is None:
             descriptors = timer_queue_descriptors(name, self.keyed.key_serializer, namespace_serializer)
@@ -172,11 +172,11 @@ class SubtaskContext(RuntimeContext):
 
     @property
     def timer_services(self) -> Collection[InternalTimerService[Any]]:
-        """The timers of the operator, for whoever moves time on."""
+        """The timer services of the operator, for the caller that advances time."""
         return self._timer_services.values()
 
     def key_setter(self) -> KeySetter:
-        """Makes a key and its key group current, for timers too; to be asked for when all is registered."""
+        """Return a function that sets the current key and key group. Call it after all registrations."""
         set_key, current = self.keyed.key_setter(), self._current
         if not self._timer_services:
             return set_key
@@ -189,12 +189,12 @@ class SubtaskContext(RuntimeContext):
         return set_key_of_timers
 
     def leave_key(self) -> None:
-        """Makes no key current: keyed state rejects every access, and timers too, until the next one is."""
+        """Unset the current key. Keyed state and timers then reject every access."""
         self.keyed.leave_key()
         self._current.leave()
 
     def check_planned_are_registered(self) -> None:
-        """Raises `StateRegistrationError` if `open()` left out a restored state that it registered on the driver."""
+        """Raise `StateRegistrationError` if `open()` left out a restored state that it registered on the driver."""
         missing = self._planned.keys() - self._registered if self._is_restored else ()
         left_out = [state.name for state in self.keyed.current_meta().states if state.name in missing]
         if left_out:
@@ -216,7 +216,7 @@ class SubtaskContext(RuntimeContext):
             raise self._not_registered_on_the_driver("state", descriptor.name)
         compatibility = check_state(stored, descriptor, namespace_serializer)
         if compatibility.kind is CompatibilityKind.INCOMPATIBLE:
-            # The backend rejects it, and says why.
+            # The backend rejects it with a reason.
             return
         snapshots = {
             role: serializer.snapshot_configuration() for role, serializer in compatibility.serializers.items()

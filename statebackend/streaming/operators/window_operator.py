@@ -1,38 +1,24 @@
-"""The operator of windows: from records to windows, from windows to what is emitted.
+"""The operator of windows.
 
-A record is added to each of its windows that is not over, in state under the key and the window. Then the trigger is
-asked; at a timer it is asked again. If it fires, the function is given what the window holds.
+A record is added to each of its open windows, in state under key and window. Then the trigger decides, as at each of
+its timers. When it fires, the function receives the contents.
 
-A window of event time is given up at its *clean-up time*, its last millisecond plus the allowed lateness: a timer of
-the operator's own clears what it holds, what the trigger keeps, its place among windows that merge, and lets the
-function clear its own. A window of processing time is given up at its last millisecond, and the global one never. A
-record all of whose windows were given up is *late*.
+An event-time window is disposed at its *clean-up time*, its last millisecond plus the allowed lateness: a timer of the
+operator clears its contents, the trigger's state, its entry among merging windows, and calls ``clear`` of the function.
+A processing-time window is disposed at its last millisecond, the global window never. A record whose windows are all
+disposed is *late*. A restored window may have been registered with another lateness. If it is past its clean-up time it
+is disposed when found; if it fires before, it registers the new timer. After an error of a user function the epoch is
+processed again from the last snapshot.
 
-A restored window may have been registered with another lateness: one that is found behind its clean-up time is given up
-then, and whatever fires before registers the timer of today.
+Windows that merge: a window grows with every record that extends it, but its contents stay under its first namespace,
+the *state window*. When windows merge, one state window receives the contents of the others. `MergingWindowSet` maps
+the windows of a key to state windows; it is stored as a list of pairs (Flink's ``merging-window-set``). Its windows
+neither overlap nor touch and are sorted, so a record finds its windows by two binary searches. One record changes
+little of the set, so sets in use stay decoded (`MergingWindows`) and are stored before a snapshot, or when there are
+many.
 
-What the functions of the user's raise is told with operator, key, and record or window. After it nothing is used any
-more, and the epoch is processed again from the last snapshot.
-
-The windows of one key that merge, and under which namespace what each holds is.
-
-A *window* grows with every record that prolongs it. What it holds does not move with it: it stays under the window that
-it was first put under, its *state window*. When windows merge, one state window takes in what the others hold. So the
-set maps windows to state windows; in state it is the list of those pairs (Flink's ``merging-window-set``).
-
-The windows of a set neither overlap nor touch. They are kept sorted, so that a record finds those it concerns by two
-binary searches, however many there are.
-
-The windows that merge, of all keys of a subtask: their sets in state, and those in use beside it.
-
-A key has one set (`MergingWindowSet`), in a list state. One record needs all of it, and one record more or less changes
-little of it; so sets in use stay decoded, and go to state before a snapshot, or when there are many.
-
-What triggers and functions over windows are given: time, timers and state of the current key and window.
-
-State per window is registered under a name with a prefix, one for triggers and one for functions, so that neither meets
-the other's, the operator's own, or state per key of the same name. A handle is the same for all windows; whoever gives
-it out sets it to the current one.
+State per window has a prefix for triggers and one for functions, so neither collides with the other, with the operator
+or with state per key. A handle serves all windows; the code that returns it sets the current window.
 """
 
 from __future__ import annotations
@@ -96,11 +82,10 @@ _start, _end = attrgetter("start"), attrgetter("end")
 
 @frozen
 class Merge:
-    """What adding a window has led to.
+    """The result of adding a window.
 
-    ``window`` is what the added one is a part of now. It took the place of ``merged``; what ``absorbed`` hold belongs
-    under ``state_window`` from here on. Both are empty if nothing had to merge. ``is_new`` says that there was nothing
-    of the window before.
+    ``window`` contains the added one. It replaces ``merged``; the contents of ``absorbed`` move to ``state_window``.
+    Both are empty if nothing merged. ``is_new`` says that the window was unknown before.
     """
 
     window: TimeWindow
@@ -111,13 +96,13 @@ class Merge:
 
 
 class MergingWindowSet:
-    """See the module; ``pairs`` are windows with their state windows, in any order."""
+    """The windows of a key with their state windows; ``pairs`` may be in any order."""
 
     def __init__(self, pairs: Iterable[tuple[TimeWindow, TimeWindow]] = ()) -> None:
         self._state_windows = dict(pairs)
         self._windows = sorted(self._state_windows)
         self.has_changed = False
-        """Whether the pairs are others than those it was made of, or were when this was last set."""
+        """Whether the pairs have changed since creation, or since this was last reset."""
 
     @property
     def pairs(self) -> list[tuple[TimeWindow, TimeWindow]]:
@@ -125,11 +110,11 @@ class MergingWindowSet:
         return [(window, self._state_windows[window]) for window in self._windows]
 
     def state_window(self, window: TimeWindow) -> TimeWindow | None:
-        """Under which namespace a window is; None for one that is not in the set."""
+        """The state window of a window, or None if it is not in the set."""
         return self._state_windows.get(window)
 
     def add(self, window: TimeWindow) -> Merge:
-        """Adds a window, merging it with those that it overlaps or touches."""
+        """Add a window and merge it with those that it overlaps or touches."""
         first = bisect_left(self._windows, window.start, key=_end)
         behind = bisect_right(self._windows, window.end, key=_start)
         merged = self._windows[first:behind]
@@ -148,7 +133,7 @@ class MergingWindowSet:
         return Merge(whole, state_window, merged, absorbed)
 
     def retire(self, window: TimeWindow) -> None:
-        """Takes a window out; one that is not there is ignored."""
+        """Remove a window, if present."""
         if self._state_windows.pop(window, None) is not None:
             del self._windows[bisect_left(self._windows, window)]
             self.has_changed = True
@@ -157,11 +142,11 @@ class MergingWindowSet:
 SETS_NAME: Final = "merging-window-set"
 
 _MOST_SETS: Final = 4096
-"""The most sets in use that are kept when nothing else asks for them to be stored."""
+"""The maximum number of decoded sets before they are stored."""
 
 
 class MergingWindows:
-    """See the module; ``register`` registers state without namespaces."""
+    """The sets of all keys of a subtask: stored in a list state, and decoded while in use."""
 
     def __init__(self, register: Callable[[ListStateDescriptor[Any]], Any]) -> None:
         pair: TupleSerializer = TupleSerializer((TimeWindowSerializer(), TimeWindowSerializer()))
@@ -169,19 +154,19 @@ class MergingWindows:
         self._in_use: dict[Any, tuple[int, MergingWindowSet]] = {}
 
     def of_key(self, key: Any, key_group: int) -> MergingWindowSet:
-        """The set of a key, which must be current."""
+        """Return the set of the current key."""
         known = self._in_use.get(key)
         if known is None:
             known = self._in_use[key] = key_group, MergingWindowSet(self._state.get())
         return known[1]
 
     def relieve(self, set_key: KeySetter) -> None:
-        """Stores the sets in use if there are many; makes other keys current, as `store`."""
+        """Store the decoded sets if there are many. Changes the current key, as `store` does."""
         if len(self._in_use) > _MOST_SETS:
             self.store(set_key)
 
     def store(self, set_key: KeySetter) -> None:
-        """Stores the sets in use, and forgets them."""
+        """Store the decoded sets and drop them from memory."""
         for key, (key_group, windows) in self._in_use.items():
             if windows.has_changed:
                 set_key(key, key_group)
@@ -197,11 +182,11 @@ Register = Callable[[StateDescriptor], Any]
 
 
 class WindowsMergeError(StateBackendError):
-    """State per window was asked for where windows merge."""
+    """State per window is not available where windows merge."""
 
 
 class PartitionedStates:
-    """States with windows as namespaces, by the names that their users gave them."""
+    """States with windows as namespaces, by the names that their users chose."""
 
     def __init__(self, register: Register, prefix: str, who: str) -> None:
         self._register = register
@@ -210,7 +195,7 @@ class PartitionedStates:
         self._states: dict[str, tuple[StateDescriptor, Any]] = {}
 
     def register(self, descriptor: StateDescriptor) -> Any:
-        """Registers a state; raises `StateRegistrationError` for two of one name."""
+        """Register a state. Raises `StateRegistrationError` for a duplicate name."""
         known = self._states.get(descriptor.name)
         if known is not None and known[0] != descriptor:
             raise StateRegistrationError(f"{self._who} registers two states {descriptor.name!r} per window; rename one")
@@ -220,7 +205,7 @@ class PartitionedStates:
         return known[1]
 
     def handle(self, descriptor: StateDescriptor) -> Any:
-        """The handle of a state, in whatever window it is; raises `StateRegistrationError` for an unknown one."""
+        """Return the handle of a state, in its current window. Raises `StateRegistrationError` if unknown."""
         known = self._states.get(descriptor.name)
         if known is None:
             names = ", ".join(map(repr, self._states)) or "none"
@@ -232,18 +217,18 @@ class PartitionedStates:
 
     @property
     def handles(self) -> Sequence[InternalState]:
-        """All of them."""
+        """All handles."""
         return [handle for _, handle in self._states.values()]
 
 
 class WindowTriggerContext(OnMergeContext):
-    """One for all keys and windows of a subtask; whoever calls the trigger says which window is current."""
+    """The trigger context for all keys and windows of a subtask. The caller of the trigger sets the current window."""
 
     def __init__(self, trigger: Trigger[Any, Any], timers: InternalTimerService[Any], register: Register) -> None:
         self.window: Any = None
         """The current window."""
         self.merged: Sequence[Any] = ()
-        """The windows that have merged into it, in `Trigger.on_merge`."""
+        """The windows that merged into it, during `Trigger.on_merge`."""
         self._timers = timers
         self._states = PartitionedStates(register, TRIGGER_PREFIX, type(trigger).__name__)
         for descriptor in trigger.state_descriptors:
@@ -293,7 +278,9 @@ class _RejectingStates:
 
 
 class _RejectedState(State):
-    """What registering state per window gives where windows merge: a function may serve other assigners too."""
+    """The handle of state per window where windows merge. Registering succeeds, because a function may serve other
+    assigners too.
+    """
 
     def __init__(self, descriptor: StateDescriptor) -> None:
         self._descriptor = descriptor
@@ -304,11 +291,11 @@ class _RejectedState(State):
         return _RejectingStates().get_state(self._descriptor)
 
     def clear(self) -> None:
-        """Rejected, as every access."""
+        """Raises, as every access."""
 
 
 class _RegisteredStates:
-    """What registers state per window, at once or rejecting it at its use."""
+    """Registers state per window, or rejects its use."""
 
     def __init__(self, states: PartitionedStates | None) -> None:
         self._states = states
@@ -318,7 +305,7 @@ class _RegisteredStates:
 
 
 class OpeningContext(DelegatingContext, WindowRuntimeContext):
-    """What a function over windows is given in `open()`: the operator's own context, and state per window."""
+    """The context of `open()` of a function over windows: the operator's context, and state per window."""
 
     def __init__(self, context: RuntimeContext, states: PartitionedStates | None) -> None:
         super().__init__(context)
@@ -368,7 +355,7 @@ class _GlobalStates:
 
 
 class FunctionContext(WindowContext[Any]):
-    """One for all keys and windows of a subtask; whoever calls the function enters the window first."""
+    """The context for all keys and windows of a subtask. The caller enters the window first."""
 
     def __init__(
         self,
@@ -385,7 +372,7 @@ class FunctionContext(WindowContext[Any]):
         self._global_states = _GlobalStates(opening.registered, opening.operator_uid)
 
     def enter(self, window: Any) -> None:
-        """Makes a window current, in all state per window too."""
+        """Set the current window, also in all state per window."""
         self.window = window
         for handle in self._handles:
             handle.set_current_namespace(window)
@@ -405,7 +392,7 @@ class FunctionContext(WindowContext[Any]):
     def output(self, tag: OutputTag[Any], value: Any) -> None:
         if not isinstance(tag, OutputTag):
             given: object = tag
-            raise TypeError(f"output() takes an OutputTag and a record, and was given {format_value(given, 80)}")
+            raise TypeError(f"output() takes an OutputTag and a record, not {format_value(given, 80)}")
         if tag in self._output.side_outputs:
             self._output.add(tag, value, self.window.max_timestamp)
 
@@ -415,7 +402,7 @@ TIMERS_NAME: Final = "window-timers"
 
 
 class WindowOperator(Operator):
-    """See the module."""
+    """Assigns records to windows and fires them."""
 
     def __init__(self, definition: WindowDefinition, uid: str) -> None:
         self._definition = definition
@@ -555,7 +542,7 @@ class WindowOperator(Operator):
             self._take_late(element, time)
 
     def _add(self, element: Any, time: int | None, windows: Iterable[Any]) -> bool:
-        """Adds a record to windows that do not merge; returns whether it was on time for one."""
+        """Add a record to windows that do not merge; returns whether one of them was open."""
         is_on_time = False
         for window in windows:
             if self._is_late(window):
@@ -578,7 +565,7 @@ class WindowOperator(Operator):
                 if merge.is_new:
                     merging.retire(merge.window)
                 else:
-                    # It was registered with another lateness, and no timer finds it once it is out of the set.
+                    # Registered with another lateness. Once removed from the set, no timer would find it.
                     self._trigger_context.window = merge.window
                     self._give_up(key_group, merge.window)
                 continue
@@ -598,7 +585,7 @@ class WindowOperator(Operator):
             self._state.merge(state_window, absorbed)
 
     def _add_to_current(self, element: Any, time: int | None, window: Any) -> None:
-        """Adds a record to the window that the state is in, and does as the trigger says."""
+        """Add a record to the current window and apply the trigger's result."""
         self._state.add(element, time)
         self._trigger_context.window = window
         self._follow(self._trigger.on_element(element, time, window, self._trigger_context), window)
@@ -618,7 +605,7 @@ class WindowOperator(Operator):
             self._state.clear()
 
     def _fire(self, elements: list[Any]) -> None:
-        """Gives the function what the window holds, and emits what comes of it."""
+        """Pass the contents of the window to the function and emit the results."""
         context, add = self._function_context, self._output.add
         time = context.window.max_timestamp
         if self._function is None:
@@ -659,7 +646,7 @@ class WindowOperator(Operator):
             raise self._timer_failure(error, window, timestamp_ms) from error
 
     def _fire_once(self, window: Any, places: list[tuple[Any, int]]) -> None:
-        """Fires a window of these keys, and gives it up."""
+        """Fire and dispose a window of these keys."""
         state, context, function = self._state, self._function_context, self._function
         set_key, state_fire, fire, clear = self._set_key, state.fire, self._fire, state.clear
         try:
@@ -692,7 +679,7 @@ class WindowOperator(Operator):
         self._give_up(key_group, window)
 
     def _give_up(self, key_group: int, window: Any) -> None:
-        """Clears all that there is of the current window."""
+        """Clear everything that belongs to the current window."""
         self._state.clear()
         self._trigger.clear(window, self._trigger_context)
         if self._function is not None:
@@ -723,7 +710,7 @@ class WindowOperator(Operator):
             self._timers.delete_processing_time_timer(window, self._cleanup_time(window))
 
     def _take_late(self, element: Any, time: int | None) -> None:
-        """Takes a record that no window has; it is late only if its own time is over, and not if it is in a gap."""
+        """Handle a record without an open window. It is late only if its own time has passed, not if it is in a gap."""
         if time is None or not self._is_event_time or time + self._lateness_ms > self._timers.current_watermark():
             return
         if self._late_tag is None:

@@ -1,7 +1,7 @@
-"""What windows hold, as state: one value, one accumulator, or every record.
+"""The contents of windows as state: one value, one accumulator, or every record.
 
-The namespace of the state is the window; where windows merge, the state window. The name of the state is Flink's,
-whatever it holds. Records are stored by their own serializer, in the form that this needs.
+The namespace is the window or, for windows that merge, the state window. The state has Flink's name. Records are stored
+by their own serializer, in its form.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ CONTENTS_NAME: Final = "window-contents"
 
 
 Fire = Callable[[list[Any]], None]
-"""Gives the function of the windows what one holds."""
+"""Passes the contents of a window to its function."""
 
 
 class FoldError(Exception):
-    """What a user's function raised over ``element``, as the cause."""
+    """A user function failed on ``element``; the cause is its exception."""
 
     def __init__(self, element: Any) -> None:
         super().__init__(element)
@@ -48,7 +48,7 @@ class FoldError(Exception):
 
 
 class WindowState(ABC):
-    """What all windows hold; see the module. The key must be current."""
+    """The contents of all windows. The key must be current."""
 
     def __init__(self, *states: MergingState) -> None:
         self.enter: Callable[[Any], object] = _for_each([state.set_current_namespace for state in states])
@@ -63,7 +63,7 @@ class WindowState(ABC):
         """Moves what the others hold to the first."""
 
     def begin(self, input_index: int) -> None:  # noqa: B027
-        """Says of which input the records are that are added from here on."""
+        """Set the input of the records that follow."""
 
     @abstractmethod
     def add(self, element: Any, timestamp_ms: int | None) -> None:
@@ -71,29 +71,29 @@ class WindowState(ABC):
 
     @abstractmethod
     def add_all(self, elements: Sequence[Any]) -> bool:
-        """Adds records to the current window, one after the other; returns whether it may have held nothing before."""
+        """Add records to the current window in order; returns whether it may have been empty before."""
 
     @property
     def counts(self) -> bool:
-        """Whether of the records nothing is kept but how many they are, so that `add_counted` may be told that."""
+        """Whether only the number of records is stored, so that `add_counted` may be used."""
         return False
 
     def add_counted(self, count: int) -> bool:
-        """As `add_all`, of so many records."""
+        """As `add_all`, for this number of records."""
         raise NotImplementedError(f"{type(self).__name__} holds more than a number")
 
     @abstractmethod
     def fire(self, window: Any, fire: Fire) -> None:
-        """Has ``fire`` called with what the current window holds, if it holds anything."""
+        """Call ``fire`` with the contents of the current window, unless it is empty."""
 
     @property
     @abstractmethod
     def is_empty(self) -> bool:
-        """Whether the current window holds nothing."""
+        """Whether the current window is empty."""
 
 
 def _for_each(calls: Sequence[Callable[..., object]]) -> Callable[..., Any]:
-    """One function for all calls; of one call it is that itself."""
+    """Return one function for all calls; a single call is returned unchanged."""
     if len(calls) == 1:
         return calls[0]
 
@@ -105,7 +105,7 @@ def _for_each(calls: Sequence[Callable[..., object]]) -> Callable[..., Any]:
 
 
 class ReducedWindows(WindowState):
-    """One record for each window: what the others were folded into."""
+    """One record for each window: the fold of its records."""
 
     def __init__(self, state: FoldingState[Any], form: ElementForm, reduce: Callable[[Any, Any], Any]) -> None:
         super().__init__(state)
@@ -214,7 +214,7 @@ class ListedWindows(WindowState):
             fire(elements)
 
     def elements(self) -> list[Any]:
-        """What the current window holds."""
+        """The contents of the current window."""
         return list(map(self._form.given, self._state.get()))
 
     @property
@@ -223,7 +223,7 @@ class ListedWindows(WindowState):
 
 
 class CoGroupedWindows(WindowState):
-    """Every record of two inputs, in a list for each. Fires with both, as one element."""
+    """Every record of two inputs, in one list each. Fires with both lists as one element."""
 
     def __init__(self, states: Sequence[InternalListState[Any]], forms: Sequence[ElementForm]) -> None:
         super().__init__(*states)
@@ -250,9 +250,9 @@ class CoGroupedWindows(WindowState):
 
 
 class EvictingWindows(WindowState):
-    """Every record of each window with its timestamp; some are thrown out at each firing.
+    """Every record of each window with its timestamp; an evictor removes some at each firing.
 
-    ``folded`` makes of the records that are left what the function is given.
+    ``folded`` turns the remaining records into the elements that the function receives.
     """
 
     def __init__(
@@ -359,7 +359,7 @@ _KINDS: Final[Mapping[type, Callable[[Any, Sequence[ElementForm], Register], Win
 
 
 def window_state(definition: WindowDefinition, forms: Sequence[ElementForm], register: Register) -> WindowState:
-    """Registers what the windows of an operation hold; ``forms`` are those of the records that are stored, by input."""
+    """Register the contents of windows. ``forms`` are the stored forms of the records, by input."""
     contents = definition.contents
     evictor = definition.evictor
     if evictor is None:

@@ -1,4 +1,4 @@
-"""Schemas written as DDL, such as ``"tailnum string, day int"``, read without Spark.
+"""Schemas written as DDL, such as ``"tailnum string, day int"``, parsed without Spark.
 
     schema   := column ("," column)*  |  type              a bare type is one column called "value"
     column   := name [":"] type ["NOT" "NULL"] ["COMMENT" text]
@@ -6,8 +6,8 @@
     type     := a name of `_SIMPLE`  |  decimal[(p[, s])]
                 |  array<type>  |  map<type, type>  |  struct<column, ...>
 
-The types are those of Spark that have a form in Arrow; the names in a parsed schema are Spark's simple strings, since a
-savepoint must mean the same in every runtime. Instants are in UTC: there is no session whose time zone they could have.
+The types are Spark's types with an Arrow form. Type names in a parsed schema are Spark's simple strings, because a
+savepoint must mean the same in every runtime. Instants are in UTC: without a session there is no other time zone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 TIME_ZONE: Final = "UTC"
-"""The time zone of instants where there is no session."""
+"""The time zone of instants without a session."""
 
 _LARGEST_PRECISION: Final = 38
 
@@ -65,7 +65,7 @@ _SIMPLE: Final[Mapping[str, tuple[str, pa.DataType]]] = {
 
 @frozen
 class Column:
-    """A column or a field of a struct: its type as Spark's simple string and in Arrow, and the fields of a struct."""
+    """A column or struct field: its type as Spark's simple string and in Arrow, and the fields of a struct."""
 
     name: str
     type_name: str
@@ -87,23 +87,22 @@ class DeclaredSchema:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
         return tuple(column.name for column in self.columns)
 
     @property
     def type_names(self) -> Mapping[str, str]:
-        """The types of the columns by their names."""
+        """The types of the columns, by name."""
         return {column.name: column.type_name for column in self.columns}
 
     @property
     def arrow(self) -> pa.Schema:
-        """The schema in Arrow, as emitted rows have it: every column may be null."""
+        """The Arrow schema of emitted rows. Every column is nullable."""
         return pa.schema([column.arrow_field.with_nullable(True) for column in self.columns])
 
     def type_of(self, name: str) -> str | None:
-        """The type of a column, or of a field of a struct by its path; None if there is none.
+        """Return the type of a column, or of a struct field by its path; None if it does not exist.
 
-        As on Spark, a column of exactly this name comes before the field of a field.
+        As on Spark, a column with exactly this name wins over a field.
         """
         found = _found(self.columns, name)
         return None if found is None else found.type_name
@@ -120,7 +119,7 @@ def _found(columns: tuple[Column, ...], name: str) -> Column | None:
 
 
 def parsed_schema(ddl: str, where: str) -> DeclaredSchema:
-    """The schema that a DDL string declares; ``where`` begins the message of a `JobDefinitionError`."""
+    """Parse a DDL string; ``where`` starts the message of a `JobDefinitionError`."""
     try:
         return DeclaredSchema(_Parser(ddl).schema())
     except _SyntaxError as error:
@@ -128,7 +127,7 @@ def parsed_schema(ddl: str, where: str) -> DeclaredSchema:
 
 
 def unreadable_schema(ddl: str, where: str, why: object) -> JobDefinitionError:
-    """What is told of a DDL string that declares no schema; ``where`` begins the message."""
+    """The error for a DDL string that cannot be parsed; ``where`` starts the message."""
     return JobDefinitionError(
         f"{where}: the schema {format_value(ddl, 200)} cannot be read: {why}; "
         f"write it as 'name type, ...' with types such as "
@@ -137,9 +136,9 @@ def unreadable_schema(ddl: str, where: str, why: object) -> JobDefinitionError:
 
 
 def output_schema(declared: object, where: str, how: str) -> DeclaredSchema:
-    """The schema of what an operator emits, given as DDL or, if it is at hand, as Spark's ``StructType``.
+    """Return the schema of an operator's output, given as DDL or as Spark's ``StructType``.
 
-    ``where`` and ``how`` say in a `JobDefinitionError` which output it is, and how its schema is given.
+    In a `JobDefinitionError`, ``where`` names the output and ``how`` the way to pass its schema.
     """
     if declared is None:
         raise missing_schema(where, how)
@@ -153,7 +152,7 @@ def output_schema(declared: object, where: str, how: str) -> DeclaredSchema:
 
 
 def check_columns(names: Sequence[str], schema: str, where: str, *, is_case_sensitive: bool = False) -> None:
-    """Raises `JobDefinitionError` for a schema without columns, or with two of one name, whatever their case."""
+    """Raise `JobDefinitionError` for a schema without columns or with equal names, ignoring case."""
     twice = _doubled(names if is_case_sensitive else map(str.lower, names))
     if twice is not None:
         raise unreadable_schema(schema, where, f"two columns are called {twice!r}")
@@ -162,12 +161,12 @@ def check_columns(names: Sequence[str], schema: str, where: str, *, is_case_sens
 
 
 def _doubled(names: Iterable[str]) -> str | None:
-    """A name that is there twice."""
+    """Return a name that occurs twice."""
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def _column_of(name: str, data_type: Any, nullable: bool, where: str) -> Column:
-    """A column of one of Spark's types, told by what it has: its names may be anything."""
+    """Convert a Spark type, recognised by its attributes. Its field names may be anything."""
     if hasattr(data_type, "fields"):
         fields = tuple(_column_of(one.name, one.dataType, one.nullable, where) for one in data_type.fields)
         return evolve(_struct_column(name, fields), nullable=nullable)
@@ -195,34 +194,34 @@ def _map_column(name: str, key: Column, value: Column) -> Column:
 
 
 def missing_schema(where: str, how: str) -> JobDefinitionError:
-    """What is told of an output without a schema."""
+    """The error for an output without a schema."""
     return JobDefinitionError(f"{where}: pass {how}")
 
 
 def place_of_output(operator_uid: str, tag_name: str | None = None) -> str:
-    """What messages about an output of an operator begin with; with a name, it is a side output."""
+    """How errors name an output of an operator; with a name, a side output."""
     operator = f"operator {operator_uid!r}"
     return operator if tag_name is None else f"{operator}, side output {tag_name!r}"
 
 
 OF_PROCESS: Final = "schema='name type, ...' beside its uid, the schema of what it emits"
 OF_OUTPUT_TAG: Final = "OutputTag(name, schema='name type, ...'), the schema of its rows"
-"""How the schemas of outputs and side outputs are given."""
+"""How programs pass the schemas of outputs and side outputs."""
 
 
 RESERVED_PREFIX: Final = "__statebackend_"
-"""What the names of columns begin with that a runtime adds to those of the user's."""
+"""The prefix of columns that a runtime adds."""
 
 
 def check_not_reserved(columns: Iterable[str], operator_uid: str) -> None:
-    """Raises `JobDefinitionError` if the input of an operator has columns with names that are ours."""
+    """Raise `JobDefinitionError` if an operator's input has columns with reserved names."""
     reserved = [name for name in columns if name.startswith(RESERVED_PREFIX)]
     if reserved:
         raise JobDefinitionError(f"operator {operator_uid!r}: the column names {', '.join(reserved)} are reserved")
 
 
 def unknown_column(operator_uid: str, given_to: str, name: str, columns: Iterable[str]) -> JobDefinitionError:
-    """What is told of a column that the input of an operator has not; ``given_to`` is ``key_by`` or ``order_by``."""
+    """The error for a column that an operator's input does not have; ``given_to`` is ``key_by`` or ``order_by``."""
     return JobDefinitionError(
         f"operator {operator_uid!r}: {given_to} does not fit the operator's input, which has the columns "
         f"{', '.join(columns)}: there is no column {name!r}"
@@ -230,11 +229,11 @@ def unknown_column(operator_uid: str, given_to: str, name: str, columns: Iterabl
 
 
 class _SyntaxError(Exception):
-    """What is wrong, said without the schema, which the caller knows."""
+    """A syntax error, without the schema, which the caller adds."""
 
 
 class _Parser:
-    """Recursive descent over the tokens."""
+    """A recursive descent parser over the tokens."""
 
     def __init__(self, ddl: str) -> None:
         self._tokens: list[tuple[str, str]] = []
@@ -249,7 +248,7 @@ class _Parser:
         self._next = 0
 
     def schema(self) -> tuple[Column, ...]:
-        """The whole text."""
+        """Parse the whole text."""
         if not self._tokens:
             raise _SyntaxError("it is empty")
         is_type = self._tokens[0][0] == "word" and (len(self._tokens) == 1 or self._tokens[1][1] in ("<", "("))

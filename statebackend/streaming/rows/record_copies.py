@@ -1,7 +1,7 @@
-"""Copies of records: two functions that have the same record must not see what the other one changes in it.
+"""Copies of records, so that two functions that receive the same record cannot see each other's changes.
 
-Most records need no copy, because nothing in them can change: tuples and rows of numbers, texts and the like. A batch
-of those is recognized by the classes that occur in it.
+Most records need no copy because nothing in them can change: tuples and rows of numbers, texts and the like. Such
+batches are recognised by the classes that occur in them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import attrs
 
-from statebackend.streaming.errors import StreamJobError, format_value, told
+from statebackend.streaming.errors import StreamJobError, describe_exception, format_value
 from typeserializers.records.record_shape import field_names
 
 __all__ = ["IMMUTABLE_TYPES", "copied", "copied_records"]
@@ -40,16 +40,13 @@ IMMUTABLE_TYPES: Final[frozenset[type]] = frozenset(
         uuid.UUID,
     }
 )
-"""Classes whose instances never change. Instances of a subclass may have attributes that do."""
+"""Classes with immutable instances. Instances of their subclasses may have mutable attributes."""
 
 _SHOWN_CHARACTERS: Final = 200
 
 
 def copied(value: Any) -> Any:
-    """A copy that shares nothing with the value that can change; the value itself if nothing in it can.
-
-    Raises `TypeError` for what cannot be copied.
-    """
+    """Return a deep copy, or the value itself if it is immutable. Raises `TypeError` if it cannot be copied."""
     kind: Any = type(value)
     if kind in IMMUTABLE_TYPES:
         return value
@@ -69,13 +66,13 @@ def copied(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
     except Exception as error:
-        raise TypeError(f"it cannot be copied: copy.deepcopy raised {told(error)}") from error
+        raise TypeError(f"it cannot be copied: copy.deepcopy raised {describe_exception(error)}") from error
 
 
 def copied_records(records: Sequence[Any], where: str) -> Sequence[Any]:
-    """As `copied`, of each record of a batch; the batch itself if nothing in it can change.
+    """Copy each record of a batch, or return the batch itself if its records are immutable.
 
-    Raises `StreamJobError`, beginning with ``where``, for a record that cannot be copied.
+    Raises `StreamJobError`, starting with ``where``, for a record that cannot be copied.
     """
     kinds = set(map(type, records))
     if kinds <= IMMUTABLE_TYPES:
@@ -100,7 +97,7 @@ def _are_immutable(values: Iterable[Any]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _fields_of_frozen(kind: type) -> Callable[[Any], tuple[Any, ...]] | None:
-    """What reads the fields of a frozen attrs class or dataclass; None for other classes."""
+    """Return a function that reads the fields of a frozen attrs class or dataclass; None for other classes."""
     if attrs.has(kind):
         is_frozen = attrs.inspect(kind).is_frozen
     else:

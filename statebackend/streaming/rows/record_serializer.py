@@ -1,15 +1,14 @@
-"""Records as state: from the schema of a stream, a serializer that evolves by the names of its columns.
+"""Records as state: a serializer, derived from the schema of a stream, that evolves by column name.
 
-A row becomes a *stored record*, an object with one attribute per column, and that is written as any record class is
-(`typeserializers.records`): the snapshot has the names of the columns, so state lives on when columns are added, taken
-away, put in another order or widened. Every column may be null, and a column that was added is null in old records.
+A row becomes a *stored record*, an object with one attribute per column, written as any record class
+(`typeserializers.records`). Its snapshot contains the column names, so columns may be added, removed, reordered or
+widened. Every column is nullable, and an added column is null in old records.
 
     number, text, ...   as in Flink               decimal     of any precision and scale
     array               list of optional values   map         map of optional values
     struct              a stored record inside    timestamp   the datetime, with its time zone
 
-A name that no attribute can have is written in hexadecimal, as ``column_`` and its bytes in UTF-8: it stays the same
-for the same column.
+A column name that is not a valid attribute becomes ``column_`` and its UTF-8 bytes in hexadecimal.
 """
 
 from __future__ import annotations
@@ -53,27 +52,27 @@ __all__ = ["StoredRecords", "stored_records"]
 _Change = Callable[[Any], Any]
 
 RECORD_NAME: Final = "Record"
-"""The name of the record in snapshots; that of a struct is the path of its column below it."""
+"""The name of the record in snapshots. A struct adds the path of its column."""
 
 
 @frozen
 class StoredRecords:
-    """The records of a stream as state."""
+    """The stored form of the records of a stream."""
 
     serializer: TypeSerializer[Any]
-    """That of stored records."""
+    """The serializer of stored records."""
     to_stored: _Change
-    """The stored record of a row, or of any tuple of the columns' values."""
+    """Converts a row, or any tuple of the columns' values, to a stored record."""
     to_row: _Change
-    """The row of a stored record."""
+    """Converts a stored record to a row."""
     to_values: _Change
-    """The tuple of the columns' values of a stored record."""
+    """Converts a stored record to the tuple of the columns' values."""
 
 
 def stored_records(schema: pa.Schema, where: str, base: type[tuple[Any, ...]] = RecordRow) -> StoredRecords:
-    """The form of records of that schema; ``base`` is the base of the rows' class.
+    """Return the stored form of records of a schema; ``base`` is the base of the rows' class.
 
-    Raises `JobDefinitionError`, whose message begins with ``where``, for a type that no state can have.
+    Raises `JobDefinitionError`, starting with ``where``, for an unsupported type.
     """
     try:
         return _stored_records(schema.remove_metadata(), base)
@@ -87,12 +86,12 @@ def _stored_records(schema: pa.Schema, base: type[tuple[Any, ...]]) -> StoredRec
 
 
 class _UnknownTypeError(Exception):
-    """Which column it is, and its type."""
+    """An unsupported type, with its column."""
 
 
 @frozen
 class _Form:
-    """The values of a column as state; None says that they are what they are in a row."""
+    """The stored form of a column's values. A conversion that is None changes nothing."""
 
     serializer: TypeSerializer[Any]
     to_stored: _Change | None = None
@@ -100,7 +99,7 @@ class _Form:
 
     @property
     def optional(self) -> TypeSerializer[Any]:
-        """The serializer of values of which some are None."""
+        """The serializer of nullable values."""
         return NullableSerializer(self.serializer)
 
 
@@ -131,7 +130,7 @@ def _records(name: str, fields: Sequence[pa.Field], base: type[tuple[Any, ...]])
 def _all_changed(
     make: Callable[[Any], Any], changes: Sequence[_Change | None], read: Callable[[Any], Any]
 ) -> Callable[[Any], Any]:
-    """Makes something of the values that are read of something else, each changed by its change."""
+    """Return a function that converts several values, each with its own conversion."""
     if not any(changes):
         return lambda value: make(read(value))
     return lambda value: make(
@@ -172,7 +171,7 @@ def _struct_form(path: str, data_type: pa.StructType, base: type[tuple[Any, ...]
 
 
 def _struct_to_stored(names: tuple[str, ...], to_stored: _Change, value: Any) -> Any:
-    """By position, or by name: what Arrow makes of a struct is a mapping."""
+    """Convert by position, or by name: Arrow's struct values are mappings."""
     return to_stored(tuple(map(value.get, names)) if isinstance(value, Mapping) else value)
 
 

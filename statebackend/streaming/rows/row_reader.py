@@ -1,21 +1,16 @@
-"""Arrow record batches to lists of rows: the conversion on the way into every task.
+"""Converts Arrow record batches to lists of rows, on the way into every task.
 
-A column becomes a list of Python values, and the lists are zipped into rows. Columns of numbers without nulls are read
-out of their buffer by one `memoryview.tolist()`; timestamps are computed from their microseconds (pyarrow needs 2 us
-for one with a zone); structs, lists and maps are put together from the lists of their children; everything else is
-pyarrow's `to_pylist`, which in current releases is compiled code for strings and numbers. Seen on one core with
-pyarrow 26: 10-35 ns per number, boolean or string, 130 ns per row, 220 ns per timestamp, 850 ns per decimal.
+Each column becomes a list of Python values, and the lists are zipped into rows. Numbers without nulls are read from
+their buffer by one `memoryview.tolist()`. Timestamps are computed from their microseconds, because pyarrow is slow for
+those with a zone. Structs, lists and maps are built from the lists of their children; all else is pyarrow's
+`to_pylist`. Measured on one core with pyarrow 26: 10-35 ns per number, boolean or string, 130 ns per row, 220 ns per
+timestamp, 850 ns per decimal.
 
-A row is an instance of a class generated for the tuple of column names (`statebackend.streaming.rows.row_reader`). On
-Spark its base is `pyspark.sql.Row`, as which it pickles, so what was pickled does not depend on this module. Values
-are as in PySpark's rows, with one difference: a timestamp is a datetime *with* the session's time zone, since a naive
-one means another instant on another machine.
-
-A row: a tuple with named fields, as Spark's ``Row`` is, without Spark.
-
-Fields are attributes and items by name, ``asDict()`` makes a dict, and a row equals any tuple of the same values. A
-class is generated for each tuple of names, over this base or over ``pyspark.sql.Row``, so that a program for one
-runtime finds what it expects in the other.
+A row is a tuple with named fields, as Spark's ``Row``: fields are attributes and items by name, ``asDict()`` returns a
+dict, and a row equals any tuple of the same values. A class is generated for each tuple of names, with `RecordRow` or
+``pyspark.sql.Row`` as its base. With the latter it pickles as that, independently of this module. Values are as in
+PySpark's rows with one exception: a timestamp is a datetime *with* the session's time zone, because a naive one means
+another instant on another machine.
 """
 
 from __future__ import annotations
@@ -46,13 +41,13 @@ __all__ = [
 
 
 class RecordRow(tuple[Any, ...]):
-    """The base of rows where there is no Spark."""
+    """The base of rows without Spark."""
 
     __slots__ = ()
     __fields__: ClassVar[list[str]] = []
 
     def asDict(self, recursive: bool = False) -> dict[str, Any]:  # noqa: N802
-        """The values by name; ``recursive`` turns rows in lists and dicts into dicts too."""
+        """Return the values by name; ``recursive`` also converts rows in lists and dicts."""
         values = map(_as_dict, self) if recursive else iter(self)
         return dict(zip(self.__fields__, values, strict=True))
 
@@ -98,7 +93,7 @@ def _tuple_with_accessors(length: int) -> type[Any]:
 
 @lru_cache(maxsize=1024)
 def row_class(names: tuple[str, ...], base: type[tuple[Any, ...]] = RecordRow) -> type[Any]:
-    """The class of rows with these columns; make rows with `tuple.__new__(cls, values)`."""
+    """Return the class of rows with these columns. Create rows with `tuple.__new__(cls, values)`."""
     positions: dict[str, int] = {}
     for position, name in enumerate(names):
         positions.setdefault(name, position)
@@ -111,8 +106,8 @@ def row_class(names: tuple[str, ...], base: type[tuple[Any, ...]] = RecordRow) -
                 raise KeyError(f"{item!r} is not a column; the row has {', '.join(names)}") from None
         return tuple.__getitem__(self, item)
 
-    # A namedtuple's accessors are compiled, read the tuple directly, and work in any subclass of tuple. Its class is
-    # held until they are taken out: a garbage collection would empty what vars() gives of a class that nobody holds.
+    # A namedtuple's accessors are compiled, read the tuple directly, and work in any subclass of tuple. Keep a
+    # reference to its class until they are copied: a garbage collection would empty the vars() of a dead class.
     accessors = _tuple_with_accessors(len(names))
     members: dict[str, Any] = {"__slots__": (), "__fields__": list(names), "__getitem__": get_item}
     for name, position in positions.items():
@@ -130,7 +125,7 @@ _UNREADABLE = (ValueError, OverflowError, pa.ArrowException)
 
 
 class UnreadableRowError(StreamJobError, ValueError):
-    """A record has a value that Python has no object for; the message names the column and shows the record."""
+    """Python cannot represent a value of a record. The message names the column and shows the record."""
 
 
 def _cell(read: Callable[[pa.Array], list[Any]], column: pa.Array) -> Any:
@@ -142,10 +137,10 @@ def _cell(read: Callable[[pa.Array], list[Any]], column: pa.Array) -> Any:
 
 
 class RowReader:
-    """Record batches of one schema to lists of rows."""
+    """Converts record batches of one schema to lists of rows."""
 
     def __init__(self, schema: pa.Schema, where: str | None = None, base: type[tuple[Any, ...]] = RecordRow) -> None:
-        """`where`, when given, begins the messages of errors. `base` is the base class of the rows."""
+        """``where`` starts error messages. ``base`` is the base class of the rows."""
         self.schema = schema
         self._where = f"{where}: " if where is not None else ""
         self.row_class = row_class(tuple(schema.names), base)
@@ -154,9 +149,9 @@ class RowReader:
         self._new_row: Callable[[Iterable[Any]], Any] = partial(tuple.__new__, self.row_class)
 
     def rows(self, batch: pa.RecordBatch) -> list[Any]:
-        """The rows of `batch`, whose column types must be the schema's (`ValueError`).
+        """Convert a batch with the column types of the schema (else `ValueError`).
 
-        Raises `UnreadableRowError` for a value that Python has no object for.
+        Raises `UnreadableRowError` for a value that Python cannot represent.
         """
         if batch.schema.types != self._types:
             raise ValueError(f"a batch of ({batch.schema}) was given to a reader of ({self.schema})")
@@ -191,7 +186,7 @@ def column_values(array: pa.Array) -> list[Any]:
 
 
 def key_values(array: pa.Array) -> list[Any]:
-    """The values of a key column: as `column_values`, but instants are in `datetime.timezone.utc`, see `key_types`."""
+    """The values of a key column, as `column_values`, but with instants in UTC (see `key_types`)."""
     if pa.types.is_timestamp(array.type) and array.type.tz is not None and array.type.unit == "us":
         delta = datetime.timedelta
         instants = column_values(array.view(pa.int64()))
@@ -200,7 +195,7 @@ def key_values(array: pa.Array) -> list[Any]:
 
 
 def keys_of_columns(columns: Sequence[pa.Array]) -> list[Any]:
-    """The keys of the columns that make them: a key of several columns is a tuple."""
+    """The keys, one per record. A key of several columns is a tuple."""
     parts = [key_values(column) for column in columns]
     return list(zip(*parts, strict=True)) if len(parts) > 1 else parts[0]
 
@@ -325,7 +320,7 @@ def _map_reader(column_type: pa.MapType, base: type[tuple[Any, ...]]) -> _Reader
 
 
 def _offsets(array: pa.Array) -> tuple[list[int], int]:
-    """Where the items of each element start, counted from the first item; and that item's place in the child."""
+    """The start of each element's items, counted from the first item, and the place of that item in the child."""
     offsets = column_values(array.offsets) if len(array) else []
     first = offsets[0] if offsets else 0
     return [offset - first for offset in offsets], first

@@ -1,24 +1,22 @@
-"""Lists of emitted rows to Arrow record batches: the conversion on the way out of every task.
+"""Converts emitted rows to Arrow record batches, on the way out of every task.
 
-A row is what users emit:
+Users may emit as a row:
 
     a tuple, or a Row without names    the columns in order
-    a Row or namedtuple with names,    the columns by name; no column may be missing, and no other name present
+    a Row or namedtuple with names,    the columns by name; all columns and no other names
     a dict, an attrs or dataclass
     instance
     any other value                    the value of the column, if the schema has exactly one
 
-With one column, a record (dict, Row, attrs) is the row if its only field has the column's name, else it is the value.
-A list is a value, never a row. Integers are taken for floats and decimals; apart from that a value must be of its
-column's kind, as `createDataFrame(..., verifySchema=True)` asks: Arrow alone would take 1.0 for 1, b"x" for "x" and 5
-for a date, make infinity of what is too large, and 10:00 of 12:00+02:00 in a column without a zone. Scalars of numpy
-are what `tolist` makes of them. A naive datetime in a timestamp column is in the zone of the schema, the session's.
+With one column, a record (dict, Row, attrs) is the row if its only field has the column's name; otherwise it is the
+value. A list is a value, never a row. Integers are accepted for floats and decimals; otherwise a value must have its
+column's type, as with `createDataFrame(..., verifySchema=True)`. Arrow alone would accept 1.0 for 1, b"x" for "x" and 5
+for a date, turn too large numbers into infinity, and drop time zones. Numpy scalars count as the result of `tolist`. A
+naive datetime in a timestamp column is in the session's zone.
 
-A function may change a row after it has emitted it. So `RowEncoder` makes a row of the schema of what is emitted at
-once, and copies the values of columns that can change. Tuples of numbers, texts and the like are left as they are.
-
-Rows are transposed by one `zip` and each column is converted by one `pyarrow.array`; checks look at the set of the
-classes that occur, not at every value. Only when a column fails are its values tried one by one, to name the row.
+A function may change a row after emitting it, so `RowEncoder` converts rows at once and copies mutable values. Rows are
+transposed by one `zip`, and each column is converted by one `pyarrow.array`. Checks look at the set of classes that
+occur, not at every value. Only when a column fails are its values tried one by one, to name the row.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ from typeserializers.times.calendar_values import plain_datetime, plain_timedelt
 __all__ = ["ENCODER_WITHOUT_SCHEMA", "RowEncoder", "RowMismatchError", "RowWriter"]
 
 MAX_BATCH_BYTES: Final = 64 << 20
-"""As Spark's own bound of the batches that it sends to a worker. An Arrow array of text ends at 2 GiB."""
+"""Spark's own bound of batches sent to a worker. An Arrow array of text is limited to 2 GiB."""
 
 _FIRST_BATCH_ROWS: Final = 1024
 _MAX_BATCH_ROWS: Final = 65_536
@@ -54,14 +52,14 @@ _SHOWN_CHARACTERS = 300
 
 
 class RowMismatchError(StreamJobError, ValueError):
-    """An emitted row does not fit the schema; the message names the column and shows the value."""
+    """An emitted row does not fit the schema. The message names the column and shows the value."""
 
 
 @frozen
 class RowEncoder:
-    """What is done to a row when it is emitted: ``encode``, unless its class is one of ``unchanged``.
+    """Encodes a row when it is emitted: ``encode``, unless its class is in ``unchanged``.
 
-    The check of the class is left to the caller, because it must cost next to nothing. ``encode`` may add classes.
+    The caller checks the class, because the check must cost next to nothing. ``encode`` may add classes.
     """
 
     encode: Callable[[Any], Any]
@@ -69,14 +67,14 @@ class RowEncoder:
 
 
 ENCODER_WITHOUT_SCHEMA: Final = RowEncoder(copied, set(IMMUTABLE_TYPES))
-"""For rows whose schema is not known: they stay what they are, and are copied if they can change."""
+"""For rows without a known schema: they are only copied, if they are mutable."""
 
 
 class RowWriter:
-    """Lists of emitted rows to record batches of exactly one schema; the module's docstring says what a row may be."""
+    """Converts lists of emitted rows to record batches of one schema. The module defines the accepted rows."""
 
     def __init__(self, schema: pa.Schema, where: str | None = None, max_batch_bytes: int = MAX_BATCH_BYTES) -> None:
-        """`where`, when given, begins the messages of errors. `max_batch_bytes` is what `batches` aims at."""
+        """``where`` starts error messages. ``max_batch_bytes`` is the target size of `batches`."""
         self.schema = schema
         self._where = f"{where}: " if where is not None else ""
         self._shape = _RecordShape(tuple(schema.names), single_value_allowed=len(schema.names) == 1)
@@ -86,12 +84,12 @@ class RowWriter:
         self._mutable_columns = [index for index, field in enumerate(schema) if _can_change(field.type)]
         self._new_row: Callable[[Sequence[Any]], Any] = partial(tuple.__new__, row_class(tuple(schema.names)))
         self.encoder = RowEncoder(self._encoded, set() if self._mutable_columns else {tuple})
-        """Makes rows that nothing changes any more of what is emitted; its ``encode`` raises `RowMismatchError`."""
+        """Converts emitted values to immutable rows; its ``encode`` raises `RowMismatchError`."""
 
     def batches(self, rows: Sequence[Any]) -> Iterator[pa.RecordBatch]:
-        """The rows in batches of about the writer's size in bytes, but at least one row each; none for no rows.
+        """Convert rows to batches of about the target size, with at least one row each.
 
-        How many rows that are is learnt from the batches before. Raises `RowMismatchError`.
+        The number of rows per batch follows from the batches before. Raises `RowMismatchError`.
         """
         start = 0
         while start < len(rows):
@@ -110,7 +108,7 @@ class RowWriter:
             self._rows_per_batch = max(1, min(fitting, _GROWTH * self._rows_per_batch, _MAX_BATCH_ROWS))
 
     def batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
-        """One batch of `rows`, all of them or, with a `RowMismatchError`, none."""
+        """Convert rows to one batch. Raises `RowMismatchError` if any row does not fit."""
         if not rows:
             return _empty_batch(self.schema)
         try:
@@ -141,7 +139,7 @@ class RowWriter:
         )
 
     def _encoded(self, row: Any) -> Any:
-        """A row of the schema; one of a wrong length stays as it is, and is an error when it is written."""
+        """Convert to a row of the schema. A wrong length is kept, and is an error when the row is written."""
         kind = type(row)
         values: Sequence[Any] = row if kind is tuple else self._tuple(row)
         if len(values) != len(self._columns):
@@ -189,18 +187,18 @@ class RowWriter:
 
 
 class _OversizeError(Exception):
-    """The values of one column are more than an Arrow array holds."""
+    """The values of one column exceed the limit of an Arrow array."""
 
 
 class _MismatchError(Exception):
-    """Why a value does not fit, said without the column and the row, which the caller knows."""
+    """Why a value does not fit, without the column and the row, which the caller adds."""
 
 
 _CONVERSION_ERRORS = (_MismatchError, pa.ArrowException, TypeError, ValueError, OverflowError, ArithmeticError)
 
 
 def _can_change(column_type: pa.DataType) -> bool:
-    """Whether a value of the column may be an object that can change, such as a list or a bytearray."""
+    """Whether values of the column may be mutable, such as a list or a bytearray."""
     return any(applies(column_type) for applies in (pa.types.is_nested, pa.types.is_binary, pa.types.is_large_binary))
 
 
@@ -213,7 +211,7 @@ def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
 
 
 class _RecordShape:
-    """Turns records of any of the accepted kinds into tuples in the order of `names`."""
+    """Converts records of all accepted kinds to tuples in the order of `names`."""
 
     def __init__(self, names: tuple[str, ...], single_value_allowed: bool) -> None:
         self._names = names
@@ -221,7 +219,7 @@ class _RecordShape:
         self._converters: dict[type, Callable[[Any], tuple[Any, ...]]] = {tuple: tuple}
 
     def is_in_order(self, kind: type) -> bool:
-        """Whether instances of `kind` are tuples in the order of the columns, whatever the instance."""
+        """Whether all instances of `kind` are tuples in column order."""
         # A plain Row carries its names in the instance, a generated row in its class.
         return kind is tuple or (is_row_class(kind) and getattr(kind, "__fields__", None) == list(self._names))
 
@@ -279,7 +277,7 @@ _Prepare = Callable[[Any], Any]
 
 
 class _ColumnWriter:
-    """One column: checks and prepares the values where Arrow is too lenient or knows no such type, and converts."""
+    """Writes one column: checks and prepares values where Arrow is too lenient, then converts them."""
 
     def __init__(self, field: pa.Field) -> None:
         self.name = field.name
@@ -289,7 +287,7 @@ class _ColumnWriter:
         self.description = f"{field.type}{'' if field.nullable else ' not null'}"
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        """The values as an array; raises one of `_CONVERSION_ERRORS` without saying which value it was."""
+        """The values as an array. Raises one of `_CONVERSION_ERRORS`, without the value."""
         kinds = set(map(type, values))
         if any(map(_is_of_numpy, kinds)):
             values = [_plain(value) for value in values]
@@ -320,7 +318,7 @@ class _ColumnWriter:
         return f"column {self.name!r} ({self.description}): the values of one batch are larger than 2 GiB"
 
     def rejection(self, value: Any) -> Exception | None:
-        """Why this value alone does not fit, None if it does."""
+        """Why this value alone does not fit, or None."""
         try:
             self.array([value])
         except _CONVERSION_ERRORS as reason:
@@ -337,7 +335,7 @@ def _is_of_numpy(kind: type) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """The value as Python has it: Arrow makes 1 of a numpy 1.5 for a column of whole numbers."""
+    """Convert numpy scalars to Python: Arrow would truncate a numpy 1.5 to 1 in an integer column."""
     return value.tolist() if _is_of_numpy(type(value)) else value
 
 
@@ -391,7 +389,7 @@ def _without_a_zone(value: datetime.datetime) -> datetime.datetime:
 
 
 def _checked(field: pa.Field) -> _Prepare:
-    """Prepares one value nested in another; what a `_ColumnWriter` checks per column is checked per value here."""
+    """Prepare a nested value, with the checks that `_ColumnWriter` makes per column."""
     accepts, prepare = _rules(field.type)
 
     def check(value: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Time zones by the names that Spark accepts for `spark.sql.session.timeZone`, and puts into the columns of Arrow.
+"""Time zones by the names that Spark accepts for `spark.sql.session.timeZone`.
 
-Spark asks `java.time.ZoneId`, which knows besides the regions of the time zone database: offsets (``+5``, ``+05:30``,
+Spark uses `java.time.ZoneId`. Besides the regions of the time zone database it knows offsets (``+5``, ``+05:30``,
 ``-0330``), offsets with a prefix (``UTC+5``, ``GMT+05:45``, ``UT-3``), ``Z``, and short names such as ``PST``. Python
-and pyarrow know the regions, and of the rest ``+05:30`` alone.
+and pyarrow know the regions and offsets like ``+05:30``.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ _SHORT_NAMES: Final[Mapping[str, str]] = {
     "UT": "UTC",
     "Z": "UTC",
 }
-"""Java's `ZoneId.SHORT_IDS`, and the names of UTC that are no region."""
+"""Java's `ZoneId.SHORT_IDS`, and the names of UTC that are not regions."""
 
 
 @lru_cache(maxsize=256)
 def time_zone_named(name: str) -> datetime.tzinfo:
-    """The time zone; raises `ValueError` for a name that neither Java nor the time zone database here knows."""
+    """Return a time zone. Raises `ValueError` if neither Java nor the time zone database knows the name."""
     name = _SHORT_NAMES.get(name, name)
     matched = _OFFSET.fullmatch(name)
     if matched is not None:
@@ -76,7 +76,7 @@ def time_zone_named(name: str) -> datetime.tzinfo:
 
 
 def _offset(matched: re.Match[str]) -> datetime.timedelta | None:
-    """The offset, None for one that Java rejects."""
+    """The offset, or None if Java rejects it."""
     digits = matched["hhmm"] or matched["hhmmss"]
     parts = (
         [matched["hour"], matched["minute"], matched["second"]]

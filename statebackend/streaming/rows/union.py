@@ -1,12 +1,11 @@
-"""The union of streams: one schema, and rows of it whatever stream they came from.
+"""The union of streams: the common schema, and the conversion of rows to it.
 
-    names    those of the first stream, in its order; the others have the same, in any order. Capitals tell no two apart
-    types    the same, or of numbers the wider:  tinyint < smallint < int < bigint < double,  float < double
-             void gives way to any other
+    names    those of the first stream, in its order; the others have the same names in any order, ignoring case
+    types    equal, or of numbers the wider:  tinyint < smallint < int < bigint < double,  float < double
+             void becomes any other type
 
-This is the part of Spark's rule that no setting of a session changes. Spark makes one type of more (a decimal and a
-whole number, a date and a timestamp, a text and nearly anything), and decides that itself; what does not fit is told in
-the same words in every environment.
+This is the part of Spark's rule that no session setting changes. Spark also unifies other types (decimal and integer,
+date and timestamp, text and nearly anything) and decides that itself. Errors are the same in every environment.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ _WIDER: Final[Mapping[str, tuple[str, ...]]] = {
     "bigint": ("double",),
     "float": ("double",),
 }
-"""The types that each type of numbers becomes beside them."""
+"""The wider types of each number type."""
 
 
 def columns_do_not_fit(streams: Iterable[Iterable[tuple[str, str]]], reason: str) -> JobDefinitionError:
-    """What is told of a union of streams with these columns, as names and types."""
+    """The error for a union of streams with these columns, as names and types."""
     columns = "; ".join(", ".join(f"{name} {kind}" for name, kind in stream) for stream in streams)
     return JobDefinitionError(f"union() of streams whose columns do not fit: {columns}: {reason}")
 
 
 def united_schema(schemas: Sequence[DeclaredSchema]) -> DeclaredSchema:
-    """The schema of a union of streams of rows; raises `JobDefinitionError` if their columns do not fit."""
+    """Return the schema of a union. Raises `JobDefinitionError` if the columns do not fit."""
     try:
         return reduce(_united, schemas)
     except _MisfitError as reason:
@@ -49,7 +48,7 @@ def united_schema(schemas: Sequence[DeclaredSchema]) -> DeclaredSchema:
 
 
 def united_guess(schemas: Sequence[DeclaredSchema]) -> DeclaredSchema:
-    """What the schemas tell in common of streams whose records need not be rows of them: nothing where they differ."""
+    """What the schemas have in common if records need not be rows of them; None if they differ."""
     first, *others = schemas
     columns = []
     for column in first.columns:
@@ -63,7 +62,7 @@ def united_guess(schemas: Sequence[DeclaredSchema]) -> DeclaredSchema:
 
 
 def rows_as(source: DeclaredSchema, target: DeclaredSchema) -> Callable[[Sequence[Any]], list[Any]]:
-    """What makes of rows of one schema rows of a union that it is part of; they are left alone where it is the same."""
+    """Return a function that converts rows to the schema of the union; rows of an equal schema stay unchanged."""
     positions = {name.lower(): position for position, name in enumerate(source.names)}
     order = [positions[name.lower()] for name in target.names]
     becomes_float = [
@@ -85,7 +84,7 @@ def rows_as(source: DeclaredSchema, target: DeclaredSchema) -> Callable[[Sequenc
 
 
 class _MisfitError(Exception):
-    """Why columns do not fit, said without all of them, which the caller knows."""
+    """Why columns do not fit, without the list of columns, which the caller adds."""
 
 
 def _by_name(schema: DeclaredSchema) -> Mapping[str, Column]:
@@ -109,7 +108,7 @@ def _united(first: DeclaredSchema, second: DeclaredSchema) -> DeclaredSchema:
 
 
 def _wider(column: Column, other: Column) -> Column | None:
-    """The column with the type of both, None if there is none; its name is that of the first."""
+    """The column with the type of both, or None; its name is that of the first."""
     nullable = column.nullable or other.nullable
     if other.type_name in (column.type_name, "void") or column.type_name in _WIDER.get(other.type_name, ()):
         return evolve(column, nullable=nullable)

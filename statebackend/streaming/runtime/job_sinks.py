@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from statebackend.checkpoint.metadata import CheckpointMetadata
-from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, shown_instance
+from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, format_instance
 from statebackend.streaming.runtime.settings import is_instance_of
 from statebackend.streaming.sink import Sink, sink_identity, sink_place
 from statebackend.streaming.stream_graph import JobGraph
@@ -96,7 +96,7 @@ class JobSinks:
 
 def no_sink(given: object, advice: str) -> JobDefinitionError:
     """What is told of something that is no sink; the advice says what to use."""
-    return JobDefinitionError(f"sink_to was given {shown_instance(given)}, which is no sink: {advice}")
+    return JobDefinitionError(f"sink_to was given {format_instance(given)}, which is no sink: {advice}")
 
 
 def _check_identities(sinks: Mapping[str, Any]) -> None:

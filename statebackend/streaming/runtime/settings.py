@@ -18,7 +18,7 @@ from snapshots.loggers import logger_of
 from statebackend.checkpoint.ha.services import JobServices
 from statebackend.state.key_groups import check_parallelism
 from statebackend.state.metrics import StateMetricsConfig
-from statebackend.streaming.errors import JobDefinitionError, format_value, shown_instance
+from statebackend.streaming.errors import JobDefinitionError, format_instance, format_value
 from statebackend.streaming.operators.keyed_timers import overrides_on_timer
 from statebackend.streaming.operators.operator import place_of_input
 from statebackend.streaming.runtime.event_time import EventTime
@@ -56,7 +56,7 @@ def check_given(
     ):
         if given is not None and not is_instance_of(given, kind):
             raise JobDefinitionError(
-                f"{name} is {shown_instance(given)}; it takes an instance of {kind.__name__}, or None"
+                f"{name} is {format_instance(given)}; it takes an instance of {kind.__name__}, or None"
             )
 
 

@@ -27,7 +27,7 @@ from statebackend.state.state_compatibility import SchemaReport, StateCompatibil
 from statebackend.state.state_kind import StateDescriptor, StateKind
 from statebackend.state.state_meta import KeyedStateMeta, StateMeta
 from statebackend.state.states import State
-from statebackend.streaming.errors import JobDefinitionError, UserFunctionError, one_line, told
+from statebackend.streaming.errors import JobDefinitionError, UserFunctionError, describe_exception, one_line
 from statebackend.streaming.functions import KeyedFunction, RuntimeContext
 from statebackend.streaming.operators.keyed_timers import register_timers
 from statebackend.streaming.operators.operator import CollectingEmitter
@@ -213,7 +213,7 @@ def registered_states(
     except Exception as error:
         raise UserFunctionError(
             f"open() of operator {operator_uid!r} failed on the driver, where it runs once to learn which state "
-            f"it registers: {told(error)}"
+            f"it registers: {describe_exception(error)}"
         ) from error
     return context.registered
 

@@ -34,7 +34,7 @@ from statebackend.checkpoint.coordinator.pending_checkpoint import CompletedChec
 from statebackend.checkpoint.state_handles import SubtaskState
 from statebackend.state.operator_state_descriptors import OperatorStateMode
 from statebackend.state.operator_state_handles import OperatorStateMeta, decode_operator_state
-from statebackend.streaming.errors import EpochError, StreamJobError, UserFunctionError, told
+from statebackend.streaming.errors import EpochError, StreamJobError, UserFunctionError, describe_exception
 from statebackend.streaming.functions import WorkerLifecycle, user_functions_of
 from statebackend.streaming.operators.async_requests import worker_loop
 from statebackend.streaming.operators.stateful_processor import RESERVED_PREFIX
@@ -116,7 +116,7 @@ class WorkerFunctions:
             _tear_down_all(operator_uid, reversed(done))
             if isinstance(error, StreamJobError):
                 raise
-            raise UserFunctionError(f"operator {operator_uid!r}: setup raised {told(error)}") from error
+            raise UserFunctionError(f"operator {operator_uid!r}: setup raised {describe_exception(error)}") from error
         return functions
 
     def _tear_down(self, job_id: str) -> None:
@@ -157,7 +157,7 @@ def _tear_down(operator_uid: str, function: Any) -> None:
     try:
         _call(function.teardown)
     except Exception as error:
-        _logger.warning("operator %r: teardown raised %s", operator_uid, told(error))
+        _logger.warning("operator %r: teardown raised %s", operator_uid, describe_exception(error))
 
 
 def _take_over(function: Any, origin: Any) -> None:

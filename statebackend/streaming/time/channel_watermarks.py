@@ -1,23 +1,23 @@
-"""Watermarks of sources whose tasks report, once per epoch, the largest timestamp that they saw of each channel.
+"""Watermarks of sources whose tasks report, once per epoch, the largest timestamp of each channel.
 
-A channel is what has a watermark of its own in a source: the whole of it, or one value of its channel column. What an
-epoch reports makes the watermark of the *next* one: an epoch is a watermark and then records.
+A channel has its own watermark within a source: the whole source, or one value of its channel column. The reports of an
+epoch determine the watermark of the *next* one, because an epoch is a watermark followed by records.
 
-| event                                | what happens to the channel                                                   |
-|--------------------------------------|-------------------------------------------------------------------------------|
-| an epoch had records of it           | it is active; its watermark is its largest timestamp, less the bound, less 1  |
-| none for longer than the idleness    | it is idle                                                                    |
-| it is new, and there is no room      | idle channels are forgotten, the longest idle first; without any, an error    |
-| the source ends                      | it is active, and at the end of time                                          |
+| event                                | effect on the channel
+|
+|--------------------------------------|--------------------------------------------------------------------------------|
+| an epoch had records of it           | active; its watermark is its largest timestamp, minus the bound, minus 1
+| | none for longer than the idleness    | idle
+| | new, and the limit is reached        | the longest idle channels are forgotten; if none is idle, an error
+| | the source ends                      | active, and at the end of time
+|
 
-A valve makes one watermark of the channels of a source. All that an epoch reports counts as if it came at once: what
-wakes or is new does so first, then watermarks count all at once, then idleness is looked at; and so it is sent, of all
-sources. So who returns is not overtaken by one that is further, or becomes idle, in the same epoch.
+A valve combines the channels of a source. All reports of an epoch take effect at once: first channels become active,
+then watermarks count, then idleness is checked. So a channel that returns is not overtaken within the same epoch.
 
-Before the first record a source has one channel, called "", for which idleness counts too. It goes when another comes;
-so it does after a restore if it was the only one.
-Idleness counts from the last epoch with records; after a restore from the first epoch, or from the time at which the
-job was started, since one that stood still knows nothing of what its sources did.
+Before its first record a source has one channel, called "", to which idleness applies too. It disappears when another
+channel appears, also after a restore if it was the only one. Idleness counts from the last epoch with records; after a
+restore from the first epoch or from the start of the job, because a stopped job does not know what its sources did.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from statebackend.streaming.time.watermark_generators import (
     Watermark,
     WatermarkElement,
     WatermarkStatus,
-    watermark_behind,
+    bounded_watermark,
 )
 
 __all__ = ["MAX_CHANNELS", "ChannelWatermarks", "SourceElement", "SourceTime"]
 
 MAX_CHANNELS: Final = 10_000
-"""Most channels that are remembered of one source."""
+"""The maximum number of channels per source."""
 
 _ONLY_CHANNEL: Final = ""
 
@@ -53,8 +53,8 @@ _ONLY_CHANNEL: Final = ""
 class SourceTime:
     """How the time of a source follows from its largest timestamps.
 
-    ``out_of_orderness_ms`` is None for a source that makes no watermarks, ``idleness_ms`` for one that is waited for
-    for ever. Without ``has_channels`` all that it reports is of the channel "".
+    ``out_of_orderness_ms`` is None for a source without watermarks, ``idleness_ms`` for one without idleness. Without
+    ``has_channels`` all reports belong to the channel "".
     """
 
     out_of_orderness_ms: int | None
@@ -65,7 +65,7 @@ class SourceTime:
 
 @frozen
 class SourceElement:
-    """What a source sends before the next epoch."""
+    """An element that a source sends before the next epoch."""
 
     source: str
     element: WatermarkElement
@@ -86,22 +86,22 @@ class _Channel:
 
 
 class ChannelWatermarks:
-    """The channels of all sources of a job. What is rejected changes nothing."""
+    """The channels of all sources of a job. A rejected call changes nothing."""
 
     def __init__(self, sources: Mapping[str, SourceTime]) -> None:
         self._sources = {name: _Source(name, time) for name, time in sources.items()}
 
     def copied(self) -> ChannelWatermarks:
-        """Others that stand where these do; there may be thousands, so no more is copied than what changes."""
+        """Return an independent copy, which copies only what may change: there may be thousands of channels."""
         other = copy.copy(self)
         other._sources = {name: one.copied() for name, one in self._sources.items()}
         return other
 
     def end_epoch(self, largest: Iterable[ChannelTimestamp], processing_time_ms: int) -> tuple[SourceElement, ...]:
-        """What the sources send before the next epoch, when this one had records of these channels.
+        """Return what the sources send before the next epoch, from the reports of this epoch.
 
-        A channel may be reported several times. An epoch without records reports none. Raises
-        `IllegalTransitionError` for a source that is not of this job and `StreamJobError` for too many channels.
+        A channel may be reported several times; an epoch without records reports none. Raises `IllegalTransitionError`
+        for an unknown source and `StreamJobError` for too many channels.
         """
         reported: dict[str, dict[str, int]] = {name: {} for name in self._sources}
         for one in largest:
@@ -119,37 +119,37 @@ class ChannelWatermarks:
         return tuple(sorted(sent, key=_place))
 
     def end_source(self, source: str) -> tuple[SourceElement, ...]:
-        """What a source sends when no record of it follows. Raises `IllegalTransitionError` for an unknown one."""
+        """Return what a source sends at its end. Raises `IllegalTransitionError` for an unknown source."""
         one = self._sources.get(source)
         if one is None:
             raise self._unknown("END_SOURCE", source)
         return tuple(SourceElement(source, element) for element in one.end())
 
     def watermark_of(self, source: str) -> int:
-        """What a source sent last; the smallest time if nothing."""
+        """The last watermark of a source, or the smallest time."""
         return self._sources[source].watermark_ms
 
     def status_of(self, source: str) -> WatermarkStatus:
-        """What a source said last of itself."""
+        """The last status of a source."""
         return self._sources[source].status
 
     def await_from(self, now_ms: int) -> None:
-        """Counts idleness from this processing time on for channels that nothing is known of since the start."""
+        """Count idleness from this processing time on for channels without reports since the start."""
         for one in self._sources.values():
             one.await_from(now_ms)
 
     def idleness_times_ms(self) -> Sequence[int]:
-        """The processing times at which channels become idle if no record comes, in order."""
+        """The sorted processing times at which channels without records become idle."""
         return sorted({time_ms for one in self._sources.values() for time_ms in one.idleness_times_ms()})
 
     def snapshot(self) -> tuple[ChannelWatermark, ...]:
-        """All channels, for a checkpoint; what the sources sent last goes with it."""
+        """All channels, for a checkpoint. The last watermarks of the sources are stored with it."""
         return tuple(channel for one in self._sources.values() for channel in one.snapshot())
 
     def restore(self, channels: Iterable[ChannelWatermark], watermarks_ms: Mapping[str, int]) -> None:
-        """Goes on from a checkpoint, with what each source had sent last.
+        """Restore a checkpoint, with the last watermark of each source.
 
-        Sources that are no more are left out; one without channels there begins again, at the watermark that it had.
+        Removed sources are ignored. A source without channels in the checkpoint starts at its last watermark.
         """
         by_source: dict[str, list[ChannelWatermark]] = {}
         for channel in channels:
@@ -209,7 +209,7 @@ class _Source:
             self._stands_for_all = False
         self._forget(excess, reported)
         if self._time.out_of_orderness_ms is not None:
-            self._valve.input_watermarks({name: self._watermark_behind(name) for name in reported})
+            self._valve.input_watermarks({name: self._channel_watermark(name) for name in reported})
         self._look_at_idleness(reported, now_ms)
         return self._sent_since(before_ms, before)
 
@@ -270,7 +270,7 @@ class _Source:
         }
 
     def _channels_of_today(self, channels: list[ChannelWatermark]) -> list[ChannelWatermark]:
-        """Those that a source without channels has no more are one that begins again."""
+        """Without channels any more, a source starts with the channel ""."""
         names = {one.channel for one in channels}
         if not names or (not self._time.has_channels and names != {_ONLY_CHANNEL}):
             idle = bool(channels) and all(one.is_idle for one in channels)
@@ -278,12 +278,12 @@ class _Source:
         return channels
 
     def _excess(self, reported: Mapping[str, int]) -> int:
-        """How many channels too many there would be."""
+        """The number of channels above the limit."""
         names = self._channels.keys() | reported.keys()
         return len(names) - self._stands_for_others(reported) - self._time.max_channels
 
     def _stands_for_others(self, reported: Collection[str]) -> bool:
-        """Whether there is the channel of a source without others, and others come now."""
+        """Whether the channel "" exists and is now replaced by others."""
         return self._stands_for_all and bool(reported) and _ONLY_CHANNEL not in reported
 
     def _forget(self, excess: int, reported: Mapping[str, int]) -> None:
@@ -306,9 +306,9 @@ class _Source:
             self._valve.input_status(name, WatermarkStatus.ACTIVE)
         return channel
 
-    def _watermark_behind(self, name: str) -> int:
+    def _channel_watermark(self, name: str) -> int:
         largest_ms, bound_ms = self._channels[name].largest_ms, self._time.out_of_orderness_ms
-        return MIN_TIMESTAMP if largest_ms is None or bound_ms is None else watermark_behind(largest_ms, bound_ms)
+        return MIN_TIMESTAMP if largest_ms is None or bound_ms is None else bounded_watermark(largest_ms, bound_ms)
 
     def _look_at_idleness(self, reported: Mapping[str, int], now_ms: int) -> None:
         silent = [one for one in self._valve.snapshot().channels if not one.is_idle and one.channel not in reported]

@@ -1,28 +1,21 @@
 """The watermarks of a whole job whose tasks report, once per epoch, the largest timestamps of channels.
 
-    largest timestamps  ->  channels of sources (`channel_watermarks`)  ->  operators (`graph_watermarks`)
+    largest timestamps  ->  channels of sources (`channel_watermarks`)  ->  operators (`GraphWatermarks`)
 
-What comes of an epoch holds for the next one. All of it is in the section `WatermarkState` of a checkpoint, so a replay
-has the watermarks that it had.
+The result of an epoch applies to the next one. All of it is in the section `WatermarkState` of a checkpoint, so a
+replay has the same watermarks.
 
-The watermarks of all operators of a job: what sources send, carried through the graph (pure; any runtime).
+`GraphWatermarks` sends the elements of sources through the operators of a job. Nodes have ids that are stable between
+runs: the uid of an operator, the name of a source. A node without inputs is a source. A *transparent* node, such as a
+union or a stateless step, has no watermark: whatever sends to it is a channel of its readers (as in Flink). Each
+element goes to the end of the graph before the next one, to readers in the order of the nodes. An operator forwards
+what it has processed, unless it holds watermarks; then it sends itself, as a source does. Idle senders send no
+watermark.
 
-Nodes are known by ids that stay the same from one start of a job to the next: the uid of an operator, the name of a
-source. A node without inputs is a source. One that is *transparent*, such as a union or a step without state, has no
-watermark of its own: to its readers, whatever sends to it is a channel of theirs. That is Flink's, and not the same as
-a valve in every union: of two sources that are united twice over, the first to be idle flushes nothing.
-
-What a source sends goes through the operators as `statebackend.streaming.time.operator_watermarks` says, each element
-to the end of the graph before the next, readers in the order of the nodes. An operator sends on what it has done,
-unless it holds watermarks: then it says itself what it sends, as a source does. Nobody sends a watermark while it is
-idle.
-
-A checkpoint keeps all of it (`NodeWatermark`), so that no operator goes back behind a watermark that it has seen, and
-an input that is idle is not waited for again. After a restore the graph may be another one: channels that are gone are
-not waited for, and one that was not there learns first what its sender has sent before.
-
-The end of an input is no time that is kept: a job that is started again reads on, and with records that are all before
-the end of time none could be on time. Who was at it begins without a watermark.
+A checkpoint stores all of it (`NodeWatermark`), so no operator goes back before a watermark, and idle inputs are not
+waited for again. The graph may change at a restore: removed channels are not waited for, and a new channel first
+receives what its sender sent before. The end of an input is not stored: a restarted job reads on, so its sender starts
+without a watermark.
 """
 
 from __future__ import annotations
@@ -53,10 +46,7 @@ __all__ = ["GraphWatermarks", "JobWatermarks", "NodeReaction", "WatermarkNode", 
 
 @frozen(kw_only=True)
 class WatermarkNode:
-    """A node of the graph, with the ids of what each of its inputs reads.
-
-    Several ids in one input are its channels, as if they were united there.
-    """
+    """A node of the graph, with the ids that each of its inputs reads. Several ids are channels of the input."""
 
     id: str
     inputs: tuple[tuple[str, ...], ...] = ()
@@ -66,7 +56,7 @@ class WatermarkNode:
 
 @frozen
 class NodeReaction:
-    """What a node does: it advances to a watermark, or becomes idle or active; and whether its readers learn of it."""
+    """The reaction of a node: a new watermark or status, and whether its readers receive it."""
 
     node: str
     element: WatermarkElement
@@ -74,7 +64,7 @@ class NodeReaction:
 
 
 class _Sender:
-    """What a node has sent, and who reads it: nodes with the index of the input."""
+    """The last elements of a node, and its readers with the index of the input."""
 
     def __init__(self) -> None:
         self.outlet = WatermarkOutlet()
@@ -96,10 +86,10 @@ _Delivery = tuple[str, int, str, WatermarkElement]
 
 
 class GraphWatermarks:
-    """The watermarks of a graph. What does not belong here raises `IllegalTransitionError` and changes nothing."""
+    """The watermarks of a graph. Impossible events raise `IllegalTransitionError` and change nothing."""
 
     def __init__(self, nodes: Sequence[WatermarkNode]) -> None:
-        """Nodes in topological order: each behind those that it reads. Raises `ValueError` for any other list."""
+        """Create it from nodes in topological order. Raises `ValueError` for any other order."""
         self._nodes: dict[str, WatermarkNode] = {}
         self._positions: dict[str, int] = {}
         self._senders: dict[str, _Sender] = {}
@@ -109,9 +99,9 @@ class GraphWatermarks:
             self._add(node)
 
     def take(self, node: str, element: WatermarkElement) -> tuple[NodeReaction, ...]:
-        """What a source, or an operator that holds watermarks, sends; the end of an input is `END_OF_TIME`.
+        """Process an element of a source or an operator that holds watermarks. The end of an input is `END_OF_TIME`.
 
-        Returns what the nodes behind it do: in topological order, of each node in the order in which it is done.
+        Returns the reactions of the nodes after it in topological order.
         """
         known = self._nodes.get(node)
         name = "WATERMARK" if isinstance(element, Watermark) else element.name
@@ -123,16 +113,16 @@ class GraphWatermarks:
         return self._delivered(self._from(node, element) if sender.passes(element) else [])
 
     def watermark_of(self, node: str) -> int:
-        """What an operator is at, or a source has sent last; the smallest time if nothing."""
+        """The watermark of an operator, or the last one of a source; the smallest time if none."""
         operator = self._operators.get(node)
         return self._senders[node].watermark_ms if operator is None else operator.watermark_ms
 
     def status_of(self, node: str) -> WatermarkStatus:
-        """What a node has said last of itself."""
+        """The last status of a node."""
         return self._senders[node].outlet.status
 
     def snapshot(self) -> tuple[NodeWatermark, ...]:
-        """All that is known of all nodes, for a checkpoint."""
+        """The state of all nodes, for a checkpoint."""
         return tuple(
             NodeWatermark(
                 node=name,
@@ -145,9 +135,9 @@ class GraphWatermarks:
         )
 
     def restore(self, nodes: Iterable[NodeWatermark]) -> tuple[NodeReaction, ...]:
-        """Goes on from a checkpoint, on a fresh graph; returns what the nodes do if it was another graph.
+        """Restore a checkpoint into a new graph; returns the reactions of nodes if the graph has changed.
 
-        What was kept of nodes that are no more is left out, and of a source that is an operator now, or was one.
+        State of removed nodes is ignored, as is that of a source that is an operator now, and vice versa.
         """
         former = {
             one.node: one
@@ -163,7 +153,7 @@ class GraphWatermarks:
                 done += [
                     (name, element) for element in self._operators[name].restore(_state_of(one), sender.outlet.status)
                 ]
-        deliveries = [told for name in self._operators for told in self._told(name, former.get(name))]
+        deliveries = [told for name in self._operators for told in self._sent_before(name, former.get(name))]
         reactions = [self._reaction(name, element) for name, element in done]
         deliveries += [told for one in reactions if one.is_forwarded for told in self._from(one.node, one.element)]
         return self._in_order([*reactions, *self._delivered(deliveries)])
@@ -191,7 +181,7 @@ class GraphWatermarks:
                 self._senders[name].readers.append((node.id, index))
 
     def _leaves(self, ids: Iterable[str]) -> tuple[str, ...]:
-        """What sends to an input, each sender once: transparent nodes are looked through."""
+        """The senders of an input, through transparent nodes, once each."""
         found: dict[str, None] = {}
         pending = list(reversed(list(ids)))
         while pending:
@@ -206,7 +196,7 @@ class GraphWatermarks:
     def _from(self, sender: str, element: WatermarkElement) -> list[_Delivery]:
         return [(reader, index, sender, element) for reader, index in self._senders[sender].readers]
 
-    def _told(self, name: str, former: NodeWatermark | None) -> list[_Delivery]:
+    def _sent_before(self, name: str, former: NodeWatermark | None) -> list[_Delivery]:
         """What the channels of an operator that were not there before have sent before."""
         known = [{channel.channel for channel in one.channels} for one in (former.inputs if former else ())]
         return [
@@ -239,7 +229,7 @@ class GraphWatermarks:
 
 
 def known_time(time_ms: int) -> int | None:
-    """A watermark as a checkpoint has it: None for none yet."""
+    """A watermark as stored in checkpoints: None for no watermark."""
     return None if time_ms == MIN_TIMESTAMP else time_ms
 
 
@@ -272,10 +262,10 @@ def _state_of(node: NodeWatermark) -> OperatorWatermarkState[str]:
 
 
 class JobWatermarks:
-    """Channels, sources and operators of one job; the sources are nodes of the graph, by the same names."""
+    """Channels, sources and operators of one job. The sources are nodes of the graph with the same names."""
 
     def __init__(self, nodes: Sequence[WatermarkNode], sources: Mapping[str, SourceTime]) -> None:
-        """Raises `ValueError` for nodes that are no graph, and for a source that is no node of it."""
+        """Raises `ValueError` for an invalid graph, or a source that is not a node of it."""
         known = {node.id for node in nodes if not node.inputs}
         if not sources.keys() <= known:
             raise ValueError(f"there are no nodes for the sources {sorted(sources.keys() - known)}")
@@ -284,40 +274,40 @@ class JobWatermarks:
         self._channels = ChannelWatermarks(sources)
 
     def copied(self) -> JobWatermarks:
-        """Others that stand where these do."""
+        """Return an independent copy."""
         other = copy.copy(self)
         other._graph, other._channels = copy.deepcopy(self._graph), self._channels.copied()
         return other
 
     def end_epoch(self, largest: Iterable[ChannelTimestamp], processing_time_ms: int) -> tuple[NodeReaction, ...]:
-        """What the operators do at the begin of the next epoch, when this one had records of these channels.
+        """Return the reactions of operators at the start of the next epoch, from the reports of this one.
 
-        Raises as `ChannelWatermarks.end_epoch` does, and has changed nothing then.
+        Raises as `ChannelWatermarks.end_epoch`, without changes.
         """
         return self._taken(self._channels.end_epoch(largest, processing_time_ms))
 
     def end_source(self, source: str) -> tuple[NodeReaction, ...]:
-        """What the operators do when no record of a source follows."""
+        """Return the reactions of operators to the end of a source."""
         return self._taken(self._channels.end_source(source))
 
     def watermark_of(self, node: str) -> int:
-        """What an operator is at, or a source has sent last; the smallest time if nothing."""
+        """The watermark of an operator, or the last one of a source; the smallest time if none."""
         return self._graph.watermark_of(node)
 
     def await_from(self, now_ms: int) -> None:
-        """Counts idleness from this processing time on for channels that nothing is known of since the start."""
+        """Count idleness from this processing time on for channels without reports since the start."""
         self._channels.await_from(now_ms)
 
     def idleness_times_ms(self) -> Sequence[int]:
-        """The processing times at which channels become idle if no record comes, in order."""
+        """The sorted processing times at which channels without records become idle."""
         return self._channels.idleness_times_ms()
 
     def snapshot(self) -> WatermarkState:
-        """All that is known, for a checkpoint."""
+        """The whole state, for a checkpoint."""
         return watermark_state(self._sources, self._channels.snapshot(), self._graph.snapshot())
 
     def restore(self, state: WatermarkState) -> tuple[NodeReaction, ...]:
-        """Goes on from a checkpoint, on a fresh object; returns what the operators do if the job was another one."""
+        """Restore a checkpoint into a new object; returns the reactions of operators if the job has changed."""
         reactions = self._graph.restore(state.nodes)
         self._channels.restore(state.channels, {name: self._graph.watermark_of(name) for name in self._sources})
         # Of a source without channels in the checkpoint the graph may know what the channels do not.
@@ -331,7 +321,7 @@ class JobWatermarks:
 def watermark_state(
     sources: Collection[str], channels: tuple[ChannelWatermark, ...], nodes: tuple[NodeWatermark, ...]
 ) -> WatermarkState:
-    """What a checkpoint says of these channels and nodes, of which some are the sources that make watermarks."""
+    """The section of a checkpoint for these channels and nodes."""
     known = [one for one in nodes if one.node in sources]
     running = [one for one in known if one.watermark_ms != MAX_TIMESTAMP] or known
     times = [MIN_TIMESTAMP if one.watermark_ms is None else one.watermark_ms for one in running if not one.is_idle]

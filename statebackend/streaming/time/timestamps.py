@@ -1,14 +1,11 @@
-"""Durations as people write them: "10 minutes", a `timedelta`, or a number of milliseconds.
+"""Durations ("10 minutes", a `timedelta`, milliseconds), and timestamps in milliseconds since 1970.
 
-A text has the form of Spark's intervals: an optional `interval`, then numbers, each followed by its unit, with spaces
-in between: "1 hour 30 seconds", "interval 5 days", "-90 seconds". Case does not matter. Months and years are none:
-they have no length of their own. Seconds and milliseconds may have a fraction, if the whole comes out in milliseconds.
+A text has the form of Spark's intervals: an optional `interval`, then numbers with units, separated by spaces:
+"1 hour 30 seconds", "interval 5 days", "-90 seconds". Case does not matter. Months and years are rejected: they have no
+fixed length. Seconds and milliseconds may have a fraction, if the result is a whole number of milliseconds.
 
-The range of times: milliseconds since the Unix epoch, as signed numbers of 64 bits.
-
-The two ends have a meaning as watermarks: the smallest says that there is none yet, the largest that nothing follows.
-What is computed from a timestamp stays in the range: it stops at an end where Java's numbers would come out at the
-other one.
+Timestamps are signed 64-bit numbers. As watermarks, the smallest means "none yet" and the largest "the end of time".
+Computed timestamps are clamped to the range, where Java would overflow.
 """
 
 from __future__ import annotations
@@ -27,26 +24,25 @@ __all__ = ["MAX_TIMESTAMP", "MIN_TIMESTAMP", "Duration", "clamped", "duration_ms
 
 
 MIN_TIMESTAMP: Final = -(1 << 63)
-"""As a watermark: none yet."""
+"""As a watermark: no watermark yet."""
 
 MAX_TIMESTAMP: Final = (1 << 63) - 1
-"""As a watermark: the end of time, behind which nothing comes."""
+"""As a watermark: the end of time. Nothing follows."""
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 
 
 def clamped(timestamp_ms: int) -> int:
-    """The time itself, or the end of the range that it lies beyond."""
+    """Limit a time to the range of timestamps."""
     return min(max(timestamp_ms, MIN_TIMESTAMP), MAX_TIMESTAMP)
 
 
 def timestamp_of(value: object) -> int | None:
-    """The timestamp that a value of a record means: milliseconds, or a datetime, or None for none.
+    """Convert a value of a record to a timestamp: milliseconds, a datetime, or None.
 
-    What is below a millisecond is cut off, towards the past, as Spark's ``unix_millis`` does. A datetime without a
-    zone, as columns of the type timestamp_ntz have, is taken to be in UTC. Raises `ValueError` for anything else and
-    for what does not fit into 64 bits.
+    Fractions of a millisecond are rounded down, as in Spark's ``unix_millis``. A datetime without a zone, as in
+    columns of type timestamp_ntz, is in UTC. Raises `ValueError` for anything else and for times outside 64 bits.
     """
     if value is None:
         return None
@@ -64,7 +60,7 @@ def timestamp_of(value: object) -> int | None:
 
 
 Duration: TypeAlias = str | timedelta | int
-"""A length of time: a text such as "10 minutes", a `timedelta`, or milliseconds."""
+"""A duration: a text such as "10 minutes", a `timedelta`, or milliseconds."""
 
 _MAX_CHARACTERS: Final = 200
 
@@ -84,10 +80,9 @@ _FORMS: Final = 'a text such as "10 minutes" or "1 hour 30 seconds", a timedelta
 
 
 def duration_ms(duration: Duration, what: str = "a duration", *, at_least_ms: int = MIN_TIMESTAMP) -> int:
-    """The milliseconds of a duration; ``what`` names it in errors.
+    """Return the milliseconds of a duration; ``what`` names it in errors.
 
-    Raises `JobDefinitionError` for what is no duration, is no whole number of milliseconds or does not fit into 64
-    bits, and for less than ``at_least_ms``.
+    Raises `JobDefinitionError` for anything that is not a duration in whole milliseconds of at least ``at_least_ms``.
     """
     milliseconds = _milliseconds(duration, what)
     if not MIN_TIMESTAMP <= milliseconds <= MAX_TIMESTAMP:

@@ -1,38 +1,31 @@
-"""What stands behind a source, or in the middle of a stream: gives records their timestamps, and makes watermarks.
+"""Assigns timestamps to the records of a source and produces its watermarks.
 
-| event                          | what comes out                                                                     |
-|--------------------------------|------------------------------------------------------------------------------------|
-| record                         | its timestamp, or that it is too far in the future; then what its generator emitted |
-| periodic emit                  | what the generators emitted                                                        |
-| watermark, status of upstream  | nothing: only the generators say how far time is; but the end of time is passed on |
-| end of input                   | active, if it was idle; then the end of time. No last periodic emit comes before it |
+| event                          | output                                                                              |
+|--------------------------------|-------------------------------------------------------------------------------------|
+| record                         | its timestamp, or that it is too far in the future; then the generator's watermarks |
+| periodic emit                  | the generators' watermarks                                                          |
+| watermark, status of upstream  | nothing, except that the end of time is forwarded                                   |
+| end of input                   | active, if idle; then the end of time, without a last periodic emit                 |
 
-Between generators and what comes out stands a filter: a watermark that is not larger than the last is swallowed, and
-does not make the source active; one that is larger makes it active first. A status comes out when it changes.
+A filter drops watermarks that are not larger than the last one; they do not make the source active either. A larger
+one makes it active first. A status is sent when it changes. With channels, each has its own generator and idleness. A
+record beyond the future limit is not shown to a generator and counts as no activity, because one wrong clock would
+make all other records late. A record without a timestamp is shown with the smallest time.
 
-With channels each has a generator of its own, and idleness of its own, and a multiplexer makes one watermark of them:
-what they emit at a record counts at once, what they emit periodically when all have been asked.
+`WatermarkOutputMultiplexer` (Flink's) combines several outputs, such as splits. It sends the minimum over the outputs
+that are not idle, or the maximum if all are idle, whenever that is larger than before. So an output that returns holds
+back the others until it has caught up, unlike a channel of a valve.
 
-A record whose timestamp is further ahead of the processing time than the limit is shown to no generator: one clock that
-is wrong would make the records of all others late. It counts as no activity either. A record without a timestamp is
-shown with the smallest there is.
-
-One watermark of many outputs, such as the splits of a source (Flink's ``WatermarkOutputMultiplexer``).
-
-What is sent is the smallest watermark of the outputs that are not idle, or the largest of all when all are, if it is
-larger than what was sent before. So an output that returns behind holds the others until it has caught up: unlike a
-channel of a valve, which is not waited for. An output is new, and has no watermark, when it is registered.
-
-| event of an output        | what it does                                | what follows                               |
+| event of an output        | effect                                      | then                                       |
 |---------------------------|---------------------------------------------|--------------------------------------------|
-| watermark T, immediate    | active; its watermark is the larger of both | an update, if T is larger than what it was |
+| watermark T, immediate    | active; its watermark is the larger of both | an update, if T is larger than before      |
 | watermark T, deferred     | the same                                    | nothing until the next periodic emit       |
 | idle, active              | is idle, is active                          | an update, if immediate                    |
 | periodic emit             |                                             | an update                                  |
-| unregister                | it is forgotten                             | nothing until the next update              |
+| unregister                | it is removed                               | nothing until the next update              |
 
-An update sends that watermark if there is a larger one, and otherwise that all are idle if they are, each time. Whether
-they are is judged at an update; as long as no output is registered, the last judgement stands.
+An update sends the watermark if it is larger, otherwise that all outputs are idle if they are. Without registered
+outputs the last status stays.
 """
 
 from __future__ import annotations
@@ -73,10 +66,10 @@ class _Output:
 
 
 class WatermarkOutputMultiplexer(Generic[C]):
-    """One watermark of several outputs, which are known by any hashable ids.
+    """Combines the watermarks of several outputs, identified by any hashable ids.
 
-    Each event returns what is to be sent on, in that order. What does not belong here raises `IllegalTransitionError`
-    and changes nothing.
+    Each event returns the elements to send, in order. Impossible events raise `IllegalTransitionError` and change
+    nothing.
     """
 
     __slots__ = ("_is_idle", "_outputs", "_watermark_ms")
@@ -88,14 +81,14 @@ class WatermarkOutputMultiplexer(Generic[C]):
 
     @property
     def watermark_ms(self) -> int:
-        """The largest watermark that was sent; the smallest time if none was."""
+        """The largest watermark sent, or the smallest time."""
         return self._watermark_ms
 
     def __contains__(self, output: object) -> bool:
         return output in self._outputs
 
     def watermark_of(self, output: C) -> int:
-        """The largest watermark of an output; the smallest time if it has none."""
+        """The largest watermark of an output, or the smallest time."""
         return self._output(output, "WATERMARK_OF").watermark_ms
 
     def is_idle(self, output: C) -> bool:
@@ -103,17 +96,17 @@ class WatermarkOutputMultiplexer(Generic[C]):
         return self._output(output, "IS_IDLE").is_idle
 
     def register(self, output: C) -> None:
-        """A new output, active and without a watermark."""
+        """Add an output, active and without a watermark."""
         if output in self._outputs:
             raise IllegalTransitionError("REGISTER", self._state, f"there is an output {shown(output)}")
         self._outputs[output] = _Output()
 
     def unregister(self, output: C) -> bool:
-        """Forgets an output; returns whether there was one. What it held is released at the next update."""
+        """Remove an output; returns whether it existed. The next update no longer waits for it."""
         return self._outputs.pop(output, None) is not None
 
     def take(self, output: C, element: WatermarkElement, *, deferred: bool) -> tuple[WatermarkElement, ...]:
-        """A watermark or a status of an output; ``deferred`` if it is to count at the next periodic emit only."""
+        """Apply a watermark or status of an output; ``deferred`` until the next periodic emit."""
         one = self._output(output, type(element).__name__)
         if not isinstance(element, Watermark):
             one.is_idle = element.is_idle
@@ -125,7 +118,7 @@ class WatermarkOutputMultiplexer(Generic[C]):
         return () if deferred else self.on_periodic_emit()
 
     def on_periodic_emit(self) -> tuple[WatermarkElement, ...]:
-        """What is due: called in regular intervals."""
+        """Return what is due. Called in regular intervals."""
         if self._outputs:
             awaited = [one.watermark_ms for one in self._outputs.values() if not one.is_idle]
             self._is_idle = not awaited
@@ -149,14 +142,14 @@ class WatermarkOutputMultiplexer(Generic[C]):
 T = TypeVar("T")
 
 MAX_CHANNELS: Final = 10_000
-"""Most channels of one source."""
+"""The maximum number of channels of a source."""
 
 
 @frozen
 class TimestampedRecord:
-    """What a record is: its timestamp in ms since 1970, or None; whether it goes to the side output; and what follows.
+    """The result for a record: its timestamp in ms since 1970 or None, and whether it goes to the side output.
 
-    ``elements`` are to be sent behind the record.
+    ``elements`` follow the record.
     """
 
     timestamp_ms: int | None
@@ -166,7 +159,7 @@ class TimestampedRecord:
 
 @frozen
 class TimedChannel:
-    """What is known of a channel: its watermark, the smallest time if it has none, and whether it is idle."""
+    """A channel: its watermark, or the smallest time, and whether it is idle."""
 
     watermark_ms: int
     is_idle: bool
@@ -196,7 +189,7 @@ class _Collected(WatermarkOutput):
 
 
 class _Filter:
-    """What comes out of the watermarks and statuses that go in."""
+    """Drops watermarks and statuses that change nothing."""
 
     def __init__(self) -> None:
         self.watermark_ms = MIN_TIMESTAMP
@@ -213,11 +206,11 @@ class _Filter:
 
 
 class TimestampsAndWatermarks(Generic[T]):
-    """The timestamps and the watermarks of one source.
+    """The timestamps and watermarks of one source.
 
-    ``timestamp_of_record`` says the timestamp of a record: milliseconds since 1970, a datetime, or None; without it the
-    record keeps the one it has. ``channel_of_record`` says its channel; without it all is one. ``idleness_ms`` and
-    ``future_limit_ms`` are None for none. Processing times are what the caller's clock says.
+    ``timestamp_of_record`` returns milliseconds since 1970, a datetime or None; without it a record keeps its
+    timestamp. ``channel_of_record`` returns the channel; without it there is only one. ``idleness_ms`` and
+    ``future_limit_ms`` may be None. The caller passes processing times.
     """
 
     def __init__(
@@ -244,21 +237,21 @@ class TimestampsAndWatermarks(Generic[T]):
 
     @property
     def watermark_ms(self) -> int:
-        """What came out last; the smallest time if nothing did."""
+        """The last watermark sent, or the smallest time."""
         return self._filter.watermark_ms
 
     @property
     def status(self) -> WatermarkStatus:
-        """What it said last of itself."""
+        """The last status sent."""
         return self._filter.status
 
     def restore(
         self, watermark_ms: int, status: WatermarkStatus, channels: Mapping[Hashable, TimedChannel] = NO_CHANNELS
     ) -> None:
-        """Goes on from what had come out last; the generators begin again, and only what is larger comes out.
+        """Restore the last watermark. Generators start new, and only larger watermarks are sent.
 
-        The channels are waited for as before; a strategy without channels takes none. Raises `ValueError` for what is
-        no time.
+        The channels are waited for as before; a strategy without channels ignores them. Raises `ValueError` for an
+        invalid time.
         """
         check_timestamp("a watermark", watermark_ms)
         self._filter.watermark_ms, self._filter.status = watermark_ms, status
@@ -269,10 +262,9 @@ class TimestampsAndWatermarks(Generic[T]):
                 self._multiplexer.take(channel, WatermarkStatus.IDLE, deferred=True)
 
     def on_record(self, record: T, timestamp_ms: int | None, processing_time_ms: int) -> TimestampedRecord:
-        """A record with the timestamp that it came with, if any.
+        """Process a record with its previous timestamp, if any.
 
-        Raises `ValueError` for a timestamp that is none, and `StreamJobError` for too many channels; nothing was
-        changed then.
+        Raises `ValueError` for an invalid timestamp and `StreamJobError` for too many channels; nothing changes then.
         """
         if self._timestamp_of_record is not None:
             timestamp_ms = timestamp_of(self._timestamp_of_record(record))
@@ -285,7 +277,7 @@ class TimestampsAndWatermarks(Generic[T]):
         return TimestampedRecord(timestamp_ms, False, self._emitted(channel, deferred=False))
 
     def on_periodic_emit(self, processing_time_ms: int) -> tuple[WatermarkElement, ...]:
-        """What is due: called in regular intervals."""
+        """Return what is due. Called in regular intervals."""
         self._processing_time_ms = processing_time_ms
         sent: tuple[WatermarkElement, ...] = ()
         for channel, generator in self._generators.items():
@@ -296,19 +288,19 @@ class TimestampsAndWatermarks(Generic[T]):
         return sent + self._passed(self._multiplexer.on_periodic_emit())
 
     def on_upstream(self, element: WatermarkElement) -> tuple[WatermarkElement, ...]:
-        """A watermark or a status of whoever is in front."""
+        """Process a watermark or status from upstream."""
         return self.on_end_of_input() if element == END_OF_TIME else ()
 
     def on_given(self, element: WatermarkElement) -> tuple[WatermarkElement, ...]:
-        """A watermark or a status of a test, as if the generator had emitted it; time never goes back."""
+        """Process a watermark or status from a test as if the generator had emitted it. Time never decreases."""
         return self._filter.passed(element)
 
     def on_end_of_input(self) -> tuple[WatermarkElement, ...]:
-        """No record follows."""
+        """Process the end of the source."""
         return self._filter.passed(END_OF_TIME)
 
     def channels(self) -> dict[Hashable, TimedChannel]:
-        """What is known of each channel; none without channels."""
+        """The state of each channel; empty without channels."""
         if self._channel_of_record is None:
             return {}
         known = self._multiplexer

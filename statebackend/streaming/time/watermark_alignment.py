@@ -1,17 +1,16 @@
-"""Who has to wait for whom: sources of one group, none of which gets further ahead of the slowest than its drift.
+"""Watermark alignment: which sources of a group must pause for slower ones.
 
-The members of a group, sources or splits of them, report their watermarks. A member may be as far as the smallest of
-them plus its own drift; beyond that it pauses until the others have come closer.
+The members of a group, sources or splits, report their watermarks. A member may be ahead of the smallest watermark by
+its own drift; beyond that it pauses until the others have caught up.
 
-| event                      | what it means                                                |
+| event                      | effect                                                       |
 |----------------------------|--------------------------------------------------------------|
-| join                       | a member, with its drift; it holds nobody until it reports   |
+| join                       | a member with its drift; it blocks nobody until it reports   |
 | watermark T of a member    | it is active, and at T if that is later than before          |
 | idle                       | nobody waits for it, and it does not pause                   |
-| leave                      | it is forgotten                                              |
+| leave                      | it is removed                                                |
 
-If nobody is active and has a watermark there is no limit. Time does not run for whoever pauses: the caller must not
-count the pause as idleness.
+Without an active member that has a watermark there is no limit. The caller must not count a pause as idleness.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ class _Member:
 class AlignmentGroup(Generic[C]):
     """The members of one group, by any hashable names.
 
-    What does not belong here raises `IllegalTransitionError`, what is no time `ValueError`, and changes nothing.
+    Impossible events raise `IllegalTransitionError`, invalid times `ValueError`; neither changes anything.
     """
 
     def __init__(self) -> None:
         self._members: dict[C, _Member] = {}
 
     def join(self, member: C, max_drift_ms: int) -> None:
-        """A further member, which may be ahead of the slowest by its drift; that is not negative (`ValueError`)."""
+        """Add a member, which may be ahead by its drift. Raises `ValueError` for a negative drift."""
         check_timestamp("the drift of a member", max_drift_ms)
         if max_drift_ms < 0:
             raise ValueError(f"the drift of {shown(member)} is {max_drift_ms} ms; it must not be negative")
@@ -61,28 +60,28 @@ class AlignmentGroup(Generic[C]):
         self._members[member] = _Member(max_drift_ms)
 
     def watermark(self, member: C, timestamp_ms: int) -> None:
-        """A member is active and at this watermark; the smallest time is none."""
+        """Report the watermark of a member, which is now active. The smallest time means none."""
         one = self._member(member, "WATERMARK")
         check_timestamp("a watermark", timestamp_ms)
         one.is_idle = False
         one.watermark_ms = max(one.watermark_ms, timestamp_ms)
 
     def idle(self, member: C) -> None:
-        """A member is not to be waited for, until it reports a watermark again."""
+        """Do not wait for a member until it reports a watermark again."""
         self._member(member, "IDLE").is_idle = True
 
     def leave(self, member: C) -> None:
-        """Forgets a member."""
+        """Remove a member."""
         self._member(member, "LEAVE")
         del self._members[member]
 
     def allowed_ms(self, member: C) -> int:
-        """The largest watermark with which a member does not pause: the end of time where there is no limit."""
+        """The largest watermark with which a member does not pause; `END_OF_TIME` without a limit."""
         drift_ms = self._member(member, "ALLOWED").max_drift_ms
         return clamped(self._slowest_ms() + drift_ms)
 
     def paused(self) -> frozenset[C]:
-        """The members that are to pause now; all others are to go on."""
+        """The members that must pause now."""
         slowest_ms = self._slowest_ms()
         return frozenset(
             name

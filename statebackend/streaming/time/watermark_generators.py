@@ -1,14 +1,11 @@
-"""What makes watermarks of the records of a source: the interface, and the generators that come with us.
+"""Watermarks, and the generators that produce them from the records of a source.
 
-A generator sees every event with its timestamp, and is asked in regular intervals. It may emit a watermark at either:
-*periodic* ones remember in `on_event` and emit in `on_periodic_emit`, *punctuated* ones emit in `on_event`. What it
-emits need not grow: who takes it lets only what is larger through. A generator belongs to one source, or to one channel
-of it, and lives as long as the run: it begins again after a restore.
+A watermark T says that no more records with timestamps up to T are expected. An idle sender is not waited for; its
+watermarks count again when it is active.
 
-What runs through a job beside records: watermarks, and the status of whoever sends them.
-
-A watermark of T says that no record is expected any more whose timestamp is not after T. A sender that is idle is not
-waited for; what it sends as watermarks counts again when it is active.
+A generator sees every event with its timestamp and is called at regular intervals. *Periodic* generators record events
+in `on_event` and emit in `on_periodic_emit`; *punctuated* ones emit in `on_event`. Watermarks need not increase: the
+receiver ignores smaller ones. A generator belongs to one source, or one channel of it, and starts new after a restore.
 """
 
 from __future__ import annotations
@@ -32,13 +29,13 @@ __all__ = [
     "WatermarkOutput",
     "WatermarkStatus",
     "WatermarksWithIdleness",
+    "bounded_watermark",
     "check_timestamp",
-    "watermark_behind",
 ]
 
 
 def check_timestamp(what: str, timestamp_ms: object) -> None:
-    """Raises `ValueError` unless it is a whole number within the range of timestamps."""
+    """Raise `ValueError` unless it is an integer within the range of timestamps."""
     if type(timestamp_ms) is not int or not MIN_TIMESTAMP <= timestamp_ms <= MAX_TIMESTAMP:
         raise ValueError(
             f"{what} is {timestamp_ms!r}; it is a number of milliseconds since 1970 as a whole number of 64 bits"
@@ -51,7 +48,7 @@ def _check_time(_: object, attribute: Attribute[int], timestamp_ms: object) -> N
 
 @frozen
 class Watermark:
-    """Event time has reached ``timestamp_ms`` (since 1970). Raises `ValueError` for what is no time."""
+    """Event time has reached ``timestamp_ms`` (since 1970). Raises `ValueError` for an invalid time."""
 
     timestamp_ms: int = field(validator=_check_time)
 
@@ -64,56 +61,55 @@ class WatermarkStatus(enum.Enum):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is not waited for."""
         return self is WatermarkStatus.IDLE
 
 
 WatermarkElement: TypeAlias = Watermark | WatermarkStatus
 
 END_OF_TIME: Final = Watermark(MAX_TIMESTAMP)
-"""What an input that ended sends last: all that waits for event time is due."""
+"""The last watermark of an ended input: all event-time timers become due."""
 
 
 T = TypeVar("T")
 
 
-def watermark_behind(largest_timestamp_ms: int, out_of_orderness_ms: int) -> int:
-    """The watermark of records that are late by at most ``out_of_orderness_ms``, when this is their largest timestamp.
+def bounded_watermark(largest_timestamp_ms: int, out_of_orderness_ms: int) -> int:
+    """The watermark for a largest timestamp and a bound of out-of-orderness.
 
-    It is one millisecond less than what may still come: a further record of the same time is not late.
+    It is one millisecond below the smallest time that may still arrive, so a record of that time is not late.
     """
     return clamped(largest_timestamp_ms - out_of_orderness_ms - 1)
 
 
 class WatermarkOutput(ABC):
-    """Where a generator says how far event time is."""
+    """Receives the watermarks of a generator."""
 
     @abstractmethod
     def emit_watermark(self, timestamp_ms: int) -> None:
-        """No record is expected whose timestamp is not after this time, in ms since 1970; the source is active."""
+        """Declare that no more records up to this time, in ms since 1970, are expected. The source becomes active."""
 
     @abstractmethod
     def mark_idle(self) -> None:
-        """The source is not to be waited for, until a watermark is emitted or it is marked active."""
+        """Do not wait for the source until it emits a watermark or is marked active."""
 
     @abstractmethod
     def mark_active(self) -> None:
-        """The source is to be waited for again."""
+        """Wait for the source again."""
 
 
 class WatermarkGenerator(ABC, Generic[T]):
-    """Makes watermarks of events; users subclass it (Flink's ``WatermarkGenerator``)."""
+    """Produces watermarks from events; users subclass it (Flink's ``WatermarkGenerator``)."""
 
     @abstractmethod
     def on_event(self, event: T, timestamp_ms: int, output: WatermarkOutput) -> None:
-        """Called for every event, after it was passed on; one without a timestamp has the smallest there is."""
+        """Called for every event. One without a timestamp has the smallest time."""
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Called in regular intervals; a punctuated generator has nothing to do here."""
+        """Called at regular intervals. Punctuated generators do nothing here."""
 
 
 class BoundedOutOfOrdernessWatermarks(WatermarkGenerator[Any]):
-    """Periodic: the largest timestamp, less the bound, less one millisecond."""
+    """Periodic: the largest timestamp, minus the bound, minus one millisecond."""
 
     def __init__(self, out_of_orderness_ms: int) -> None:
         self._out_of_orderness_ms = out_of_orderness_ms
@@ -123,7 +119,7 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator[Any]):
         self._largest_ms = max(self._largest_ms, timestamp_ms)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        output.emit_watermark(watermark_behind(self._largest_ms, self._out_of_orderness_ms))
+        output.emit_watermark(bounded_watermark(self._largest_ms, self._out_of_orderness_ms))
 
 
 class NoWatermarks(WatermarkGenerator[Any]):
@@ -134,10 +130,10 @@ class NoWatermarks(WatermarkGenerator[Any]):
 
 
 class WatermarksWithIdleness(WatermarkGenerator[T]):
-    """Another generator, which is idle when it had no event for longer than ``idleness_ms`` of processing time.
+    """Wraps a generator and becomes idle after ``idleness_ms`` of processing time without events.
 
-    Inactivity is counted from the first periodic call before which no event came since the last one.
-    ``processing_time_ms`` is the clock.
+    Inactivity counts from the first periodic call without an event since the previous one. ``processing_time_ms`` is
+    the clock.
     """
 
     def __init__(

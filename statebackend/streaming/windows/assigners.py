@@ -1,14 +1,11 @@
-"""Which windows a record belongs to.
+"""Window assigners: which windows a record belongs to.
 
-*Aligned* windows have fixed places on the axis of time: they begin at ``offset + n * slide`` and are ``size`` long. If
-``slide`` is the size they tumble; if it is less they overlap, and a record is in several; if it is more there are gaps,
-and a record in one of them is in no window.
+- *Aligned* windows start at ``offset + n * slide`` and have a fixed size. With ``slide == size`` they tumble. A smaller
+  slide makes them overlap, so a record is in several. A larger slide leaves gaps, whose records are in no window.
+- *Session* windows start with a record and last for a gap. Sessions of a key that overlap or touch *merge*.
+- The *global* window holds all records of a key.
 
-*Session* windows begin with a record and last for a gap. Those that overlap or touch are one session, so they *merge*.
-
-The *global* window takes all records of a key.
-
-Windows lie within the range of timestamps: what would end beyond it ends with it.
+Windows are clamped to the range of timestamps.
 """
 
 from __future__ import annotations
@@ -47,21 +44,21 @@ W = TypeVar("W", TimeWindow, GlobalWindow)
 
 
 class WindowAssigner(ABC, Generic[W]):
-    """See the module."""
+    """Assigns the records of a key to windows."""
 
     is_event_time: ClassVar[bool] = True
-    """Whether the windows are places in event time, so that a record may be late for them."""
+    """Whether windows are in event time, so that a record may be late."""
 
     merges_windows: ClassVar[bool] = False
-    """Whether windows of a key that overlap or touch become one."""
+    """Whether windows of a key that overlap or touch merge."""
 
     @abstractmethod
     def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[W]:
-        """The windows of a record, the newest first; the time is its own or, but for event time, the clock's."""
+        """Return the windows of a record, the newest first. Without event time, the time is the clock's."""
 
     @abstractmethod
     def default_trigger(self) -> Trigger[Any, Any]:
-        """When windows fire if nothing else is said."""
+        """The trigger unless the program sets one."""
 
     @property
     @abstractmethod
@@ -75,30 +72,30 @@ class WindowAssigner(ABC, Generic[W]):
 
     @property
     def aligned(self) -> AlignedWindows | None:
-        """The windows as places in time, if that is what they are."""
+        """The definition of the windows, if they are aligned."""
         return None
 
 
 @frozen
 class AlignedWindows:
-    """Windows that begin at ``offset_ms + n * slide_ms``, each ``size_ms`` long."""
+    """Windows that start at ``offset_ms + n * slide_ms`` and are ``size_ms`` long."""
 
     size_ms: int
     slide_ms: int
     offset_ms: int
 
     def starts(self, timestamp_ms: int) -> range:
-        """Where the windows begin that a time is in, the newest first; some may lie before the range of timestamps."""
+        """The starts of the windows of a time, the newest first. Some may be below the range of timestamps."""
         last = timestamp_ms - (timestamp_ms - self.offset_ms) % self.slide_ms
         return range(last, timestamp_ms - self.size_ms, -self.slide_ms)
 
     def window(self, start_ms: int) -> TimeWindow:
-        """The window that begins there."""
+        """The window that starts at this time."""
         return TimeWindow(clamped(start_ms), clamped(start_ms + self.size_ms))
 
 
 class _TimeWindows(WindowAssigner[TimeWindow]):
-    """What assigners of windows of time share."""
+    """The base of assigners of time windows."""
 
     @property
     def window_serializer(self) -> TypeSerializer[TimeWindow]:
@@ -110,7 +107,7 @@ class _TimeWindows(WindowAssigner[TimeWindow]):
 
 @frozen
 class _AlignedTimeWindows(_TimeWindows):
-    """Windows with fixed places in time."""
+    """The base of assigners of aligned windows."""
 
     _windows: AlignedWindows
 
@@ -128,27 +125,27 @@ def _aligned(assigner: str, size: Duration, slide: Duration | None, offset: Dura
     offset_ms = duration_ms(offset, f"{assigner}: the offset")
     if abs(offset_ms) >= slide_ms:
         raise JobDefinitionError(
-            f"{assigner}: the offset {format_value(offset, 40)} is not less "
-            f"than the distance of two windows, {slide_ms} ms; "
-            f"leave out whole distances, which change nothing"
+            f"{assigner}: the offset {format_value(offset, 40)} is not less than the distance of two windows, "
+            f"{slide_ms} ms; subtract whole distances, which change nothing"
         )
     return AlignedWindows(size_ms, slide_ms, offset_ms)
 
 
 class TumblingEventTimeWindows(_AlignedTimeWindows):
-    """Windows of event time, one behind the other."""
+    """Consecutive windows of event time."""
 
     @classmethod
     def of(cls, size: Duration, offset: Duration = 0) -> TumblingEventTimeWindows:
-        """Windows of that size; with an offset of 15 minutes those of an hour begin at a quarter past.
+        """Windows of this size. With an offset of 15 minutes, windows of an hour start at a quarter past.
 
-        Raises `JobDefinitionError` for a size below a millisecond, or an offset that is not less than the size.
+        Raises:
+            JobDefinitionError: The size is below a millisecond, or the offset is not less than the size.
         """
         return cls(_aligned(cls.__name__, size, None, offset))
 
 
 class TumblingProcessingTimeWindows(_AlignedTimeWindows):
-    """Windows of processing time, one behind the other."""
+    """Consecutive windows of processing time."""
 
     is_event_time = False
 
@@ -159,20 +156,20 @@ class TumblingProcessingTimeWindows(_AlignedTimeWindows):
 
 
 class SlidingEventTimeWindows(_AlignedTimeWindows):
-    """Windows of event time that overlap, or with gaps between them."""
+    """Windows of event time that overlap or have gaps."""
 
     @classmethod
     def of(cls, size: Duration, slide: Duration, offset: Duration = 0) -> SlidingEventTimeWindows:
-        """Windows of that size, one beginning every ``slide``.
+        """Windows of this size, one every ``slide``.
 
-        Raises `JobDefinitionError` for a size or slide below a millisecond, or an offset that is not less than the
-        slide.
+        Raises:
+            JobDefinitionError: Size or slide is below a millisecond, or the offset is not less than the slide.
         """
         return cls(_aligned(cls.__name__, size, slide, offset))
 
 
 class SlidingProcessingTimeWindows(_AlignedTimeWindows):
-    """Windows of processing time that overlap, or with gaps between them."""
+    """Windows of processing time that overlap or have gaps."""
 
     is_event_time = False
 
@@ -184,7 +181,7 @@ class SlidingProcessingTimeWindows(_AlignedTimeWindows):
 
 @frozen
 class _FixedGap:
-    """The same gap behind every record."""
+    """The same gap after every record."""
 
     gap_ms: int
 
@@ -194,7 +191,7 @@ class _FixedGap:
 
 @frozen
 class _DynamicGap:
-    """A gap that a user's function takes from the record."""
+    """A gap that a user function derives from the record."""
 
     function: Callable[[Any], Duration]
 
@@ -203,13 +200,13 @@ class _DynamicGap:
         try:
             return duration_ms(gap, "the dynamic gap of a session", at_least_ms=1)
         except JobDefinitionError as error:
-            # It is what a record says, and no definition: whoever catches it names the record.
+            # The record is wrong, not the job definition. The caller adds the record to the message.
             raise ValueError(str(error)) from error
 
 
 @frozen
 class _SessionWindows(_TimeWindows):
-    """Sessions, whose gap is a function of the record that opens or prolongs them."""
+    """The base of assigners of sessions. The gap is a function of the record."""
 
     merges_windows = True
 
@@ -236,12 +233,12 @@ class EventTimeSessionWindows(_SessionWindows):
 
     @classmethod
     def with_gap(cls, gap: Duration) -> EventTimeSessionWindows:
-        """Sessions that end when no record came for that long; `JobDefinitionError` for a gap below a millisecond."""
+        """Sessions end after this time without records. Raises `JobDefinitionError` for a gap below a millisecond."""
         return cls(_fixed_gap(cls.__name__, gap))
 
     @classmethod
     def with_dynamic_gap(cls, function: Callable[[Any], Duration]) -> EventTimeSessionWindows:
-        """Sessions whose gap is taken from each record; one below a millisecond fails the job when it occurs."""
+        """Derive the gap from each record. A gap below a millisecond fails the job when it occurs."""
         return cls(_dynamic_gap(cls.__name__, function))
 
 
@@ -263,13 +260,13 @@ class ProcessingTimeSessionWindows(_SessionWindows):
 
 @frozen
 class GlobalWindows(WindowAssigner[GlobalWindow]):
-    """One window for all records of a key, which fires only by a trigger of one's own and is never cleaned up."""
+    """One window for all records of a key. It fires only with an explicit trigger and is never disposed."""
 
     is_event_time = False
 
     @classmethod
     def create(cls) -> GlobalWindows:
-        """The assigner."""
+        """Return the assigner."""
         return cls()
 
     def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[GlobalWindow]:

@@ -1,7 +1,7 @@
-"""What is thrown out of a window when it fires, before its function sees the rest or after.
+"""Evictors: which records a firing window removes, before or after its function.
 
-A window with an evictor keeps its records one by one, whatever its function is. What was thrown out stays out in later
-firings; records in other windows are not touched.
+A window with an evictor stores every record, whatever its function. Evicted records stay out in later firings; other
+windows keep their copies.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ W = TypeVar("W")
 
 @frozen
 class TimestampedValue(Generic[T]):
-    """A record of a window with its timestamp, which is None if it has none."""
+    """A record of a window with its timestamp, or None without one."""
 
     value: T
     timestamp_ms: int | None
 
 
 class Evictor(ABC, Generic[T, W]):
-    """See the module. Instances travel to the subtasks by pickling, and hold configuration only."""
+    """Removes records from a firing window. Instances travel by pickling and hold configuration only."""
 
     @abstractmethod
     def evict_before(self, elements: Sequence[TimestampedValue[T]], window: W) -> Sequence[TimestampedValue[T]]:
-        """The records that the function is to see, of those that the window holds, in the order in which they came."""
+        """Return the records that the function receives, of all that the window holds in order of arrival."""
 
     @abstractmethod
     def evict_after(self, elements: Sequence[TimestampedValue[T]], window: W) -> Sequence[TimestampedValue[T]]:
-        """The records that the window goes on holding, of those that the function has seen."""
+        """Return the records that the window keeps, of those that the function received."""
 
 
 @frozen
 class _OneTimeEvictor(Evictor[Any, Any]):
-    """An evictor that keeps the same records whether it is asked before the function or after."""
+    """The base of evictors that apply the same rule either before or after the function."""
 
     after: bool = field(default=False, kw_only=True)
 
@@ -55,7 +55,7 @@ class _OneTimeEvictor(Evictor[Any, Any]):
 
     @abstractmethod
     def kept(self, elements: Sequence[TimestampedValue[Any]]) -> Sequence[TimestampedValue[Any]]:
-        """The records that stay; there is at least one to choose from."""
+        """Return the records that stay. ``elements`` is not empty."""
 
 
 @frozen
@@ -66,10 +66,10 @@ class CountEvictor(_OneTimeEvictor):
 
     @classmethod
     def of(cls, max_count: int, after: bool = False) -> CountEvictor:
-        """Keeps the last ``max_count`` records that came; ``after`` evicts when the function has seen all."""
+        """Keep the last ``max_count`` records. ``after`` evicts after the function."""
         if type(max_count) is not int or max_count < 0:
             raise JobDefinitionError(
-                f"CountEvictor.of() takes a number of records from 0 on, not {format_value(max_count, 40)}"
+                f"CountEvictor.of() takes a number of records of 0 or more, not {format_value(max_count, 40)}"
             )
         return cls(max_count, after=after)
 
@@ -85,9 +85,9 @@ class TimeEvictor(_OneTimeEvictor):
 
     @classmethod
     def of(cls, size: Duration, after: bool = False) -> TimeEvictor:
-        """Keeps what is less than ``size`` older than the newest timestamp; ``after`` as for `CountEvictor`.
+        """Keep records less than ``size`` older than the newest timestamp. ``after`` is as for `CountEvictor`.
 
-        Records of which the first has no timestamp all stay.
+        If the first record has no timestamp, all stay.
         """
         return cls(duration_ms(size, "TimeEvictor: the size", at_least_ms=0), after=after)
 
@@ -110,7 +110,7 @@ class DeltaEvictor(_OneTimeEvictor):
 
     @classmethod
     def of(cls, threshold: float, delta_function: Callable[[Any, Any], float], after: bool = False) -> DeltaEvictor:
-        """Keeps the records for which ``delta_function(record, last)`` is below ``threshold``; ``after`` as above."""
+        """Keep records whose ``delta_function(record, last)`` is below ``threshold``; ``after`` as above."""
         if not callable(delta_function):
             raise JobDefinitionError(
                 f"DeltaEvictor.of() takes a function of two records, not {format_value(delta_function, 80)}"

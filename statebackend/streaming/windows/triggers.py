@@ -1,20 +1,16 @@
-"""The triggers that come with us; what each does is Flink's.
+"""Triggers: when a window fires. The built-in triggers behave as Flink's.
 
-The two continuous ones fire at whole multiples of their interval, counted from 1970 and not from the start of the
-window. The next time of firing is in state; of windows that merge the earliest counts.
+A trigger is asked at every record of a window and at every timer that it registered. It answers whether the window
+*fires* (its function receives the contents) and whether it is *purged* (the contents are dropped; the window and the
+trigger's state stay).
 
-When a window fires: what a trigger is, and what it is given.
+One trigger object serves all windows of all keys. What it must remember is state of the current key and window, which
+`Trigger.state_descriptors` lists; its timers belong to both too. When a window is disposed, `Trigger.clear` removes
+all of it. Where windows merge, `Trigger.on_merge` merges state and timers; a trigger without it is rejected when the
+job is built.
 
-A trigger is asked at every record of a window and at every timer that it has registered. It answers whether the window
-is to *fire* (what it holds is given to the function) and whether it is to be *purged* (what it holds is thrown away;
-the window and what the trigger keeps stay).
-
-One trigger object serves all windows of all keys: what it has to remember of one it keeps in state, which belongs to
-the current key and window and is named in `Trigger.state_descriptors`. Timers belong to both too. When a window is
-given up, `Trigger.clear` takes away all of that.
-
-Where windows merge, a trigger says what is to become of the timers and the state of those that have merged; one that
-cannot is rejected when the job is built.
+The two continuous triggers fire at multiples of their interval, counted from 1970 and not from the start of the window.
+The next firing time is in state; merged windows use the earliest.
 """
 
 from __future__ import annotations
@@ -55,7 +51,7 @@ W = TypeVar("W")
 
 
 class TriggerResult(Enum):
-    """What is to be done with a window: whether to fire, and whether to purge."""
+    """Whether a window fires, and whether it is purged."""
 
     CONTINUE = (False, False)
     FIRE = (True, False)
@@ -64,17 +60,17 @@ class TriggerResult(Enum):
 
     def __init__(self, fires: bool, purges: bool) -> None:
         self.fires = fires
-        """Whether the function is given what the window holds."""
+        """Whether the function receives the contents of the window."""
         self.purges = purges
-        """Whether what the window holds is thrown away, after it has fired if it fires."""
+        """Whether the contents are dropped, after firing if the window fires."""
 
 
 class TriggerContext(ABC):
-    """What a trigger is given: time, and the timers and state of the current key and window."""
+    """The argument of a trigger: time, and the timers and state of the current key and window."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """The watermark of the operator, in milliseconds; `MIN_TIMESTAMP` before the first."""
+        """The watermark of the operator in milliseconds, or `MIN_TIMESTAMP` before the first one."""
 
     @abstractmethod
     def current_processing_time(self) -> int:
@@ -82,73 +78,75 @@ class TriggerContext(ABC):
 
     @abstractmethod
     def register_event_time_timer(self, timestamp_ms: int) -> None:
-        """Has `Trigger.on_event_time` called when the watermark has reached that time. Registering twice is once."""
+        """Call `Trigger.on_event_time` when the watermark reaches this time. Idempotent."""
 
     @abstractmethod
     def register_processing_time_timer(self, timestamp_ms: int) -> None:
-        """Has `Trigger.on_processing_time` called at that time. Registering twice is once."""
+        """Call `Trigger.on_processing_time` at this time. Idempotent."""
 
     @abstractmethod
     def delete_event_time_timer(self, timestamp_ms: int) -> None:
-        """Takes a timer away; one that is not there is ignored."""
+        """Delete a timer, if it exists."""
 
     @abstractmethod
     def delete_processing_time_timer(self, timestamp_ms: int) -> None:
-        """Takes a timer away; one that is not there is ignored."""
+        """Delete a timer, if it exists."""
 
     @abstractmethod
     def get_partitioned_state(self, descriptor: StateDescriptor) -> Any:
-        """The state of the current key and window, of the descriptor's kind.
+        """Return the state of the current key and window.
 
-        Raises `StateRegistrationError` for a descriptor that `Trigger.state_descriptors` does not have.
+        Raises:
+            StateRegistrationError: `Trigger.state_descriptors` does not contain the descriptor.
         """
 
 
 class OnMergeContext(TriggerContext):
-    """What a trigger is given when windows have merged; the current window is the merged one."""
+    """The argument of a trigger when windows have merged. The current window is the merged one."""
 
     @abstractmethod
     def merge_partitioned_state(self, descriptor: StateDescriptor) -> None:
-        """Merges the state of the windows that have merged into that of the merged window.
+        """Merge the state of the windows that merged into that of the new window.
 
-        Raises `StateRegistrationError` for one that cannot be merged: list, reducing and aggregating state can.
+        Raises:
+            StateRegistrationError: The state is not list, reducing or aggregating state.
         """
 
 
 class Trigger(ABC, Generic[T, W]):
-    """See the module. Instances travel to the subtasks by pickling, and hold configuration only."""
+    """Decides when windows fire. Instances travel by pickling and hold configuration only."""
 
     @property
     def state_descriptors(self) -> Sequence[StateDescriptor]:
-        """What the trigger keeps per key and window. It is registered before the first record."""
+        """The state per key and window, registered before the first record."""
         return ()
 
     @abstractmethod
     def on_element(self, element: T, timestamp_ms: int | None, window: W, context: TriggerContext) -> TriggerResult:
-        """Called for every record, after it was added to the window; ``timestamp_ms`` is None if it has none."""
+        """Called for every record that was added to the window. ``timestamp_ms`` may be None."""
 
     @abstractmethod
     def on_event_time(self, timestamp_ms: int, window: W, context: TriggerContext) -> TriggerResult:
-        """Called when a timer is due by the watermark. It may be one that somebody else registered for the window."""
+        """Called when the watermark reaches a timer of the window, possibly one that others registered."""
 
     @abstractmethod
     def on_processing_time(self, timestamp_ms: int, window: W, context: TriggerContext) -> TriggerResult:
-        """Called when a timer is due by the clock. It may be one that somebody else registered for the window."""
+        """Called when the clock reaches a timer of the window, possibly one that others registered."""
 
     def can_merge(self) -> bool:
-        """Whether the trigger knows what to do when windows merge."""
+        """Whether the trigger supports windows that merge."""
         return False
 
     def on_merge(self, window: W, context: OnMergeContext) -> None:
-        """Called when windows have merged into ``window``; those are cleared afterwards.
+        """Called when windows have merged into ``window``; the old windows are cleared afterwards.
 
-        It moves state with `OnMergeContext.merge_partitioned_state`, and registers the timers of the merged window.
+        Move state with `OnMergeContext.merge_partitioned_state`, and register the timers of the merged window.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot merge windows")
 
     @abstractmethod
     def clear(self, window: W, context: TriggerContext) -> None:
-        """Called when a window is given up: takes away all timers and state that the trigger may have for it."""
+        """Delete all timers and state of a window. Called when the window is disposed."""
 
 
 _CONTINUE: Final = TriggerResult.CONTINUE
@@ -169,7 +167,7 @@ _FIRE_TIME: Final[ReducingStateDescriptor[int]] = ReducingStateDescriptor("fire-
 
 @frozen
 class EventTimeTrigger(Trigger[Any, Any]):
-    """Fires when the watermark has passed the end of the window, and at every record that comes after."""
+    """Fires when the watermark passes the end of the window, and at every later record."""
 
     def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> TriggerResult:
         if window.max_timestamp <= context.current_watermark():
@@ -187,7 +185,7 @@ class EventTimeTrigger(Trigger[Any, Any]):
         return True
 
     def on_merge(self, window: Any, context: OnMergeContext) -> None:
-        # A window that is over fires with the record that has it merge.
+        # A window whose end has passed fires with the record that merges it.
         if window.max_timestamp > context.current_watermark():
             context.register_event_time_timer(window.max_timestamp)
 
@@ -197,7 +195,7 @@ class EventTimeTrigger(Trigger[Any, Any]):
 
 @frozen
 class ProcessingTimeTrigger(Trigger[Any, Any]):
-    """Fires when the clock has passed the end of the window."""
+    """Fires when the clock passes the end of the window."""
 
     def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> TriggerResult:
         context.register_processing_time_timer(window.max_timestamp)
@@ -222,7 +220,7 @@ class ProcessingTimeTrigger(Trigger[Any, Any]):
 
 @frozen
 class NeverTrigger(Trigger[Any, Any]):
-    """Never fires: that of the global window, as long as it has no other."""
+    """Never fires; the default of the global window."""
 
     def on_element(self, element: Any, timestamp_ms: int | None, window: Any, context: TriggerContext) -> TriggerResult:
         return _CONTINUE
@@ -246,7 +244,7 @@ class NeverTrigger(Trigger[Any, Any]):
 def _check_count(trigger: Any, attribute: Any, count: Any) -> None:
     if type(count) is not int or count < 1:
         raise JobDefinitionError(
-            f"CountTrigger.of() takes a number of records from 1 on, not {format_value(count, 40)}"
+            f"CountTrigger.of() takes a number of records of 1 or more, not {format_value(count, 40)}"
         )
 
 
@@ -258,7 +256,7 @@ class CountTrigger(Trigger[Any, Any]):
 
     @classmethod
     def of(cls, max_count: int) -> CountTrigger:
-        """Fires at every ``max_count``-th record; `JobDefinitionError` for less than 1."""
+        """Fire at every ``max_count``-th record. Raises `JobDefinitionError` for less than 1."""
         return cls(max_count)
 
     @property
@@ -291,13 +289,13 @@ class CountTrigger(Trigger[Any, Any]):
 
 @frozen
 class PurgingTrigger(Trigger[Any, Any]):
-    """Does as another trigger says, and purges the window whenever that fires."""
+    """Wraps a trigger and purges the window whenever it fires."""
 
     nested: Trigger[Any, Any]
 
     @classmethod
     def of(cls, nested: Trigger[Any, Any]) -> PurgingTrigger:
-        """Purges when ``nested`` fires; `JobDefinitionError` for what is no trigger."""
+        """Purge when ``nested`` fires. Raises `JobDefinitionError` if it is not a trigger."""
         if not isinstance(nested, Trigger):
             raise JobDefinitionError(f"PurgingTrigger.of() takes a trigger, not {format_value(nested, 80)}")
         return cls(nested)
@@ -338,13 +336,13 @@ def _interval_start(timestamp_ms: int, interval_ms: int) -> int:
 
 @frozen
 class ContinuousEventTimeTrigger(Trigger[Any, Any]):
-    """Fires whenever the watermark has passed a multiple of an interval, and at the end of the window."""
+    """Fires whenever the watermark passes a multiple of an interval, and at the end of the window."""
 
     interval_ms: int
 
     @classmethod
     def of(cls, interval: Duration) -> ContinuousEventTimeTrigger:
-        """Fires at multiples of ``interval``; `JobDefinitionError` for one below a millisecond."""
+        """Fire at multiples of ``interval``. Raises `JobDefinitionError` for less than a millisecond."""
         return cls(duration_ms(interval, f"{cls.__name__}: the interval", at_least_ms=1))
 
     @property
@@ -366,7 +364,7 @@ class ContinuousEventTimeTrigger(Trigger[Any, Any]):
             return _FIRE
         if not _takes_fire_time(timestamp_ms, context):
             return _CONTINUE
-        # A window without an end would fire for ever when time is at its end.
+        # At the maximum watermark a window without an end would fire forever.
         if context.current_watermark() < MAX_TIMESTAMP or window.max_timestamp < MAX_TIMESTAMP:
             self._register_next(timestamp_ms, window.max_timestamp, context)
         return _FIRE
@@ -383,8 +381,7 @@ class ContinuousEventTimeTrigger(Trigger[Any, Any]):
             context.register_event_time_timer(next_fire_ms)
 
     def clear(self, window: Any, context: TriggerContext) -> None:
-        # The timer at the end of the window is due before it is given up, or was never more than one of a window that
-        # merged, which nobody hears any more.
+        # The timer at the end of the window has fired by now, or belongs to a window that has merged, and is ignored.
         next_fire_ms = context.get_partitioned_state(_FIRE_TIME).get()
         if next_fire_ms is not None and _takes_fire_time(next_fire_ms, context):
             context.delete_event_time_timer(next_fire_ms)
@@ -395,13 +392,13 @@ class ContinuousEventTimeTrigger(Trigger[Any, Any]):
 
 @frozen
 class ContinuousProcessingTimeTrigger(Trigger[Any, Any]):
-    """Fires whenever the clock has passed a multiple of an interval, if the window has had a record."""
+    """Fires whenever the clock passes a multiple of an interval, if the window has received a record."""
 
     interval_ms: int
 
     @classmethod
     def of(cls, interval: Duration) -> ContinuousProcessingTimeTrigger:
-        """Fires at multiples of ``interval``; `JobDefinitionError` for one below a millisecond."""
+        """Fire at multiples of ``interval``. Raises `JobDefinitionError` for less than a millisecond."""
         return cls(duration_ms(interval, f"{cls.__name__}: the interval", at_least_ms=1))
 
     @property
@@ -423,8 +420,8 @@ class ContinuousProcessingTimeTrigger(Trigger[Any, Any]):
         if timestamp_ms < window.max_timestamp:
             self._register_next(timestamp_ms, window.max_timestamp, context)
         else:
-            # One of processing time is given up now. One of event time goes on, and has no end that the clock knows: to
-            # fire then would be to fire again at once, and for ever.
+            # A processing-time window is disposed now. The end of an event-time window means nothing to the clock: a
+            # timer there would fire again at once, forever.
             now_ms = context.current_processing_time()
             self._register_next(_interval_start(now_ms, self.interval_ms), MAX_TIMESTAMP, context)
         return _FIRE
@@ -447,14 +444,14 @@ class ContinuousProcessingTimeTrigger(Trigger[Any, Any]):
 
 
 def _next_fire_time(timestamp_ms: int, interval_ms: int, latest_ms: int, context: TriggerContext) -> int:
-    """When the window fires next, which is remembered: an interval later, but not behind ``latest_ms``."""
+    """Store and return the next firing time: an interval later, but not after ``latest_ms``."""
     next_fire_ms = min(clamped(timestamp_ms + interval_ms), latest_ms)
     context.get_partitioned_state(_FIRE_TIME).add(next_fire_ms)
     return int(next_fire_ms)
 
 
 def _takes_fire_time(timestamp_ms: int, context: TriggerContext) -> bool:
-    """Whether this is when the window was to fire next, which is forgotten then."""
+    """Whether this is the stored firing time; if so, clear it."""
     fire_time = context.get_partitioned_state(_FIRE_TIME)
     if fire_time.get() != timestamp_ms:
         return False
@@ -463,7 +460,7 @@ def _takes_fire_time(timestamp_ms: int, context: TriggerContext) -> bool:
 
 
 def _merged_fire_time(context: OnMergeContext) -> int | None:
-    """The first of the times at which the windows that have merged were to fire."""
+    """The earliest firing time of the windows that merged."""
     context.merge_partitioned_state(_FIRE_TIME)
     next_fire_ms: int | None = context.get_partitioned_state(_FIRE_TIME).get()
     return next_fire_ms
@@ -471,7 +468,7 @@ def _merged_fire_time(context: OnMergeContext) -> int | None:
 
 @frozen
 class DeltaTrigger(Trigger[Any, Any]):
-    """Fires when a record differs from the one of the last firing by more than a threshold."""
+    """Fires when a record differs from the record of the last firing by more than a threshold."""
 
     threshold: float
     delta_function: Callable[[Any, Any], float]
@@ -481,10 +478,10 @@ class DeltaTrigger(Trigger[Any, Any]):
     def of(
         cls, threshold: float, delta_function: Callable[[Any, Any], float], element_type: TypeSerializer[Any] | Any
     ) -> DeltaTrigger:
-        """Fires when ``delta_function(last, record)`` is above ``threshold``.
+        """Fire when ``delta_function(last, record)`` is above ``threshold``.
 
-        ``last`` is the record that fired last, at first that which came first. It is kept, so ``element_type`` says
-        what it is: a serializer or a type hint.
+        ``last`` is the record that fired last, at first the first record. It is stored, so ``element_type`` is its
+        serializer or type hint.
         """
         if not callable(delta_function):
             raise JobDefinitionError(

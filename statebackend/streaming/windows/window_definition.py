@@ -1,9 +1,8 @@
-"""A windowed operation as a whole, checked, as it travels to the subtasks.
+"""The validated settings of a windowed operation, as they travel to the subtasks.
 
-What a window *holds* depends on its function: every record for a function that sees all, one value for a reduce
-function, one accumulator for an aggregate function; with an evictor it is always every record. What is held is state
-under the key and the window, written by the serializer of the records (that of the input's schema, if it has one) or of
-the accumulators.
+The contents of a window depend on its function: all records for a window function, one value for a reduce function, one
+accumulator for an aggregate function. With an evictor they are always all records. Contents are state per key and
+window, written by the serializer of the records (by default that of the input's schema) or of the accumulators.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from attrs import Attribute, field, frozen
 
 from statebackend.state.descriptors import as_serializer
 from statebackend.state.states import AggregateFunction
-from statebackend.streaming.errors import JobDefinitionError, format_value, shown_instance
+from statebackend.streaming.errors import JobDefinitionError, format_instance, format_value
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.windows.assigners import WindowAssigner
 from statebackend.streaming.windows.evictors import Evictor
@@ -41,7 +40,7 @@ def _check_callable(contents: Any, attribute: Attribute[Any], function: object) 
 
 @frozen
 class ReducedContents:
-    """One value, into which a function of two folds each record."""
+    """One value: a function of two folds the records."""
 
     function: Callable[[Any, Any], Any] = field(validator=_check_callable)
 
@@ -49,7 +48,7 @@ class ReducedContents:
 def _check_aggregate(contents: Any, attribute: Attribute[Any], function: object) -> None:
     if not isinstance(function, AggregateFunction):
         raise JobDefinitionError(
-            f"aggregate() takes an instance of an AggregateFunction, not {shown_instance(function)}"
+            f"aggregate() takes an instance of an AggregateFunction, not {format_instance(function)}"
         )
 
 
@@ -62,7 +61,7 @@ class AggregatedContents:
 
     @classmethod
     def of(cls, function: AggregateFunction[Any, Any, Any], accumulator_type: Any) -> AggregatedContents:
-        """With a serializer or type hint of the accumulators; without, as the function's `create_accumulator` says."""
+        """Create it. ``accumulator_type`` defaults to the return type of `create_accumulator`."""
         contents = cls(function, None)
         if accumulator_type is None:
             hints = typing.get_type_hints(type(function).create_accumulator)
@@ -74,14 +73,14 @@ class AggregatedContents:
 
 @frozen
 class ListedContents:
-    """Every record."""
+    """All records."""
 
 
 @frozen
 class CoGroupedContents:
-    """Every record of two inputs, each input's by itself; the serializers are those of both, as far as they are given.
+    """All records of two inputs, separately, with the serializers that were given.
 
-    The function of the windows is given one element: the pair of both lists.
+    The window function receives one element: the pair of both lists.
     """
 
     serializers: tuple[TypeSerializer[Any] | None, TypeSerializer[Any] | None] = (None, None)
@@ -92,7 +91,7 @@ WindowContents = ReducedContents | AggregatedContents | ListedContents | CoGroup
 
 @frozen(kw_only=True)
 class WindowDefinition:
-    """See the module. Raises `JobDefinitionError` for parts that do not go together."""
+    """A windowed operation. Raises `JobDefinitionError` for settings that do not fit together."""
 
     assigner: WindowAssigner[Any]
     trigger: Trigger[Any, Any]
@@ -102,39 +101,39 @@ class WindowDefinition:
     allowed_lateness_ms: int = 0
     late_data_tag: OutputTag[Any] | None = None
     element_serializer: TypeSerializer[Any] | None = None
-    """The serializer of the records; without one it follows from the schema of the input."""
+    """The serializer of the records. If None, it follows from the schema of the input."""
 
     @property
     def needs_timestamps(self) -> bool:
-        """Whether a record without a timestamp has no window."""
+        """Whether records without a timestamp have no window."""
         return self.assigner.is_event_time
 
     def __attrs_post_init__(self) -> None:
         if self.assigner.merges_windows and not self.trigger.can_merge():
             raise JobDefinitionError(
-                f"{type(self.trigger).__name__} cannot merge windows, and {type(self.assigner).__name__} makes windows "
-                f"that merge; give the trigger can_merge() and on_merge(), or take another"
+                f"{type(self.trigger).__name__} cannot merge windows, but the windows of "
+                f"{type(self.assigner).__name__} merge; implement can_merge() and on_merge(), or use another trigger"
             )
         contents = self.contents
         if self.evictor is None and isinstance(contents, AggregatedContents) and not contents.accumulator_serializer:
             raise JobDefinitionError(
-                f"the type of the accumulators of {type(contents.function).__name__} is not known: pass "
-                f"aggregate(..., accumulator_type=...) as a type hint or serializer, or give its create_accumulator() "
-                f"a return type"
+                f"the type of the accumulators of {type(contents.function).__name__} is unknown: pass a type hint or "
+                f"serializer with aggregate(..., accumulator_type=...), or annotate the return type of "
+                f"create_accumulator()"
             )
         if self.evictor is not None and isinstance(contents, CoGroupedContents):
-            raise JobDefinitionError("windows of two inputs take no evictor; evict in their function")
+            raise JobDefinitionError("windows of two inputs do not support evictors; evict in their function")
         if self.window_function is None and isinstance(contents, (ListedContents, CoGroupedContents)):
-            raise JobDefinitionError("a window that holds every record needs a function that makes something of them")
+            raise JobDefinitionError("a window that holds every record needs a window function")
 
     @property
     def user_functions(self) -> tuple[Any, ...]:
-        """The functions that may have a setup() of their own."""
+        """The functions that may override setup()."""
         return () if self.window_function is None else (self.window_function,)
 
     @property
     def element_serializers(self) -> tuple[TypeSerializer[Any] | None, ...]:
-        """The serializers of the records of each input, where they are given; none if records are not stored."""
+        """The serializers of the records of each input, where given. Empty if records are not stored."""
         if isinstance(self.contents, CoGroupedContents):
             return self.contents.serializers
         if self.evictor is None and isinstance(self.contents, AggregatedContents):

@@ -1,8 +1,7 @@
-"""What is made of a window when it fires: functions over what it holds, and what they are given.
+"""Functions over the contents of windows, and the contexts that they receive.
 
-A `ProcessWindowFunction` sees all that a window holds. State of its own it registers in `open()`, as everywhere: state
-per key as ever, which no window clears, and state per key *and window*, which belongs to the window that is current and
-which `clear()` has to clear when the window is given up.
+A `ProcessWindowFunction` receives everything that a window holds. It registers state in `open()`: state per key, which
+no window clears, and state per key *and window*, which its `clear()` must clear when the window is disposed.
 """
 
 from __future__ import annotations
@@ -30,31 +29,31 @@ class WindowStateStore(Protocol):
     """State of the current key, or of the current key and window."""
 
     def get_state(self, descriptor: StateDescriptor) -> Any:
-        """The state of a descriptor, of its kind.
+        """Return the state of a descriptor.
 
-        Raises `StateRegistrationError` for one that `open()` has not registered, and for state per window where windows
-        merge: there is no saying what would become of it.
+        Raises:
+            StateRegistrationError: `open()` did not register it, or it is state per window and the windows merge.
         """
 
 
 class WindowRuntimeContext(RuntimeContext):
-    """What the `open()` of a function over windows is given."""
+    """The argument of `open()` of a function over windows."""
 
     @property
     @abstractmethod
     def window_state(self) -> WindowStateStore:
-        """Registers state per key and window. The handle is that of the current window in every call of `process`."""
+        """Registers state per key and window. In every call of `process` the handle refers to the current window."""
 
 
 class WindowContext(ABC, Generic[W]):
-    """What every call of a function over windows is given; one object per subtask and epoch."""
+    """The argument of the calls of a function over windows; one object per subtask and epoch."""
 
     window: W
-    """The window that fires, or is given up."""
+    """The window that fires or is disposed."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """The watermark of the operator, in milliseconds; `MIN_TIMESTAMP` before the first."""
+        """The watermark of the operator in milliseconds, or `MIN_TIMESTAMP` before the first one."""
 
     @abstractmethod
     def current_processing_time(self) -> int:
@@ -62,35 +61,35 @@ class WindowContext(ABC, Generic[W]):
 
     @abstractmethod
     def window_state(self) -> WindowStateStore:
-        """State per key and window, as registered in `open()`; rejected where windows merge."""
+        """State per key and window that `open()` registered. Rejected for windows that merge."""
 
     @abstractmethod
     def global_state(self) -> WindowStateStore:
-        """State per key, over all windows, as registered in `open()`."""
+        """State per key, over all windows, that `open()` registered."""
 
     @abstractmethod
     def output(self, tag: OutputTag[T], value: T) -> None:
-        """Emits a record to a side output, in order with what is yielded; it is dropped if nobody reads that."""
+        """Emit a record to a side output, in order with the yielded records. Dropped if nothing reads it."""
 
 
 class ProcessWindowFunction(WorkerLifecycle, ABC, Generic[K, I, O, W]):
-    """Makes of a window what is emitted. The timestamp of that is the last one of the window.
+    """Turns the contents of a window into records to emit. Their timestamp is the last one of the window.
 
-    Instances travel to the subtasks by pickling, and hold configuration only; connections are made in `setup()`.
+    Instances travel to the subtasks by pickling and hold configuration only. Create connections in `setup()`.
     """
 
     def open(self, context: WindowRuntimeContext) -> None:
-        """Called before the first record of an epoch, and once on the driver. Register all state here."""
+        """Register all state. Called before the first record of an epoch, and once on the driver."""
 
     @abstractmethod
     def process(self, key: K, context: WindowContext[W], elements: list[I]) -> Iterable[O] | None:
-        """Called when a window fires; yields what to emit, or returns a list of records or None.
+        """Process a window that fires. Yield the records to emit, or return a list of them or None.
 
-        ``elements`` is what the window holds: its records or, behind `reduce` and `aggregate`, the one result.
+        ``elements`` holds the records of the window or, after `reduce` and `aggregate`, the one result.
         """
 
     def clear(self, context: WindowContext[W]) -> None:
-        """Called when a window is given up: clear its state per window here."""
+        """Clear the state per window. Called when a window is disposed."""
 
     def close(self) -> None:
         """Called after the last record of an epoch, also after a failure."""

@@ -1,23 +1,14 @@
-"""Two streams that are brought together by key and window.
+"""Keyed streams with windows: ``stream.key_by(...).window(...).trigger(...).aggregate(...)``.
 
-All records of a key and a window, of both streams, are given to one function: as two lists (*co-group*), or as all
-pairs of a left and a right record, the left ones in the outer loop (*join*), so that a record without a partner gives
-nothing. The windows fire and are given up as those of one stream, by the watermark of both; a record that is late for
-them is dropped.
+Each method returns a new windowed stream, so one may be reused. The methods that take a function end the chain and
+share these arguments:
 
-Counting the records of windows, as a row for each key and window.
+    uid, name, schema   as for `KeyedStream.process`
+    element_type        a serializer or type hint of the records, if windows hold records and the input has no schema
 
-How many records there are is seen without looking at them. So where they come in columns, an operator counts a whole
-batch at once, and makes no objects of its records.
-
-A keyed stream with windows: ``stream.key_by(...).window(...).trigger(...).aggregate(...)``.
-
-Each method gives another windowed stream, so one may be used several times. The methods that name a function end the
-chain; they all take
-
-    uid, name, schema   as `KeyedStream.process`
-    element_type        of the records, a serializer or type hint, where windows hold records and the input has no
-                        schema that tells it
+`WindowedStreamPair` brings two streams together by key and window: a *co-group* function receives both lists of
+records; a *join* function receives every pair, left records in the outer loop. Windows fire by the watermark of both
+streams, and late records are dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +20,7 @@ from attrs import evolve, field, frozen
 
 from statebackend.state.descriptors import as_serializer
 from statebackend.state.states import AggregateFunction
-from statebackend.streaming.errors import JobDefinitionError, format_value, shown_instance
+from statebackend.streaming.errors import JobDefinitionError, format_instance, format_value
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.time.timestamps import Duration, duration_ms
 from statebackend.streaming.windows.assigners import WindowAssigner
@@ -61,7 +52,7 @@ __all__ = [
 
 
 class Count(AggregateFunction[Any, int, int]):
-    """How many records there are."""
+    """Counts records. Where records come in columns, the operator counts whole batches without creating records."""
 
     def create_accumulator(self) -> int:
         return 0
@@ -77,9 +68,9 @@ class Count(AggregateFunction[Any, int, int]):
 
 
 class KeyAndWindow(ProcessWindowFunction[Any, Any, Any, Any]):
-    """Emits what was made of a window behind the key and the window's start and end, both in milliseconds.
+    """Emits the key, the window's start and end in milliseconds, and the result.
 
-    A key of several columns is as many values of the row.
+    A key of several columns becomes several values of the row.
     """
 
     def process(self, key: Any, context: WindowContext[Any], elements: list[Any]) -> list[tuple[Any, ...]]:
@@ -92,14 +83,14 @@ S = TypeVar("S", covariant=True)
 
 
 class AddWindows(Protocol[S]):
-    """Adds the operation to the graph, and gives the stream that comes out."""
+    """Adds the operation to the graph and returns its output."""
 
     def __call__(self, definition: WindowDefinition, *, uid: str, name: str, schema: Any) -> S: ...
 
 
 @frozen(eq=False)
 class WindowedStream(Generic[S]):
-    """See the module."""
+    """A keyed stream with windows under construction."""
 
     _add: AddWindows[S] = field(repr=False)
     _assigner: WindowAssigner[Any]
@@ -110,23 +101,23 @@ class WindowedStream(Generic[S]):
 
     @classmethod
     def of(cls, add: AddWindows[S], assigner: WindowAssigner[Any]) -> WindowedStream[S]:
-        """Begins with an assigner; `JobDefinitionError` for what is none."""
+        """Start with an assigner. Raises `JobDefinitionError` for anything else."""
         return cls(add, checked_assigner(assigner))
 
     def trigger(self, trigger: Trigger[Any, Any]) -> WindowedStream[S]:
-        """Says when windows fire, in place of the assigner's own trigger."""
+        """Set when windows fire, instead of the assigner's default trigger."""
         return evolve(self, trigger=checked_trigger(trigger))
 
     def evictor(self, evictor: Evictor[Any, Any]) -> WindowedStream[S]:
-        """Throws records out of a window when it fires; every record is kept one by one then."""
+        """Remove records from a window when it fires. The window then stores every record."""
         return evolve(self, evictor=_instance(evictor, Evictor, "evictor()", "an Evictor"))
 
     def allowed_lateness(self, lateness: Duration) -> WindowedStream[S]:
-        """Keeps windows of event time for so long behind their end; each record that comes meanwhile fires again."""
+        """Keep event-time windows for this long after their end. Each late record within it fires the window again."""
         return evolve(self, lateness_ms=checked_lateness_ms(lateness, self._assigner))
 
     def side_output_late_data(self, tag: OutputTag[Any]) -> WindowedStream[S]:
-        """Sends records that are too late for all their windows to a side output; without it they are dropped."""
+        """Send records that are late for all their windows to a side output. Without it they are dropped."""
         return evolve(self, late_tag=_instance(tag, OutputTag, "side_output_late_data()", "an OutputTag"))
 
     def reduce(
@@ -139,9 +130,9 @@ class WindowedStream(Generic[S]):
         name: str = "",
         element_type: Any = None,
     ) -> S:
-        """Folds the records of a window into one by ``function(left, right)``, each as it comes.
+        """Fold the records of a window into one with ``function(left, right)``, as they arrive.
 
-        It is emitted when the window fires, or given to ``window_function``, as the only element.
+        The result is emitted when the window fires, or passed to ``window_function`` as the only element.
         """
         return self._end(ReducedContents(function), window_function, function, uid, schema, name, element_type)
 
@@ -156,10 +147,10 @@ class WindowedStream(Generic[S]):
         accumulator_type: Any = None,
         element_type: Any = None,
     ) -> S:
-        """Folds the records of a window into an accumulator, each as it comes.
+        """Fold the records of a window into an accumulator, as they arrive.
 
-        Its result is emitted when the window fires, or given to ``window_function``, as the only element.
-        ``accumulator_type`` is a serializer or type hint; without, it is what ``create_accumulator`` says it returns.
+        The result is emitted when the window fires, or passed to ``window_function`` as the only element.
+        ``accumulator_type`` is a serializer or type hint; by default the return type of ``create_accumulator``.
         """
         contents = AggregatedContents.of(function, accumulator_type)
         return self._end(contents, window_function, function, uid, schema, name, element_type)
@@ -172,10 +163,10 @@ class WindowedStream(Generic[S]):
         schema: Any = None,
         name: str = "",
     ) -> S:
-        """Counts the records of a window, a batch at a time where they come in columns.
+        """Count the records of a window, a batch at a time where they come in columns.
 
-        A row is emitted when the window fires: the key, the start and the end of the window in milliseconds, and the
-        count; or the count is given to ``window_function``, as the only element.
+        When the window fires it emits a row: key, start and end of the window in milliseconds, and count. With
+        ``window_function``, that function receives the count as the only element.
         """
         function = Count()
         contents = AggregatedContents.of(function, None)
@@ -190,7 +181,7 @@ class WindowedStream(Generic[S]):
         name: str = "",
         element_type: Any = None,
     ) -> S:
-        """Gives all records of a window to a function when it fires."""
+        """Pass all records of a window to a function when it fires."""
         return self._end(ListedContents(), _process_function(function), function, uid, schema, name, element_type)
 
     def apply(
@@ -202,7 +193,7 @@ class WindowedStream(Generic[S]):
         name: str = "",
         element_type: Any = None,
     ) -> S:
-        """As `process`, by a plain function of key, window and records that yields or returns a list."""
+        """As `process`, with a plain function of key, window and records that yields or returns a list."""
         if not callable(function):
             raise JobDefinitionError(
                 f"apply() takes a function of key, window and records, not {format_value(function, 80)}"
@@ -238,24 +229,24 @@ _SUCH_AS: Final = "a window assigner, such as TumblingEventTimeWindows.of('1 hou
 
 
 def checked_assigner(given: Any) -> WindowAssigner[Any]:
-    """What `window` was given; `JobDefinitionError` for what is no assigner."""
+    """Return the assigner. Raises `JobDefinitionError` for anything else."""
     assigner: WindowAssigner[Any] = _instance(given, WindowAssigner, "window()", _SUCH_AS)
     return assigner
 
 
 def checked_trigger(given: Any) -> Trigger[Any, Any]:
-    """The trigger; raises `JobDefinitionError` for what is none."""
+    """Return the trigger. Raises `JobDefinitionError` for anything else."""
     trigger: Trigger[Any, Any] = _instance(given, Trigger, "trigger()", "a Trigger")
     return trigger
 
 
 def checked_lateness_ms(lateness: Duration, assigner: WindowAssigner[Any]) -> int:
-    """The lateness in milliseconds; raises `JobDefinitionError` where no record can be late."""
+    """Return the lateness in milliseconds. Raises `JobDefinitionError` where no record can be late."""
     lateness_ms = duration_ms(lateness, "allowed_lateness()", at_least_ms=0)
     if lateness_ms and not assigner.is_event_time:
         raise JobDefinitionError(
-            f"allowed_lateness() is for windows of event time, and {type(assigner).__name__} makes others, "
-            f"for which no record is late"
+            f"allowed_lateness() requires event-time windows; no record is late for windows of "
+            f"{type(assigner).__name__}"
         )
     return lateness_ms
 
@@ -263,20 +254,20 @@ def checked_lateness_ms(lateness: Duration, assigner: WindowAssigner[Any]) -> in
 def _process_function(function: Any) -> ProcessWindowFunction[Any, Any, Any, Any]:
     if not isinstance(function, ProcessWindowFunction):
         raise JobDefinitionError(
-            f"a function over windows is an instance of a ProcessWindowFunction, not {shown_instance(function)}"
+            f"a function over windows must be an instance of a ProcessWindowFunction, not {format_instance(function)}"
         )
     return function
 
 
 def _instance(given: Any, kind: type, method: str, what: str) -> Any:
     if not isinstance(given, kind):
-        raise JobDefinitionError(f"{method} takes {what}, not {shown_instance(given)}")
+        raise JobDefinitionError(f"{method} takes {what}, not {format_instance(given)}")
     return given
 
 
 CoGroup = Callable[[list[Any], list[Any]], "Iterable[Any] | None"]
 PairFunction = Callable[[Callable[[Any, Any], Any]], ProcessWindowFunction[Any, Any, Any, Any]]
-"""What makes the function of a window of a user's function of two: `JoinWindowFunction` or `CoGroupWindowFunction`."""
+"""Wraps a user's function of two as a window function: `JoinWindowFunction` or `CoGroupWindowFunction`."""
 
 
 @frozen
@@ -292,7 +283,7 @@ class CoGroupWindowFunction(ProcessWindowFunction[Any, Any, Any, Any]):
 
 @frozen
 class JoinWindowFunction(ProcessWindowFunction[Any, Any, Any, Any]):
-    """Calls a function with every pair, and emits what it returns."""
+    """Calls a function with every pair and emits the results."""
 
     function: Callable[[Any, Any], Any]
 
@@ -305,7 +296,7 @@ class JoinWindowFunction(ProcessWindowFunction[Any, Any, Any, Any]):
 
 @frozen(eq=False)
 class WindowedStreamPair(Generic[S]):
-    """Two keyed streams with windows; each method gives another, and `apply` ends the chain."""
+    """Two keyed streams with windows under construction. Each method returns a new one; `apply` ends the chain."""
 
     _add: AddWindows[S] = field(repr=False)
     _assigner: WindowAssigner[Any]
@@ -315,11 +306,11 @@ class WindowedStreamPair(Generic[S]):
 
     @classmethod
     def of(cls, add: AddWindows[S], assigner: WindowAssigner[Any], kind: PairFunction) -> WindowedStreamPair[S]:
-        """Begins with an assigner; `JobDefinitionError` for what is none."""
+        """Start with an assigner. Raises `JobDefinitionError` for anything else."""
         return cls(add, checked_assigner(assigner), kind)
 
     def trigger(self, trigger: Trigger[Any, Any]) -> WindowedStreamPair[S]:
-        """Says when windows fire, in place of the assigner's own trigger."""
+        """Set when windows fire, instead of the assigner's default trigger."""
         return evolve(self, trigger=checked_trigger(trigger))
 
     def allowed_lateness(self, lateness: Duration) -> WindowedStreamPair[S]:
@@ -336,11 +327,11 @@ class WindowedStreamPair(Generic[S]):
         left_type: Any = None,
         right_type: Any = None,
     ) -> S:
-        """Ends the chain with a function of two.
+        """Apply a function of two.
 
-        A join emits what ``function(left, right)`` returns for every pair of a key and a window; a co-group what
-        ``function(lefts, rights)`` yields, or returns in a list, of which one may be empty. ``left_type`` and
-        ``right_type`` are serializers or type hints of the records, where an input has no schema.
+        A join emits ``function(left, right)`` for every pair of a key and window. A co-group emits what
+        ``function(lefts, rights)`` yields or returns in a list; one of the lists may be empty. ``left_type`` and
+        ``right_type`` are serializers or type hints of the records, for inputs without a schema.
         """
         if not callable(function):
             raise JobDefinitionError(f"apply() takes a function of two, not {format_value(function, 80)}")

@@ -29,14 +29,14 @@ NOON = datetime.datetime(2024, 2, 29, 12, 0, 0, 5, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("column_type", "advice"),
     [
-        ("double", "matter of opinion"),
-        ("float", "matter of opinion"),
+        ("double", "several binary forms"),
+        ("float", "several binary forms"),
         ("decimal(10,2)", "cast it to string, or scaled up to bigint"),
         ("struct<a:int>", r"key by its fields instead, as in key_by\('name.field'"),
         ("timestamp_ntz", "cast it to timestamp, or to string"),
         ("array<int>", "to_json"),
         ("map<string,int>", "to_json of its sorted entries"),
-        ("string collate UNICODE_CI", "have other bytes: cast it to string"),
+        ("string collate UNICODE_CI", "may differ in bytes: cast it to string"),
         ("interval day", "cast it"),
     ],
 )

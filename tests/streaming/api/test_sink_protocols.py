@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statebackend.streaming.sink import SinkThatTakesBack, reads_once, sink_identity
+from statebackend.streaming.sink import RollbackSink, reads_once, sink_identity
 
 
 class ReadsOnce:
@@ -28,8 +28,8 @@ def test_a_class_says_itself_that_it_reads_a_frame_once() -> None:
 
 
 def test_a_sink_that_rolls_back_is_known_by_its_method() -> None:
-    assert isinstance(Derived(), SinkThatTakesBack)
-    assert not isinstance(Denies(), SinkThatTakesBack)
+    assert isinstance(Derived(), RollbackSink)
+    assert not isinstance(Denies(), RollbackSink)
 
 
 class Identified:

@@ -181,7 +181,7 @@ def test_a_batch_without_timestamps_emits_its_side_outputs_behind_its_rows(tmp_p
 @pytest.mark.parametrize("function", [Doing(), DoingForMany()])
 def test_a_function_without_on_timer_is_rejected_a_timer(function: Any, tmp_path: Path) -> None:
     run = opened(tmp_path, function)
-    with pytest.raises(JobDefinitionError, match="registers a timer, and has no method that is called when it is due"):
+    with pytest.raises(JobDefinitionError, match="registers a timer but does not override on_timer"):
         run.records(("k", lambda context: context.timer_service.register_event_time_timer(1), None))
 
 

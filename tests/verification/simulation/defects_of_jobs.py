@@ -14,7 +14,7 @@ from statebackend.local import local_run
 from statebackend.local.network.channel import Channel, OvertakingBarrier
 from statebackend.local.network.subtasks import SourceSubtask
 from statebackend.local.run_checkpoints import RunCheckpoints
-from statebackend.local.run_snapshots import InlineWriter, KeptCheckpoints, RunSnapshots
+from statebackend.local.run_snapshots import InlineWriter, PinnedCheckpoints, RunSnapshots
 from statebackend.local.sinks import SinkRecords, StagedSinks
 from statebackend.state.heap.priority_queue import HeapPriorityQueue
 from statebackend.streaming.runtime import restore_plan
@@ -109,8 +109,8 @@ def _abandoned_at_once() -> Patch:
     return method(RunSnapshots, "discard_states", lambda original: discard_states)
 
 
-def _not_kept() -> Patch:
-    return method(KeptCheckpoints, "completed", lambda original: lambda self, checkpoint_id: None)
+def _not_pinned() -> Patch:
+    return method(PinnedCheckpoints, "completed", lambda original: lambda self, checkpoint_id: None)
 
 
 def _not_committed_again() -> Patch:
@@ -208,7 +208,7 @@ DEFECTS_OF_JOBS: Final[tuple[tuple[str, Patch], ...]] = (
     ("a sink commits twice", _committed_twice()),
     ("a sink commits before the checkpoint is stored", _committed_before_stored()),
     ("files of a failed checkpoint go though the next one is built upon them", _abandoned_at_once()),
-    ("a checkpoint is dropped though one under way is built upon it", _not_kept()),
+    ("a checkpoint is dropped though one under way is built upon it", _not_pinned()),
     ("what was staged is not committed again by a start", _not_committed_again()),
     ("a source that stops acknowledges, and reads on before its barrier", _read_behind_the_stop()),
     ("the position of a source is that of a later barrier", _position_of_the_next()),

@@ -158,7 +158,7 @@ def test_what_is_not_in_the_table_is_an_error_that_changes_nothing(state: Elemen
     if (state, event) in TRANSITIONS:
         assert queue.tell(number, event) == (TRANSITIONS[state, event] is not state)
         return
-    with pytest.raises(StreamElementQueueError, match=f"element 0 is {state.value}, and was told '{event.value}'"):
+    with pytest.raises(StreamElementQueueError, match=f"element 0 is {state.value} and received event '{event.value}'"):
         queue.tell(number, event)
     assert [element.state for element in queue] == [] if state is ElementState.EMITTED else [state]
 

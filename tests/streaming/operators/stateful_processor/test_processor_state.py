@@ -257,11 +257,11 @@ def test_an_error_of_a_processor_names_key_and_method() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((Processor, "k string", "update", "none"), "it was given the class Processor; make an instance"),
-        ((object(), "k string", "update", "none"), "is no StatefulProcessor: it lacks init, handleInputRows"),
+        ((Processor, "k string", "update", "none"), "the argument is the class Processor; pass an instance"),
+        ((object(), "k string", "update", "none"), "is not a StatefulProcessor: it lacks init, handleInputRows"),
         ((Processor(), "k string", "complete", "none"), "output_mode is 'complete'.*choose 'update'"),
         ((Processor(), "k string", "update", "EventTime"), "time_mode='eventTime' needs watermarks, and a source of"),
-        ((Processor(), "k string", "update", "wall"), "time_mode is 'wall', and may be 'none', 'processingTime'"),
+        ((Processor(), "k string", "update", "wall"), "time_mode is 'wall'; pass one of 'none', 'processingTime'"),
     ],
 )
 def test_what_cannot_run_is_rejected_at_once(arguments: tuple[Any, ...], told: str) -> None:

@@ -19,7 +19,7 @@ from statebackend import (
 )
 from statebackend.local import LocalStreamEnvironment
 from statebackend.spark.savepoints import python_cause
-from statebackend.streaming.errors import format_value, told
+from statebackend.streaming.errors import describe_exception, format_value
 from statebackend.streaming.rows.row_reader import RowReader, UnreadableRowError
 from statebackend.streaming.rows.row_writer import RowMismatchError, RowWriter
 
@@ -59,7 +59,7 @@ def run(function: KeyedProcessFunction[Any, Any, Any], **record: Any) -> str:
 def test_an_exception_of_several_lines_keeps_operator_key_record_type_and_place_in_one_line() -> None:
     message = run(Misbehaving(process=ValueError("2 problems:\n\n  KeyError: 'a'\n    at b")))
     assert message.startswith("operator 'op', key 'k', record {'key': 'k'}: process_element raised ValueError: ")
-    assert "ValueError: 2 problems: | KeyError: 'a' | at b (test_what_users_are_told.py, line" in message
+    assert "ValueError: 2 problems: | KeyError: 'a' | at b (test_user_errors.py, line" in message
     assert "\n" not in message
     worker = f"Traceback (most recent call last):\n  File x\nstreamjobs.errors.UserFunctionError: {message}\n"
     assert python_cause(Exception(f"Job aborted\n{worker}\n\tat org.apache.spark.Foo")).endswith(message)
@@ -80,12 +80,12 @@ def test_a_value_or_an_exception_that_cannot_be_shown_hides_nothing() -> None:
         __str__ = __repr__
 
     assert format_value(Unshowable(), 10) == "a Unshowable (which cannot be shown: RuntimeError)"
-    assert told(Unshowable()) == "Unshowable: (its text cannot be shown: RuntimeError)"
+    assert describe_exception(Unshowable()) == "Unshowable: (its text cannot be shown: RuntimeError)"
 
 
 @pytest.mark.parametrize("method", ["open", "close"])
 def test_a_failure_outside_of_records_names_operator_and_method(method: str) -> None:
-    assert f"operator 'op': {method} raised OSError: disk (test_what" in run(Misbehaving(**{method: OSError("disk")}))
+    assert f"operator 'op': {method} raised OSError: disk (test_user" in run(Misbehaving(**{method: OSError("disk")}))
 
 
 @pytest.mark.parametrize("method", ["open", "process"])

@@ -8,7 +8,7 @@ from attrs import evolve
 
 from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement
 from statebackend.checkpoint.state_handles import SubtaskState
-from statebackend.local.run_snapshots import CheckpointMeasures
+from statebackend.local.run_snapshots import CheckpointMetrics
 from statebackend.state.metrics import KeyedStateMetrics, StateMetrics
 from statebackend.streaming.observing.job_events import JobListeners
 from statebackend.streaming.observing.job_metrics import ObservedRun
@@ -37,9 +37,9 @@ def acknowledged(checkpoint_id: int, index: int, metrics: dict[str, Any]) -> Ack
 
 def test_what_was_told_with_a_checkpoint_that_failed_belongs_to_the_epoch_of_the_next_one() -> None:
     recorder = JobRecorder(RUN, LiveFigures, JobListeners(), keeps_subtasks_open=True)
-    measures = CheckpointMeasures(recorder)
+    metrics = CheckpointMetrics(recorder)
     for checkpoint_id in range(3):
-        measures.begun(checkpoint_id, [checkpoint_id])
+        metrics.triggered(checkpoint_id, [checkpoint_id])
         told = [
             acknowledged(
                 checkpoint_id,
@@ -53,13 +53,13 @@ def test_what_was_told_with_a_checkpoint_that_failed_belongs_to_the_epoch_of_the
             for index in (0, 1)
         ]
         for one in told:
-            measures.acknowledged(one)
+            metrics.acknowledged(one)
         if checkpoint_id != 1:
-            measures.completed(checkpoint_id, told)
+            metrics.completed(checkpoint_id, told)
     figures = recorder.figures()
     assert [epoch.records_in for epoch in figures.epochs] == [20, 40]
     assert [epoch.late_records_dropped for epoch in figures.epochs] == [3, 6]
-    assert figures.totals.late_records_dropped == measures.late_records["count"] == 9
+    assert figures.totals.late_records_dropped == metrics.late_records["count"] == 9
     states = [epoch.state_metrics["count"].states["n"] for epoch in figures.epochs]
     assert [(one.reads, one.writes, one.entries) for one in states] == [(6, 4, 10), (12, 8, 14)]
     total = figures.totals.state_metrics["count"].states["n"]
