@@ -1,17 +1,10 @@
-"""The checksum of every durable file: xxh3 with 128 bits, written `xxh3:<32 lower-case hex digits>`.
+"""Checks and checksums that the value classes of checkpoints share.
 
-It finds accidents (truncation, bit rot, a file overwritten by another), not attacks: whoever can write
-the store can write a matching checksum. The prefix names the algorithm so that another can be added.
+The checksum of a file is xxh3 with 128 bits, written `xxh3:<32 lower-case hex digits>`. It detects accidents such as
+truncation, bit rot or an overwritten file, not attacks. The prefix names the algorithm so that others can be added.
 
-The checks that the value classes of this floor share: each says what is wrong with which field.
-
-Values are shown as everywhere else (`snapshots.errors`): short, and never failing.
-
-Relative POSIX paths that cannot leave their directory.
-
-Paths inside checkpoints and savepoints come from files and messages, so they are checked wherever they
-enter: in the value classes that carry them and again by the file system that follows them. The rule is
-lexical and the same on every store:
+Paths come from files and messages, so they are checked where they enter and again by the file system. They are relative
+POSIX paths that cannot leave their directory. The rule is lexical and the same on every store:
 
     path    := segment ("/" segment)*         at most 1024 bytes of UTF-8
     segment := 1..255 bytes, no "/", "\\", NUL or other control character, and neither "." nor ".."

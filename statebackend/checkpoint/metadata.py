@@ -1,19 +1,17 @@
-"""All that is durable about one checkpoint or savepoint, as an object: state by operator, and the sections beside it.
+"""The content of a `_metadata` file as objects: state by operator, time, timers, source positions, sinks.
 
-A checkpoint's id only says in which order checkpoints were taken. What its records came from is in
-`source_positions`: an epoch without records has the positions of the checkpoint before. A job that went back to an
-older checkpoint counts on from that one; what had these ids before is set aside, and no parent of what follows.
+A checkpoint id only gives the order of checkpoints. The records that a checkpoint covers are in `source_positions`; a
+no-data epoch has the positions of the checkpoint before it. After a rollback ids continue from the older checkpoint,
+and checkpoints that had these ids before are set aside.
 
-The invariants are checked here, so they hold before anything is written and after anything was read. `parent_digest` is
-the checksum of the parent's whole `_metadata` file: history is a hash chain (TigerBeetle's superblock is the example).
+Constructors check the invariants, so they hold before a write and after a read. `parent_digest` is the checksum of the
+parent's whole `_metadata` file: the history is a hash chain, as in TigerBeetle's superblock.
 
-The typed sections of a checkpoint: time, timers, source positions, where the job began.
+All times are milliseconds since the Unix epoch. Event time comes from the records and may be negative; processing time
+comes from the clock and may not, although a timer may be set to any time. None means unknown or not set yet.
 
-All times are milliseconds since the Unix epoch. Event time is the records' own and may be negative; processing time is
-the clock's and may not, though a timer may be set to any. A value that is None is not known or not there yet.
-
-A *channel* is what has a watermark of its own: a source, or one value of a source's channel column such as a partition.
-A source without such a column has one channel, which is called "".
+A *channel* has a watermark of its own: it is a source, or one value of a source's channel column such as a partition. A
+source without such a column has one channel named "".
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
-"""The state of an operator: that of all its subtasks, and what must hold among them.
+"""State handles: what a checkpoint records about state without knowing its content.
 
-`check_operator_states` runs before a checkpoint is written and after it was read. Its heart: wherever an operator has
-keyed state, every key group from 0 to max_parallelism - 1 belongs to exactly one subtask. An operator without keyed
-state is valid, and so is a subtask without state.
+A `FileHandle` names a file in a store and proves its bytes. A `SubtaskState` is what a subtask acknowledges with. Each
+of its parts may be missing:
 
-Handles: what a checkpoint knows about state, without knowing what the state is.
-
-A `FileHandle` names bytes in a store and can prove they are the right ones. What one subtask hands over at a barrier
-is a `SubtaskState`, in parts, each of which may be missing:
-
-* keyed state, a `KeyedStateHandle`: the range of key groups that it covers, and where it is;
+* keyed state, a `KeyedStateHandle`: its range of key groups, and where the state is;
 * operator state, which belongs to the subtask and not to a key;
-* the records that were on their way into the subtask when the barrier passed them, and those on their way out of it:
-  they are in files, and a part of these without a file has none.
+* channel state: records in flight into the subtask and out of it.
 
-The last three are an `OpaqueStateHandle` each. `meta` is read by nobody but whoever wrote it, which `backend` and
-`format` name. Constructors check what concerns one object; `operator_states` checks what concerns several.
+Operator and channel state are `OpaqueStateHandle` objects. Only the writer, which `backend` or `format` names, reads
+`meta`. Constructors check single objects.
+
+An `OperatorState` holds the state of all subtasks of an operator. `check_operator_states` runs before a write and after
+a read. Its main invariant: if an operator has keyed state, every key group from 0 to max_parallelism - 1 belongs to
+exactly one subtask. An operator or a subtask without state is valid.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from attrs import evolve, frozen
 
 from statebackend.checkpoint.errors import CheckpointNotFoundError, MissingFileError, SavepointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
-from statebackend.checkpoint.ha.leadership import telling_of_loss
+from statebackend.checkpoint.ha.leadership import raising_root_cause
 from statebackend.checkpoint.ha.object_store import default_services
 from statebackend.checkpoint.ha.services import DirectoryServices, JobRecords, JobServices
 from statebackend.checkpoint.metadata import CheckpointMetadata
@@ -110,7 +110,7 @@ def led_job(job_dir: str, services: JobServices | None = None, driver_directory:
             leadership=led_by,
             kept_in=led_by.kept_in(identity.job_name),
         ) as directory,
-        telling_of_loss(directory.leadership),
+        raising_root_cause(directory.leadership),
     ):
         records = led_by.take_over(directory)
         store = DefaultCompletedCheckpointStore(file_system, records.pointers, leadership=directory.leadership)

@@ -37,7 +37,7 @@ from migration import LIBRARY_RULES, EvolutionRules
 from statebackend.checkpoint.barriers.checkpointing_mode import CheckpointingMode
 from statebackend.checkpoint.coordinator.requests import CheckpointLimits, FailurePolicy
 from statebackend.checkpoint.errors import InvariantViolationError
-from statebackend.checkpoint.ha.leadership import telling_of_loss
+from statebackend.checkpoint.ha.leadership import raising_root_cause
 from statebackend.checkpoint.ha.object_store import default_services
 from statebackend.checkpoint.ha.services import JobRecords, JobServices
 from statebackend.checkpoint.metadata import CheckpointMetadata
@@ -503,7 +503,7 @@ class LocalStreamEnvironment:
             lambda records, found: self._judged(found, checked, allow_non_restored_state),
         )
         directory, point, reports = start.directory, start.point, start.compatibility
-        with directory, telling_of_loss(directory.leadership):
+        with directory, raising_root_cause(directory.leadership):
             store = DefaultCompletedCheckpointStore(
                 directory.file_system, start.records.pointers, leadership=directory.leadership
             )

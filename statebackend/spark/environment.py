@@ -26,7 +26,7 @@ from migration import LIBRARY_RULES, EvolutionRules
 from snapshots.loggers import logger_of
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.store_uri import is_uri, scheme_of, without_secrets
-from statebackend.checkpoint.ha.leadership import telling_of_loss
+from statebackend.checkpoint.ha.leadership import raising_root_cause
 from statebackend.checkpoint.ha.object_store import default_services
 from statebackend.checkpoint.ha.services import JobRecords, JobServices
 from statebackend.checkpoint.metadata import CheckpointMetadata
@@ -266,7 +266,7 @@ class SparkStreamEnvironment:
             judge,
         )
         try:
-            with telling_of_loss(start.directory.leadership):
+            with raising_root_cause(start.directory.leadership):
                 driver_files = start.records.driver_files
                 source_log = planned_source_log(driver_files, start.point, sources, allow_dropped_sources, schemas)
                 return self._start(name, start, pipeline, source_log, dict(trigger or {}), roll_back_to)

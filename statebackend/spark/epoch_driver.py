@@ -51,7 +51,7 @@ from statebackend.checkpoint.errors import CheckpointError, LeadershipLostError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.local_storage import sync_directory
 from statebackend.checkpoint.fs.retries import monotonic_ms
-from statebackend.checkpoint.ha.leadership import loss_behind, told_failure
+from statebackend.checkpoint.ha.leadership import loss_caused_by, root_cause
 from statebackend.checkpoint.handle_records import KnownFiles
 from statebackend.checkpoint.metadata import (
     ChannelTimestamp,
@@ -821,7 +821,7 @@ class EpochDriver:
         with self._running:
             failed = EpochError(f"the streaming query failed: {error}")
             if self.failure is None and not self.is_stopping:
-                self.failure = told_failure(self.parts.leadership, failed)
+                self.failure = root_cause(self.parts.leadership, failed)
             return self.failure or failed
 
     def request_stop(self) -> None:
@@ -930,9 +930,9 @@ class EpochDriver:
             abandoned = None if self.abandoned is None else EpochTimeoutError(self.abandoned)
             if self._lost is not None:
                 is_told = isinstance(error, LeadershipLostError)
-                self.failure = error if is_told else loss_behind(error, self._lost)
+                self.failure = error if is_told else loss_caused_by(error, self._lost)
             else:
-                self.failure = abandoned or told_failure(self.parts.leadership, error)
+                self.failure = abandoned or root_cause(self.parts.leadership, error)
             self._tell_of_failed_checkpoint(self.failure)
             self.close()
             if self.failure is error:

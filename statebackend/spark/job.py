@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from snapshots.loggers import logger_of
 from statebackend.checkpoint.errors import LeadershipLostError
-from statebackend.checkpoint.ha.leadership import telling_of_loss
+from statebackend.checkpoint.ha.leadership import raising_root_cause
 from statebackend.checkpoint.store.job_directory import JobDirectory
 from statebackend.savepoint.export import SavepointReport
 from statebackend.spark.epoch_driver import EpochDriver
@@ -213,7 +213,7 @@ class SparkJob:
         parts = self._driver.parts
         with ExitStack() as pins:
             if not self._is_given_back:
-                pins.enter_context(telling_of_loss(parts.leadership))
+                pins.enter_context(raising_root_cause(parts.leadership))
             with self._driver.committing:
                 metadata = pins.enter_context(parts.store.pin(self._committed_epoch()))
             registered = {uid: operator.states.keyed for uid, operator in parts.pipeline.operators.items()}

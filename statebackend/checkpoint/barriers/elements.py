@@ -1,7 +1,7 @@
-"""Barriers, what a handler is told of them, and what it answers.
+"""Barriers, the events that a barrier handler receives, and its answers.
 
-Behind each barrier that it delivers a channel stands still until it is resumed; a handler answers every barrier with
-`Block` or with `Resume` for its channel. Times are milliseconds of one clock of the caller's.
+A channel is blocked after each barrier that it delivers. A handler answers every barrier with `Block` or with `Resume`
+for its channel. Times are milliseconds of one clock of the caller.
 """
 
 from __future__ import annotations

@@ -1,25 +1,21 @@
-"""Barriers for exactly once: aligned, unaligned, and switching between the two; one table decides.
+"""Barriers for exactly once: aligned, unaligned, and alternating between the two. One table decides.
 
-What differs between the three is how a barrier is read (`AlignmentPolicy`):
+The three differ in how a barrier is handled (`AlignmentPolicy`):
 
-    aligner      every barrier is aligned: channels stand still until the last one has come out
-    unaligner    every barrier overtakes, a savepoint's apart: the snapshot is taken at the first one
-    alternating  as the barrier says: savepoints are aligned, and so is a checkpoint until its time to align is over
+    aligner      every barrier is aligned: channels that delivered it are blocked until the last one arrives
+    unaligner    every barrier overtakes records, except that of a savepoint; the snapshot is taken at the first one
+    alternating  savepoints are aligned, and so is a checkpoint until its alignment times out
 
-The time to align is over when its timer says so, when a barrier comes out too late, or when a task before this one has
-switched already, which its barrier shows. The last barrier is taken as it is: nothing is left to overtake.
+Alignment times out when its timer fires, when a barrier arrives too late, or when an upstream task has switched
+already, which its barrier shows. At the last barrier nothing is left to overtake, so it is handled as aligned.
 
-Invariants: a channel delivers a barrier of one checkpoint at most once; what stands still has delivered the barrier of
-the pending checkpoint; nothing is captured but in CAPTURING; ids of triggered and aborted checkpoints only rise.
-(Flink's ``SingleCheckpointBarrierHandler``, whose states are objects.)
+At most one checkpoint is pending. While it is aligned, channels that delivered its barrier are blocked. Once it is
+unaligned, the snapshot is taken at once, and what other channels deliver before their barriers is captured. A newer
+checkpoint ends the pending one.
 
-The table of exactly-once barriers: every state, every event that it admits, what follows and what is to be done.
-
-At most one checkpoint is pending. As long as it is aligned, the channels that have delivered its barrier stand still,
-and the snapshot is taken at the last barrier. Once it is unaligned, the snapshot is taken at the first barrier, or at
-once, and what other channels deliver before theirs is captured. A newer checkpoint ends the one before.
-
-It is documented in `docs/barriers.md`, which is generated from it.
+Invariants: a channel delivers a barrier of a checkpoint at most once; a blocked channel has delivered the barrier of
+the pending checkpoint; records are captured only in CAPTURING; ids of triggered and aborted checkpoints only increase.
+This is Flink's `SingleCheckpointBarrierHandler`. `docs/barriers.md` is generated from the table.
 """
 
 from __future__ import annotations

@@ -1,20 +1,13 @@
-"""Barriers for at least once: channels never stand still, and the snapshot is taken at the last barrier.
+"""Barriers for at least once: channels are never blocked, and the snapshot is taken at the last barrier.
 
-Records of other channels that came out between the first barrier and the last are in the snapshot, and come again after
-a restore. What becomes of each checkpoint is in the table. At most `MAX_TRACKED_CHECKPOINTS` are remembered: beyond,
-the oldest is given up. A channel that ended counts as heard for every checkpoint.
+Records that other channels deliver between the first and the last barrier are in the snapshot, and come again after a
+restore. Several checkpoints may be pending at once, each in its own row of the table. When the last barrier of one
+arrives, older pending checkpoints are dropped, because the newer one replaces them. A cancelled checkpoint is
+remembered until every channel was heard, so that no late barrier starts it again.
 
-Invariants: ids that are remembered are no newer than the newest heard of, and what is older and not remembered is over.
-(Flink's ``CheckpointBarrierTracker``.)
-
-The table of at-least-once barriers: what becomes of each checkpoint that a task has heard of.
-
-No channel ever stands still, so several checkpoints are under way at once, each with a row of its own. The snapshot is
-taken at the last barrier; older checkpoints that are still under way then are dropped without a word, for the newer one
-takes their place. One that was cancelled is remembered until every channel was heard, so that no late barrier begins it
-again.
-
-It is documented in `docs/barriers.md`, which is generated from it.
+At most `MAX_TRACKED_CHECKPOINTS` are remembered; beyond that the oldest is dropped. A channel that ended counts as
+heard for every checkpoint. Invariants: remembered ids are not newer than the newest id seen; an older id that is not
+remembered is finished. This is Flink's `CheckpointBarrierTracker`. `docs/barriers.md` is generated from the table.
 """
 
 from __future__ import annotations

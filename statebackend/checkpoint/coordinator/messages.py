@@ -1,7 +1,7 @@
-"""What the coordinator of a job's checkpoints is told, and what it asks for.
+"""Messages to and from the coordinator of a job's checkpoints.
 
-Requests and their answers go by request ids, which the caller gives; everything else goes by checkpoint ids. Times are
-milliseconds of one clock of the caller's.
+Requests and answers carry request ids, which the caller assigns; all other messages carry checkpoint ids. Times are
+milliseconds of one clock of the caller.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Who may write to a job: at most one driver leads it, and one that does not any more completes no checkpoint.
+"""Leadership of a job: at most one driver leads it, and one that lost the leadership completes no checkpoint.
 
-On a file system with locks the driver's lock file is leadership (`driver_lock`): it is held as long as the process
-lives, and nobody else can take it meanwhile. Where leadership can be lost while the process lives, as with a session of
-ZooKeeper or a lease, two drivers may for a while both believe that they lead. So leadership is looked at where it is
-held, and not where it is believed:
+On a file system with locks the lock file is leadership (`driver_lock`): the process holds it as long as it lives. A
+session of ZooKeeper or a lease can be lost while the process lives, so two drivers may both believe that they lead.
+Therefore:
 
-1. A checkpoint becomes complete in one step with the look, or not at all.
-2. A driver deletes what it has listed *before* a look that found it leading. What another leader has made since is then
-   not among it.
-3. What a driver writes has names that no other driver gives, or it is written where only this driver writes.
+1. One step checks the leadership and completes a checkpoint.
+2. A driver deletes only what it listed *before* a check that found it leading. What another leader wrote since is not
+   among it.
+3. A driver writes under names that no other driver uses, or where only this driver writes.
 """
 
 from __future__ import annotations
@@ -21,29 +20,30 @@ from typing import Final, Protocol
 from statebackend.checkpoint.errors import LeadershipLostError, StorageError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 
-__all__ = ["Leadership", "LeadershipProvider", "LossListener", "loss_behind", "telling_of_loss", "told_failure"]
+__all__ = ["Leadership", "LeadershipProvider", "LossListener", "loss_caused_by", "raising_root_cause", "root_cause"]
 
 _LOOK_LIMIT_S: Final = 30.0
 
 LossListener = Callable[[LeadershipLostError], None]
-"""What is told of a loss."""
+"""Called when the leadership is lost."""
 
 
 class Leadership(Protocol):
     """The leadership of one job, held from its construction until `close`, or until it is lost."""
 
     def check(self) -> None:
-        """Look whether this driver led the job at some moment after the call.
+        """Check that this driver led the job at some moment after the call.
 
-        Raises `LeadershipLostError` if it does not lead any more. Where that cannot be found out in time it raises
-        `StorageError`, or `LeadershipLostError` caused by one.
+        Raises:
+            LeadershipLostError: It does not lead any more; caused by a `StorageError` if nobody answered in time.
+            StorageError: Nobody answered in time.
         """
 
     def at_loss(self, listener: LossListener) -> None:
-        """Have `listener` called once, by a thread of its own, when leadership is found lost while nobody looks."""
+        """Call `listener` once, in a thread of its own, when the leadership turns out to be lost without a `check`."""
 
     def close(self) -> None:
-        """Give it up; again is fine."""
+        """Release the leadership. May be called again."""
 
 
 class LeadershipProvider(Protocol):
@@ -57,25 +57,24 @@ class LeadershipProvider(Protocol):
         """
 
 
-def told_failure(leadership: Leadership, failure: Exception, limit_s: float = _LOOK_LIMIT_S) -> Exception:
-    """What a run is to fail by: the loss of the leadership, if this driver does not lead any more, or ``failure``.
+def root_cause(leadership: Leadership, failure: Exception, limit_s: float = _LOOK_LIMIT_S) -> Exception:
+    """The loss of the leadership if this driver does not lead any more, else ``failure``.
 
-    The next leader clears away the files of the one before it, which may meet that in any way before it hears that it
-    has been overtaken. Looks once, and waits for that for ``limit_s`` seconds at most. To be asked by who has not given
-    the leadership up.
+    The next leader deletes files of the previous one, which may fail in any way before it notices that it lost the
+    leadership. Checks once and waits at most ``limit_s`` seconds. Call it only before closing the leadership.
     """
     if isinstance(failure, LeadershipLostError):
         return failure
     losses: list[LeadershipLostError] = []
-    # A service that does not answer is asked again and again for minutes, and somebody may wait for the end of the run.
+    # A service that does not answer is asked again for minutes, while somebody may wait for the end of the run.
     look = threading.Thread(target=_note_loss, args=(leadership, losses), name="who leads", daemon=True)
     look.start()
     look.join(limit_s)
-    return loss_behind(failure, losses[0]) if losses else failure
+    return loss_caused_by(failure, losses[0]) if losses else failure
 
 
 def _note_loss(leadership: Leadership, losses: list[LeadershipLostError]) -> None:
-    # Of what cannot be found out, however that fails, nobody knows whether it has anything to do with the failure.
+    # An error of the check itself does not show that the leadership was lost.
     with contextlib.suppress(Exception):
         try:
             leadership.check()
@@ -84,23 +83,23 @@ def _note_loss(leadership: Leadership, losses: list[LeadershipLostError]) -> Non
                 losses.append(lost)
 
 
-def loss_behind(failure: BaseException, lost: LeadershipLostError) -> LeadershipLostError:
-    """The loss as the reason of a failure, which is its ``__cause__``: what was met says where it was met.
+def loss_caused_by(failure: BaseException, lost: LeadershipLostError) -> LeadershipLostError:
+    """A new error for the lost leadership, with the failure that it explains as ``__cause__``.
 
-    It is another one than ``lost``, which many are told, each behind a failure of his own.
+    It is a copy of ``lost``, because several failures may have the same loss as their reason.
     """
-    told = LeadershipLostError(*lost.args)
-    told.__cause__ = failure
-    return told
+    explained = LeadershipLostError(*lost.args)
+    explained.__cause__ = failure
+    return explained
 
 
 @contextlib.contextmanager
-def telling_of_loss(leadership: Leadership) -> Iterator[None]:
-    """Within the block whatever fails is told as `told_failure` says."""
+def raising_root_cause(leadership: Leadership) -> Iterator[None]:
+    """Raise the `root_cause` of an error of the block instead of the error."""
     try:
         yield
     except Exception as error:
-        told = told_failure(leadership, error)
-        if told is error:
+        cause = root_cause(leadership, error)
+        if cause is error:
             raise
-        raise told from error
+        raise cause from error

@@ -1,42 +1,24 @@
-"""How a job is led where the program does not say it: by what the store of its directory has.
+"""High availability of a job on an object store: a lease names the leader, one object the completed checkpoints.
 
-Which checkpoints of a job are complete, as one object: `completed-checkpoints.json`.
+    driver-lease.json                          the leader, see `driver_lease`
+    checkpoints/chk-<id>-<32 hex>/_metadata    written first, under a unique name
+    completed-checkpoints.json                 all pointers; a checkpoint is complete once this object names it
 
-It is a sealed JSON file (see `checksummed_json`):
+`docs/formats-checkpoint.md` lists the fields of both JSON files.
 
-    job_id          whose it is
-    leader          the token of the driver that wrote it; each leadership draws one
-    revision        how often it was written; with `leader` it makes every content unlike all others
-    greatest_id     the greatest id that any checkpoint of the job has or had, -1 for none
-    completed       [[id, path, size_bytes, checksum], ...]: the metadata files of the completed checkpoints, by id
-    set_aside       the same of those that were given up by falling back, in the order in which they were
-    driver_files    where the leader has its driver files, relative to their root; "" is the root itself
+* **Nothing depends on a listing.** Recovery reads the object and the files it names by key. Listings may lag; they only
+  find files to delete, and what they miss is deleted another time.
+* **Every change is a compare and set** on the version that this driver wrote last. A new leader starts with such a
+  write (`take_over`), so the previous leader can change nothing afterwards and notices when it tries.
+* **A lost answer** leaves open whether a change took effect. All contents differ, so a driver that reads its own
+  content has written it. If it cannot read it, the checkpoint is uncertain: none of its files is deleted.
+* A withdrawal removes the pointer before the files, so a crash leaves no pointer without files.
 
-Completed checkpoints noted in one object of a store with conditional writes: a `CheckpointPointers`.
+`take_over` runs when a driver becomes leader:
 
-    checkpoints/chk-<id>-<32 hex>/_metadata    written first, under a name that nobody gives again
-    completed-checkpoints.json                 all pointers; once it names a checkpoint, that is complete
-    shared/...                                 data files, referred to by path from metadata
-
-* **Nothing depends on a listing.** The one object is read by its key, and so is every file that it names. Listings may
-  lag behind; they are asked for what can be cleared away, and what they lack is cleared away another time.
-* **A change is a compare and set** on the version of the object that this driver wrote last. A leader begins with such
-  a write (`take_over`), so that the version of the one before it is no more: whoever led before can change nothing from
-  then on, whatever it believes, and finds out when it tries. Of two who complete a checkpoint, one does.
-* **A lost answer** leaves it open whether a change took effect. Contents are all different, so whoever finds his own
-  has written it. Where that cannot be found out, the checkpoint is uncertain: nothing of it is deleted, and the next
-  `find` knows.
-* Withdrawing goes from the pointer to the files: a crash leaves files without a pointer, no pointer without files.
-
-High availability of a job on an object store alone: a lease says who leads, one object what is complete.
-
-What happens when a driver comes to lead (`take_over`), each step either done or not:
-
-1. It has the lease (`driver_lease`). A directory that is led so for the first time is taken over with the checkpoints
-   that are in it, and says from then on where they are noted (`high_availability_file`).
-2. The driver files of the leader before are copied to a directory of this driver (`driver_files`), if there are any.
-3. One write notes that directory, and makes it the leader's object (`object_pointers`): whoever led before changes
-   nothing from here on. What is left of the other directories goes.
+1. It holds the lease. On first use it imports the checkpoints of the directory and writes `high-availability.json`.
+2. It copies the driver files of the previous leader to a directory of its own (`driver_files`).
+3. One write records that directory and makes the object its own. Then it removes the other directories.
 """
 
 from __future__ import annotations

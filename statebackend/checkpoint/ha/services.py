@@ -1,13 +1,13 @@
-"""How a driver leads a job, and where it is noted what the job has completed: together, for the one fences the other.
+"""Services of a job: how a driver leads it, and where completed checkpoints are recorded. One fences the other.
 
-    DirectoryServices               the lock file, or another leadership that is given, and the directory itself
-    ObjectStoreHighAvailability     see `object_store_high_availability`
-    ZooKeeperHighAvailability       see `zookeeper_high_availability`
+    DirectoryServices               the lock file, or a given leadership provider, and the job directory itself
+    ObjectStoreHighAvailability     see `object_store`
+    ZooKeeperHighAvailability       see `zookeeper`
 
-A start looks first, without leading, leads, which a stand-by waits for, and takes over. *Driver files* are what a
-driver changes in place, without anybody to check whether it still leads: Spark's log of the sources, the epoch that is
-open, a fall-back that has begun. Where a driver that has lost its leadership may live on, each has its own
-(`driver_files`). They are in the job directory, or in a directory of their own on a disk: `driver_directory`.
+A start first reads without leading, then leads, which may mean standing by, and then takes over. *Driver files* are
+files that a driver changes in place without a check of its leadership: Spark's source log, the open no-data epoch, a
+started rollback. Where a driver may outlive its leadership, each driver has its own (`driver_files`). They are in the
+job directory, or in a `driver_directory` of their own on a disk.
 """
 
 from __future__ import annotations

@@ -1,60 +1,28 @@
-"""High availability of a job through ZooKeeper: ids, pointers and leadership there, files in the file system.
+"""High availability of a job through ZooKeeper: leadership and checkpoint pointers there, files in the file system.
 
-What happens when a driver comes to lead (`take_over`), each step either done or not:
-
-1. The node `job` and `job.json` of the directory must be of one job. A directory that is led so for the first time is
-   taken into ZooKeeper with the checkpoints that it has, while its lock file keeps other drivers away; from then on the
-   directory says where its checkpoints are (`high_availability_file`).
-2. The driver files of the leader before are copied to a directory of this driver (`driver_files`).
-3. One transaction notes that directory. From here on nobody reads what the former leader writes to its own; it goes.
-
-A crash in between leaves a directory `drivers/<32 hex>` that nobody has noted, which goes at the next take-over.
-
-A session with ZooKeeper, through `kazoo`: requests that wait for the connection to come back, for so long.
-
-A connection that breaks says nothing about the session: that ends when the servers have not heard of the client for the
-session timeout. So a request that got no answer is made again as long as the session may be alive. To read twice is
-nothing. A transaction that got no answer may have been carried out: whoever makes one finds out (`commit`).
-
-What is asked and cannot be sent waits in the client and may be sent later; so a caller that gives up closes the
-session, or has made sure that what comes late is rejected.
-
-The nodes of a job in ZooKeeper: where they are and what is in them. `docs/formats-checkpoint.md` has the grammar.
-
-    <root>/<job>/job                        whose job this is
+    <root>/<job>/job                        the job that owns these nodes
     <root>/<job>/leaders/<uuid>__lock__<n>  one for each driver that leads or stands by; the lowest <n> leads
-    <root>/<job>/driver-files               where the driver files of the leader are
-    <root>/<job>/last-id                    the greatest id that a checkpoint of the job has had
-    <root>/<job>/checkpoints/<id>           a completed checkpoint: where its metadata file is
-    <root>/<job>/set-aside/<id>-<n>         one that was given up by an explicit fallback
+    <root>/<job>/driver-files               the directory of the leader's driver files
+    <root>/<job>/last-id                    the greatest checkpoint id so far
+    <root>/<job>/checkpoints/<id>           a pointer to the metadata file of a completed checkpoint
+    <root>/<job>/set-aside/<id>-<n>         the pointer of a checkpoint that a rollback set aside
 
-All content but that of `leaders` is sealed JSON (see `checksummed_json`).
+All nodes except `leaders` hold checksummed JSON; `docs/formats-checkpoint.md` has the grammar.
 
-The leadership of a job in ZooKeeper: a node that exists as long as the session of its driver does.
+Leadership is kazoo's `Lock`: each driver creates an ephemeral node, the lowest leads, and each other one watches the
+node before it. The servers remove the node when the session ends. *Fencing*: the first operation of each transaction
+checks that the node of this driver exists, so a driver that lost its leadership changes nothing, however late its
+request arrives. A lost session is final: the driver does not lead again.
 
-Every driver of the job makes a node of its own below `leaders`, whose names the servers number; the lowest leads, and
-each of the others watches the one before it (the recipe of ZooKeeper's documentation, carried out by kazoo's `Lock`).
-The servers remove the node when they have not heard of the driver for the session timeout. The name of a node is never
-given again, so *the node exists* says *this driver leads*, at the place and in the order in which the servers do
-everything.
+A request without an answer is repeated while the session may be alive. A transaction without an answer may have been
+carried out, so `commit` reads whether it was. Pointers name files that only one attempt has written, so a repetition is
+recognised. A withdrawal deletes the pointer before the files; a crash leaves files that the next recovery removes.
 
-1. `commit` carries out a transaction whose first operation asks for the node. What it does is done by the leader, or
-   not at all, however long the request was on its way: fencing where it counts.
-2. A request without an answer is asked again while the session may be alive. What it has done is read and not guessed.
-3. The end of the session is final, though the client begins another one: a driver that led does not lead again.
+`take_over` runs when a driver becomes leader:
 
-Completed checkpoints noted in ZooKeeper: the form of `CheckpointPointers` for drivers that may lose leadership.
-
-    checkpoints/chk-<id>-<32 hex>/_metadata   written first, under a name that nobody gives again
-    <root>/<job>/checkpoints/<id>             the pointer; from here on the checkpoint is complete
-    <root>/<job>/set-aside/<id>-<n>           the pointer of one that was given up; its files stay where they are
-
-Every change is one transaction that asks whether its driver leads (`ZooKeeperLeadership.commit`), and that a repetition
-finds to be done: a pointer has the name of a file that only one attempt has written. Withdrawing goes from the pointer
-to the files, so a crash leaves files without a pointer, which the next recovery removes, and no pointer without files.
-
-Flink locks nodes that are in use, since several of its processes read and remove them. Here only the leader removes,
-and a driver that has lost its leadership may find the files gone that it was still reading: an error, and no loss.
+1. It checks that `job` and `job.json` belong to one job. On first use it imports the checkpoints of the directory.
+2. It copies the driver files of the previous leader to a directory of its own (`driver_files`).
+3. One transaction records that directory. After that nobody reads what the previous leader writes to its own.
 """
 
 from __future__ import annotations

@@ -1,29 +1,17 @@
-"""Metadata files of checkpoints under names that nobody gives again, and the pointers that say which of them count.
+"""Metadata files of checkpoints, the pointers to them, and pointers in the job directory itself.
 
-    checkpoints/chk-<id>-<32 hex>/_metadata    written first; it is complete once a pointer names it
-    checkpoints/chk-<id>/_metadata             of a checkpoint from before the job had pointers
+    checkpoints/chk-<id>/_metadata             without external pointers: complete as soon as it exists
+    checkpoints/.chk-<id>/_metadata            without external pointers: one that is being written
+    checkpoints/chk-<id>-<32 hex>/_metadata    with pointers elsewhere: complete once a pointer names it
+    shared/...                                 data files, which metadata refers to by path
+    set-aside/chk-<id>-<n>/                    checkpoints that a rollback set aside; their files stay
 
-Where the pointers are kept, in ZooKeeper or in an object of the store, is the business of `CheckpointPointers`. What is
-here is alike for both: a pointer holds the checksum of its file, so that no other file can be taken for it.
+A pointer in ZooKeeper or in an object holds the checksum of its metadata file, so no other file can be mistaken for it.
 
-`_metadata` files in a store: written whole and durably, read within bounds.
-
-What a look at the completed checkpoints of a job has found, however it is noted which these are.
-
-Completed checkpoints noted in the job directory itself; the form of `CheckpointPointers` without anything else.
-
-    checkpoints/chk-000000000042/_metadata    one directory for each completed checkpoint
-    checkpoints/.chk-000000000043/_metadata   one that is being written
-    shared/...                                data files, referred to by path from metadata
-    set-aside/chk-000000000043-<n>/           checkpoints given up by an explicit fallback; their files stay
-
-`_metadata` is what makes a checkpoint complete, and it appears together with its directory: both get their name by one
-rename. So if the newest directory has none, the file is lost, and the checkpoint is unreadable. An older directory
-without it is left of a checkpoint that was dropped, and one with a dot of an unfinished attempt. Directories with other
-names are left alone. Withdrawing goes the other way round, durably: first `_metadata`, then what else there is, so no
-crash leaves a checkpoint that lacks files.
-
-Nobody but the leader writes here, since leadership of this form ends with the process or is looked at before.
+`DirectoryPointers` needs nothing but the directory. One rename makes `_metadata` and its directory appear together. So
+a newest directory without `_metadata` has lost it, and the checkpoint is unreadable. An older one is left of a dropped
+checkpoint; one with a dot is an unfinished attempt. Other names are ignored. A withdrawal deletes `_metadata` first,
+durably, then the rest, so no crash leaves a checkpoint without its files. Only the leader writes here.
 """
 
 from __future__ import annotations

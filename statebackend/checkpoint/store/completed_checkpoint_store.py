@@ -1,58 +1,27 @@
-"""The store of the completed checkpoints of a job directory that needs nothing but the directory.
+"""The store of completed checkpoints of a job, over pointers in any place, and the reference counts of shared files.
 
-Where the completed checkpoints of a job are kept: what every such store does, whatever it keeps them in.
-
-A store knows which checkpoints there are, in which order, and which files they need; it alone deletes files, and it
-gives out the ids of new checkpoints. `default_checkpoint_store` does all of that over pointers, which are in the
-directory of the job (`checkpoint_directories`) or in ZooKeeper (`zookeeper_pointers`), and files where they are.
-`statebackend.testing.stores` has what every store must pass.
+A store knows the checkpoints, their order and the files they need. It alone deletes files and assigns checkpoint ids.
+A *pointer* records that a checkpoint is complete and where its metadata is: in the directory of the job
+(`checkpoint_directories`), in ZooKeeper or in an object. `statebackend.testing.stores` is the contract suite.
 
 Invariants of every store:
 1. No file is deleted that a retained or pinned checkpoint, or a protected owner, refers to.
-2. The newest checkpoint is never replaced by an older one without being asked.
-3. Once `add` returns, the checkpoint survives a crash. If deleting older ones fails, it does not make it fail.
-4. The ids of the checkpoints strictly increase; those that were set aside are none of them. `next_checkpoint_id` gives
-   out none that it gave out before, or that a checkpoint has or had before it was set aside. Who counts otherwise, as
-   the epochs of a job do, may add one under the id of what was set aside.
-5. Who has lost the leadership of the job completes no checkpoint.
+2. An older checkpoint replaces the newest one only on request.
+3. Once `add` returns, the checkpoint survives a crash. A failure to delete older ones does not make `add` fail.
+4. Checkpoint ids strictly increase; checkpoints set aside do not count. `next_checkpoint_id` never returns an id twice.
+   A caller that assigns ids itself, as the epochs of a job do, may reuse the id of a checkpoint set aside.
+5. A driver that lost the leadership completes no checkpoint.
 
-What a store of completed checkpoints asks of the place where it is noted which checkpoints are complete.
+Invariants of every implementation of `CheckpointPointers`:
+1. A checkpoint is complete as soon as its pointer exists, in one step.
+2. Only the leader can publish, withdraw and set aside.
+3. Files of a pointer exist before it and are deleted after it.
+4. A driver that does not lead changes no file of another driver's pointer: file names are unique to each attempt.
+5. An error of `publish` means that the checkpoint is not complete, except `UncertainCheckpointError` and
+   `LeadershipLostError`: after those it may be, and this driver must not delete its files.
 
-The store (`default_checkpoint_store`) knows what may be added, how many are kept and which files nobody needs. A
-*pointer* is the note that a checkpoint is complete, and where its metadata is. In a directory the metadata file is its
-own pointer (`checkpoint_directories`); with ZooKeeper pointers are nodes there, and files where files are
-(`zookeeper_pointers`).
-
-Invariants of every form:
-1. A checkpoint is complete from the moment at which its pointer is there: in one step, or not at all.
-2. Publishing, withdrawing and setting aside succeed for the leader of the job only.
-3. Files that belong to a pointer are there before it, and go after it.
-4. Whoever does not lead changes no file that a pointer of another driver refers to: names of what is written before a
-   checkpoint is complete are never given twice, unless nobody but this driver can write here.
-5. An error of `publish` says that the checkpoint is not complete, unless it is an `UncertainCheckpointError` or a
-   `LeadershipLostError`. After those it may be, and none of its files may be deleted by this driver.
-
-Who still needs which file: reference counts of shared files by checkpoint.
-
-Incremental checkpoints share files. A file may be deleted when the last checkpoint that refers to it is
-dropped, and never if it belongs to somebody else, such as a savepoint the job was started from without
-claiming it (Flink's no-claim mode).
-
-Invariant: a path is in `referenced()` if and only if it is protected or some registered checkpoint names
-it; no path that `unregister` returns is in `referenced()` afterwards. Pure bookkeeping, no storage; each
-call costs time in proportion to the paths it names.
-
-A store of completed checkpoints over pointers: a `CompletedCheckpointStore`, wherever the pointers are.
-
-`checkpoint_pointers` says what makes a checkpoint complete. Dropping a checkpoint goes durably from its pointer to its
-files, so no crash leaves a checkpoint that lacks files.
-
-The invariants are those of every store. What could not be deleted is logged and repaired by the next `delete_orphans`.
-Files are deleted only that were found before a look that found this driver leading (see `leadership`), or that no
-other driver can know of: those of a checkpoint that this driver has withdrawn, and those of its own attempts.
-
-What a driver may have completed without knowing it, it does not delete: after an `UncertainCheckpointError`, or a
-leadership that was lost while a checkpoint was being completed, its files are for the next leader to judge.
+Incremental checkpoints share files. A file is deleted with the last checkpoint that refers to it, and never if it
+belongs to somebody else, such as a savepoint that the job started from (Flink's no-claim mode).
 """
 
 from __future__ import annotations

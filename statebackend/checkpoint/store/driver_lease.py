@@ -20,7 +20,7 @@ holder that could not renew for long, and whose lease nobody took, goes on.
 | it is killed, paused, or cut off from the store | one length after the other has begun to watch |
 | it lives | never; the other is told who leads within a third of the length, or waits as a stand-by |
 
-`driver-lease.json` is a sealed JSON file (see `checksummed_json`) with the fields of `LeaseRecord`.
+`driver-lease.json` is a checksummed JSON file (see `checksummed_json`) with the fields of `LeaseRecord`.
 """
 
 from __future__ import annotations

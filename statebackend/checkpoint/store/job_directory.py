@@ -1,24 +1,19 @@
-"""The job directory: one job's identity, its lock, and the root of all it keeps.
+"""The job directory: the identity of one job, its lock, and the root of its files.
 
-    job.json        who this directory belongs to; written once, never changed
-    origin.json     the savepoint that the job was begun from, see job_origin; absent if from none
-    driver.lock     held by the one driver that may write here, unless leadership is elsewhere
-    high-availability.json    where that is, and the completed checkpoints are noted, see high_availability_file
-    checkpoints/ shared/ set-aside/    see completed_checkpoint_store
+    job.json        the job that owns the directory; written once, never changed
+    origin.json     the savepoint that the job started from; absent if there is none
+    driver.lock     held by the one driver that may write, unless leadership is elsewhere
+    high-availability.json    where leadership and pointers are, see `job_files`
+    checkpoints/ shared/ set-aside/    see `completed_checkpoint_store`
 
-A directory is created for a job, or opened again by the same job; anything else is rejected before it is
-touched. A directory that has files but no `job.json` is somebody else's. Each opening is a *run* with an
-id of its own, which fences off messages of earlier runs.
+A directory is created for a job, or opened by the same job; any other job is rejected before a file changes. A
+directory with files but without `job.json` belongs to somebody else. Each opening is a *run* with its own id, which
+fences off messages of earlier runs.
 
-`job.json` is a sealed JSON file (see `checksummed_json`) with `job_id`, `job_name`, `max_parallelism`, `created_ms`.
+`origin.json` is written before the first epoch. If the job fails before its first checkpoint, the next start continues
+from this savepoint, whether the program names it again or not.
 
-What a job directory was begun from: `origin.json`, beside `job.json`.
-
-A job that begins from a savepoint may fail before its first checkpoint. The next start must go on from the savepoint,
-whether it is named again or not, so the directory remembers it from before its first epoch. A directory without the
-file was not begun from a savepoint.
-
-`origin.json` is a sealed JSON file (see `checksummed_json`) with the fields of `JobOrigin`.
+`job.json` and `origin.json` are checksummed JSON with the fields of `JobIdentity` and `JobOrigin`.
 """
 
 from __future__ import annotations

@@ -1,33 +1,17 @@
-"""Where the checkpoints of a job directory are noted, if not in the directory itself: `high-availability.json`.
+"""Small files of a job directory that record what is under way. All are checksummed JSON.
 
-A directory whose pointers are in ZooKeeper holds metadata files of checkpoints that never became complete, and a driver
-that knew nothing of ZooKeeper would take it for one without checkpoints. So the directory says where they are, from the
-moment on at which they are there, and a driver that looks elsewhere is rejected.
+`high-availability.json` says where the pointers to completed checkpoints are if not in the directory, for example
+`zookeeper:/statebackend/flights`. A driver that would look elsewhere is rejected, because it would find no checkpoints.
 
-`high-availability.json` is a sealed JSON file (see `checksummed_json`) with the field `kept_in`, a text such as
-`zookeeper:/statebackend/flights`. It is written once, when a job is first led so.
+`fall-back.json` exists from the first step of a rollback to its last. A crash in between leaves a directory that fits
+no checkpoint, so the only start that is accepted is one that repeats the same rollback. Each step can be repeated.
 
-A fall-back that has been begun: `fall-back.json`, there from its first step to its last.
+`time-epoch.json` exists from before the tasks of a no-data epoch run until its output is committed. It records the
+processing time, which a replay after a crash must see again. The newest checkpoint decides what the file means:
 
-To go back to an older checkpoint takes several steps: newer checkpoints are set aside, and so is what else the job
-directory's owner keeps for them. A crash in between leaves a directory that fits no checkpoint. So the intent is on the
-disk before the first step, and goes after the last; as long as it is there, the only start is one that takes all steps
-again, each of which finds what it has done.
-
-`fall-back.json` is a sealed JSON file (see `checksummed_json`) with the fields of `Rollback`.
-
-The epoch without records that is open: `time-epoch.json`, there from before its tasks run until its output is shown.
-
-An epoch of records is planned by whoever reads them, and its plan is on a disk before it runs. One without records has
-no such plan but this file: its processing time, which its replay after a crash must see too. What the file means is
-told by the newest checkpoint:
-
-    the checkpoint before it is the newest    the epoch is to be processed again, with this time, before any other; one
-                                              at the end of time is given up, since who starts a job again goes on
-    its own checkpoint is the newest          its output may not be committed yet
-    anything else                             it was left behind by a history that was given up, and means nothing
-
-`time-epoch.json` is a sealed JSON file (see `checksummed_json`) with the fields of `OpenNoDataEpoch`.
+    the parent of the epoch     run the epoch again with this time, before any other; a drain is not run again
+    the epoch's own checkpoint  its output may not be committed yet
+    any other checkpoint        the file is a leftover of an abandoned history and is ignored
 """
 
 from __future__ import annotations

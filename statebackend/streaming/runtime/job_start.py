@@ -17,7 +17,7 @@ from attrs import frozen
 
 from snapshots.type_serializer_snapshot import RULES, CompatibilityRules
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
-from statebackend.checkpoint.ha.leadership import telling_of_loss
+from statebackend.checkpoint.ha.leadership import raising_root_cause
 from statebackend.checkpoint.ha.services import JobRecords, JobServices
 from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.checkpoint.store.job_directory import JobDirectory
@@ -246,7 +246,7 @@ def locked_start(
     )
     try:
         # Whoever was overtaken meanwhile may find anything.
-        with telling_of_loss(directory.leadership):
+        with raising_root_cause(directory.leadership):
             records = services.take_over(directory)
             found = find(records)
             if found.identity != point.identity:

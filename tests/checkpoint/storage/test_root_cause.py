@@ -9,7 +9,7 @@ import pytest
 from attrs import define
 
 from statebackend.checkpoint import LeadershipLostError, MissingFileError, StorageError
-from statebackend.checkpoint.ha.leadership import LossListener, telling_of_loss, told_failure
+from statebackend.checkpoint.ha.leadership import LossListener, raising_root_cause, root_cause
 
 FAILURE = MissingFileError("offsets/0 is missing")
 
@@ -40,7 +40,7 @@ def raising(error: Exception) -> Lead:
 def test_each_failure_of_a_driver_that_was_overtaken_is_the_cause_of_a_loss_of_its_own() -> None:
     lost = LeadershipLostError("another driver leads")
     lead, other = raising(lost), ValueError("a sink's file is not there")
-    told = [told_failure(lead, FAILURE), told_failure(lead, other), told_failure(lead, FAILURE)]
+    told = [root_cause(lead, FAILURE), root_cause(lead, other), root_cause(lead, FAILURE)]
     assert [(type(one), str(one)) for one in told] == [(LeadershipLostError, "another driver leads")] * 3
     assert [one.__cause__ for one in told] == [FAILURE, other, FAILURE]
     assert lost.__cause__ is None
@@ -48,27 +48,27 @@ def test_each_failure_of_a_driver_that_was_overtaken_is_the_cause_of_a_loss_of_i
 
 @pytest.mark.parametrize("error", [StorageError("nobody answers"), RuntimeError("no more threads"), OSError("no net")])
 def test_a_failure_stays_where_the_look_fails_in_any_way(error: Exception) -> None:
-    assert told_failure(raising(error), FAILURE) is FAILURE
+    assert root_cause(raising(error), FAILURE) is FAILURE
 
 
 def test_a_failure_stays_where_nobody_answers_in_time() -> None:
     answered = threading.Event()
     lead = Lead(lambda: (answered.wait(), None)[1])
     try:
-        assert told_failure(lead, FAILURE, limit_s=0.0) is FAILURE
+        assert root_cause(lead, FAILURE, limit_s=0.0) is FAILURE
     finally:
         answered.set()
 
 
 def test_what_fails_in_a_block_is_told_so_and_nothing_else_is_asked_about() -> None:
     lost = LeadershipLostError("another driver leads")
-    with pytest.raises(LeadershipLostError, match="another driver leads") as raised, telling_of_loss(raising(lost)):
+    with pytest.raises(LeadershipLostError, match="another driver leads") as raised, raising_root_cause(raising(lost)):
         raise FAILURE
     assert raised.value.__cause__ is FAILURE
-    with pytest.raises(MissingFileError) as kept, telling_of_loss(Lead(lambda: None)):
+    with pytest.raises(MissingFileError) as kept, raising_root_cause(Lead(lambda: None)):
         raise FAILURE
     assert kept.value is FAILURE
-    with pytest.raises(KeyboardInterrupt), telling_of_loss(raising(lost)):
+    with pytest.raises(KeyboardInterrupt), raising_root_cause(raising(lost)):
         raise KeyboardInterrupt
-    with telling_of_loss(raising(lost)):
+    with raising_root_cause(raising(lost)):
         pass
