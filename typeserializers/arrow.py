@@ -1,10 +1,11 @@
-"""Arrow: record batches, and single values of a struct type, as Arrow IPC messages.
+"""Arrow record batches, and single values of a struct type, as Arrow IPC messages.
 
     value := i32(length) encapsulated record batch message          a struct value is a batch of one row
 
 The schema is in the snapshot, not in the value. Evolution is by field name
-(`typeserializers.evolution.simple_evolution`). What is read is untrusted: compressed bodies are rejected (their claimed
-size is not bounded by anything), and every batch is validated in full before it is handed out. The snapshot (ours):
+(`typeserializers.evolution.simple_evolution`). The bytes that are read are not trusted: compressed bodies are rejected,
+because their claimed size has no bound, and every batch is validated in full. The snapshot has a format of this
+library:
 
     content := i32(length) encapsulated schema message
 """
@@ -38,7 +39,7 @@ _COMPRESSION_SLOT: Final = 3
 
 
 class ArrowIpcSerializer(TypeSerializer[T], Generic[T]):
-    """The shared body: batches of one schema. Raises `ValueError` for a schema with dictionary-encoded columns."""
+    """Base class for batches of one schema; raises `ValueError` for dictionary-encoded columns."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema.remove_metadata()
@@ -53,11 +54,11 @@ class ArrowIpcSerializer(TypeSerializer[T], Generic[T]):
 
     @abstractmethod
     def to_batch(self, value: T) -> pa.RecordBatch:
-        """The batch that holds the value; raises an exception for a value that does not fit."""
+        """Returns a batch with the value; raises an exception if the value does not fit."""
 
     @abstractmethod
     def from_batch(self, batch: pa.RecordBatch) -> T:
-        """The value in a batch."""
+        """Returns the value in a batch."""
 
     @property
     def minimum_length(self) -> int:
@@ -65,7 +66,7 @@ class ArrowIpcSerializer(TypeSerializer[T], Generic[T]):
 
     @property
     def may_reject_what_it_wrote(self) -> bool:
-        # Casts and nulls are made by another library, and only reading validates a batch in full.
+        # pyarrow creates casts and nulls, and only reading validates a batch in full.
         return True
 
     def configuration(self) -> Hashable:
@@ -88,7 +89,7 @@ class ArrowIpcSerializer(TypeSerializer[T], Generic[T]):
         return Codec(self._encode, self._decode)
 
     def read_batch(self, data: bytes, position: int) -> tuple[pa.RecordBatch, int]:
-        """The batch at ``position``, validated in full, and the position behind it."""
+        """Returns the batch at ``position``, validated in full, and the position after it."""
         source = DataInputView(data, position)
         message = source.read_sized_bytes()
         _reject_compression(message)
@@ -141,10 +142,10 @@ class ArrowSerializer(ArrowIpcSerializer[pa.RecordBatch]):
 
 
 class ArrowStructSerializer(ArrowIpcSerializer[dict[str, Any]]):
-    """Values of an Arrow struct type as dicts; every field must be there, and no other.
+    """Values of an Arrow struct type as dicts with exactly the fields of the type.
 
-    Values are those that Arrow gives back: a map is a list of pairs, an instant of a column with a zone has a zone.
-    What would come back as another value is rejected (`typeserializers.kernel.fixed_fields`).
+    Values have the types that Arrow returns: a map is a list of pairs, and a timestamp with a zone has a zone.
+    A value that would be read back as another value is rejected (`typeserializers.kernel.fixed_fields`).
     """
 
     def __init__(self, struct_type: pa.StructType | pa.Schema) -> None:
@@ -190,7 +191,7 @@ class ArrowStructSerializer(ArrowIpcSerializer[dict[str, Any]]):
 
 
 class ArrowIpcSerializerSnapshot(RuledTypeSerializerSnapshot[T], Generic[T]):
-    """The schema that the batches were written with."""
+    """The schema of the batches."""
 
     serializer_class: ClassVar[type[ArrowIpcSerializer[Any]]]
 
@@ -208,7 +209,7 @@ class ArrowIpcSerializerSnapshot(RuledTypeSerializerSnapshot[T], Generic[T]):
         self.check_version(read_version)
         try:
             self.schema = ipc.read_schema(pa.py_buffer(source.read_sized_bytes()))
-            # Names and time zones are decoded when they are looked at: those that are no text are to be found here.
+            # Arrow decodes names and time zones on access, so invalid text must be found here.
             for part in self.schema:
                 _look_at_texts(part)
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -232,7 +233,7 @@ class ArrowStructSerializerSnapshot(ArrowIpcSerializerSnapshot[dict[str, Any]]):
 
 
 def _look_at_texts(part: pa.Field) -> None:
-    """Raises `UnicodeDecodeError` for a name or a time zone that is no text."""
+    """Raises `UnicodeDecodeError` for a name or a time zone that is not valid text."""
     str(part.name)
     if pat.is_timestamp(part.type):
         str(part.type.tz)
@@ -253,9 +254,9 @@ def _check_nulls(batch: pa.RecordBatch) -> None:
 
 
 def _check_claims(batch: pa.RecordBatch, message_bytes: int) -> None:
-    """Raises `MalformedDataError` for an array that stands for more values than its message has bits.
+    """Raises `MalformedDataError` for an array that claims more values than its message has bits.
 
-    Nulls, views and runs take next to nothing, however many values a reader makes of them.
+    Nulls, views and runs take almost no bytes, but a reader expands them to any number of values.
     """
     limit = 8 * message_bytes + MAX_EMPTY_ELEMENTS
     if batch.num_rows > limit or any(count > limit for column in batch.columns for count in _claims(column)):
@@ -263,7 +264,7 @@ def _check_claims(batch: pa.RecordBatch, message_bytes: int) -> None:
 
 
 def _claims(array: pa.Array) -> Iterator[int]:
-    """How many values the array and each one inside of it stand for; of texts and bytes in views, how many bytes."""
+    """Yields the number of values of the array and of each nested array; for views, the number of bytes."""
     kind = array.type
     yield len(array)
     if pat.is_run_end_encoded(kind):
@@ -322,7 +323,7 @@ def _struct_problems(value: Any, kind: pa.DataType, path: str) -> Iterator[str]:
 
 
 def _reject_compression(message: bytes) -> None:
-    """Reads as much of the message's flatbuffer as says whether its body is compressed."""
+    """Rejects a message with a compressed body; reads only that part of its flatbuffer."""
     try:
         metadata = 8 if message[:4] == b"\xff\xff\xff\xff" else 4
         table = metadata + struct.unpack_from("<I", message, metadata)[0]
@@ -338,7 +339,7 @@ def _reject_compression(message: bytes) -> None:
 
 
 def _slot(message: bytes, table: int, slot: int) -> int | None:
-    """The position of a field of a flatbuffer table, or None if it is absent."""
+    """Returns the position of a field of a flatbuffer table, or None if it is absent."""
     vtable = table - struct.unpack_from("<i", message, table)[0]
     if vtable < 0 or 4 + 2 * slot + 2 > struct.unpack_from("<H", message, vtable)[0]:
         return None

@@ -1,29 +1,22 @@
-"""Avro: values of an Avro schema in Avro's own binary encoding, without the schema, which is in the snapshot.
+"""Avro values in Avro's binary encoding; the schema is in the snapshot.
 
     value := the binary encoding of Avro for the schema
 
-Values are what fastavro reads: dicts for records, Python's own types for logical types. Evolution follows Avro's
-schema resolution, decided on the two schemas alone (`typeserializers.evolution.avro_evolution`), so that a
-compatibility result is known before the first value is read. The snapshot (ours; Flink's own names a Java class, which
-has no meaning here):
+Values are what fastavro reads: dicts for records, Python types for logical types. Compatibility follows Avro's schema
+resolution and is decided on the two schemas alone (`typeserializers.evolution.avro_evolution`), before the first value
+is read. The snapshot has a format of this library, because Flink's names a Java class:
 
     content := i32(length) JSON of the schema, in UTF-8
 
-Parsed Avro schemas, and the named types in them.
+This file also makes up for three limits of the Avro library:
 
-What the Avro library lets pass in a schema and fails on later: parts that are missing, or of another kind.
-
-Bounds on Avro data before a library reads it: counts, lengths and depth.
-
-A count of items that take no bytes (nulls, empty records) costs a hostile writer nothing and the reader everything; and
-the compiled library follows a recursive schema as deep as the data says, beyond the end of the stack. Data of schemas
-that allow either is walked here first, in plain Python: nothing is made, only skipped. Other schemas bound themselves.
-
-In which Avro schemas a value may be written for less than it is, so that it has to be read again and compared.
-
-The library stores a whole number where a double is as the nearest double, cuts microseconds off a `timestamp-millis`,
-takes a time without a zone to be in that of the host, drops the zone of a local one and the hours of a date, makes
-infinity of what is too large for a float, and of two records of a union takes the first that fits.
+* It accepts invalid schemas and fails later. `check_schema` rejects missing parts and parts of the wrong kind.
+* Items without bytes (nulls, empty records) cost a hostile writer nothing, and the compiled library follows recursive
+  data beyond the end of the stack. Data of schemas that allow either is first walked in Python, without creating
+  values; other schemas bound themselves.
+* It changes values silently: it rounds integers in a double, cuts microseconds off a `timestamp-millis`, assumes the
+  time zone of the host, drops the zone of a local time and the hours of a date, turns too large floats into infinity,
+  and picks the first record of a union that fits. Where a schema allows this, the value is read back and compared.
 """
 
 from __future__ import annotations
@@ -57,7 +50,7 @@ NAMED_KINDS: Final = ("record", "error", "enum", "fixed")
 
 
 def type_of(schema: Any) -> str:
-    """The type of a schema; a union is a list."""
+    """Returns the type of a schema; a union is a list."""
     if isinstance(schema, list):
         return "union"
     return schema["type"] if isinstance(schema, dict) else schema  # type: ignore[no-any-return]
@@ -71,14 +64,14 @@ class NamedSchemas:
     names: Mapping[str, Any]
 
     def resolved(self, schema: Any) -> Any:
-        """The schema itself, or the definition if it is a name."""
+        """Returns the schema, or the definition if it is a name."""
         while isinstance(schema, str) and schema in self.names:
             schema = self.names[schema]
         return schema
 
 
 def parts_of(schema: Any) -> list[Any]:
-    """The schemas directly inside a schema that is no name."""
+    """Returns the schemas directly inside a schema that is not a name."""
     if isinstance(schema, list):
         return list(schema)
     if not isinstance(schema, dict):
@@ -89,7 +82,7 @@ def parts_of(schema: Any) -> list[Any]:
 
 
 def all_parts(schemas: NamedSchemas) -> Iterator[Any]:
-    """The schema and all in it, each named type once."""
+    """Yields the schema and all nested ones, each named type once."""
     seen: set[str] = set()
     waiting = [schemas.schema]
     while waiting:
@@ -126,7 +119,7 @@ def _collect(schema: Any, names: dict[str, Any]) -> None:
 
 
 def layout_of(schema: Any) -> Any:
-    """The schema without what has no part in reading or writing."""
+    """Returns the schema without attributes that do not affect the bytes."""
     if isinstance(schema, list):
         return [layout_of(item) for item in schema]
     if isinstance(schema, dict):
@@ -135,11 +128,11 @@ def layout_of(schema: Any) -> Any:
 
 
 MAX_DEPTH: Final = 200
-"""How deep a schema may be nested; Avro has no limit, and Python has."""
+"""The maximum depth of a schema; Avro has no limit, but Python does."""
 
 
 def check_schema(schema: Any, depth: int = 0) -> None:
-    """Raises `SnapshotFormatError` for a parsed schema that no value could be written with."""
+    """Raises `SnapshotFormatError` for a parsed schema that cannot write any value."""
     if depth > MAX_DEPTH:
         raise SnapshotFormatError(f"this is no Avro schema of ours: it is nested deeper than {MAX_DEPTH} levels")
     if isinstance(schema, list):
@@ -151,7 +144,7 @@ def check_schema(schema: Any, depth: int = 0) -> None:
         return
     _require(isinstance(schema, dict) and "type" in schema, f"{shown(schema)} is no type")
     kind = schema["type"]
-    # Avro knows no such form, and nobody would look into the inner type again.
+    # Avro has no such form, and the inner type would not be checked.
     _require(isinstance(kind, str), f"{shown(schema)} is a type inside a type; write the inner one alone")
     if kind == "enum":
         symbols = schema.get("symbols")
@@ -185,21 +178,21 @@ def _require(sound: bool, what: str) -> None:
         raise SnapshotFormatError(f"this is no Avro schema: {what}")
 
 
-"""How deep values of a recursive schema may be nested."""
+"""The maximum depth of values of a recursive schema."""
 
 _MAX_FREE_PARTS: Final = 1000
-"""How many parts without bytes a value may have for each byte."""
+"""The maximum number of parts without bytes per byte of the value."""
 
 _FIXED_WIDTHS: Final[Mapping[str, int]] = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
 def is_risky(schemas: NamedSchemas) -> bool:
-    """Whether data of the schema may be deeper, or hold more, than its bytes can pay for."""
+    """Whether data of the schema may be deeper or larger than its bytes allow."""
     return is_recursive(schemas) or _has_free_items(schemas, FreeSizes(schemas))
 
 
 def is_recursive(schemas: NamedSchemas) -> bool:
-    """Whether values of the schema can be nested without end."""
+    """Whether values of the schema can be nested without limit."""
     return _is_recursive(schemas, schemas.schema, set(), set())
 
 
@@ -220,7 +213,7 @@ def check_depth(value: Any) -> None:
 
 
 def skip(schemas: NamedSchemas, data: bytes, position: int) -> int:
-    """The position behind the value; raises `EndOfDataError` or `MalformedDataError` for hostile or cut-off data."""
+    """Returns the position after the value; raises `EndOfDataError` or `MalformedDataError`."""
     return _Skipper(schemas, data, position).skip(schemas.schema, position, 0)
 
 
@@ -307,7 +300,7 @@ class _Skipper:
 
 
 def _is_recursive(schemas: NamedSchemas, schema: Any, around: set[str], finished: set[str]) -> bool:
-    """``around`` are the records that the schema is inside, ``finished`` those that were looked into."""
+    """``around`` are the enclosing records, ``finished`` those that were checked."""
     schema = schemas.resolved(schema)
     kind = type_of(schema)
     if kind not in ("record", "error"):
@@ -323,7 +316,7 @@ def _is_recursive(schemas: NamedSchemas, schema: Any, around: set[str], finished
 
 
 def _has_free_items(schemas: NamedSchemas, sizes: FreeSizes) -> bool:
-    """Whether a value without bytes is the item of an array, or has more than a few parts."""
+    """Whether array items take no bytes, or an item without bytes has many parts."""
     for schema in all_parts(schemas):
         if type_of(schema) == "array" and sizes.of(schema["items"]) is not None:
             return True
@@ -334,14 +327,14 @@ def _has_free_items(schemas: NamedSchemas, sizes: FreeSizes) -> bool:
 
 
 class FreeSizes:
-    """How many parts a value has that takes no bytes: None for a schema whose values take some."""
+    """The number of parts of a value without bytes; None if values of the schema take bytes."""
 
     def __init__(self, schemas: NamedSchemas) -> None:
         self._schemas = schemas
         self._of_records: dict[str, int | None] = {}
 
     def of(self, schema: Any) -> int | None:
-        """The number of parts, with the value itself."""
+        """Returns the number of parts, including the value itself."""
         schema = self._schemas.resolved(schema)
         kind = type_of(schema)
         if kind == "fixed":
@@ -350,7 +343,7 @@ class FreeSizes:
             return 1 if kind == "null" else None
         name = schema["name"]
         if name not in self._of_records:
-            # A record that holds itself without an end has no values.
+            # A record that always contains itself has no values.
             self._of_records[name] = None
             sizes = [self.of(part) for part in parts_of(schema)]
             self._of_records[name] = None if None in sizes else 1 + sum(size for size in sizes if size is not None)
@@ -358,7 +351,7 @@ class FreeSizes:
 
 
 def may_be_free(schemas: NamedSchemas, schema: Any) -> bool:
-    """Whether values of the schema take no bytes at all."""
+    """Whether values of the schema may take no bytes."""
     return FreeSizes(schemas).of(schema) is not None
 
 
@@ -375,27 +368,27 @@ _LOGICAL_ZEROS: Final[Mapping[str, Any]] = {
     "decimal": decimal.Decimal(0),
     "uuid": uuid.UUID(int=0),
 }
-"""The logical types that the library knows, each with a value of it."""
+"""The logical types that the library supports, each with a value."""
 
 
 def zero_of(schema: Any) -> Any:
-    """The empty value of a logical type; None for all other schemas, and for logical types that are not known."""
+    """Returns the empty value of a supported logical type; None for all other schemas."""
     logical = schema.get("logicalType") if isinstance(schema, dict) else None
     return _LOGICAL_ZEROS.get(logical) if isinstance(logical, str) else None
 
 
 def may_lose(schemas: NamedSchemas) -> bool:
-    """Whether the library could write a value of the schema for less than it is."""
+    """Whether the library may change a value of the schema when it writes it."""
     return any(_loses_by_itself(part, schemas) for part in all_parts(schemas))
 
 
 def holds_several_records(schemas: NamedSchemas) -> bool:
-    """Whether a union in the schema has several records, of which a value may fit more than one."""
+    """Whether a union in the schema has several records, so that a value may fit more than one."""
     return any(type_of(part) == "union" and _records(part, schemas) > 1 for part in all_parts(schemas))
 
 
 def meant_by(value: Any, read: Any) -> Any:
-    """The value without the name of the record of a union that is meant, which the library takes in a tuple."""
+    """Returns the value without the record name that selects a branch of a union (a tuple in the library)."""
     names_its_record = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
     return value[1] if names_its_record and not isinstance(read, list) else value
 
@@ -416,13 +409,13 @@ def _records(union: Any, schemas: NamedSchemas) -> int:
 _ZEROS = {"null": None, "boolean": False, "int": 0, "long": 0, "float": 0.0, "double": 0.0, "bytes": b"", "string": ""}
 
 _MAX_PARTS: Final = 10_000
-"""How many parts an empty value may have: records that contain others twice double it at every level."""
+"""The maximum number of parts of an empty value; records that contain others twice double it at each level."""
 
 
 class AvroSerializer(TypeSerializer[Any]):
-    """Values of an Avro schema, given as JSON text or as the data that it stands for.
+    """Values of an Avro schema, given as JSON text or as parsed JSON.
 
-    Raises `SnapshotFormatError` for what is no Avro schema.
+    Raises `SnapshotFormatError` for an invalid Avro schema.
     """
 
     def __init__(self, schema: Any) -> None:
@@ -457,7 +450,7 @@ class AvroSerializer(TypeSerializer[Any]):
         schema = self.named.resolved(self.schema)
         if type_of(schema) == "union" and not self.is_optional_type:
             schema = self.named.resolved(schema[0])
-        # An empty value may be far larger than its schema, and its class is known without its parts.
+        # An empty value may be far larger than its schema; its class is known without its parts.
         kind = type_of(schema)
         if kind in ("record", "error"):
             return dict
@@ -501,9 +494,9 @@ class AvroSerializer(TypeSerializer[Any]):
             yield from lost_values(value, self._decode(self._written(value), 0)[0], path, meant_by)
 
     def resolved_from(self, writer: AvroSerializer, data: bytes, position: int) -> tuple[Any, int]:
-        """The value of bytes of another schema, resolved to this one, and the position behind them.
+        """Reads bytes of another schema, resolved to this one; returns the value and the position after it.
 
-        Raises `SerializationError` for a default that is no value of its field.
+        Raises `SerializationError` for a default that does not fit its field.
         """
         if writer._is_risky:
             skip(writer.named, data, position)
@@ -511,7 +504,7 @@ class AvroSerializer(TypeSerializer[Any]):
         stream.seek(position)
         value = schemaless_reader(stream, writer._parsed, self._parsed)
         if self._may_lose:
-            # Defaults are as the schema says them: a number for a date.
+            # Defaults are plain schema values: a number for a date.
             try:
                 value = self._decode(self._written(value), 0)[0]
             except Exception as error:
@@ -521,13 +514,13 @@ class AvroSerializer(TypeSerializer[Any]):
     def _encode(self, value: Any) -> bytes:
         if self._is_recursive:
             check_depth(value)
-        # The writer of the library truncates what is too wide and takes defaults for what is missing.
+        # The library truncates values that are too wide and fills missing fields with defaults.
         validate(value, self._parsed, strict=True, raise_errors=True)
         encoded = self._written(value)
         if self._may_lose:
             self._check_that_it_comes_back(value, encoded)
         if self._is_risky:
-            # What is deeper, or holds more, than a reader takes must not be written either.
+            # A value that is too deep or too large to read must not be written.
             skip(self.named, encoded, 0)
         return encoded
 
@@ -593,7 +586,7 @@ class AvroSerializer(TypeSerializer[Any]):
 
 @register_snapshot("statebackend.AvroSerializerSnapshot")
 class AvroSerializerSnapshot(RuledTypeSerializerSnapshot[Any]):
-    """The schema that the values were written with."""
+    """The schema of the values."""
 
     def __init__(self, serializer: AvroSerializer | None = None) -> None:
         self.schema: Any = serializer.schema if serializer is not None else "null"
@@ -626,7 +619,7 @@ def _parsed(schema: Any) -> Any:
 
 
 def _plain(schema: Any) -> Any:
-    """The schema without what the library adds to it."""
+    """Returns the schema without the attributes that the library adds."""
     if isinstance(schema, list):
         return [_plain(item) for item in schema]
     if isinstance(schema, dict):

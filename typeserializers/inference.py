@@ -1,15 +1,10 @@
-"""The rules for values beyond numbers and text: dates and times, decimals, UUIDs, enums, sets, windows.
+"""The inference rules of this library: from Python's types to the built-in serializers.
 
-Python's own types mean what Python users expect and come back as themselves: ``datetime.date`` is read as a
-``datetime.date``. The value classes with Java's ranges (`LocalDate`, `Instant` and so on) mean Flink's serializers.
+Python's own types are read back as themselves: ``datetime.date`` is read as a ``datetime.date``. The value classes with
+Java's ranges (`LocalDate`, `Instant` and so on) use Flink's serializers. A record class that names its Java class
+becomes a POJO. Hints of several types become optionals, unions or an Either.
 
-Rejecting sets and maps whose elements or keys Python cannot hash: nothing could ever be read into them.
-
-The rules that map Python's types to the built-in serializers.
-
-The rule for record classes that say which Java class they stand for.
-
-The rules for hints of several types: optionals, unions and Either; and for names that stand for types.
+`reject_unhashable` rejects sets and maps whose elements or keys Python cannot hash.
 """
 
 from __future__ import annotations
@@ -102,12 +97,12 @@ _INSTEAD: Final[dict[Any, str]] = {
 
 
 def reject_unhashable(serializer: TypeSerializer[Any], path: str, what: str) -> None:
-    """Raises `UnknownTypeError` if values are of a type without a hash, or hold some that are compared with them."""
+    """Raises `UnknownTypeError` if values of the type, or parts of them, have no hash."""
     for part in _hashed_with(serializer):
         try:
             value_class = part.python_type
         except (StateFormatError, TypeError, ValueError):
-            continue  # A record that is still being described, or cannot be made without its values.
+            continue  # A record whose inference is still running, or that cannot be created without values.
         if value_class.__hash__ is None:
             instead = _INSTEAD.get(value_class, f"a frozen class in place of {part.type_name}")
             raise UnknownTypeError(
@@ -116,7 +111,7 @@ def reject_unhashable(serializer: TypeSerializer[Any], path: str, what: str) -> 
 
 
 def _hashed_with(serializer: TypeSerializer[Any]) -> Iterator[TypeSerializer[Any]]:
-    """The serializer and, for tuples and the like, those inside; what a record's hash depends on is its own."""
+    """Yields the serializer and, for tuples and similar types, the nested ones; a record hashes itself."""
     yield serializer
     snapshot = serializer.snapshot_configuration()
     if isinstance(snapshot, CompositeTypeSerializerSnapshot):
@@ -124,7 +119,7 @@ def _hashed_with(serializer: TypeSerializer[Any]) -> Iterator[TypeSerializer[Any
             yield from _hashed_with(nested)
 
 
-# Those that are asked first stand last: a dataclass of pydantic is a dataclass too.
+# The last family is asked first: a pydantic dataclass is also a dataclass.
 for _family in (
     MsgspecFamily(),
     PydanticFamily(),
@@ -188,7 +183,7 @@ def infer_tuple(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
 
 @register_inference
 def infer_record(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
-    """Classes of a family of records; one that contains itself refers to itself there."""
+    """Record classes; a class that contains itself gets a reference there."""
     reject_undecorated(hint, inference.rules, inference.path or "the type")
     if inference.rules.family_of(hint) is None:
         return None
@@ -207,7 +202,7 @@ def infer_record(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
 
 @register_inference
 def infer_pojo(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
-    """A record class that says which Java class it stands for is a POJO wherever it is."""
+    """A record class that names its Java class is always a POJO."""
     if inference.rules.family_of(hint) is None or POJO_CLASS_ATTRIBUTE not in hint.__dict__:
         return None
     if hint in inference.enclosing:
@@ -235,7 +230,7 @@ def infer_union(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
     if len(present) == 1:
         return NullableSerializer(inference.serializer_for(present[0]))
     parts = [inference.below(f"{{member {_name_of(member)}}}").serializer_for(member) for member in present]
-    # A hint inside an Annotated or a NewType may be a union or an optional itself.
+    # A hint inside an Annotated or a NewType may be a union or an optional.
     flat = [inner for part in parts for inner in _flattened(part)]
     is_optional = len(present) < len(members) or any(isinstance(part, NullableSerializer) for part in parts)
     serializer = flat[0] if len(flat) == 1 else _union_of(flat, inference)
@@ -248,10 +243,10 @@ def _flattened(serializer: TypeSerializer[Any]) -> Sequence[TypeSerializer[Any]]
 
 
 def _union_of(members: Sequence[TypeSerializer[Any]], inference: Inference) -> TypeSerializer[Any]:
-    """The union of the members in the order of their names.
+    """Returns the union of the members in the order of their names.
 
-    Python hands out equal hints for each other, so that the order of the members in a hint depends on which module was
-    imported first. Processes of one job may differ in that, and must write the same bytes.
+    Python caches equal hints, so the order of members depends on which module was imported first. Processes of one job
+    may differ in that and must still write the same bytes.
     """
     try:
         return UnionSerializer(sorted(members, key=lambda member: member.type_name))
@@ -289,7 +284,7 @@ def infer_final(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
 
 @register_inference
 def infer_new_type(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
-    """A ``typing.NewType`` is what it was made of."""
+    """A ``typing.NewType`` is its base type."""
     if not isinstance(hint, typing.NewType):
         return None
     return inference.serializer_for(hint.__supertype__)
@@ -297,7 +292,7 @@ def infer_new_type(hint: Any, inference: Inference) -> TypeSerializer[Any] | Non
 
 @register_inference
 def infer_forward_reference(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
-    """The name of an enclosing record, where nothing resolved it; any other name is an error."""
+    """An unresolved name of an enclosing record; any other name is an error."""
     if not isinstance(hint, (str, typing.ForwardRef)):
         return None
     name = hint if isinstance(hint, str) else hint.__forward_arg__
@@ -335,7 +330,7 @@ _VALUES: Final[dict[Any, TypeSerializer[Any]]] = {
 
 @register_inference
 def infer_value(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
-    """The types of one exact serializer."""
+    """Types with exactly one serializer."""
     try:
         return _VALUES.get(hint)
     except TypeError:
@@ -380,7 +375,7 @@ def infer_empty_tuple(hint: Any, inference: Inference) -> TypeSerializer[Any] | 
 
 @register_inference
 def infer_array(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
-    """An ``array.array`` does not say of what."""
+    """Rejects ``array.array``: the hint has no element type."""
     if hint is not array.array and typing.get_origin(hint) is not array.array:
         return None
     raise UnknownTypeError(

@@ -1,54 +1,39 @@
-"""Serializers of Flink whose values only Java can read: their snapshots are read and written back, and judged.
+"""Serializers without a readable schema: pickles, serializers stored whole, and Flink's Java-only serializers.
 
-State of Kryo or of a Variant cannot be taken over: what Kryo writes depends on Java classes, and Variants have no
-counterpart here. Its snapshot is still understood, so that everything beside such a state can be restored, and the
-compatibility result on it says what to do about it in Flink.
+**Pickle**, chosen explicitly: values of any class.
 
-    Kryo    := version 2: UTF(class), and three optional maps: registrations, serializers, serializer classes
-    Variant := version 3, no content
-
-Where serializers that have moved are today: a pickle names the module that a class was in when it was written.
-
-Only pickles need this: snapshots name classes by frozen names. The table lists the modules of version 0.1 that defined
-serializers or their value classes, and those that moved since, each with the module it is now; names of anything else
-are looked up as they stand. An entry is never removed while pickles of that version may exist.
-
-Pickle, chosen explicitly: values of any class, in bytes that only this program and its like can read.
-
-    value := i32(length) pickle
-
-There is no schema, so there is no evolution: the compatibility result is *as is* for the same class and *incompatible*
-for every other, and the snapshot says so (``evolvable`` is 00). What changes inside the class is invisible and the
-business of its ``__setstate__``.
-
-Unpickling runs whatever the bytes say. A snapshot that was read must therefore never be enough to do it: a serializer
-restored from one unpickles only if the program has passed a `PickleSerializer` of the same class, in the serializer
-that is to take over or among the ``source_serializers`` in it.
-
+    value   := i32(length) pickle
     content := UTF(class) bool(evolvable)         the class as module:qualified.name; it is never imported
 
-State whose serializer was persisted whole: read once, on explicit request, and written again ever after.
+There is no schema and no evolution: the same class is *compatible as is*, every other *incompatible* (``evolvable`` is
+00). Changes inside the class are handled by its ``__setstate__``. Unpickling runs whatever the bytes contain, so a
+snapshot alone never enables it. A restored serializer unpickles only if the program passes a `PickleSerializer` of the
+same class, in the new serializer or among its ``source_serializers``.
 
-The deprecated way to describe a serializer was to pickle the serializer itself. Reading that runs whatever the bytes
-say, so it happens only where the running program allows it:
+**Serializers stored whole**, the deprecated form: the pickled serializer itself. Reading it runs whatever the bytes
+contain, so the program must allow it:
 
     with allow_legacy_serializers():
         ...  restore the job, register its states, take a savepoint
 
-or, for worker processes, with the environment variable ``STATEBACKEND_ALLOW_LEGACY_SERIALIZERS=1``. Without it such a
-snapshot can still be read, carried along and written back, since it is only bytes; its compatibility result is
-*incompatible*, and says how to allow it. Once restored, a state is written under the snapshot of the new serializer,
-and the pickle is gone with the next savepoint; then the permission is no longer needed.
+or, for worker processes, with the environment variable ``STATEBACKEND_ALLOW_LEGACY_SERIALIZERS=1``. Without permission
+the snapshot can still be read and written back, and its result is *incompatible* with the fix. The next savepoint has
+the snapshot of the new serializer and no pickle.
 
     content := i32(length) pickled serializer                                   PickledSerializerSnapshot
     content := i32(length) pickled serializer i32(length) configuration         TypeSerializerConfigSnapshot
+
+**Kryo and Variant**: only Java can read the values. The snapshots are read and written back, so that other states can
+be restored, and their result explains what to do in Flink.
+
+    Kryo    := version 2: UTF(class), and three optional maps: registrations, serializers, serializer classes
+    Variant := version 3, no content
 """
 
 from __future__ import annotations
 
 import contextvars
 import copy
-import io
 import os
 import pickle
 from abc import abstractmethod
@@ -71,79 +56,14 @@ from typeserializers.kernel.known_serializers import BASE, RUNTIME, known_of, ne
 from typeserializers.kernel.stepping_over import SteppedOverSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-_ROOMS_OF_VERSION_0_1: Final = {
-    "arrow": "arrow.arrow_serializer",
-    "avro": "avro.avro_serializer",
-    "big_numbers": "scalars.big_numbers",
-    "byte_arrays": "scalars.byte_arrays",
-    "calendar_values": "times.calendar_values",
-    "characters": "scalars.characters",
-    "compiled": "kernel.compiled",
-    "converting": "containers.converting",
-    "eithers": "containers.eithers",
-    "enums": "scalars.enums",
-    "epoch_times": "times.moments",
-    "epoch_values": "times.moment_values",
-    "fixed_fields": "kernel.fixed_fields",
-    "fixed_width": "scalars.fixed_width",
-    "legacy": "opaque.legacy",
-    "lists": "containers.lists",
-    "local_times": "times.local_times",
-    "maps": "containers.maps",
-    "nullable": "containers.nullable",
-    "object_arrays": "containers.object_arrays",
-    "optional_maps": "containers.optional_maps",
-    "pickles": "opaque.pickles",
-    "pojos": "pojos.pojos",
-    "primitive_arrays": "containers.primitive_arrays",
-    "python_times": "times.python_times",
-    "record_shape": "records.record_shape",
-    "records": "records.records",
-    "references": "kernel.references",
-    "row_values": "containers.row_values",
-    "rows": "containers.rows",
-    "sets": "containers.sets",
-    "single_values": "kernel.single_values",
-    "string_encoding": "scalars.string_encoding",
-    "string_lanes": "scalars.string_lanes",
-    "strings": "scalars.strings",
-    "timers": "times.timers",
-    "ttl": "containers.ttl",
-    "tuples": "containers.tuples",
-    "type_serializer": "kernel.type_serializer",
-    "unions": "containers.unions",
-    "unsupported": "opaque.unsupported",
-    "uuids": "scalars.uuids",
-    "value_types": "scalars.value_types",
-    "void": "scalars.void",
-    "windows": "times.windows",
-}
-_MOVED_SINCE: Final = {"times.epoch_times": "times.moments", "times.epoch_values": "times.moment_values"}
-
-MOVED_MODULES: Final = {
-    f"typeserializers.{module}": f"typeserializers.{place}"
-    for module, place in (_ROOMS_OF_VERSION_0_1 | _MOVED_SINCE).items()
-}
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module_name: str, global_name: str) -> Any:
-        return super().find_class(MOVED_MODULES.get(module_name, module_name), global_name)
-
-
-def unpickled(data: bytes) -> Any:
-    """What a pickle holds; raises whatever unpickling raises. It runs what the bytes say: trust them first."""
-    return _Unpickler(io.BytesIO(data)).load()
-
-
 T = TypeVar("T")
 
 PICKLE_PROTOCOL = 4
-"""Fixed, so that another version of Python writes the same; every supported one has it."""
+"""Fixed, so that every supported version of Python writes the same bytes."""
 
 
 class PickleSerializer(TypeSerializer[T], Generic[T]):
-    """Instances of ``value_class``, pickled. Choosing it is choosing to trust the state of these values."""
+    """Pickled instances of ``value_class``. Use it only for state that you trust."""
 
     def __init__(self, value_class: type[T]) -> None:
         self.class_name = f"{value_class.__module__}:{value_class.__qualname__}"
@@ -152,7 +72,7 @@ class PickleSerializer(TypeSerializer[T], Generic[T]):
 
     @classmethod
     def named(cls, class_name: str, *, is_chosen: bool = False) -> PickleSerializer[Any]:
-        """The serializer of a class known by name alone; it unpickles only if the program has chosen the class."""
+        """Creates the serializer of a class by name; it unpickles only if the program chose the class."""
         serializer: PickleSerializer[Any] = cls.__new__(cls)
         serializer.class_name = class_name
         serializer.value_class = None
@@ -200,7 +120,7 @@ class PickleSerializer(TypeSerializer[T], Generic[T]):
             )
         data = source.read_sized_bytes()
         try:
-            value: T = unpickled(data)
+            value: T = pickle.loads(data)
         except Exception as error:
             raise self.deserialization_error(data, error) from error
         return value
@@ -224,7 +144,7 @@ class PickleSerializer(TypeSerializer[T], Generic[T]):
 
 @register_snapshot("statebackend.PickleSerializerSnapshot")
 class PickleSerializerSnapshot(TypeSerializerSnapshot[T]):
-    """The name of the class, and that nothing about it can evolve."""
+    """The name of the class; it cannot evolve."""
 
     is_evolvable = False
 
@@ -246,7 +166,7 @@ class PickleSerializerSnapshot(TypeSerializerSnapshot[T]):
             raise SnapshotFormatError(f"a pickle of {self.class_name} that can evolve is not known here")
 
     def restore_serializer(self) -> PickleSerializer[T]:
-        """The serializer of the class by name; it unpickles if a known serializer does."""
+        """Returns the serializer of the class by name; it unpickles if a known serializer does."""
         chosen = any(known.is_chosen and known.class_name == self.class_name for known in known_of(PickleSerializer))
         return PickleSerializer.named(self.class_name, is_chosen=chosen)
 
@@ -275,7 +195,7 @@ _allowed: contextvars.ContextVar[bool] = contextvars.ContextVar("allow_legacy_se
 
 @contextmanager
 def allow_legacy_serializers() -> Iterator[None]:
-    """Inside the block, serializers that were persisted whole are unpickled; trust the state, or do not do this."""
+    """Allows unpickling of serializers stored whole inside the block. Use it only for state that you trust."""
     token = _allowed.set(True)
     try:
         yield
@@ -284,13 +204,13 @@ def allow_legacy_serializers() -> Iterator[None]:
 
 
 def is_legacy_allowed() -> bool:
-    """Whether the running program allows it, by the context or by the environment variable."""
+    """Whether the context or the environment variable allows it."""
     return _allowed.get() or os.environ.get(ALLOW_VARIABLE) == "1"
 
 
 @register_snapshot("statebackend.PickledSerializerSnapshot")
 class PickledSerializerSnapshot(TypeSerializerSnapshot[T]):
-    """A serializer that was persisted whole, as the bytes of its pickle."""
+    """A serializer stored whole, as its pickle."""
 
     def __init__(self, serializer: TypeSerializer[T] | None = None) -> None:
         self.pickled = b"" if serializer is None else pickle.dumps(serializer, 4)
@@ -308,7 +228,7 @@ class PickledSerializerSnapshot(TypeSerializerSnapshot[T]):
         self.pickled = source.read_sized_bytes()
 
     def restore_serializer(self) -> TypeSerializer[T]:
-        """The serializer itself; raises `UnresolvableSerializerError` unless it is allowed and is a serializer."""
+        """Unpickles the serializer; raises `UnresolvableSerializerError` if it is not allowed or not a serializer."""
         if not is_legacy_allowed():
             raise UnresolvableSerializerError(
                 f"the serializer was persisted whole, as a pickle of {len(self.pickled)} bytes, and is not unpickled "
@@ -345,7 +265,7 @@ _HOW = (
 
 @register_snapshot("statebackend.TypeSerializerConfigSnapshot")
 class TypeSerializerConfigSnapshot(PickledSerializerSnapshot[T]):
-    """The deprecated base of snapshots: the serializer persisted whole, and a configuration of its own beside it.
+    """The deprecated base class of snapshots: the serializer stored whole, and its configuration.
 
     A subclass reads and writes its configuration. Do not derive new ones: derive from `SimpleTypeSerializerSnapshot`
     or `CompositeTypeSerializerSnapshot`.
@@ -362,7 +282,7 @@ class TypeSerializerConfigSnapshot(PickledSerializerSnapshot[T]):
         return self.configuration_version
 
     def write_configuration(self, out: DataOutputView) -> None:
-        """Writes the configuration; by default what was read."""
+        """Writes the configuration; by default the bytes that were read."""
         out.write(self._configuration)
 
     def read_configuration(self, read_version: int, source: DataInputView) -> None:
@@ -382,7 +302,7 @@ class TypeSerializerConfigSnapshot(PickledSerializerSnapshot[T]):
 
 def _unpickled(data: bytes) -> TypeSerializer[Any]:
     try:
-        serializer = unpickled(data)
+        serializer = pickle.loads(data)
     except Exception as error:
         raise UnresolvableSerializerError(
             f"the serializer that was persisted whole cannot be unpickled ({type(error).__name__}: {error}): "
@@ -397,17 +317,17 @@ _KRYO_MAPS: Final = 3
 
 
 class UnsupportedSerializerSnapshot(TypeSerializerSnapshot[Any]):
-    """A serializer that cannot be rebuilt here; every compatibility result on another one is *incompatible*."""
+    """A serializer that Python cannot restore; it is incompatible with every other one."""
 
     @property
     @abstractmethod
     def reason(self) -> str:
-        """Why the values cannot be read here."""
+        """Why the values cannot be read."""
 
     @property
     @abstractmethod
     def way_out(self) -> str:
-        """What to do in Flink, so that they can be."""
+        """What to do in Flink to make the values readable."""
 
     def restore_serializer(self) -> NoReturn:
         raise UnresolvableSerializerError(f"{self.reason}. {self.way_out}")
@@ -422,7 +342,7 @@ class UnsupportedSerializerSnapshot(TypeSerializerSnapshot[Any]):
 
 @register_snapshot(RUNTIME + "kryo.KryoSerializerSnapshot")
 class KryoSerializerSnapshot(UnsupportedSerializerSnapshot):
-    """The Java class of the values, and what was registered for Kryo."""
+    """The Java class of the values, and the registrations of Kryo."""
 
     def __init__(self) -> None:
         self.java_class = ""
@@ -470,7 +390,7 @@ class VariantSerializerSnapshot(UnsupportedSerializerSnapshot):
         return 3
 
     def write_snapshot(self, out: DataOutputView) -> None:
-        """There is nothing to write."""
+        """Writes nothing."""
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
         self.check_version(read_version)

@@ -1,13 +1,13 @@
-"""A serializer that takes over the state of others through functions: a converter for what no rule covers.
+"""A serializer that restores the state of other serializers through converter functions.
 
     descriptor = ValueStateDescriptor("count", ConvertingSerializer(StringSerializer(), {LongSerializer(): str}))
 
-It writes and reads exactly what its inner serializer does. Where the old state was written by one of the sources (or
-by a serializer that a source may take over), the value is read as the source reads it and goes through the function;
-what the function returns must fit the inner serializer. State that the inner serializer may take over by itself needs
-no function, which comes first: so the wrapper may stay for as long as old state may exist, and may be removed any time
-after. Versions of a *record* are chained by the converters of `typeserializers.records.record_serializer`; inside a
-record, a field has its own converter (`typeserializers.kernel.record_families`).
+It writes and reads exactly what its inner serializer does. If a source serializer can restore the old state, the source
+reads the value and the function converts it; the result must fit the inner serializer. State that the inner serializer
+can restore needs no function and is checked first. So the wrapper may stay as long as old state may exist, and can be
+removed at any time after that. Versions of a *record* are chained by the converters of
+`typeserializers.records.record_serializer`; a field of a record has its own converter
+(`typeserializers.kernel.record_families`).
 
     content of the snapshot := envelope(inner)
 """
@@ -35,14 +35,14 @@ T = TypeVar("T")
 
 @frozen
 class Converter:
-    """One way into the new type: what reads the old state, and the function from its values to the new ones."""
+    """The serializer that reads the old state, and the function from its values to new values."""
 
     source: TypeSerializer[Any]
     function: Callable[[Any], Any]
 
 
 class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
-    """``inner``, which also takes over what the keys of ``converters`` wrote, through their functions.
+    """Wraps ``inner`` so that it also restores what the keys of ``converters`` wrote, through their functions.
 
     Raises `ValueError` if there are no converters.
     """
@@ -109,7 +109,7 @@ class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
         return self if inner is self.inner else self.around(inner)
 
     def around(self, inner: TypeSerializer[T]) -> ConvertingSerializer[T]:
-        """The same converters into another form of the inner serializer."""
+        """Returns the same converters around another form of the inner serializer."""
         return ConvertingSerializer(inner, {converter.source: converter.function for converter in self.converters})
 
     @property
@@ -121,7 +121,7 @@ class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
         return (self.inner,)
 
     def rebound(self, targets: Mapping[str, TypeSerializer[Any]]) -> ConvertingSerializer[T]:
-        """The same around an inner serializer whose references to an enclosing record are bound to another one."""
+        """Returns the serializer with the references of its inner serializer bound to other records."""
         inner = rebound(self.inner, targets)
         return self if inner is self.inner else self.around(inner)
 
@@ -156,7 +156,7 @@ class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
 
 @register_snapshot("statebackend.ConvertingSerializerSnapshot")
 class ConvertingSerializerSnapshot(TypeSerializerSnapshot[T]):
-    """The snapshot of the inner serializer, which is all that the bytes depend on."""
+    """The snapshot of the inner serializer; the bytes depend on nothing else."""
 
     def __init__(self, serializer: ConvertingSerializer[T] | None = None) -> None:
         self._inner: TypeSerializerSnapshot[T] | None = None
@@ -181,11 +181,11 @@ class ConvertingSerializerSnapshot(TypeSerializerSnapshot[T]):
         self._inner = read_versioned_snapshot(source)
 
     def restore_serializer(self) -> TypeSerializer[T]:
-        """The inner serializer: to read what was written, no converter is needed."""
+        """Returns the inner serializer: reading needs no converter."""
         return self.inner.restore_serializer()
 
     def merged_with(self, other: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[T] | None:
-        """What the inner serializers have learned, together."""
+        """Merges the snapshots of the inner serializers."""
         assert isinstance(other, ConvertingSerializerSnapshot)
         inner = merge_snapshots(self.inner, other.inner)
         if inner is None:

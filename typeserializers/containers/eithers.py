@@ -1,4 +1,4 @@
-"""The serializer of one of two types, told apart by their side: Flink's Either.
+"""The serializer of Flink's Either: a value of one of two types, with its side.
 
     either := 01 left value | 00 right value
 
@@ -146,7 +146,7 @@ class EitherSerializer(CompiledTypeSerializer["Left[L] | Right[R]"], Generic[L, 
 
 
 def reject_side(value: Any) -> None:
-    """Raises `TypeError` for what is neither side."""
+    """Raises `TypeError` for a value that is neither `Left` nor `Right`."""
     raise TypeError(f"a Left or a Right is needed, not {type(value).__name__}")
 
 

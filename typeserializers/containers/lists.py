@@ -24,7 +24,7 @@ E = TypeVar("E")
 
 
 class ListSerializer(CompiledTypeSerializer["list[E]"], Generic[E]):
-    """A list whose elements all have one serializer. A tuple is accepted and comes back as a list."""
+    """A list with one serializer for all elements. A tuple is accepted and is read back as a list."""
 
     def __init__(self, element_serializer: TypeSerializer[E]) -> None:
         self.element_serializer = element_serializer
@@ -119,7 +119,7 @@ class ListSerializer(CompiledTypeSerializer["list[E]"], Generic[E]):
 
 
 def checked_list(value: Any) -> Sequence[Any]:
-    """Passes a list or a tuple and rejects everything else that could be iterated."""
+    """Accepts a list or a tuple and rejects other iterables."""
     if not isinstance(value, (list, tuple)):
         raise TypeError(f"a list is needed, not {type(value).__name__}")
     return value
@@ -140,7 +140,7 @@ class ListSerializerSnapshot(CompositeTypeSerializerSnapshot["list[E]", ListSeri
 
 
 class ArrayListSerializer(ListSerializer[E], Generic[E]):
-    """A list under the name that Flink's own list state gives it; the same values and the same bytes."""
+    """A list under the name of Flink's list state; the same values and the same bytes."""
 
     def duplicate(self) -> ArrayListSerializer[E]:
         element = self.element_serializer.duplicate()

@@ -1,17 +1,17 @@
-"""Flink's optional map: an ordered map from names whose keys and values may each be absent.
+"""The serializer of maps, and Flink's optional map in snapshots.
+
+    map := i32(size) (key, bool(value is null), value unless null)*
+
+Any value may be None, as in Flink; keys may be None only if their serializer accepts it.
+
+The optional map is an ordered map from names whose keys and values may each be absent:
 
     optional map := i64(0x000004F2C69A3D70) i32(entries) entry*
     entry        := UTF(name) part(key) part(value)
     part         := 00 | 01 i32(length) bytes
 
-Flink writes what it can no longer load as absent; here the bytes of both parts are kept as they are, so that a map is
+Flink writes a part that it can no longer load as absent. Here the bytes of both parts are kept, so that a map is
 written back as it was read.
-
-The serializer of maps.
-
-    map := i32(size) (key, bool(value is null), value unless null)*
-
-Any value may be None, as in Flink; keys may be None only if their serializer writes it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FLAG = BooleanSerializer()
 
 
 class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
-    """A dict, written in its own order and read back in the same."""
+    """A dict; its order is kept."""
 
     def __init__(self, key_serializer: TypeSerializer[K], value_serializer: TypeSerializer[V]) -> None:
         self.key_serializer = key_serializer
@@ -89,7 +89,7 @@ class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
         emitter.line(f"{chunks} = []; {chunks}_append = {chunks}.append")
         body = emitter.child()
         self.key_serializer.emit_write(body, key)
-        # Both branches go on from the key's parts; its statements are emitted once and run before the branch.
+        # Both branches continue the key's parts; its statements are emitted once, before the branch.
         absent, present = body.branch(), body.branch()
         absent.fixed("?", "True")
         absent.line(f"{chunks}_append({absent.expression()})")
@@ -175,7 +175,7 @@ class OptionalEntry:
 
 
 def write_optional_map(out: DataOutputView, entries: Sequence[OptionalEntry]) -> None:
-    """Writes the entries in their order."""
+    """Writes the entries in order."""
     out.write_long(MAGIC)
     out.write_int(len(entries))
     for entry in entries:
@@ -187,7 +187,7 @@ def write_optional_map(out: DataOutputView, entries: Sequence[OptionalEntry]) ->
 
 
 def read_optional_map(source: DataInputView) -> tuple[OptionalEntry, ...]:
-    """Reads the entries; raises `SnapshotFormatError` for anything else and for a name that comes twice."""
+    """Reads the entries; raises `SnapshotFormatError` for other bytes and for duplicate names."""
     position = source.position
     magic = source.read_long()
     if magic != MAGIC:

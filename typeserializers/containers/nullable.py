@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class NullableSerializer(CompiledTypeSerializer["T | None"], Generic[T]):
-    """Wraps a serializer so that None can be written too. Wrapping twice is the same as once.
+    """Wraps a serializer so that it also accepts None. Wrapping twice equals wrapping once.
 
     ``pad_null_value`` makes a null as long as a value; it has an effect only around a fixed-width serializer.
     """
@@ -132,7 +132,7 @@ class NullableSerializer(CompiledTypeSerializer["T | None"], Generic[T]):
 
 @register_snapshot(nested_snapshot(RUNTIME, "NullableSerializer"))
 class NullableSerializerSnapshot(CompositeTypeSerializerSnapshot["T | None", NullableSerializer[Any]], Generic[T]):
-    """Outer configuration: the padding length, which must stay what it was."""
+    """Outer configuration: the padding length, which must not change."""
 
     current_outer_version = 2
     outer_serializer_class = NullableSerializer

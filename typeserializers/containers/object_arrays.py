@@ -1,10 +1,10 @@
 """Serializers of Java's arrays of objects, as lists.
 
-    string array  := i32(count) string*                               null elements as the string encoding has them
+    string array  := i32(count) string*                               null elements as the string encoding writes them
     generic array := i32(count) (bool(is present) element if present)*
 
-The flag says *present*, the opposite of the flag in maps and sets. The snapshot of a generic array holds the name of
-Java's component class; arrays of different component classes are not taken for each other.
+The flag means *present*, the opposite of the flag in maps and sets. The snapshot of a generic array holds the name of
+Java's component class. Arrays of different component classes are incompatible.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _read_texts(data: bytes, position: int, count: int) -> tuple[list[str | None
 
 
 def component_class_of(serializer: TypeSerializer[Any]) -> str:
-    """Java's class of the values of a serializer, as far as it is known; ``java.lang.Object`` otherwise."""
+    """Returns Java's class of the values of a serializer; ``java.lang.Object`` if it is unknown."""
     if isinstance(serializer, GenericArraySerializer):
         return f"[L{serializer.component_class};"
     return _COMPONENT_CLASSES.get(type(serializer), "java.lang.Object")

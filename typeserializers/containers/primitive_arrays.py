@@ -1,12 +1,12 @@
 """Serializers of Java's primitive arrays: a count, and the elements at fixed width.
 
-    array := i32(count) element*          big-endian; NaN canonical, as `FloatSerializer` and `DoubleSerializer` have it
+    array := i32(count) element*          big-endian; NaN canonical, as in `FloatSerializer` and `DoubleSerializer`
 
-What comes back is an ``array.array`` of the element's type (``numpy.frombuffer`` makes it an ndarray without a copy),
-for booleans a list, for characters a str. What goes in may be one of these, a list or tuple, a one-dimensional ndarray
-or any other buffer, of any element type whose values fit: 300 does not fit a byte, and 2.0 is not an integer. An array
-of the very element type is copied as a block and its byte order swapped; anything else goes through ``struct``. Java's
-``byte[]`` is `BytesSerializer`.
+Values are read as an ``array.array`` of the element type (``numpy.frombuffer`` turns it into an ndarray without a
+copy); booleans as a list, characters as a str. On write, a list, a tuple, a one-dimensional ndarray or any other buffer
+is accepted if its elements fit: 300 does not fit a byte, and 2.0 is not an integer. An array of exactly the element
+type is copied as a block and byte-swapped; everything else goes through ``struct``. Java's ``byte[]`` is
+`BytesSerializer`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ BytePrimitiveArraySerializer = BytesSerializer
 _SWAPPED = sys.byteorder == "little"
 _LITTLE_PREFIXES = {"<": True, ">": False, "!": False}
 _KINDS = {"b": "i", "h": "i", "i": "i", "l": "i", "q": "i", "n": "i", "f": "f", "d": "f"}
-"""Which native format characters are signed integers and which are floats; the size comes from the buffer."""
+"""The native format characters of signed integers and floats; the size comes from the buffer."""
 
 
 class PrimitiveArraySerializer(CompiledTypeSerializer[A]):
-    """The shared body; a subclass says how elements become bytes and back."""
+    """Base class; a subclass defines how elements become bytes and back."""
 
     element_length: ClassVar[int]
 
@@ -48,15 +48,15 @@ class PrimitiveArraySerializer(CompiledTypeSerializer[A]):
         return 4
 
     def encode(self, value: Any) -> bytes:
-        """The count and the elements; raises `TypeError`, `ValueError` or `struct.error` for what does not fit."""
+        """Encodes count and elements; raises `TypeError`, `ValueError` or `struct.error` if a value does not fit."""
         raise NotImplementedError
 
     def decode_elements(self, data: bytes) -> A:
-        """The value of the bytes of whole elements."""
+        """Decodes the bytes of the elements."""
         raise NotImplementedError
 
     def decode(self, data: bytes, position: int) -> tuple[A, int]:
-        """The array at ``position`` and the position behind it."""
+        """Returns the array at ``position`` and the position after it."""
         start = position + 4
         if start > len(data):
             raise EndOfDataError(f"the count of an array at byte {position} is cut off: the data is truncated")
@@ -91,7 +91,7 @@ class PrimitiveArraySerializer(CompiledTypeSerializer[A]):
 
 
 class NumberArraySerializer(PrimitiveArraySerializer["array.array[Any]"]):
-    """Arrays of numbers; ``typecode`` is that of ``array.array`` and of ``struct`` alike."""
+    """Arrays of numbers; ``typecode`` is valid for both ``array.array`` and ``struct``."""
 
     typecode: ClassVar[str]
 
@@ -116,11 +116,11 @@ class NumberArraySerializer(PrimitiveArraySerializer["array.array[Any]"]):
         return elements
 
     def canonical(self, elements: Sequence[Any]) -> Sequence[Any]:
-        """The elements as they are to be written."""
+        """Returns the elements in the form to write."""
         return elements
 
     def native_block(self, value: Any) -> array.array[Any] | None:
-        """A private copy of the elements if the value is a buffer of exactly this element type, else None."""
+        """Returns a copy of the elements if the value is a buffer of exactly this element type, else None."""
         if isinstance(value, array.array) and value.typecode == self.typecode:
             return value[:]
         if isinstance(value, (list, tuple)):
@@ -146,7 +146,7 @@ class NumberArraySerializer(PrimitiveArraySerializer["array.array[Any]"]):
 
 
 class FloatingPointArraySerializer(NumberArraySerializer):
-    """What float and double arrays share: NaN and other numbers are written as a `FloatingPointSerializer` does."""
+    """Base class of float and double arrays: numbers are written as in `FloatingPointSerializer`."""
 
     def canonical(self, elements: Sequence[Any]) -> Sequence[Any]:
         typecode = self.typecode
@@ -159,14 +159,14 @@ class FloatingPointArraySerializer(NumberArraySerializer):
         block = super().native_block(value)
         if block is not None:
             total = sum(block)
-            # A NaN makes the sum one; so do opposite infinities, which then cost a pass and change nothing.
+            # A NaN makes the sum NaN. Opposite infinities do too; they only cost an extra pass.
             if total != total:
                 block = array.array(self.typecode, self.canonical(block))
         return block
 
 
 def elements_of(value: Any) -> Sequence[Any]:
-    """The elements of a list, tuple, ndarray or other buffer; raises `TypeError` for everything else."""
+    """Returns the elements of a list, tuple, ndarray or other buffer; raises `TypeError` for other values."""
     if isinstance(value, (list, tuple)):
         return value
     if isinstance(value, (bytes, bytearray, str)) or not hasattr(value, "tolist"):

@@ -1,15 +1,15 @@
-"""The serializer of rows, in the layout of Flink's.
+"""Rows and their serializer, in Flink's layout.
+
+A `Row` has values addressed by position or by name, and the kind of change that it represents.
 
     row  := mask (field unless null)*
-    mask := bit(kind & 1) bit(kind >> 1) bit(field is null)*        most significant bit first, filled up to whole bytes
+    mask := bit(kind & 1) bit(kind >> 1) bit(field is null)*        most significant bit first, padded to whole bytes
 
-Without row kinds (``supports_row_kind=False``) the mask has no bits for them and every row is read as an INSERT; the
-kind of a row is then not written, as in Flink.
+Without row kinds (``supports_row_kind=False``), the mask has no bits for them. The kind of a row is then not written,
+and every row is read as an INSERT, as in Flink.
 
-The snapshot holds whether there are kinds; field names are not in it, so fields may be renamed freely. Rows written
-before kinds existed (outer version 2 and earlier), and any change of ``supports_row_kind``, need a migration.
-
-Rows: values addressed by position or by name, with the kind of change they stand for.
+The snapshot holds whether there are kinds. It has no field names, so fields can be renamed freely. Rows written before
+kinds existed (outer version 2 and earlier), and any change of ``supports_row_kind``, need a migration.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 
 
 class RowKind(enum.IntEnum):
-    """The kind of change a row stands for in a changelog; the number is Flink's byte."""
+    """The kind of change that a row represents in a changelog; the number is Flink's byte."""
 
     INSERT = 0
     UPDATE_BEFORE = 1
@@ -50,7 +50,7 @@ class Row:
     """Field values, any of which may be None, with names if ``names`` is given, and a kind.
 
     ``Row(1, "a")`` is addressed by position, ``Row.named(id=1, name="a")`` by name and by position.
-    Two rows are equal if their fields, names and kinds are. Raises `ValueError` if names and fields do not go together.
+    Two rows are equal if their fields, names and kinds are. Raises `ValueError` for another number of names.
     """
 
     fields: tuple[Any, ...]
@@ -68,7 +68,7 @@ class Row:
 
     @classmethod
     def named(cls, _fields: Mapping[str, Any] | None = None, /, kind: RowKind = RowKind.INSERT, **fields: Any) -> Row:
-        """A row with names, from a mapping (for names that are no identifiers) or keyword arguments."""
+        """Creates a row with names, from a mapping (for names that are not identifiers) or keyword arguments."""
         every = {**(_fields or {}), **fields}
         return cls(*every.values(), kind=kind, names=tuple(every))
 
@@ -78,7 +78,7 @@ class Row:
         return len(self.fields)
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name; raises `ValueError` for a row without names."""
+        """Returns the fields by name; raises `ValueError` for a row without names."""
         if self.names is None:
             raise ValueError("the row has no names")
         return dict(zip(self.names, self.fields, strict=True))
@@ -107,7 +107,7 @@ class Row:
 KIND_BITS: Final = 2
 
 _KIND_OF_BITS: Final = (RowKind.INSERT, RowKind.UPDATE_AFTER, RowKind.UPDATE_BEFORE, RowKind.DELETE)
-"""The two bits are the kind's own, the lower one first."""
+"""The two bits of the kind, the lower one first."""
 
 _BITS_OF_KIND: Final = {kind: bits for bits, kind in enumerate(_KIND_OF_BITS)}
 
@@ -115,8 +115,8 @@ _BITS_OF_KIND: Final = {kind: bits for bits, kind in enumerate(_KIND_OF_BITS)}
 class RowSerializer(CompiledTypeSerializer[Row]):
     """A `Row` with one serializer per field; any field may be None.
 
-    With ``field_names`` the rows that are read have these names, and rows with names may be written: their fields are
-    taken by name, and those that are missing become None. Without, only rows without names are accepted.
+    With ``field_names``, rows are read with these names, and rows with names are accepted: their fields are matched by
+    name, and missing fields become None. Without, only rows without names are accepted.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class RowSerializer(CompiledTypeSerializer[Row]):
         self.field_names = None if field_names is None else tuple(field_names)
         self.supports_row_kind = supports_row_kind
         if self.field_names is not None:
-            # The row itself checks that names and fields go together.
+            # The row checks that names and fields match.
             Row(*self.field_serializers, names=self.field_names)
 
     @property
@@ -143,7 +143,7 @@ class RowSerializer(CompiledTypeSerializer[Row]):
         return KIND_BITS if self.supports_row_kind else 0
 
     def _bit(self, index: int) -> int:
-        """The bit of a field in the mask taken as one number."""
+        """Returns the bit of a field in the mask as a number."""
         return 1 << (self.mask_length * 8 - 1 - self._first_bit - index)
 
     @property
@@ -175,7 +175,7 @@ class RowSerializer(CompiledTypeSerializer[Row]):
         return RowSerializer(parts, self.field_names, supports_row_kind=self.supports_row_kind)
 
     def ordered_fields(self, value: Any) -> tuple[Any, ...]:
-        """The fields in the order of the serializers; raises `TypeError` or `ValueError` if they do not match."""
+        """Returns the fields in serializer order; raises `TypeError` or `ValueError` if they do not match."""
         if not isinstance(value, Row):
             raise TypeError("is not a Row")
         if value.names is not None and value.names != self.field_names:
@@ -237,7 +237,7 @@ class RowSerializer(CompiledTypeSerializer[Row]):
     def emit_read(self, emitter: ReadEmitter) -> str:
         function = emitter.function
         mask, row = function.fresh("mask"), function.bind("row", self._row)
-        # A slice may come up short at the end of the data, where a number of whole bytes may not.
+        # Unlike an unpacked number, a slice may be short at the end of the data.
         first = [emitter.fixed("B") for _ in range(self.mask_length)]
         shifted = " | ".join(f"{byte} << {8 * place}" for place, byte in enumerate(reversed(first)))
         emitter.line(f"{mask} = {shifted or 0}")
@@ -290,7 +290,7 @@ class RowSerializerSnapshot(CompositeTypeSerializerSnapshot[Row, RowSerializer])
     supports_row_kind = True
 
     _field_names: tuple[str, ...] | None = None
-    """Not part of what is written; kept so that a reconfigured serializer has the names of the new one."""
+    """Not stored; used so that a reconfigured serializer has the names of the new one."""
 
     def nested_serializers(self, outer: RowSerializer) -> Sequence[TypeSerializer[Any]]:
         return outer.field_serializers

@@ -2,10 +2,10 @@
 
     set := i32(size) (bool(element is null) element unless null)*
 
-The order of the elements. A Python set of strings iterates in another order in every process, but two runs over the
-same input must write the same bytes. New elements are therefore written in the order of their own bytes. A set that
-was read remembers the order it had (`LinkedSet`) and keeps it for the elements that stay, so that a value that did not
-change is written back byte for byte, whoever wrote it. A frozenset is always written in the order of the bytes.
+A Python set of strings iterates in another order in every process, but two runs over the same input must write the same
+bytes. New elements are therefore written in the order of their own bytes. A set that was read keeps the order of its
+remaining elements (`LinkedSet`), so that an unchanged value is written back byte for byte. A frozenset is always
+written in the order of the bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FLAG: Final = BooleanSerializer()
 
 
 class LinkedSet(set[E]):
-    """A set that remembers the order of the elements it was made from; otherwise a set like any other."""
+    """A set that remembers the order of the elements it was created from."""
 
     __slots__ = ("_first_order",)
 
@@ -42,8 +42,8 @@ class LinkedSet(set[E]):
         self._first_order = ordered if len(ordered) == len(self) else list(dict.fromkeys(ordered))
 
     def remembered(self) -> list[E]:
-        """The elements at first that are still there, in their order."""
-        # The result of an operator on sets is made without __init__ and remembers nothing.
+        """The original elements that are still in the set, in order."""
+        # Set operators create their result without __init__, so it has no order.
         first = getattr(self, "_first_order", [])
         return first if self.issuperset(first) else [element for element in first if element in self]
 
@@ -65,7 +65,7 @@ def writing_order(value: Any) -> tuple[tuple[Iterable[Any], bool], ...]:
 
 
 class AnySetSerializer(CompiledTypeSerializer[S]):
-    """The shared body of the two set serializers."""
+    """Base class of the two set serializers."""
 
     def __init__(self, element_serializer: TypeSerializer[Any]) -> None:
         self.element_serializer = element_serializer
@@ -162,7 +162,7 @@ class AnySetSerializer(CompiledTypeSerializer[S]):
         one_by_one.line(f"{elements} = []; {elements}_append = {elements}.append")
         one_by_one.block(f"for _ in range({count}):", body)
         if characters is not None and variables == [expression]:
-            # Without nulls the elements lie at equal distances, and one call of struct walks them all.
+            # Without nulls the elements have equal distances, and one struct call reads them all.
             width, chunk = 1 + struct.calcsize(">" + characters), function.fresh("chunk")
             unpack = function.bind("iter_unpack", struct.Struct(f">x{characters}").iter_unpack)
             emitter.line(f"{chunk} = data[pos:pos + {count} * {width}]")

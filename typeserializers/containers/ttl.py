@@ -1,4 +1,4 @@
-"""The serializer of values with the time of their last access, in the layout of Flink's.
+"""The serializer of values with the time of their last access, in Flink's layout.
 
 ttl value := i64(last access, milliseconds) value
 """
@@ -28,8 +28,8 @@ T = TypeVar("T")
 class TtlValue(Generic[T]):
     """A value and when it was last used, in milliseconds.
 
-    Not to be changed: it is shared. That is not enforced, because one is made at every write of state with a
-    time-to-live, and a frozen class takes more than twice as long for it.
+    Do not modify it: it is shared. This is not enforced, because every write of state with a time-to-live creates one,
+    and creating an object of a frozen class takes more than twice as long.
     """
 
     value: T
@@ -101,7 +101,7 @@ class TtlSerializer(CompiledTypeSerializer["TtlValue[T]"], Generic[T]):
             yield misfit(path, value, "is not a TtlValue")
             return
         yield from LongSerializer().problems(value.last_access_timestamp, f"{path}.last_access_timestamp")
-        # The pair is the state's own: what a user has given, and must find, is the value.
+        # The pair is internal: the user passed only the value.
         yield from self.value_serializer.problems(value.value, path)
 
     def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
@@ -123,21 +123,21 @@ class TtlSerializer(CompiledTypeSerializer["TtlValue[T]"], Generic[T]):
 
 
 def require_ttl_value(value: Any) -> None:
-    """Raises `TypeError` for what is not a value with its last access."""
+    """Raises `TypeError` for a value that is not a `TtlValue`."""
     if not isinstance(value, TtlValue):
         raise TypeError(f"a TtlValue is needed, not {type(value).__name__}")
 
 
 @register_snapshot("org.apache.flink.runtime.state.ttl.TtlStateFactory$TtlSerializerSnapshot")
 class TtlSerializerSnapshot(CompositeTypeSerializerSnapshot["TtlValue[T]", TtlSerializer[Any]], Generic[T]):
-    """Nested are the serializer of the timestamp, always a long, and that of the value."""
+    """The nested serializers are that of the timestamp, always a long, and that of the value."""
 
     current_outer_version = 2
     outer_serializer_class = TtlSerializer
 
     @property
     def value_snapshot(self) -> TypeSerializerSnapshot[T]:
-        """The snapshot of the serializer of the values alone."""
+        """The snapshot of the value serializer."""
         return self.nested_snapshots[1]
 
     def nested_serializers(self, outer: TtlSerializer[Any]) -> Sequence[TypeSerializer[Any]]:

@@ -1,4 +1,4 @@
-"""The serializer of tuples: the fields one after the other, none of them optional by the layout.
+"""The serializer of tuples: one field after the other, without null flags.
 
 tuple := field*          the empty tuple := 2a
 """
@@ -26,7 +26,7 @@ EMPTY_TUPLE_MARK = 0x2A
 
 
 class Tuple0Serializer(CompiledTypeSerializer["tuple[()]"]):
-    """The tuple without fields: the byte 42, which is what Flink writes; it reads any byte, and here zero too."""
+    """The empty tuple: the byte 42, as Flink writes it. Flink reads any byte; this serializer also reads zero."""
 
     @property
     def length(self) -> int:
@@ -173,7 +173,7 @@ class TupleSerializer(CompiledTypeSerializer["tuple[Any, ...]"]):
 
 @register_snapshot(RUNTIME + "TupleSerializerSnapshot")
 class TupleSerializerSnapshot(CompositeTypeSerializerSnapshot["tuple[Any, ...]", TupleSerializer]):
-    """Outer configuration: the name of Flink's tuple class, which is the arity."""
+    """Outer configuration: the name of Flink's tuple class, which contains the arity."""
 
     current_outer_version = 2
     outer_serializer_class = TupleSerializer

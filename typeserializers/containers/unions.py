@@ -1,14 +1,14 @@
-"""The serializer of plain values of several types, told apart by their class: what ``int | str`` means.
+"""The serializer of plain values of several types, chosen by class: the meaning of ``int | str``.
 
     union := 01 value of the first type | 00 (value of the second of two, or the union of all but the first)
 
-For two types these are the bytes of Flink's Either with the first type on the left; for more they are those of an
-Either whose right side is again one.
+For two types, the bytes equal those of Flink's Either with the first type on the left; for more types, those of an
+Either whose right side is another Either.
 
-On write the type is chosen by the class of the value: the member of exactly this class, else that of its nearest base
-class. So the order of the members decides nothing but the bytes, and the members must be of different classes: of
-``list[int] | list[str]`` no value could be told, and it is rejected when it is built. How a union may change is in
-`typeserializers.evolution.union_evolution`.
+On write, the class of the value selects the member: the member of exactly this class, else that of its nearest base
+class. So the order of members affects only the bytes, and members must have different classes. For
+``list[int] | list[str]`` the member of a value could not be found, so the constructor rejects it. The evolution rules
+are in `typeserializers.evolution.union_evolution`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from typeserializers.scalars.void import VoidSerializer
 class UnionSerializer(CompiledTypeSerializer[Any]):
     """Values of several types with one serializer each.
 
-    Raises `ValueError` for fewer than two members, for two that share a class or a name, and for a member that is
-    itself of several types (a union, an optional, an Either).
+    Raises `ValueError` for fewer than two members, for two that share a class or a name, and for a member that has
+    several types itself (a union, an optional, an Either).
     """
 
     def __init__(self, member_serializers: Sequence[TypeSerializer[Any]]) -> None:
@@ -47,7 +47,7 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
                     f"the member {member.type_name} of the union is of several types itself; name each of them as a "
                     f"member, and wrap the union in a NullableSerializer if None is one of them"
                 )
-        # A reference stands for a record that is not made yet: its class is known by its name alone.
+        # A reference is a record that does not exist yet: only its name is known.
         classes = [part.python_type for part in self.member_serializers if not isinstance(part, ReferenceSerializer)]
         repeated = sorted({member.__name__ for member in classes if classes.count(member) > 1})
         if repeated:
@@ -65,7 +65,7 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
 
     @classmethod
     def as_written(cls, member_serializers: Sequence[TypeSerializer[Any]]) -> UnionSerializer:
-        """The serializer of a union that was written, whatever its members: to be read, it need not tell values."""
+        """Creates the serializer of a stored union with any members: reading does not select members by class."""
         serializer = cls.__new__(cls)
         serializer._set_up(member_serializers)
         return serializer
@@ -79,7 +79,7 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
 
     @cached_property
     def _index_by_class(self) -> dict[type, int]:
-        """The members by class; made on first use, because a member may be the record that the union stands in."""
+        """The members by class; created on first use, because a member may be the enclosing record."""
         return {member.python_type: index for index, member in enumerate(self.member_serializers)}
 
     @property
@@ -117,11 +117,11 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
     def duplicate(self) -> UnionSerializer:
         members = [member.duplicate() for member in self.member_serializers]
         unchanged = all(new is old for new, old in zip(members, self.member_serializers, strict=True))
-        # A union that was written may have members that none of this program has.
+        # A stored union may have members that this program does not have.
         return self if unchanged else UnionSerializer.as_written(members)
 
     def index_of(self, value: Any) -> int:
-        """The member whose class the value has; raises `TypeError` if it has none of them."""
+        """Returns the index of the member for the class of the value; raises `TypeError` if there is none."""
         index_by_class = self._index_by_class
         index = index_by_class.get(value.__class__)
         if index is not None:
@@ -137,7 +137,7 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
         self.member_serializers[index].serialize(value, out)
 
     def rejects_none(self, member: TypeSerializer[Any]) -> bool:
-        """Whether the member could read a None that no member of the union means, so that it must be rejected."""
+        """Whether the member could read None although the union does not accept it."""
         return member.accepts_none and not any(isinstance(part, VoidSerializer) for part in self.member_serializers)
 
     def read_from(self, source: DataInputView) -> Any:
@@ -178,7 +178,7 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
         return result
 
     def emit_branches(self, emitter: ReadEmitter, emit_member: Callable[[ReadEmitter, int], None]) -> None:
-        """Emits the read of the tag, and for each member, by its index, what is done when it is the one."""
+        """Emits the read of the tag and one branch per member."""
         self._emit_branches_from(emitter, 0, emit_member)
 
     def _emit_branches_from(
@@ -218,13 +218,13 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
 
 
 def reject_none(member: TypeSerializer[Any]) -> None:
-    """Raises `MalformedDataError` for a None where the union has none."""
+    """Raises `MalformedDataError` for a null in a union that does not accept None."""
     raise MalformedDataError(f"a null for {member!r} in a union without None")
 
 
 @register_snapshot("statebackend.UnionSerializerSnapshot")
 class UnionSerializerSnapshot(CompositeTypeSerializerSnapshot[Any, UnionSerializer]):
-    """The members in the order of their tags; they are matched by what they are."""
+    """The members in the order of their tags; they are matched by type."""
 
     outer_serializer_class = UnionSerializer
 
@@ -244,5 +244,5 @@ class UnionSerializerSnapshot(CompositeTypeSerializerSnapshot[Any, UnionSerializ
             [TypeSerializerSnapshot[Any], TypeSerializer[Any]], TypeSerializerSchemaCompatibility[Any]
         ],
     ) -> TypeSerializerSchemaCompatibility[Any]:
-        """The compatibility result of the rule for unions, which is the same in a record as at the top of a state."""
+        """Resolves by the rule for unions, at the top level and in a record."""
         return rules_in_use().resolve(self, new_serializer)

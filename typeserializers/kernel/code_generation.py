@@ -1,15 +1,15 @@
-"""Emitters: how a tree of serializers becomes one pair of plain functions.
+"""Emitters: turn a tree of serializers into a pair of plain functions.
 
-As attrs and dataclasses do for ``__init__``, source code is generated once, compiled, and run from then on. A
-serializer contributes through two hooks, `emit_write` and `emit_read`; this module gives them something to write to.
+As in attrs and dataclasses, source code is generated and compiled once. A serializer implements two hooks, `emit_write`
+and `emit_read`, which write to the emitters of this file.
 
-Writing collects *parts*: values of fixed width, and expressions that are ``bytes``. Adjacent fixed parts share one
-``struct.Struct``; at the end everything is one concatenation. Reading collects a pending run of fixed-width fields,
-which is flushed as one ``unpack_from`` before anything of variable width is read. Statements that a hook needs (a
-branch, a loop) go to the emitter's lines; parts only ever refer to variables, so they may be evaluated at the end.
+Writing collects *parts*: values of fixed width, and expressions of type ``bytes``. Adjacent fixed parts share one
+``struct.Struct``, and all parts are concatenated at the end. Reading collects a run of fixed-width fields and flushes
+it as one ``unpack_from`` before any field of variable width. Statements that a hook needs (a branch, a loop) go to the
+emitter's lines. Parts refer only to variables, so they may be evaluated at the end.
 
-Invariants: every name is unique within a function; an expression handed to `emit_write` may be evaluated once only,
-unless it was made a variable by `once`; the position variable is exact after `flush`.
+Invariants: every name is unique within a function. An expression passed to `emit_write` may be evaluated only once,
+unless `once` made it a variable. The position variable is exact after `flush`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _serial_number = itertools.count(1)
 INDENT = "    "
 
 _SINGLE_BYTES = {"B": "", "?": " != 0"}
-"""Formats of one unsigned byte, with what makes the value of it."""
+"""Formats of one unsigned byte, and the expression of their value."""
 
 
 class GeneratedFunction:
-    """The name space of one function under construction, shared by its emitters."""
+    """The namespace of a function under construction, shared by its emitters."""
 
     def __init__(self, name: str, parameters: str) -> None:
         self.name = name
@@ -40,11 +40,11 @@ class GeneratedFunction:
         self._bound: dict[tuple[str, int], str] = {}
 
     def fresh(self, hint: str) -> str:
-        """A variable name that nothing else uses."""
+        """Returns an unused variable name."""
         return f"{hint}_{next(self._numbers)}"
 
     def bind(self, hint: str, value: Any) -> str:
-        """A name for an object from outside; the same object with the same hint gets the same name."""
+        """Returns a name for an external object; the same object with the same hint gets the same name."""
         known = self._bound.get((hint, id(value)))
         if known is not None:
             return known
@@ -54,7 +54,7 @@ class GeneratedFunction:
         return name
 
     def bind_struct(self, format_characters: str, method: str) -> str:
-        """A name for a method of the big-endian ``struct.Struct`` of that format."""
+        """Returns a name for a method of the big-endian ``struct.Struct`` of that format."""
         return self.bind(f"{method}_{format_characters.replace('?', 'b1')}", _struct_method(format_characters, method))
 
     def compile(self, lines: list[str]) -> Callable[..., Any]:
@@ -68,26 +68,24 @@ class GeneratedFunction:
 
 
 _TOO_DEEP = ("too many statically nested blocks", "too many levels of indentation", "too many nested parentheses")
-"""What Python says of source that is nested deeper than it compiles; twenty blocks are the first limit."""
+"""Python's messages for source that is nested too deep; twenty blocks are the first limit."""
 
 
 def is_nested_too_deep(error: Exception) -> bool:
-    """Whether a type is nested deeper than one function can be; any other error in generated code is a fault."""
+    """Whether a type is nested too deep for one function; any other error in generated code is a bug."""
     if isinstance(error, SyntaxError):
         return error.msg.startswith(_TOO_DEEP)
     return isinstance(error, RecursionError)
 
 
 MAX_COMPILED_SOURCES = 4096
-"""Distinct generated functions whose code a process keeps; then it begins again."""
+"""The number of generated functions whose code a process caches; then the cache is cleared."""
 
 _compiled: dict[str, CodeType] = {}
 
 
 def _code_of(name: str, source: str) -> CodeType:
-    """The code of a source. A worker makes the same functions again in every epoch: each is compiled, and noted for
-    tracebacks, once.
-    """
+    """Compiles a source once, and registers it for tracebacks: a worker creates the same functions in every epoch."""
     code = _compiled.get(source)
     if code is None:
         if len(_compiled) >= MAX_COMPILED_SOURCES:
@@ -112,7 +110,7 @@ def _struct_method(format_characters: str, method: str) -> Any:
 
 
 def indented(lines: list[str]) -> list[str]:
-    """The lines one level deeper, or ``pass`` when there are none."""
+    """Indents the lines by one level; ``pass`` if there are none."""
     return [INDENT + line for line in lines] or [INDENT + "pass"]
 
 
@@ -137,7 +135,7 @@ class WriteEmitter:
         self.lines.append(text)
 
     def once(self, expression: str) -> str:
-        """A variable holding the expression, for hooks that must mention it more than once."""
+        """Returns a variable with the expression, for hooks that use it more than once."""
         if expression.isidentifier():
             return expression
         variable = self.function.fresh("v")
@@ -149,7 +147,7 @@ class WriteEmitter:
         return WriteEmitter(self.function)
 
     def branch(self) -> WriteEmitter:
-        """An emitter for one of several branches, each of which continues the parts collected so far."""
+        """Returns an emitter for one of several branches; each continues the parts collected so far."""
         branch = WriteEmitter(self.function)
         branch._parts = list(self._parts)
         return branch
@@ -165,7 +163,7 @@ class WriteEmitter:
         return [expression for format_character, expression in self._parts if format_character]
 
     def expression(self) -> str:
-        """The bytes of all parts as one expression."""
+        """Returns the bytes of all parts as one expression."""
         terms: list[str] = []
         for is_fixed, run in itertools.groupby(self._parts, key=lambda part: bool(part[0])):
             parts = list(run)
@@ -176,7 +174,7 @@ class WriteEmitter:
                 terms += [part[1] for part in parts]
         if not terms:
             return "b''"
-        # Concatenation copies what came before once per term; beyond a few terms a join is cheaper.
+        # Concatenation copies all earlier parts once per term; beyond a few terms a join is cheaper.
         return " + ".join(terms) if len(terms) <= 6 else f"b''.join(({', '.join(terms)}))"
 
 
@@ -195,7 +193,7 @@ class ReadEmitter:
         return variable
 
     def flush(self) -> None:
-        """Emits the pending run of fixed-width fields, so that ``pos`` stands behind them."""
+        """Emits the pending run of fixed-width fields, so that ``pos`` is after them."""
         if not self._run:
             return
         characters = "".join(format_character for format_character, _ in self._run)
@@ -211,7 +209,7 @@ class ReadEmitter:
         self.lines.append(f"pos += {struct.calcsize('>' + characters)}")
 
     def line(self, text: str) -> None:
-        """Adds a statement behind everything read so far."""
+        """Adds a statement after everything read so far."""
         self.flush()
         self.lines.append(text)
 

@@ -1,16 +1,14 @@
-"""Serializers that only read: what stands in the place of one whose values go no further than a migration.
+"""The base classes of serializers with generated code, and the bounds of counts.
 
-The bound on a count that was read: a hostile one must cost neither time nor memory.
+A compiled serializer has its layout twice: against the views (`write_to`, `read_from`), which is the readable
+specification, and as generated code (`emit_write`, `emit_read`), which runs. Both must agree on every byte and on every
+rejected value; the contract suite checks it with generated values.
 
-A count of elements that take at least one byte each is limited by the bytes that follow. Elements that take no bytes
-at all (a null value, a record without fields) are limited by a constant, in each list of them: lists may lie in lists,
-so the constant bounds what one byte of the data can claim. Whoever writes keeps to it too.
+A `ReadingSerializer` only reads. It replaces a serializer whose values are used only during a migration.
 
-Serializers that compile: the base of all built-in ones.
-
-Such a serializer has its layout written down twice: against the views (`write_to`, `read_from`), which is the readable
-specification, and as generated code (`emit_write`, `emit_read`), which is what runs. The two must agree on every byte
-and on every rejection; the contract kit checks it with generated values.
+A hostile count must cost neither time nor memory. Elements of at least one byte each are bounded by the bytes that
+follow. Elements without bytes (a null value, a record without fields) are bounded by a constant per list; lists may be
+nested, so the constant bounds what one byte can claim. Writers respect the same bound.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ MAX_EMPTY_ELEMENTS: Final = 1 << 10
 
 
 def check_count(count: int, remaining: int, *parts: TypeSerializer[Any]) -> None:
-    """Raises `MalformedDataError` unless ``count`` elements of these parts can lie in ``remaining`` bytes."""
+    """Raises `MalformedDataError` unless ``count`` elements of these parts fit in ``remaining`` bytes."""
     minimum = sum(part.minimum_length for part in parts)
     limit = remaining // minimum if minimum else MAX_EMPTY_ELEMENTS
     if not 0 <= count <= limit:
@@ -37,7 +35,7 @@ def check_count(count: int, remaining: int, *parts: TypeSerializer[Any]) -> None
 
 
 def check_written_count(count: int, element: TypeSerializer[Any]) -> None:
-    """Raises `ValueError` for more elements than `check_count` lets through when they are read."""
+    """Raises `ValueError` for more elements than `check_count` accepts."""
     if count > MAX_EMPTY_ELEMENTS and not element.minimum_length:
         raise ValueError(
             f"{count} elements that take no bytes cannot be told from a damaged count: write at most "
@@ -46,9 +44,9 @@ def check_written_count(count: int, element: TypeSerializer[Any]) -> None:
 
 
 def check_distinct(read: int, kept: int) -> None:
-    """Raises `MalformedDataError` unless all elements or keys that were read are different in Python.
+    """Raises `MalformedDataError` if two elements or keys that were read are equal in Python.
 
-    Java tells 0.0 from -0.0 and 1.0 from 1.00 in a decimal, Python does not; keeping one would lose the other unseen.
+    Java distinguishes 0.0 from -0.0 and the decimals 1.0 and 1.00; in Python one would silently replace the other.
     """
     if read != kept:
         raise MalformedDataError(
@@ -58,7 +56,7 @@ def check_distinct(read: int, kept: int) -> None:
 
 
 def emit_count_check(emitter: ReadEmitter, count: str, *parts: TypeSerializer[Any]) -> None:
-    """Emits the check of a count that was read: a comparison, and the call only where it fails or says nothing."""
+    """Emits the check of a count: a comparison, and the call only if the comparison fails or is not possible."""
     minimum = sum(part.minimum_length for part in parts)
     function = emitter.function
     check = function.bind("check_count", check_count)
@@ -71,11 +69,11 @@ T = TypeVar("T")
 
 
 class CompiledTypeSerializer(TypeSerializer[T]):
-    """A serializer with a code-generation hook beside its view-based pair."""
+    """A serializer with code generation and the view-based pair."""
 
     @abstractmethod
     def write_to(self, value: T, out: DataOutputView) -> None:
-        """Appends the value; may leave a part behind when it raises, which `serialize` cleans up."""
+        """Appends the value; if it raises, `serialize` removes the partial value."""
 
     @abstractmethod
     def read_from(self, source: DataInputView) -> T:
@@ -109,7 +107,7 @@ class CompiledTypeSerializer(TypeSerializer[T]):
         except (SyntaxError, RecursionError) as error:
             if not is_nested_too_deep(error):
                 raise
-            # Python allows twenty nested loops in one function; a type nested deeper runs through the views.
+            # Python allows twenty nested loops in one function; deeper types use the views.
             return super().create_codec()
 
     def _compile_write(self) -> Any:
@@ -142,13 +140,13 @@ def emit_called_read(serializer: TypeSerializer[Any], emitter: ReadEmitter) -> s
 
 
 class ReadingSerializer(CompiledTypeSerializer[Any]):
-    """The base: it is never asked to write and never persisted."""
+    """Base class of serializers that never write and are never persisted."""
 
     def write_to(self, value: Any, out: DataOutputView) -> NoReturn:
         raise NotImplementedError("a part of a migration only reads")
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:
-        # What is around it is compiled as a whole, for reading and writing, and then only reads.
+        # The enclosing serializer is compiled for reading and writing, and then only reads.
         emitter.append(f"{emitter.function.bind('reject', self.write_to)}({value}, None)")
 
     def snapshot_configuration(self) -> NoReturn:

@@ -1,21 +1,16 @@
-"""What of a value does not come back from the bytes that another library has written for it.
+"""Serializers of values with a fixed row of numbers, serializers of one value, and a check for lossy libraries.
 
-Libraries that are handed a value and a type make the one fit the other: they round whole numbers to doubles, cut off
-microseconds where milliseconds are stored, take the zone of the host for a time without one, make infinity of what is
-too large. State would then hold another value than the one it was given, and nobody would be told. So a serializer that
-leaves the writing to a library compares what comes back, and rejects what is not equal.
+`FixedFieldsSerializer`: a subclass names a value class, the ``struct`` format of its bytes and the attributes to write.
+If Flink has an encoding of null, it is one more row of numbers that no real value has. A value of exactly the value
+class was validated when it was created and needs no check. Any other value goes through `converted`, where a subclass
+accepts more types (a ``datetime`` for an `Instant`) or rejects the value with a reason. Compiled code, view-based code
+and `problems` share this function.
 
-The shared body of serializers whose value is a fixed row of numbers, such as a date or a window.
+`SingleValueSerializer`: types with one value, written as one zero byte.
 
-A subclass names a value class, the ``struct`` format of its bytes and the attributes that go there. What Flink writes
-for null, where it writes one at all, is one more row of numbers, which no real value has.
-
-A value of exactly the value class was validated when it was made and is written without further checks. Anything else
-goes through `converted`, where a subclass says what it accepts besides (a ``datetime`` for an `Instant`) and rejects
-the rest with the reason; the same function therefore answers for the compiled and the view-based code and for
-`problems`.
-
-Serializers of types that have one value: one zero byte, and nothing else is written or read.
+`lost_values`: libraries change a value to fit a type. They round integers to doubles, cut off microseconds, assume the
+time zone of the host, or turn large numbers into infinity. State would then silently hold another value. A serializer
+that writes through a library therefore compares what it reads back and rejects a value that differs.
 """
 
 from __future__ import annotations
@@ -35,18 +30,18 @@ T = TypeVar("T")
 
 
 class FixedFieldsSerializer(CompiledTypeSerializer[T]):
-    """Writes the attributes of an immutable value at fixed width."""
+    """Writes the attributes of an immutable value, each at fixed width."""
 
     format_characters: ClassVar[str]
     """One ``struct`` character per attribute; big-endian."""
 
     value_class: ClassVar[Callable[..., Any]]
-    """Made from the fields in order; raises `ValueError` for fields that are no value."""
+    """Called with the fields in order; raises `ValueError` for invalid fields."""
 
     attribute_names: ClassVar[tuple[str, ...]]
 
     null_fields: ClassVar[tuple[int, ...] | None] = None
-    """What stands for None, or None if it cannot be written."""
+    """The numbers that represent None; None if it cannot be written."""
 
     @property
     def length(self) -> int:
@@ -65,11 +60,11 @@ class FixedFieldsSerializer(CompiledTypeSerializer[T]):
         return True
 
     def converted(self, value: Any) -> Any:
-        """The value class's form of something else that fits; raises `TypeError` or `ValueError` with the reason."""
+        """Converts another value to the value class; raises `TypeError` or `ValueError` with the reason."""
         raise TypeError(f"is not a {getattr(self.value_class, '__name__', 'value')}")
 
     def fields_of(self, value: Any) -> tuple[Any, ...]:
-        """The numbers to write for a value or, if it may be written, for None."""
+        """Returns the numbers to write for a value or, if it is accepted, for None."""
         if value is None and self.null_fields is not None:
             return self.null_fields
         if value.__class__ is not self.value_class:
@@ -77,7 +72,7 @@ class FixedFieldsSerializer(CompiledTypeSerializer[T]):
         return tuple([operator.attrgetter(name)(value) for name in self.attribute_names])
 
     def value_of(self, *fields: Any) -> T | None:
-        """The value of the numbers that were read."""
+        """Returns the value of the numbers that were read."""
         if fields == self.null_fields:
             return None
         value: T = self.value_class(*fields)
@@ -120,7 +115,7 @@ class FixedFieldsSerializer(CompiledTypeSerializer[T]):
 
 
 class SingleValueSerializer(CompiledTypeSerializer[T]):
-    """The shared body: a subclass names the value, whose ``repr`` is used in messages."""
+    """Base class: a subclass names the value, whose ``repr`` is used in messages."""
 
     value: ClassVar[Any]
 
@@ -167,7 +162,7 @@ class SingleValueSerializer(CompiledTypeSerializer[T]):
 
 
 def require_zero(byte: int) -> None:
-    """Raises `MalformedDataError` for anything but the one byte that is ever written."""
+    """Raises `MalformedDataError` for any byte except zero."""
     if byte:
         raise MalformedDataError(f"a value of a type with one value is one zero byte, found {byte:#x}")
 
@@ -177,10 +172,10 @@ def _as_given(value: Any, read: Any) -> Any:
 
 
 def lost_values(value: Any, read: Any, path: str, meant: Callable[[Any, Any], Any] = _as_given) -> Iterator[str]:
-    """The parts of a value that would come back as others, each with its path; none if all that is stored is equal.
+    """Yields the parts of a value that were read back as another value, each with its path.
 
-    A tuple may come back as a list, and a Python float rounded to fewer bits, as long as it stays finite: types of
-    fewer bits are for that. ``meant`` gives the value proper of one that also says how it is to be written.
+    A tuple may be read back as a list, and a Python float rounded to fewer bits if it stays finite: that is the purpose
+    of narrow types. ``meant`` returns the plain value of one that also selects how it is written.
     """
     value = meant(value, read)
     if value == read or _is_rounded(value, read):

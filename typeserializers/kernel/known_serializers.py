@@ -1,18 +1,16 @@
-"""What the names in a snapshot may mean: the serializers that whoever restores it passes.
+"""Restores serializers with the classes of the program, and the names of Flink's snapshot classes.
 
-A snapshot has the names of records, enums and classes, and never imports any. Which class a name means is not looked up
-in what this process happens to have made before, since the same state would then be read in one way here and in another
-there. It is looked up among the serializers of the program that are passed, with everything inside them:
+A snapshot has the names of records, enums and classes and never imports any. A name is not looked up in the classes
+that this process happens to have loaded, because the same state would then be read differently in another process. It
+is looked up in serializers that the program passes, and in everything inside them:
 
     serializer = restored_with(snapshot, new_serializer)
 
-Without any, a record or an enum is restored as a stand-in, which has the same fields or constants, and no pickle is
-unpickled. What is passed travels to `TypeSerializerSnapshot.restore_serializer` of the snapshots inside by the context
-of the call, so that a snapshot which has nothing to look up need not know of it.
+Without any, a record or an enum is restored as a stand-in with the same fields or constants, and no pickle is
+unpickled. A context variable passes the known serializers to the nested snapshots.
 
-The names of Flink's snapshot classes, used as our stable names wherever the layout is Flink's.
-
-They are written to disk in every snapshot: do not change them.
+Flink's names are our stable names wherever the layout is Flink's. They are written in every snapshot: never change
+them.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ RUNTIME: Final = "org.apache.flink.api.java.typeutils.runtime."
 
 
 def nested_snapshot(package: str, serializer: str) -> str:
-    """The usual form: a class ``XSerializerSnapshot`` inside ``XSerializer``."""
+    """Returns the usual name: a class ``XSerializerSnapshot`` inside ``XSerializer``."""
     return f"{package}{serializer}${serializer}Snapshot"
 
 
@@ -45,7 +43,7 @@ _known: contextvars.ContextVar[_Known] = contextvars.ContextVar("known_serialize
 
 @contextmanager
 def known_serializers(*serializers: TypeSerializer[Any]) -> Iterator[None]:
-    """Inside the block, snapshots are restored with the classes of these serializers, and of all inside them."""
+    """Restores snapshots inside the block with the classes of these serializers and of all nested ones."""
     found: list[TypeSerializer[Any]] = []
     _collect(serializers, found)
     token = _known.set(tuple(found))
@@ -56,14 +54,14 @@ def known_serializers(*serializers: TypeSerializer[Any]) -> Iterator[None]:
 
 
 def known_of(serializer_class: type[S]) -> Iterator[S]:
-    """The known serializers of a class, as they were passed."""
+    """Returns the known serializers of a class, in the order passed."""
     return (serializer for serializer in _known.get() if isinstance(serializer, serializer_class))
 
 
 def restored_with(snapshot: TypeSerializerSnapshot[Any], *serializers: TypeSerializer[Any]) -> TypeSerializer[Any]:
-    """The serializer that a snapshot describes, with the classes of these serializers where their names are met.
+    """Restores a serializer with the classes of these serializers, by name.
 
-    Raises what `restore_serializer` does.
+    Raises what `restore_serializer` raises.
     """
     with known_serializers(*serializers):
         return snapshot.restore_serializer()

@@ -1,15 +1,17 @@
-"""What a serializer is made of: itself and every serializer inside it.
+"""References: how a record may contain itself. Also the walk over all serializers inside a serializer.
 
-References: how a record may contain itself.
+The serializer of a record that contains itself has a `ReferenceSerializer` at that place. It knows the record by name
+and is bound to the record's serializer once that exists. Generated code looks the codec up at run time, so the two may
+be compiled in any order.
 
-The serializer of a record that contains itself cannot contain itself; at that place stands a `ReferenceSerializer`,
-which knows the record by name and is bound to its serializer once that is made. Generated code looks the codec up when
-it runs, so that the two may be compiled in any order.
+Binding has three steps:
 
-Binding. Whoever makes a record serializer (from hints, or from a snapshot) opens a scope with `collected_references`,
-makes the serializers of the fields, and then binds the references that mean this record; the others go on to the scope
-around it. A reference never travels further than the record it means: its snapshot is only a name, and is meaningful
-inside the snapshot of that record.
+1. The code that creates a record serializer (from hints, or from a snapshot) opens a scope with `collected_references`.
+2. It creates the serializers of the fields.
+3. It binds the references that name this record; the others pass to the enclosing scope.
+
+A reference never leaves the record that it names: its snapshot is only a name and is valid only inside the snapshot of
+that record.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from typeserializers.kernel.type_serializer import Codec, TypeSerializer
 
 
 class ReferenceSerializer(CompiledTypeSerializer[Any]):
-    """The serializer of the enclosing record of that name, once it is bound."""
+    """Refers to the serializer of the enclosing record of that name, once it is bound."""
 
     def __init__(self, name: str, target: TypeSerializer[Any] | None = None) -> None:
         self.name = name
@@ -39,20 +41,20 @@ class ReferenceSerializer(CompiledTypeSerializer[Any]):
 
     @property
     def target(self) -> TypeSerializer[Any]:
-        """The serializer that is meant; raises `UnresolvableSerializerError` before it is known."""
+        """The serializer of the record; raises `UnresolvableSerializerError` before it is bound."""
         if self._target is None:
             raise UnresolvableSerializerError(
-                f"the reference to {self.name} stands outside the record of that name and means nothing"
+                f"the reference to {self.name} is outside the record {self.name}: the snapshot is damaged"
             )
         return self._target
 
     def bind(self, name: str, target: TypeSerializer[Any]) -> None:
-        """Says what is meant."""
+        """Binds the reference to the serializer of the record."""
         self.name = name
         self._target = target
 
     def configuration(self) -> Hashable:
-        # The name alone: comparing what is meant would never end.
+        # Only the name: comparing the target would never end.
         return self.name
 
     @property
@@ -103,7 +105,7 @@ class ReferenceSerializer(CompiledTypeSerializer[Any]):
 
 @runtime_checkable
 class ReferenceHolder(Protocol):
-    """A serializer that is not a composite by its snapshot, but may hold references: a record."""
+    """A serializer without a composite snapshot that may contain references: a record."""
 
     def rebound(self, targets: Mapping[str, TypeSerializer[Any]]) -> TypeSerializer[Any]:
         """The serializer with its references bound to other targets, by name; itself if it has none of them."""
@@ -113,25 +115,25 @@ class ReferenceHolder(Protocol):
 
 
 def holds_references(serializer: TypeSerializer[Any]) -> TypeGuard[ReferenceHolder]:
-    """Whether the serializer is a `ReferenceHolder`. Asked of every part of every serializer that is restored."""
+    """Whether the serializer is a `ReferenceHolder`; called for every part of every restored serializer."""
     return _is_holder(type(serializer))
 
 
 @cache
 def _is_holder(serializer_class: type) -> bool:
-    # Python finds out again, method by method, each time it is asked.
+    # isinstance with this Protocol checks every method on each call, so the result is cached.
     return issubclass(serializer_class, ReferenceHolder)
 
 
 OpenReferences: TypeAlias = "list[tuple[Any, ReferenceSerializer]]"
-"""References with what tells the record they mean: its class, or its name in a snapshot."""
+"""References with the key of their record: its class, or its name in a snapshot."""
 
 _scope: contextvars.ContextVar[OpenReferences | None] = contextvars.ContextVar("open_references", default=None)
 
 
 @contextmanager
 def collected_references() -> Iterator[OpenReferences]:
-    """The references that are opened inside the block."""
+    """Collects the references that are opened inside the block."""
     opened: OpenReferences = []
     token = _scope.set(opened)
     try:
@@ -141,7 +143,7 @@ def collected_references() -> Iterator[OpenReferences]:
 
 
 def open_reference(record: Any, name: str) -> ReferenceSerializer:
-    """A reference to an enclosing record, bound when its serializer is made."""
+    """Opens a reference to an enclosing record; it is bound when that record's serializer exists."""
     reference = ReferenceSerializer(name)
     scope = _scope.get()
     if scope is not None:
@@ -150,7 +152,7 @@ def open_reference(record: Any, name: str) -> ReferenceSerializer:
 
 
 def bind_references(references: OpenReferences, record: Any, name: str, target: TypeSerializer[Any]) -> None:
-    """Binds the references to ``record``, known from now on as ``name``, and hands the others to the scope around."""
+    """Binds the references to ``record`` under ``name``, and passes the others to the enclosing scope."""
     scope = _scope.get()
     for meant, reference in references:
         if meant == record:
@@ -191,7 +193,7 @@ def refers_to(serializer: TypeSerializer[Any], names: Container[str]) -> bool:
 
 @register_snapshot("statebackend.ReferenceSerializerSnapshot")
 class ReferenceSerializerSnapshot(RuledTypeSerializerSnapshot[Any]):
-    """``content := UTF(record name)``. What it means is judged where it stands."""
+    """``content := UTF(record name)``. The enclosing record resolves its target."""
 
     def __init__(self, serializer: ReferenceSerializer | None = None) -> None:
         self.name = serializer.name if serializer is not None else ""
@@ -212,14 +214,14 @@ class ReferenceSerializerSnapshot(RuledTypeSerializerSnapshot[Any]):
 
 
 def all_inside(serializer: TypeSerializer[Any]) -> Iterator[TypeSerializer[Any]]:
-    """The serializer and all inside it, through composites, records and POJOs; a reference is not followed."""
+    """Yields the serializer and all nested ones; references are not followed."""
     yield serializer
     for part in directly_inside(serializer):
         yield from all_inside(part)
 
 
 def directly_inside(serializer: TypeSerializer[Any]) -> tuple[TypeSerializer[Any], ...]:
-    """The serializers that this one is put together from."""
+    """Returns the serializers that this one directly contains."""
     if holds_references(serializer):
         return tuple(serializer.held_serializers())
     snapshot = serializer.snapshot_configuration()

@@ -1,19 +1,16 @@
-"""From type hints to serializers: rules, asked newest first.
+"""From type hints to serializers, by rules.
 
-Rules are in an object, `InferenceRules`, which is passed to whoever infers. `DEFAULT_RULES` has those of this library;
-it is one for the process, and what a program adds to it (`register_inference`) has to be added while its modules are
-imported, since every process must infer the same. Rules of one's own that are made on top of it travel with a
-serializer that may still infer something when it runs:
+`InferenceRules` holds rules and is passed to the code that infers. `DEFAULT_RULES` has the rules of this library. It is
+one object per process; a program may add rules (`register_inference`) only while its modules are imported, because
+every process must infer the same. Custom rules extend it:
 
     rules = InferenceRules(DEFAULT_RULES)
     rules.register(infer_money)
     serializer = AttrsSerializer(Account, rules=rules)
 
-A rule looks at a hint and returns a serializer, or None when the hint is not its business. Rules for nested types call
-back through the `Inference` they are given, which keeps the path for error messages. Nothing is ever guessed: a hint
-that no rule knows is an error that names the path in the type and what to write instead.
-
-What to write instead of a type hint that means no serializer, or could mean several.
+A rule takes a hint and returns a serializer, or None if it does not handle the hint; the newest rule is asked first.
+Rules for nested types call back through the `Inference` that they receive, which keeps the path for error messages. A
+hint without a rule is an error that names the path in the type and a replacement.
 """
 
 from __future__ import annotations
@@ -56,16 +53,16 @@ _CONCRETE: Final[dict[Any, str]] = {
 
 
 def described(hint: Any) -> str:
-    """The whole hint, as it is written in a program."""
+    """Returns the hint as it is written in a program."""
     if isinstance(hint, type) and typing.get_origin(hint) is None:
         return hint.__qualname__
     return str(hint).replace("typing.", "")
 
 
 def advice_for(hint: Any, family_of: Callable[[Any], object]) -> str:
-    """A sentence about what to write instead, with a space before it; empty if there is nothing to say.
+    """Returns a sentence with a replacement for the hint, after a space; empty if there is none.
 
-    ``family_of`` gives the family of a class of records, which can be given the types of its fields.
+    ``family_of`` returns the family of a record class.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     outer = origin or hint
@@ -102,7 +99,7 @@ Rule = Callable[[Any, "Inference"], "TypeSerializer[Any] | None"]
 
 
 class InferenceRules:
-    """Rules and families of records, and those of ``base`` behind them."""
+    """Rules and record families, followed by those of ``base``."""
 
     def __init__(self, base: InferenceRules | None = None) -> None:
         self.base = base
@@ -121,13 +118,13 @@ class InferenceRules:
 
     @property
     def families(self) -> Iterator[RecordFamily]:
-        """The families of records, in the order in which they are asked."""
+        """Yields the record families, in the order in which they are asked."""
         yield from reversed(self._families)
         if self.base is not None:
             yield from self.base.families
 
     def family_of(self, candidate: Any) -> RecordFamily | None:
-        """The family that a class is of; None for what is no record."""
+        """Returns the family of a class; None if it is not a record class."""
         if not isinstance(candidate, type):
             return None
         return next((family for family in self.families if family.recognizes(candidate)), None)
@@ -139,14 +136,14 @@ class InferenceRules:
 
 
 class _DefaultRules(InferenceRules):
-    """The one object of its kind: in another process it is the one of that process."""
+    """A singleton: unpickling returns the object of the process."""
 
     def __reduce__(self) -> str:
         return "DEFAULT_RULES"
 
 
 DEFAULT_RULES: Final[InferenceRules] = _DefaultRules()
-"""The rules of this library, and what the program's modules add while they are imported."""
+"""The rules of this library, and those that modules of the program add at import."""
 
 
 def register_inference(rule: Rule) -> Rule:
@@ -175,7 +172,7 @@ class Inference:
         self.depth = depth
 
     def below(self, segment: str, enclosing: type | None = None) -> Inference:
-        """The inference of a part, whose path is this one's and ``segment``."""
+        """Returns the inference of a part; ``segment`` is appended to the path."""
         if self.depth >= MAX_NESTING:
             raise UnknownTypeError(
                 f"{self.path:.200}: the type is nested deeper than {MAX_NESTING} levels and could not be read again; "
@@ -207,7 +204,7 @@ def serializer_for(hint: Any, rules: InferenceRules = DEFAULT_RULES) -> TypeSeri
     """The serializer of a type hint by rules, such as ``int``, ``list[str]``, ``float | None`` or an attrs class.
 
     ``int`` means 64 bits and ``float`` binary64; ``Annotated[int, IntSerializer()]`` chooses another representation.
-    Raises `UnknownTypeError`, naming the path inside the hint, for anything that is not known.
+    Raises `UnknownTypeError` with the path inside the hint if no rule handles it.
     """
     return Inference(rules=rules).serializer_for(hint)
 

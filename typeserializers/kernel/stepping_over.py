@@ -1,10 +1,9 @@
-"""Reading past what nobody needs: its bytes are stepped over, and nothing is made of them.
+"""Skips values that nobody needs: reads past their bytes without creating an object.
 
-A value that a migration drops need not mean anything to the new program. The class of a pickle may be gone, and
-unpickling is rejected, and unwanted, where nobody needs the value; a record class may have begun to reject old values.
-So in their place stands what reads as many bytes and returns an object that stands for nothing. How that is done is
-known to the serializer (`TypeSerializer.stepping_over`); here is what it may return, and the walk over its parts.
-Whatever else is around them, of whatever class, is put together again from these parts and reads as ever.
+A migration may drop a value whose class no longer exists, whose pickle must not be loaded, or that its class would
+reject now. A serializer that only skips the bytes takes its place and returns an object without meaning.
+`TypeSerializer.stepping_over` creates it; this file has the classes that it may return, and the walk over the parts.
+Enclosing serializers are rebuilt around the skipping parts.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from typeserializers.kernel.value_hooks import is_own_word
 
 
 def stepping_over(serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
-    """What reads the bytes of a value that nobody needs; the serializer itself where reading it cannot fail."""
+    """Returns a serializer that skips a value; the serializer itself if reading cannot fail."""
     return _Walk().stepping_over(serializer)
 
 
 class SteppedOverSerializer(ReadingSerializer):
-    """Reads as many bytes as another serializer; what it returns is hashable and equal to nothing else.
+    """Reads as many bytes as another serializer; its result is hashable and equal only to itself.
 
-    ``step`` moves a view from the beginning of a value to its end and raises as reading it would where the bytes are
-    not there; what it returns does not matter.
+    ``step`` moves a view from the start of a value to its end and raises as a read would if bytes are missing. Its
+    result is ignored.
     """
 
     def __init__(self, skipped: TypeSerializer[Any], step: Callable[[DataInputView], object]) -> None:
@@ -69,7 +68,7 @@ class SteppedOverSerializer(ReadingSerializer):
 
 
 class SteppedOverParts(SteppedOverSerializer):
-    """Steps over values that consist of others, one behind the other: the fields of a record, of which none is made."""
+    """Skips values that consist of a sequence of parts, such as the fields of a record."""
 
     def __init__(self, skipped: TypeSerializer[Any], parts: Sequence[TypeSerializer[Any]]) -> None:
         super().__init__(skipped, self._step_over_parts)
@@ -86,7 +85,7 @@ class SteppedOverParts(SteppedOverSerializer):
 
 
 class _Walk:
-    """Remembers around which serializers it is, since a record may contain itself."""
+    """Tracks the enclosing serializers, because a record may contain itself."""
 
     def __init__(self) -> None:
         self._around: dict[int, ReferenceSerializer] = {}

@@ -1,17 +1,18 @@
-"""The contract of a serializer: values to bytes, bytes to values, and a snapshot of how.
+"""The contract of a serializer: values to bytes, bytes to values, and a snapshot of its configuration.
 
-A serializer is either written by hand against the views (`serialize`, `deserialize`), or knows how to emit source code
-for itself (`typeserializers.kernel.compiled`). Callers on a hot path use its `codec`, a pair of plain functions between
-values and ``bytes``; for a hand-written serializer the pair merely calls it.
+A serializer is written by hand against the views (`serialize`, `deserialize`), or generates source code
+(`typeserializers.kernel.compiled`). Hot paths use its `codec`, a pair of plain functions between values and ``bytes``;
+for a hand-written serializer, the pair calls the view-based methods.
 
-Invariants that every serializer keeps (the contract kit checks them): the encoding is self-delimiting, so that values
-can be written one after the other and read back without lengths in between; equal configuration means equal
-serializers; a failed write leaves nothing behind; reading never needs more than the bytes of the value.
+Invariants of every serializer, checked by the contract suite:
 
-Snapshots of serializers without configuration that take over the state of a few others.
+* The encoding is self-delimiting: values can be written one after the other without lengths.
+* Equal configuration means equal serializers.
+* A failed write leaves nothing behind.
+* Reading never needs more than the bytes of the value.
 
-The old snapshot of a simple serializer rejects every other class; the new one may then adopt it, by the rule in
-`typeserializers.evolution.simple_evolution`.
+`AdoptingTypeSerializerSnapshot` is the snapshot of a serializer without configuration that restores the state of
+certain other serializers, by the rule in `typeserializers.evolution.simple_evolution`.
 """
 
 from __future__ import annotations
@@ -45,23 +46,23 @@ T = TypeVar("T")
 
 
 class AdoptingTypeSerializerSnapshot(SimpleTypeSerializerSnapshot[T]):
-    """A simple snapshot with a list of others whose values its serializer accepts."""
+    """A simple snapshot with the names of other snapshots whose values its serializer accepts."""
 
     adopted_snapshots: ClassVar[tuple[str, ...]] = ()
-    """The stable names of the snapshots that are taken over."""
+    """The stable names of the adopted snapshots."""
 
 
 MAX_PROBLEMS = 20
-"""How many misfits of one value an error tells."""
+"""The maximum number of problems of one value in an error."""
 
 
 @frozen
 class Codec(Generic[T]):
     """The hot-path form of a serializer: two plain functions.
 
-    ``write(value)`` returns the bytes; ``read(data, position)`` returns the value and the position behind it. Both may
+    ``write(value)`` returns the bytes; ``read(data, position)`` returns the value and the position after it. Both may
     raise any exception on bad input; `TypeSerializer.to_bytes` and `from_bytes` turn it into one that names the path.
-    ``read`` may be handed truncated data: it may then return a position behind the end, which the caller must check.
+    For truncated data, ``read`` may return a position after the end; the caller must check it.
     """
 
     write: Callable[[T], bytes]
@@ -69,7 +70,7 @@ class Codec(Generic[T]):
 
 
 class TypeSerializer(ABC, Generic[T]):
-    """Writes and reads values of one type; see the module for the invariants.
+    """Writes and reads values of one type.
 
     Instances are cheap and may be shared between threads unless `duplicate` says otherwise.
     """
@@ -82,43 +83,43 @@ class TypeSerializer(ABC, Generic[T]):
 
     @abstractmethod
     def deserialize(self, source: DataInputView) -> T:
-        """Reads one value; raises `EndOfDataError` or `MalformedDataError` for bytes that hold none."""
+        """Reads one value; raises `EndOfDataError` or `MalformedDataError` for invalid bytes."""
 
     @abstractmethod
     def snapshot_configuration(self) -> TypeSerializerSnapshot[T]:
-        """The point-in-time snapshot that is persisted with the state."""
+        """Returns the point-in-time snapshot that is persisted with the state."""
 
     @abstractmethod
     def create_instance(self) -> T:
-        """An empty value of the type, such as 0 or an empty list."""
+        """Returns an empty value of the type, such as 0 or an empty list."""
 
     @property
     def length(self) -> int:
-        """The number of bytes of every value, or -1 when it varies."""
+        """The number of bytes of every value, or -1 if it varies."""
         return -1
 
     @property
     def minimum_length(self) -> int:
-        """The least number of bytes that a value takes; bounds the counts that are read from untrusted bytes."""
+        """The minimum number of bytes of a value; bounds the counts in untrusted bytes."""
         return max(self.length, 1)
 
     @property
     def python_type(self) -> type:
-        """The class of the values; raises what `create_instance` does where that is how it is found out."""
+        """The class of the values; may raise what `create_instance` raises."""
         return type(self.create_instance())
 
     @property
     def type_name(self) -> str:
-        """The type of the values as a person writes it, such as ``int`` or ``list[str]``, for issues and errors."""
+        """The type as people write it, such as ``int`` or ``list[str]``, for issues and errors."""
         try:
             return self.python_type.__name__
         except Exception:
-            # A class whose constructor rejects an empty value still has a serializer that can be named.
+            # The constructor may reject an empty value; the serializer still needs a name.
             return type(self).__name__
 
     @property
     def former_type_names(self) -> Sequence[str]:
-        """The names that the type declares it had before; a union looks for its renamed members by them."""
+        """The former names of the type; a union finds renamed members by them."""
         return ()
 
     @property
@@ -133,7 +134,7 @@ class TypeSerializer(ABC, Generic[T]):
 
     @property
     def is_optional_type(self) -> bool:
-        """Whether None is one of the intended values; a record rejects None in a field whose type is not optional."""
+        """Whether the type is optional; a record rejects None in other fields."""
         return False
 
     @property
@@ -143,49 +144,48 @@ class TypeSerializer(ABC, Generic[T]):
 
     @property
     def may_reject_what_it_wrote(self) -> bool:
-        """Whether reading bytes that were put together from parts, each of which was read, could find a fault.
+        """Whether reading could reject bytes that were built from parts that were read.
 
-        A migration reads such new bytes once before they count. False where reading runs nothing of a user's own (a
-        constructor, a validator) and says no more than that the bytes are there; True, to be sure, for any class that
-        is not of this library, unless it knows better. What is inside is asked for itself.
+        A migration reads such bytes back once. Return False if reading runs no user code (a constructor, a validator).
+        The default is True for classes outside this library. Nested serializers are asked separately.
         """
         return type(self).__module__.partition(".")[0] != __name__.partition(".")[0]
 
     def copy(self, value: T) -> T:
-        """A value that shares no mutable part with the given one."""
+        """Returns a value that shares no mutable part with the given one."""
         return value if self.is_immutable_type else self.from_bytes(self.to_bytes(value))
 
     def duplicate(self) -> Self:
-        """A serializer that another thread may use; itself when there is no mutable state.
+        """Returns a serializer that another thread may use; itself if it has no mutable state.
 
-        A serializer that learns while it writes hands on what it has learned so far.
+        A serializer that learns while it writes copies what it has learned.
         """
         return self
 
     def configuration(self) -> Hashable:
-        """What tells two serializers of the same class apart; the base of equality. By default their snapshots do.
+        """What distinguishes serializers of the same class; used for equality. The default is the snapshot.
 
-        Equal serializers read each other's bytes without a compatibility result: override it only where the snapshot
-        says more than the bytes depend on, or to compare faster.
+        Equal serializers read each other's bytes without a compatibility check. Override it only if the snapshot
+        contains more than the bytes depend on, or to compare faster.
         """
         snapshot = self.snapshot_configuration()
         return () if isinstance(snapshot, SimpleTypeSerializerSnapshot) else snapshot_to_bytes(snapshot)
 
     @property
     def source_serializers(self) -> Sequence[TypeSerializer[Any]]:
-        """Serializers of other values, from which a converter makes values of this one; none by default.
+        """Serializers of old values that a converter reads; none by default.
 
-        They are not part of the configuration: what they say is which classes old state may be restored with.
+        They are not part of the configuration. They provide the classes to restore old state with.
         """
         return ()
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
-        """Yields ``path: reason`` for everything about the value that does not fit; yields nothing if unknown."""
+        """Yields ``path: reason`` for each part of the value that does not fit; nothing if unknown."""
         return iter(())
 
     @property
     def codec(self) -> Codec[T]:
-        """The hot-path functions, made once per serializer."""
+        """The hot-path functions, created once per serializer."""
         codec = self._codec
         if codec is None:
             codec = self._codec = self.create_codec()
@@ -208,34 +208,35 @@ class TypeSerializer(ABC, Generic[T]):
         return Codec(write, read)
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:
-        """Emits the code that writes the value of the expression ``value``: here, a call of the codec."""
+        """Emits the code that writes the expression ``value``; by default a call of the codec."""
         emitter.append(f"{emitter.function.bind('write', self.codec.write)}({value})")
 
     def emit_read(self, emitter: ReadEmitter) -> str:
-        """Emits the code that reads one value, and returns the expression of it, valid after the next flush."""
+        """Emits the code that reads one value; the returned expression is valid after the next flush."""
         result = emitter.function.fresh("v")
         emitter.line(f"{result}, pos = {emitter.function.bind('read', self.codec.read)}(data, pos)")
         return result
 
     def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
-        """An expression that is true only of a value which fits and which its bytes give back unchanged; None, as here,
-        if there is none. To be asked by `typeserializers.kernel.value_hooks.exact_condition`, which says what the
-        arguments are.
+        """Returns an expression that is true only if the value fits and is read back unchanged; None if there is none.
+
+        Called by `typeserializers.kernel.value_hooks.exact_condition`, which documents the arguments.
         """
         return None
 
     def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
-        """An expression of about how many bytes the value of the expression takes up as an object; None, as here, if
-        only its bytes tell. To be asked by `typeserializers.kernel.value_hooks.size_expression`.
+        """Returns an expression of the approximate size of the value as an object, in bytes; None if it is unknown.
+
+        Called by `typeserializers.kernel.value_hooks.size_expression`.
         """
         return None
 
     def stepping_over(self, part: Callable[[TypeSerializer[Any]], TypeSerializer[Any]]) -> TypeSerializer[Any]:
-        """What reads exactly the bytes of a value that nobody needs, and makes nothing of them that could fail.
+        """Returns a serializer that skips exactly the bytes of a value and cannot fail on its content.
 
-        By default itself; of a composite, the same around what ``part`` returns for each of its parts. To be overridden
-        where reading runs code of a user's own, with one of the classes of `typeserializers.kernel.stepping_over`,
-        whose function of this name is the one to ask.
+        By default itself; for a composite, the composite around ``part`` of each nested serializer. Override it if
+        reading runs user code, with a class of `typeserializers.kernel.stepping_over`. Callers use the function of
+        this name there.
         """
         snapshot = self.snapshot_configuration()
         if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
@@ -248,14 +249,20 @@ class TypeSerializer(ABC, Generic[T]):
         return around
 
     def to_bytes(self, value: T) -> bytes:
-        """The encoding of one value; raises `SerializationError` naming the paths that do not fit."""
+        """Returns the encoding of one value; raises `SerializationError` with the paths that do not fit."""
         try:
             return self.codec.write(value)
         except Exception as error:
             raise self.serialization_error(value, error) from error
 
     def from_bytes(self, data: bytes) -> T:
-        """The value of exactly these bytes; raises `EndOfDataError`, `MalformedDataError`, `TrailingBytesError`."""
+        """Returns the value of exactly these bytes.
+
+        Raises:
+            EndOfDataError: The bytes are truncated.
+            MalformedDataError: The bytes are invalid.
+            TrailingBytesError: Bytes are left over.
+        """
         try:
             value, position = self.codec.read(data, 0)
         except Exception as error:
@@ -270,17 +277,17 @@ class TypeSerializer(ABC, Generic[T]):
         return value
 
     def serialization_error(self, value: Any, error: Exception) -> SerializationError:
-        """The exception for a value that failed to be written, with the paths of all misfits."""
+        """Returns the error for a value that could not be written, with all problems."""
         if isinstance(error, SerializationError):
             return error
         found: tuple[str, ...] = ()
-        # Looking for the misfit may fail on the very value that could not be written.
+        # Finding the problem may fail on the same value.
         with contextlib.suppress(Exception):
             found = tuple(itertools.islice(self.problems(value, ""), MAX_PROBLEMS))
         return SerializationError(repr(self), found or (f"{type(error).__name__}: {error}",))
 
     def deserialization_error(self, data: bytes, error: Exception) -> StateFormatError:
-        """The exception for bytes that failed to be read."""
+        """Returns the error for bytes that could not be read."""
         if isinstance(error, StateFormatError):
             return error
         return MalformedDataError(f"{self!r} cannot read these {len(data)} bytes: {type(error).__name__}: {error}")
@@ -300,7 +307,7 @@ class TypeSerializer(ABC, Generic[T]):
         return f"{type(self).__name__}()"
 
     def __getstate__(self) -> dict[str, Any]:
-        # A compiled codec is a generated function, which cannot be pickled; it is made again on first use.
+        # A compiled codec is a generated function and cannot be pickled; it is recreated on first use.
         state = self.__dict__.copy()
         state.pop("_codec", None)
         return state

@@ -1,8 +1,8 @@
-"""What a serializer may tell of its values without writing them, and whose word it is.
+"""Hooks that answer questions about values without writing them, and when they may be trusted.
 
-A serializer says by `TypeSerializer.emit_is_exact` which values come back from their bytes as they are, and by
-`emit_size` about how much memory one takes. What it says holds for the code that it was written beside: a subclass that
-writes or reads in another way says it again, or says nothing, which is always right and only slower.
+`TypeSerializer.emit_is_exact` finds values that are read back unchanged, and `emit_size` estimates the memory of a
+value. A hook is valid only for the read and write code of the class that defines it. A subclass with other code must
+define it again; without it, results stay correct but slower.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _WRITING_AND_READING: Final = (
 
 
 def exact_condition(serializer: TypeSerializer[Any], first: str, again: str, function: GeneratedFunction) -> str | None:
-    """An expression that is true only of a value which fits and which its bytes give back unchanged.
+    """Returns an expression that is true only if the value fits and is read back unchanged; None if there is none.
 
-    ``first`` is the value where it is mentioned for the first time, which may bind the variable ``again``. It may raise
-    AttributeError where an attribute of a record is missing. None if the serializer does not say.
+    ``first`` is the first use of the value and may bind the variable ``again``. The expression may raise AttributeError
+    if an attribute of a record is missing.
     """
     if not is_own_word(type(serializer), "emit_is_exact"):
         return None
@@ -37,7 +37,7 @@ def exact_condition(serializer: TypeSerializer[Any], first: str, again: str, fun
 def exact_parts(
     conditions: list[str], items: list[tuple[TypeSerializer[Any], str]], function: GeneratedFunction
 ) -> str | None:
-    """The conditions, and those of parts, given as serializer and expression; None if one of them does not say."""
+    """Combines the conditions with those of the parts; None if a part has none."""
     for part, expression in items:
         variable = function.fresh("p")
         condition = exact_condition(part, f"({variable} := {expression})", variable, function)
@@ -48,18 +48,18 @@ def exact_parts(
 
 
 PART_BYTES: Final = 32
-"""What a part of fixed width takes up as an object."""
+"""The size of a fixed-width part as an object."""
 
 
 def size_expression(serializer: TypeSerializer[Any], value: str, function: GeneratedFunction) -> str | None:
-    """An expression of about how many bytes a value takes up; None if the serializer does not say."""
+    """Returns an expression of the approximate size of a value in bytes; None if there is none."""
     if serializer.length >= 0:
         return str(PART_BYTES + serializer.length)
     return serializer.emit_size(value, function) if is_own_word(type(serializer), "emit_size") else None
 
 
 def size_of_parts(parts: list[tuple[TypeSerializer[Any], str]], function: GeneratedFunction) -> str | None:
-    """The expression of the sizes of parts together; None if one of them does not say."""
+    """Returns the expression of the sum of the sizes of the parts; None if a part has none."""
     sizes = [size_expression(serializer, expression, function) for serializer, expression in parts]
     if None in sizes:
         return None
@@ -67,7 +67,7 @@ def size_of_parts(parts: list[tuple[TypeSerializer[Any], str]], function: Genera
 
 
 def is_plain_text(text: str) -> bool:
-    """Whether a text holds no surrogates, two of which would come back as one character."""
+    """Whether a text has no surrogates; two of them would be read back as one character."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -76,7 +76,7 @@ def is_plain_text(text: str) -> bool:
 
 
 def is_own_word(serializer_class: type[TypeSerializer[Any]], hook: str) -> bool:
-    """Whether the class writes and reads as the class that has the hook, and so is bound by what that says."""
+    """Whether the class uses the read and write code of the class that defines the hook."""
     for base in serializer_class.__mro__:
         if hook in base.__dict__:
             return True

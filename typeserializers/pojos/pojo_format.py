@@ -1,12 +1,12 @@
-"""What Flink's PojoSerializerSnapshot holds, version 2.
+"""The content of Flink's PojoSerializerSnapshot, version 2.
 
     content    := UTF(class name) fields registered unregistered          each an optional map
     fields     := field name -> UTF(declaring class) UTF(field name), envelope(serializer)
     registered := class name -> (no bytes), envelope(PojoSerializerSnapshot)        in the order of their tags
-    unregistered := as registered: those that the serializer had met
+    unregistered := as registered: subclasses that the serializer met
 
-A serializer inside that is not known here does not make the whole unreadable: it is kept as its bytes, with the reason,
-and rejected by name when it is needed.
+An unknown nested serializer does not make the snapshot unreadable: its bytes are kept with the reason, and it is
+rejected by name when it is needed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CURRENT_VERSION: Final = 2
 
 
 class UnreadableSnapshot(TypeSerializerSnapshot[Any]):
-    """Stands for a serializer that is not known here: its bytes, and why they were not understood."""
+    """The bytes of an unknown serializer, and why they could not be read."""
 
     def __init__(self, data: bytes | None = None, reason: str = "it was not written") -> None:
         self.data = data
@@ -63,7 +63,7 @@ class UnreadableSnapshot(TypeSerializerSnapshot[Any]):
 
 @frozen
 class WrittenPart:
-    """A field or subclass: its name, the declaring class of a field, and its serializer's snapshot."""
+    """A field or subclass: its name, the declaring class of a field, and the snapshot of its serializer."""
 
     name: str
     snapshot: TypeSerializerSnapshot[Any] = field(eq=False)
@@ -73,7 +73,7 @@ class WrittenPart:
 
 @frozen
 class WrittenPojo:
-    """A POJO as the snapshot has it."""
+    """A POJO as stored in a snapshot."""
 
     name: str
     fields: tuple[WrittenPart, ...]
@@ -92,7 +92,7 @@ def write_pojo(pojo: WrittenPojo, out: DataOutputView) -> None:
 
 
 def read_pojo(source: DataInputView) -> WrittenPojo:
-    """Reads the content; raises `SnapshotFormatError` where the frame itself is damaged."""
+    """Reads the content; raises `SnapshotFormatError` if the frame is damaged."""
     name = source.read_utf()
     fields = tuple(
         WrittenPart(entry.name, _read_snapshot(entry.value, source.nesting), _declaring_class(entry))
@@ -150,5 +150,5 @@ def _read_snapshot(data: bytes | None, nesting: int) -> TypeSerializerSnapshot[A
 
 
 def parts_of(named: Sequence[tuple[str, TypeSerializer[Any]]]) -> tuple[WrittenPart, ...]:
-    """Subclasses as they stand in a snapshot."""
+    """Returns the parts of a snapshot for subclasses."""
     return tuple(WrittenPart(name, serializer.snapshot_configuration()) for name, serializer in named)

@@ -2,31 +2,25 @@
 
     pojo   := 01                                null
             | 02 field*                         exactly this class; fields in alphabetical order of their names
-            | 04 UTF(class name) pojo           a subclass that is not registered, in its own complete encoding
-            | 08 u8(tag) pojo                   a registered subclass: its place in the list of registrations
+            | 04 UTF(class name) pojo           an unregistered subclass, in its own complete encoding
+            | 08 u8(tag) pojo                   a registered subclass: its index in the registrations
     field  := 01 | 00 value                     null, or a value; also for Java's primitives
 
-For state that is shared with Flink, or came from it; for state of one's own,
-`typeserializers.records.record_serializer` is smaller and evolves further. What may change is in
-`typeserializers.evolution.pojo_evolution`. The classes are attrs classes, dataclasses or NamedTuples; a Java class and
-its subclasses are Python classes and their subclasses:
+Use it for state that is shared with Flink or comes from Flink. For other state,
+`typeserializers.records.record_serializer` is smaller and evolves further. The evolution rules are in
+`typeserializers.evolution.pojo_evolution`. The classes are attrs classes, dataclasses or NamedTuples. A Java class and
+its subclasses correspond to a Python class and its subclasses:
 
     @attrs.define
     class Base:
         __pojo_class__ = "com.example.Base"
         id: Annotated[int, IntSerializer()]
 
-A class name that is read is looked up among the classes that this serializer knows: registered ones, subclasses that
-exist in this process, and those in the snapshot. Nothing is imported.
+A class name that is read is looked up among registered classes, subclasses in this process, and those in the snapshot.
+Nothing is imported.
 
-What stands before the fields of a POJO: whether it is null, of exactly this class, or of which subclass.
-
-Each field has a null flag of its own; what is rejected there is here, too.
-
-What several writers of one POJO have learned, as one snapshot: the subclasses that any of them has met.
-
-The class and its fields must be the same, and a tag must stand for one class: the registrations of one writer begin
-with those of the other. A subclass is the same wherever it is named, with a tag or without.
+Snapshots of several writers are merged into one with all subclasses that any of them met. The class and its fields must
+be equal, and a tag must have one meaning: the registrations of one writer are a prefix of those of the other.
 """
 
 from __future__ import annotations
@@ -77,7 +71,7 @@ MAX_REGISTERED_SUBCLASSES: Final = 256
 
 
 def unregistered_prefix(name: str) -> bytes:
-    """What is written before an object of a subclass that has no tag."""
+    """Returns the bytes before an object of an unregistered subclass."""
     out = DataOutputView()
     out.write_unsigned_byte(UNREGISTERED_SUBCLASS)
     out.write_utf(name)
@@ -85,17 +79,17 @@ def unregistered_prefix(name: str) -> bytes:
 
 
 def reject_none(name: str) -> None:
-    """Raises `TypeError` for None in a field that is to be written and has no place for it."""
+    """Raises `TypeError` for None in a field that is not optional."""
     raise TypeError(f".{name} is None, but the field is not optional")
 
 
 def reject_null(name: str) -> None:
-    """Raises `MalformedDataError` for the null flag of a field that has no place for None."""
+    """Raises `MalformedDataError` for the null flag of a field that is not optional."""
     raise MalformedDataError(f".{name} is null, but is not optional")
 
 
 def merged_pojo(one: WrittenPojo, other: WrittenPojo) -> WrittenPojo | None:
-    """The POJO with the subclasses of both; None if their bytes cannot be read under one snapshot."""
+    """Returns the POJO with the subclasses of both; None if one snapshot cannot read the bytes of both."""
     longer, shorter = sorted((one.registered, other.registered), key=len, reverse=True)
     tags = _names(longer)
     # Parts are equal whatever their snapshots.
@@ -144,10 +138,10 @@ R = TypeVar("R")
 
 
 class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
-    """Writes the fields of a record class as Flink writes those of a POJO.
+    """Writes the fields of a record class in the layout of Flink's POJOs.
 
-    ``name`` is the Java class, by default what ``__pojo_class__`` says. ``field_serializers`` overrides what the type
-    hints say, and ``rules`` say what they mean. ``registered_subclasses`` are classes, or serializers of them, in the
+    ``name`` is the Java class, by default ``__pojo_class__``. ``field_serializers`` overrides the type hints, which
+    ``rules`` map to serializers. ``registered_subclasses`` are classes, or serializers of them, in the
     order of Flink's registrations; a subclass that is not registered is written with its name. Raises
     `UnknownTypeError` for a class or field that cannot be a POJO, `ValueError` for more than 256 registrations.
     """
@@ -175,7 +169,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         registered: Sequence[PojoSerializer[Any]] = (),
         unregistered: Sequence[PojoSerializer[Any]] = (),
     ) -> PojoSerializer[Any]:
-        """The serializer of a shape that was restored from a snapshot or inferred elsewhere."""
+        """Creates the serializer of a shape that was restored from a snapshot or inferred elsewhere."""
         serializer: PojoSerializer[Any] = cls.__new__(cls)
         serializer._set_up(shape, registered)
         for subclass in unregistered:
@@ -191,7 +185,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
 
     @property
     def unregistered_subclasses(self) -> tuple[PojoSerializer[Any], ...]:
-        """The serializers of subclasses that were met without being registered."""
+        """The serializers of unregistered subclasses that were met."""
         return tuple(self._unregistered.values())
 
     @property
@@ -239,7 +233,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         return self._construct(items)
 
     def subclass_named(self, name: str) -> PojoSerializer[Any] | None:
-        """The serializer of a subclass by its Java name: registered, met before, or a class that derives from this."""
+        """Returns the serializer of a subclass by its Java name: registered, met before, or a Python subclass."""
         subclass = self.found_subclass(name)
         if subclass is None or any(subclass is registered for registered in self.registered_subclasses):
             return subclass
@@ -250,21 +244,21 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         return self if self.shape.name == name else self.found_subclass(name)
 
     def found_subclass(self, name: str) -> PojoSerializer[Any] | None:
-        """As `subclass_named`, without going on to know it."""
+        """Like `subclass_named`, but does not store the result."""
         for subclass in self.registered_subclasses:
             if subclass.shape.name == name:
                 return subclass
         known = self._unregistered.get(name)
         if known is not None:
             return known
-        # A class with slots is made twice, and the first attempt may still be there: the last one counts.
+        # A class with slots is created twice, and the first one may still exist: the last one counts.
         for candidate in reversed(list(all_subclasses(self.record_class))):
             if pojo_name(candidate) == name and self.shape.rules.family_of(candidate) is not None:
                 return PojoSerializer(candidate, rules=self.shape.rules)
         return None
 
     def keep_subclass(self, subclass: PojoSerializer[Any]) -> PojoSerializer[Any]:
-        """Goes on reading and writing a subclass as another serializer knows it, with its name before it."""
+        """Adds an unregistered subclass with the serializer of another POJO serializer."""
         return self._meet(subclass)
 
     def write_to(self, value: R | None, out: DataOutputView) -> None:
@@ -348,11 +342,11 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         return item
 
     def emit_construction(self, emitter: ReadEmitter, items: list[str]) -> str:
-        """Emits the making of a record from the expressions of its fields in wire order."""
+        """Emits the construction of a record from the expressions of its fields in wire order."""
         return self.shape.record.emit_construction(emitter, [items[place] for place in self.shape.construction_order])
 
     def duplicate(self) -> PojoSerializer[R]:
-        # What it learns itself, subclasses, threads may meet at once: that alone needs no other serializer.
+        # Learning subclasses is thread-safe, so it needs no duplicate.
         held = [*(part.serializer for part in self.fields), *self.registered_subclasses, *self.unregistered_subclasses]
         if all(one.duplicate() is one for one in held):
             return self
@@ -393,12 +387,12 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         subclasses: Mapping[str, PojoSerializer[Any]],
         tags: Sequence[str],
     ) -> PojoSerializer[R]:
-        """The same class with other serializers for some fields, and with the old tags first."""
+        """Returns the serializer with other field serializers and with the old tags first."""
         parts = [attrs.evolve(part, serializer=fields.get(part.name, part.serializer)) for part in self.fields]
         own = {subclass.shape.name: subclass for subclass in self.registered_subclasses}
         registered = [subclasses[name] for name in tags]
         registered += [subclasses.get(name, subclass) for name, subclass in own.items() if name not in tags]
-        # What was met in other parts of the state stays known; what has a tag is known by it.
+        # Subclasses met elsewhere stay known; registered ones are known by their tag.
         unregistered = {name: subclass for name, subclass in self._unregistered.items() if name not in own}
         unregistered |= subclasses
         met = [subclass for name, subclass in unregistered.items() if name not in tags]
@@ -416,12 +410,12 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
 
     def held_serializers(self) -> Sequence[TypeSerializer[Any]]:
         """The serializers of the fields and subclasses."""
-        # An unregistered subclass is no part of the configuration and so known by name alone, like a reference.
+        # An unregistered subclass is not part of the configuration; only its name is known, as for a reference.
         references = [ReferenceSerializer(name) for name in self._unregistered]
         return [*(part.serializer for part in self.fields), *self.registered_subclasses, *references]
 
     def rebound(self, targets: Mapping[str, TypeSerializer[Any]]) -> PojoSerializer[R]:
-        """Itself: a POJO contains no record of ours that it could be part of."""
+        """Returns itself: a POJO contains no references."""
         return self
 
     def _construct(self, items: list[Any]) -> R:
@@ -429,11 +423,11 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
         return record
 
     def _meet(self, subclass: PojoSerializer[Any]) -> PojoSerializer[Any]:
-        # Two threads may meet a class at once; they make equal serializers, and one of them stays.
+        # Two threads may meet a class at once; they create equal serializers, and one of them stays.
         return self._unregistered.setdefault(subclass.shape.name, subclass)
 
     def _subclass_of(self, value: Any) -> tuple[bytes, PojoSerializer[Any]]:
-        """What is written before the encoding of the value's own class, and the serializer of that class."""
+        """Returns the prefix for the class of the value, and the serializer of that class."""
         for tag, subclass in enumerate(self.registered_subclasses):
             if subclass.record_class is value.__class__:
                 return bytes((REGISTERED_SUBCLASS, tag)), subclass
@@ -483,7 +477,7 @@ class PojoSerializer(CompiledTypeSerializer["R | None"], Generic[R]):
 
 @register_snapshot(RUNTIME + "PojoSerializerSnapshot")
 class PojoSerializerSnapshot(RuledTypeSerializerSnapshot["R | None"], Generic[R]):
-    """The class, its fields, and the subclasses that were registered or met."""
+    """The class, its fields, and its registered and met subclasses."""
 
     def __init__(self, serializer: PojoSerializer[R] | None = None) -> None:
         self.pojo = WrittenPojo("", ())
@@ -508,7 +502,7 @@ class PojoSerializerSnapshot(RuledTypeSerializerSnapshot["R | None"], Generic[R]
         self.pojo = read_pojo(source)
 
     def restore_serializer(self) -> PojoSerializer[R]:
-        """Reads the old bytes as the class of that name and shape if a known serializer has it, else as a stand-in."""
+        """Restores the class of that name and shape if a known serializer has it, else a stand-in."""
         serializers = [part.snapshot.restore_serializer() for part in self.pojo.fields]
         registered = [_restored_subclass(part) for part in self.pojo.registered]
         unregistered = [_restored_subclass(part) for part in self.pojo.unregistered]
@@ -517,7 +511,7 @@ class PojoSerializerSnapshot(RuledTypeSerializerSnapshot["R | None"], Generic[R]
         return PojoSerializer.from_shape(restored_shape(self.pojo, serializers, shapes), registered, unregistered)
 
     def merged_with(self, other: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[R | None] | None:
-        """The same class with the subclasses of both."""
+        """Merges the subclasses of both."""
         assert isinstance(other, PojoSerializerSnapshot)
         pojo = merged_pojo(self.pojo, other.pojo)
         if pojo is None:

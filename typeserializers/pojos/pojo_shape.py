@@ -1,8 +1,8 @@
 """A record class as a POJO of Flink: the name of its Java class, and its fields in alphabetical order.
 
-A class says which Java class it stands for with ``__pojo_class__``; the same goes for the base class that declares an
-inherited field. A field is optional if its hint is: on the wire every field has a null flag of its own, so the
-`NullableSerializer` around an inferred optional field is taken off (one that is passed explicitly stays).
+A class names its Java class in ``__pojo_class__``, and so does the base class that declares an inherited field. A field
+is optional if its hint is. In the encoding every field has a null flag, so the `NullableSerializer` around an inferred
+optional field is removed; one that is passed explicitly stays.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POJO_CLASS_ATTRIBUTE: Final = "__pojo_class__"
 
 @frozen
 class PojoField:
-    """One field: its Java name and declaring class, its serializer, and the attribute of the record that holds it."""
+    """A field: its Java name and declaring class, its serializer, and its attribute in the record."""
 
     name: str
     declaring_class: str = field(eq=False)
@@ -46,12 +46,12 @@ class PojoField:
 
     @property
     def former_names(self) -> tuple[str, ...]:
-        """The names the field had before."""
+        """The former names of the field."""
         return self.record_field.former_names
 
     @property
     def attribute(self) -> str:
-        """The attribute of the record, which is the name unless Python has other plans for it."""
+        """The attribute of the record; another name if Python reserves the Java name."""
         return self.record_field.name
 
     @property
@@ -60,7 +60,7 @@ class PojoField:
         return self.record_field.has_default or self.is_optional
 
     def make_default(self) -> Any:
-        """What an object without this field gets; like Java's, None or the zero of its type without a default."""
+        """Returns the value for objects without this field: its default, else None or the zero of its type."""
         if self.record_field.has_default:
             return self.record_field.make_default()
         return None if self.is_optional else self.serializer.create_instance()
@@ -78,23 +78,23 @@ class PojoShape:
     former_names: tuple[str, ...] = field(default=(), eq=False)
     is_stand_in: bool = field(default=False, eq=False)
     rules: InferenceRules = field(default=DEFAULT_RULES, eq=False)
-    """What the type hints mean, also those of subclasses that are met later."""
+    """The inference rules, also for subclasses that are met later."""
 
     def written_fields(self) -> tuple[WrittenPart, ...]:
-        """The fields as they stand in a snapshot."""
+        """Returns the fields as stored in a snapshot."""
         return tuple(
             WrittenPart(one.name, one.serializer.snapshot_configuration(), one.declaring_class) for one in self.fields
         )
 
     @property
     def construction_order(self) -> tuple[int, ...]:
-        """For each attribute of the record the place of its field on the wire."""
+        """Returns for each attribute of the record the wire index of its field."""
         place_of = {part.attribute: place for place, part in enumerate(self.fields)}
         return tuple(place_of[part.name] for part in self.record.fields)
 
 
 def pojo_name(record_class: type) -> str:
-    """The Java class that a record class stands for, or else its own full name."""
+    """Returns the Java class of a record class, or else its own full name."""
     declared = record_class.__dict__.get(POJO_CLASS_ATTRIBUTE)
     if isinstance(declared, str):
         return declared
@@ -104,7 +104,7 @@ def pojo_name(record_class: type) -> str:
 def pojo_shape_of(
     record_class: type, name: str | None, field_serializers: Mapping[str, TypeSerializer[Any]], inference: Inference
 ) -> PojoShape:
-    """The shape of a class; raises `UnknownTypeError` with the path of what cannot be a POJO field."""
+    """Returns the shape of a class; raises `UnknownTypeError` with the path of an unsupported field."""
     where = inference.path or record_class.__name__
     reject_undecorated(record_class, inference.rules, where)
     record = shape_of(record_class, field_serializers, inference)
@@ -134,12 +134,12 @@ def pojo_shape_of(
 
 
 def in_wire_order(fields: list[PojoField]) -> tuple[PojoField, ...]:
-    """The fields by name, as Java orders strings: by UTF-16 code unit."""
+    """Sorts the fields by name as Java does: by UTF-16 code unit."""
     return tuple(sorted(fields, key=lambda part: part.name.encode("utf-16-be", "surrogatepass")))
 
 
 def stand_in_shape(name: str, fields: list[tuple[str, str, TypeSerializer[Any]]]) -> PojoShape:
-    """The shape of a class that is not here: (name, declaring class, serializer) of each field, all optional."""
+    """Returns the shape of a missing class from (name, declaring class, serializer) of each field, all optional."""
     attributes = _attribute_names([field_name for field_name, _, _ in fields])
     stand_in = stand_in_class(name.replace("$", "."), attributes, default=None)
     arguments = arguments_of(stand_in)
@@ -154,7 +154,7 @@ def stand_in_shape(name: str, fields: list[tuple[str, str, TypeSerializer[Any]]]
 def restored_shape(
     pojo: WrittenPojo, serializers: Sequence[TypeSerializer[Any]], known: Iterable[PojoShape]
 ) -> PojoShape:
-    """The first known shape with just the fields of a POJO that was written, else that of a stand-in."""
+    """Returns the first known shape with exactly the stored fields, else that of a stand-in."""
     names = [part.name for part in pojo.fields]
     for shape in known:
         if [part.name for part in shape.fields] == names and [part.serializer for part in shape.fields] == serializers:
@@ -169,7 +169,7 @@ def restored_shape(
 
 
 def all_subclasses(record_class: type) -> Iterator[type]:
-    """The subclasses of a class, theirs included."""
+    """Yields all direct and indirect subclasses of a class."""
     subclasses: list[type] = record_class.__subclasses__()
     for subclass in subclasses:
         yield subclass
@@ -177,7 +177,7 @@ def all_subclasses(record_class: type) -> Iterator[type]:
 
 
 def _attribute_names(names: list[str]) -> list[str]:
-    """An attribute for each Java name; names become generated code, so nothing but an identifier may pass."""
+    """Returns an attribute for each Java name; names become generated code, so they must be identifiers."""
     taken: set[str] = set()
     attributes: list[str] = []
     for name in names:

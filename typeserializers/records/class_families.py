@@ -1,23 +1,14 @@
-"""pydantic models as records: field by field, by pydantic's own account of them. pydantic 2.11 or newer.
+"""The built-in record families: attrs classes, dataclasses, NamedTuples, pydantic models and msgspec structs.
 
-A record is made by the model's own validation, with its fields by name, as the constructors of attrs classes and
-dataclasses run when a record is read: what a validator changes it changes again, and what it rejects of old data is
-told by the migration with its state, path and value. The other names that a model takes a field by in its input
-(``alias``, ``validation_alias``, ``AliasChoices``) count as former names of the field, unless another field has such a
-name.
+Fields come from the library's own description of the class. Objects are created with their fields by name:
 
-What no field says is not stored: computed fields and cached properties are derived again, and ``model_fields_set`` is
-every field of a record that was read. Where something of a value would be lost, or would come back as another type, the
-model is rejected.
-
-The families of record classes that Python users write most: attrs classes, dataclasses and NamedTuples.
-
-``msgspec.Struct`` classes as records: field by field, by msgspec's own account of them.
-
-A record is made by the constructor of the class, with its fields by name; like msgspec's own constructor that checks no
-types, and runs ``__post_init__``. The name of a field in messages (``rename``, ``field(name=...)``) counts as a former
-name of it, unless another field has that name. How a struct looks in messages says nothing about how it is stored:
-tags, ``array_like``, ``omit_defaults`` and ``forbid_unknown_fields`` may come and go.
+* pydantic (2.11 or newer): by the model's validation. A validator may reject old data; the migration then reports
+  state, path and value. Other input names of a field (``alias``, ``validation_alias``, ``AliasChoices``) count as
+  former names, unless another field has such a name. Computed fields and cached properties are derived again, and
+  ``model_fields_set`` contains every field after a read. A model is rejected if it would lose data or change types.
+* msgspec: by the constructor, which checks no types and runs ``__post_init__``. The name of a field in messages
+  (``rename``, ``field(name=...)``) counts as a former name, unless another field has it. Options of the message format
+  (tags, ``array_like``, ``omit_defaults``, ``forbid_unknown_fields``) do not affect the stored form.
 """
 
 from __future__ import annotations
@@ -46,16 +37,16 @@ __all__ = [
 
 
 _MARKS: Final = ("__attrs_attrs__", "__dataclass_fields__")
-"""What a decorator leaves in the class that it was put on."""
+"""The attribute that a decorator adds to the class."""
 
 
 class AttrsFamily(RecordFamily):
-    """Classes made by ``attrs.define``, ``attrs.frozen`` and their kin."""
+    """Classes of ``attrs.define``, ``attrs.frozen`` and similar decorators."""
 
     description = "attrs classes"
 
     def recognizes(self, candidate: type) -> bool:
-        # A class that only inherits from an attrs class was not made one itself, and attrs knows no fields of it.
+        # A class that only inherits from an attrs class is not an attrs class itself.
         return "__attrs_attrs__" in candidate.__dict__
 
     def forgets_fields_of(self, candidate: type) -> bool:
@@ -70,7 +61,7 @@ class AttrsFamily(RecordFamily):
 
 
 class DataclassFamily(RecordFamily):
-    """Classes made by ``dataclasses.dataclass``."""
+    """Classes of ``dataclasses.dataclass``."""
 
     description = "dataclasses"
 
@@ -89,7 +80,7 @@ class DataclassFamily(RecordFamily):
 
 
 class NamedTupleFamily(RecordFamily):
-    """Classes made by ``typing.NamedTuple``."""
+    """Classes of ``typing.NamedTuple``."""
 
     description = "NamedTuples"
 
@@ -148,7 +139,7 @@ def _attrs_field(attribute: attrs.Attribute[Any], hint: Any) -> DeclaredField:
 
 
 def _dataclass_field(item: dataclasses.Field[Any], hint: Any) -> DeclaredField:
-    # A class of the main script travels to the workers by value, and its MISSING is then a copy of the real one.
+    # A class of the main script is sent to workers by value, so its MISSING is a copy.
     missing = type(dataclasses.MISSING).__qualname__
     factory: Any = item.default_factory
     return DeclaredField(
@@ -202,7 +193,7 @@ class MsgspecFamily(RecordFamily):
 
 
 class _StructMaker(functools.partial[Any]):
-    """The class itself, which says so if it arrives in another process without its fields."""
+    """Creates structs; explains the error if the class arrived in another process without its fields."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         struct: Any = self.func
@@ -211,7 +202,7 @@ class _StructMaker(functools.partial[Any]):
 
 def _arrived(struct: Any, fields: tuple[str, ...]) -> _StructMaker:
     if struct.__struct_fields__ != fields:
-        # What sends classes by value sets their attributes afterwards; msgspec lays a class out when it is made.
+        # Pickling by value sets attributes after class creation, but msgspec needs the fields at creation.
         raise TypeError(
             f"the struct {struct.__qualname__} arrived in this process without its fields, since structs of a main "
             f"script or a notebook cannot be sent to workers: define it in a module that the workers import"
@@ -240,7 +231,7 @@ class PydanticFamily(RecordFamily):
 
     def fields(self, record_class: Any) -> Sequence[DeclaredField]:
         if not record_class.__pydantic_complete__:
-            # As pydantic does at the first use of a model with names that were not defined yet.
+            # pydantic does the same at the first use of a model with undefined names.
             record_class.model_rebuild(_parent_namespace_depth=0)
         declared = record_class.model_fields
         return [_declared(name, one, declared) for name, one in declared.items()]
@@ -254,7 +245,7 @@ class PydanticFamily(RecordFamily):
 
 
 class PydanticDataclassFamily(RecordFamily):
-    """Classes made by ``pydantic.dataclasses.dataclass``: made again by their constructor, which validates."""
+    """Classes of ``pydantic.dataclasses.dataclass``: their constructor validates."""
 
     description = "pydantic dataclasses"
 
@@ -272,7 +263,7 @@ class PydanticDataclassFamily(RecordFamily):
                 _declared(name, one, declared),
                 argument=next(_aliases(one), name),
                 is_given=one.init is not False,
-                # What pydantic makes of a `dataclasses.field` knows nothing of its metadata.
+                # pydantic drops the metadata of a `dataclasses.field`.
                 metadata=record_class.__dataclass_fields__[name].metadata,
             )
             for name, one in declared.items()
@@ -305,12 +296,12 @@ def _declared(name: str, info: Any, declared: Any) -> DeclaredField:
     default: Any = ABSENT
     factory: Callable[[], Any] | None = None
     if info.default_factory is not None:
-        # A factory that takes what was validated before it cannot complete a record that does not exist yet.
+        # A factory that takes the validated data cannot complete a record that does not exist yet.
         factory = None if info.default_factory_takes_validated_data else info.default_factory
     elif not info.is_required():
         default = info.default
         if type(default).__hash__ is None:
-            # As pydantic does it for every model, so that two never share what can be changed.
+            # pydantic also copies defaults, so that two models never share a mutable value.
             default, factory = ABSENT, functools.partial(copy.deepcopy, default)
     hint = info.annotation
     if info.metadata:
@@ -322,7 +313,7 @@ def _declared(name: str, info: Any, declared: Any) -> DeclaredField:
 
 
 def _aliases(info: Any) -> Iterator[str]:
-    """The names of a field in the input; not those that lead into a value, which are no names."""
+    """Returns the names of a field in the input, without paths into a value."""
     validation_alias = info.validation_alias
     choices = getattr(validation_alias, "choices", [validation_alias])
     for alias in (*choices, info.alias):
@@ -331,7 +322,7 @@ def _aliases(info: Any) -> Iterator[str]:
 
 
 def _rejections(model: Any) -> Iterator[str]:
-    """Why a model cannot be stored, each with what to do."""
+    """Yields why a model cannot be stored, each with a fix."""
     pydantic: Any = _pydantic()
     version = tuple(int(part) for part in pydantic.VERSION.split(".")[:2])
     if version < _NEEDED:

@@ -1,14 +1,14 @@
-"""How a record stands in a snapshot: names, former names, defaults and the snapshots of the field serializers.
+"""The content of a record snapshot: names, former names, defaults and the snapshots of the field serializers.
 
     content := record                             version 1, whose schema version is 1
     content := i32(schema version) record         version 2, for every other schema version
     record  := UTF(record name) i32(fields) field*
     field   := UTF(name) i32(former names) UTF* default envelope(serializer)
-    default := 00 none | 01 value: i32(length) bytes | 02 factory: i32(length) bytes of one made value
+    default := 00 none | 01 value: i32(length) bytes | 02 factory: i32(length) bytes of one value from it
 
-A record is written in the lowest version that holds it, so that of one without converters is what it always was.
-Of a factory whose values differ from call to call (a clock, a random id) the value of an empty field is kept instead:
-the same serializer must always have the same snapshot.
+A record is written in the lowest version that can hold it. If a factory returns different values (a clock, a random
+id), the snapshot holds the value of an empty field instead, because the same serializer must always have the same
+snapshot.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MINIMUM_FIELD_BYTES: Final = 13
 
 @frozen
 class WrittenField:
-    """A field as the snapshot has it."""
+    """A field as stored in a snapshot."""
 
     name: str
     snapshot: TypeSerializerSnapshot[Any] = field(eq=False)
@@ -47,7 +47,7 @@ class WrittenField:
 
 @frozen
 class WrittenRecord:
-    """A record as the snapshot has it."""
+    """A record as stored in a snapshot."""
 
     name: str
     fields: tuple[WrittenField, ...]
@@ -55,7 +55,7 @@ class WrittenRecord:
 
 
 def written_record(shape: RecordShape) -> WrittenRecord:
-    """What a snapshot has of a shape."""
+    """Returns the stored form of a shape."""
     return WrittenRecord(
         shape.name,
         tuple(
@@ -73,7 +73,7 @@ def written_record(shape: RecordShape) -> WrittenRecord:
 
 
 def version_for(record: WrittenRecord) -> int:
-    """The version of the format in which this record is written."""
+    """Returns the format version in which this record is written."""
     return 1 if record.schema_version == 1 else NEWEST_VERSION
 
 
@@ -97,14 +97,14 @@ def write_record(record: WrittenRecord, out: DataOutputView) -> None:
 
 
 def read_record(read_version: int, source: DataInputView) -> WrittenRecord:
-    """Reads the content of any version; raises `SnapshotFormatError` for one that no serializer can have."""
+    """Reads the content of any version; raises `SnapshotFormatError` for invalid content."""
     schema_version = source.read_int() if read_version >= 2 else 1
     name = source.read_utf()
     fields = tuple(_read_field(source) for _ in range(source.read_count(_MINIMUM_FIELD_BYTES)))
     names = [part.name for part in fields]
     if len(set(names)) != len(names):
         raise SnapshotFormatError(f"the record {name} has a field twice: {', '.join(names)}; the bytes are damaged")
-    # Names become parts of generated code, so nothing but a name may pass here.
+    # Names become part of generated code, so they must be identifiers.
     strange = [part for part in names if not is_field_name(part)]
     if strange:
         raise SnapshotFormatError(f"the record {name} has fields without a name: {strange!r}; the bytes are damaged")
@@ -114,8 +114,8 @@ def read_record(read_version: int, source: DataInputView) -> WrittenRecord:
 
 
 def merged_record(one: WrittenRecord, other: WrittenRecord) -> WrittenRecord | None:
-    """Two records that are alike but for what the serializers of their fields have learned; None if they are not."""
-    # Two fields are equal whatever their snapshots.
+    """Merges two records that differ only in what their field serializers learned; None for others."""
+    # Equality of fields ignores their snapshots.
     snapshots = merge_all(tuple(part.snapshot for part in one.fields), tuple(part.snapshot for part in other.fields))
     if one != other or snapshots is None:
         return None
@@ -124,10 +124,9 @@ def merged_record(one: WrittenRecord, other: WrittenRecord) -> WrittenRecord | N
 
 
 def is_field_name(name: str) -> bool:
-    """Whether generated code can mention the name and means this field by it.
+    """Whether generated code can use the name for this field.
 
-    Python reads two spellings that normalise to one name as that name, and gives names with two underscores around
-    them a meaning of its own.
+    Python normalises identifiers (NFKC), and names with two underscores on both sides have special meanings.
     """
     return (
         name.isidentifier()
@@ -138,7 +137,7 @@ def is_field_name(name: str) -> bool:
 
 
 def encoded_default(part: RecordField) -> bytes | None:
-    """The bytes of a field's default; raises `SerializationError` for one that its own serializer rejects."""
+    """Returns the bytes of a field's default; raises `SerializationError` if its serializer rejects it."""
     if not part.has_default:
         return None
     try:
@@ -153,7 +152,7 @@ def encoded_default(part: RecordField) -> bytes | None:
 
 
 def decoded_default(part: WrittenField, serializer: TypeSerializer[Any]) -> tuple[Any, Any]:
-    """Default and default factory of a field whose class is not there."""
+    """Returns default and default factory of a field whose class is missing."""
     if part.default is None:
         return ABSENT, None
     encoded = part.default

@@ -1,10 +1,10 @@
 """The shape of a record class: its fields with their serializers, former names and defaults.
 
-A shape is read once from a class, by the family that it is of (`shape_of`). Two shapes are equal if their names,
-their schema versions, and the names and serializers of their fields are: the class itself does not count, so that a
-record restored without its class compares equal to one with it.
+The family of the class describes it once (`shape_of`). Two shapes are equal if their names, schema versions, field
+names and field serializers are equal. The class does not count, so that a record restored without its class equals one
+with it.
 
-The names of the fields of any object that is a record, without its type hints: for printing and for emitting it.
+`field_names` returns the names of the fields of any record class without resolving its type hints, for printing.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = ["field_names"]
 
 
 _FIELDS_OF_A_CLASS: Final = ("__dataclass_fields__", "__struct_fields__", "__pydantic_fields__")
-"""Where dataclasses, msgspec structs and pydantic models have the names of their fields."""
+"""The attributes with the field names of dataclasses, msgspec structs and pydantic models."""
 
 
 def field_names(kind: type) -> tuple[str, ...] | None:
-    """The names in their order; None for a class that has no such fields. Those of a NamedTuple are its `_fields`."""
+    """Returns the field names in order; None for a class without fields. A NamedTuple has `_fields`."""
     if attrs.has(kind):
         return tuple(attribute.name for attribute in attrs.fields(kind))
     return next((tuple(getattr(kind, one)) for one in _FIELDS_OF_A_CLASS if hasattr(kind, one)), None)
@@ -44,7 +44,7 @@ def field_names(kind: type) -> tuple[str, ...] | None:
 
 @frozen
 class RecordField:
-    """One field: its name, serializer, former names, default and how it is passed to the constructor."""
+    """A field: its name, serializer, former names, default and how it is passed to the constructor."""
 
     name: str
     serializer: TypeSerializer[Any]
@@ -62,18 +62,18 @@ class RecordField:
         return self.default is not ABSENT or self.default_factory is not None
 
     def make_default(self) -> Any:
-        """The default value, from the factory if there is one."""
+        """Returns the default value, from the factory if there is one."""
         return self.default_factory() if self.default_factory is not None else self.default
 
     @property
     def rejects_none(self) -> bool:
-        """Whether None must be rejected here although the serializer would write it."""
+        """Whether None must be rejected although the serializer would write it."""
         return self.serializer.accepts_none and not self.serializer.is_optional_type
 
 
 @frozen
 class RecordShape:
-    """A record class as the serializer sees it."""
+    """A record class as its serializer uses it."""
 
     name: str
     record_class: type = field(eq=False)
@@ -81,15 +81,15 @@ class RecordShape:
     former_names: tuple[str, ...] = ()
     is_frozen: bool = field(default=False, eq=False)
     maker: Callable[..., Any] | None = field(default=None, eq=False)
-    """What makes a record of its fields; None: the class itself."""
+    """Creates a record from its fields; None for the class itself."""
     schema_version: int = 1
     converters: Mapping[int, RecordConverter] = field(factory=dict, eq=False)
     source_serializers: tuple[TypeSerializer[Any], ...] = field(default=(), eq=False)
-    """Serializers of values that the converters get and the record itself has not."""
+    """Serializers of values that converters receive and the record does not have."""
 
     @property
     def makes_records(self) -> Callable[..., Any]:
-        """What is called with the fields, by place or by name as each says."""
+        """The callable that creates a record from its fields, by position or by name."""
         return self.maker or self.record_class
 
     def record_of(self, items: Sequence[Any]) -> Any:

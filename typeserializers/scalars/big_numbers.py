@@ -1,12 +1,12 @@
-"""Serializers of integers of any size and of decimal numbers, in the layout of Flink's.
+"""Serializers of integers of any size and of decimal numbers, in Flink's layout.
 
     integer := i32 0 null | i32 1 zero | i32 2 one | i32 3 ten | i32(byte count + 4) two's complement byte*
-    decimal := integer(unscaled value) i32(scale), the scale missing for null
+    decimal := integer(unscaled value) i32(scale), without the scale for null
 
-A decimal is the unscaled value times ten to the power of minus the scale, so 1.50 and 1.5 are different bytes; Python's
-``Decimal`` keeps the two apart as well. What Java's BigDecimal does not have is rejected: NaN, infinities and the
-negative zero. What turns an integer into digits takes time that grows with the square of its size; decimals are
-therefore limited to `MAX_DIGITS` digits in both directions.
+A decimal is the unscaled value times ten to the power of minus the scale, so 1.50 and 1.5 have different bytes, as they
+are different in Python's ``Decimal``. Values that Java's BigDecimal does not have are rejected: NaN, infinities and the
+negative zero. Converting an integer to digits takes time that grows with the square of its size, so decimals have at
+most `MAX_DIGITS` digits on read and write.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.known_serializers import BASE, nested_snapshot
 
 MAX_DIGITS: Final = 32_768
-"""The most digits of a decimal."""
+"""The maximum number of digits of a decimal."""
 
 _MAX_UNSCALED_BYTES: Final = 13_608
 _NULL: Final = bytes(4)
@@ -37,7 +37,7 @@ _EXACT: Final = decimal.Context(
 
 
 def encode_integer(value: Any) -> bytes:
-    """The bytes of an integer or None; raises `TypeError` or `ValueError` with the reason."""
+    """Returns the bytes of an integer or None; raises `TypeError` or `ValueError` with the reason."""
     if value is None:
         return _NULL
     try:
@@ -55,7 +55,7 @@ def encode_integer(value: Any) -> bytes:
 
 
 def decode_integer(data: bytes, position: int) -> tuple[int | None, int]:
-    """The integer at ``position``, or None, and the position behind it."""
+    """Returns the integer at ``position``, or None, and the position after it."""
     start = position + 4
     if start > len(data):
         raise EndOfDataError(f"the length of a big integer at byte {position} is cut off: the data is truncated")
@@ -73,7 +73,7 @@ def decode_integer(data: bytes, position: int) -> tuple[int | None, int]:
 
 
 def encode_decimal(value: Any) -> bytes:
-    """The bytes of a decimal or None; an int is taken as a decimal of scale 0."""
+    """Returns the bytes of a decimal or None; an int becomes a decimal of scale 0."""
     if value is None:
         return _NULL
     if not isinstance(value, decimal.Decimal):
@@ -96,7 +96,7 @@ def encode_decimal(value: Any) -> bytes:
 
 
 def decode_decimal(data: bytes, position: int) -> tuple[decimal.Decimal | None, int]:
-    """The decimal at ``position``, or None, and the position behind it."""
+    """Returns the decimal at ``position``, or None, and the position after it."""
     start = position
     unscaled, position = decode_integer(data, position)
     if unscaled is None:
@@ -161,7 +161,7 @@ class BigIntSerializer(CompiledTypeSerializer["int | None"]):
 
 
 class BigDecSerializer(CompiledTypeSerializer["decimal.Decimal | None"]):
-    """A finite ``Decimal`` with its scale, or None; an int is accepted and comes back as a Decimal."""
+    """A finite ``Decimal`` with its scale, or None; an int is accepted and is read back as a Decimal."""
 
     @property
     def minimum_length(self) -> int:

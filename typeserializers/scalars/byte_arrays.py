@@ -1,8 +1,7 @@
-"""The serializer of UUIDs: their 16 bytes in network order, as Flink's; no null.
-
-The serializer of ``bytes``: Flink's ``byte[]``.
+"""Serializers of ``bytes`` (Flink's ``byte[]``) and of UUIDs.
 
 bytes := i32(length) byte*
+uuid  := 16 bytes in network order, without null
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typeserializers.kernel.known_serializers import ARRAY, BASE, nested_snapsho
 
 
 def checked_bytes(value: Any) -> bytes:
-    """Passes bytes, copies a bytearray or memoryview, rejects everything else."""
+    """Returns bytes unchanged, copies a bytearray or memoryview, and rejects other values."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, (bytearray, memoryview)):
@@ -30,7 +29,7 @@ def checked_bytes(value: Any) -> bytes:
 
 
 def slice_exactly(data: bytes, position: int, end: int) -> bytes:
-    """The bytes from ``position`` to ``end``; raises `EndOfDataError` unless all of them are there."""
+    """Returns the bytes from ``position`` to ``end``; raises `EndOfDataError` if some are missing."""
     if not position <= end <= len(data):
         raise EndOfDataError(
             f"{end - position} bytes wanted at byte {position}, {len(data) - position} are left: the data is damaged"
@@ -39,7 +38,7 @@ def slice_exactly(data: bytes, position: int, end: int) -> bytes:
 
 
 class BytesSerializer(CompiledTypeSerializer[bytes]):
-    """A 32-bit length and the bytes. A bytearray or memoryview is accepted and comes back as bytes."""
+    """A 32-bit length and the bytes. A bytearray or memoryview is accepted and is read back as bytes."""
 
     @property
     def is_immutable_type(self) -> bool:
@@ -97,7 +96,7 @@ class BytesSerializerSnapshot(SimpleTypeSerializerSnapshot[bytes]):
 
 
 def uuid_bytes(value: Any) -> bytes:
-    """The 16 bytes of a UUID; raises `TypeError` for anything else."""
+    """Returns the 16 bytes of a UUID; raises `TypeError` for other values."""
     if not isinstance(value, uuid.UUID):
         raise TypeError("is not a uuid.UUID")
     return value.int.to_bytes(16, "big")

@@ -1,12 +1,12 @@
 """The serializer of enums.
 
-    constant := i32(ordinal)      the place of the constant in the *snapshot's* list of names, not in the class
+    constant := i32(ordinal)      the index of the constant in the *snapshot's* list of names, not in the class
 
 The snapshot holds the name of the enum and the names of its constants in wire order:
 
     content := UTF(enum name) i32(constants) UTF(constant name)*
 
-How an enum may change is in `typeserializers.evolution.simple_evolution`.
+The evolution rules are in `typeserializers.evolution.simple_evolution`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ C = TypeVar("C", bound=enum.Enum)
 
 FORMER_NAMES_ATTRIBUTE: Final = "__former_names__"
 MAX_CONSTANTS: Final = 1 << 14
-"""The most constants of an enum; Java's own limit is a few thousand."""
+"""The maximum number of constants of an enum; Java's limit is a few thousand."""
 
 _STAND_IN_ATTRIBUTE: Final = "__stands_in_for__"
 
@@ -101,7 +101,7 @@ class EnumSerializer(CompiledTypeSerializer[C]):
         return self._constant_of[0]
 
     def ordinal_of(self, value: Any) -> int:
-        """The ordinal on the wire; raises `TypeError` or `ValueError` for what is not a constant of the enum."""
+        """Returns the ordinal on the wire; raises `TypeError` or `ValueError` for values that are not constants."""
         if value.__class__ is self.enum_class:
             ordinal = self._ordinal_of.get(value._name_)
             if ordinal is None:
@@ -127,7 +127,7 @@ class EnumSerializer(CompiledTypeSerializer[C]):
         ordinal = function.fresh("ordinal")
         enum_class = function.bind("enum_class", self.enum_class)
         ordinals = function.bind("ordinals", self._ordinal_of)
-        # The names are looked up and not the constants, because hashing a constant is a Python call.
+        # Names are looked up, not constants, because hashing a constant is a Python call.
         emitter.line(f"{ordinal} = {ordinals}.get({value}._name_) if {value}.__class__ is {enum_class} else None")
         emitter.line(f"if {ordinal} is None: {ordinal} = {function.bind('ordinal_of', self.ordinal_of)}({value})")
         emitter.fixed("i", ordinal)
@@ -149,7 +149,7 @@ class EnumSerializer(CompiledTypeSerializer[C]):
 
 
 class _StandIn(enum.Enum):
-    """What a constant of an enum that is not there is an instance of. Its name may have any characters."""
+    """Base class of enums whose class is missing. Their names may have any characters."""
 
     def __repr__(self) -> str:
         return printable(super().__repr__())
@@ -159,15 +159,15 @@ class _StandIn(enum.Enum):
 
 
 def _has_all_apart(enum_class: type[enum.Enum], names: Sequence[str]) -> bool:
-    """Whether the enum has a constant for each name, and no two names are of one constant."""
+    """Whether the enum has a distinct constant for each name."""
     members = enum_class.__members__
     return all(name in members for name in names) and len({members[name].name for name in names}) == len(names)
 
 
 def stand_in_for(name: str, constants: Sequence[str]) -> type[enum.Enum]:
-    """An enum class with those constants, for reading state whose own class is not here.
+    """Creates an enum class with these constants, for state whose own class is missing.
 
-    A serializer of an enum of that name accepts its constants; raises `UnresolvableSerializerError` for names that
+    A serializer of an enum of that name accepts its constants. Raises `UnresolvableSerializerError` for names that
     Python's enums cannot have.
     """
     class_name = name.replace("$", ".").rpartition(".")[2]
@@ -219,14 +219,14 @@ class EnumSerializerSnapshot(RuledTypeSerializerSnapshot[C]):
             )
 
     def restore_serializer(self) -> EnumSerializer[C]:
-        """Reads the old bytes as the enum of that name, of a known serializer and with all constants, or a stand-in."""
+        """Restores the enum of that name if a known serializer has it with all constants, else a stand-in."""
         candidates = [
             known.enum_class
             for known in known_of(EnumSerializer)
             if known.name == self.name and _has_all_apart(known.enum_class, self.constants)
         ]
         if candidates:
-            # One with just these constants is the class that wrote the state; any other has grown since.
+            # An enum with exactly these constants wrote the state; any other has more constants now.
             exact = (known for known in candidates if len(known.__members__) == len(self.constants))
             return EnumSerializer(next(exact, candidates[0]), self.constants, name=self.name)
         stand_in: Any = stand_in_for(self.name, self.constants)

@@ -1,10 +1,10 @@
 """Serializers of numbers and booleans: big-endian, fixed width, no null.
 
-Each is one ``struct`` format character plus what Java adds to it: a boolean is one byte 01 or 00, and every NaN is
-written as the canonical NaN of ``Float.floatToIntBits`` and ``Double.doubleToLongBits``.
+Each has one ``struct`` format character, plus Java's rules: a boolean is one byte 01 or 00, and every NaN is written as
+the canonical NaN of ``Float.floatToIntBits`` and ``Double.doubleToLongBits``.
 
-Where a float is stored, whole numbers and decimals are taken that a float can be; 2**53 + 1 would become another
-number, and is rejected. Only a Python float is rounded, to the 32 bits of a `FloatSerializer`: that type is for that.
+A float serializer also accepts integers and decimals that a float can hold exactly. 2**53 + 1 would become another
+number and is rejected. Only a Python float is rounded to the 32 bits of a `FloatSerializer`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ N = TypeVar("N", bound=float)
 
 NAN = float("nan")
 BOOLEANS = {True: True, False: False}
-"""A look-up that passes exactly what equals a boolean; ``struct`` alone would take any object for its truth."""
+"""Accepts exactly the values that equal a boolean; ``struct`` alone would accept any object."""
 
 
 _ONE_DIGIT: Final = (1 << 30) - 1
-"""The largest integer that Python keeps in one digit."""
+"""The largest integer that CPython stores in one digit."""
 
 _SIGNED: Final = "bhiq"
 """The format characters of integers in two's complement."""
 
 
 class FixedWidthSerializer(CompiledTypeSerializer[N]):
-    """The shared body: one format character of ``struct``."""
+    """Base class: one format character of ``struct``."""
 
     format_character: ClassVar[str]
     value_class: ClassVar[type]
@@ -91,7 +91,7 @@ class FixedWidthSerializer(CompiledTypeSerializer[N]):
         return f"type({first}) is int and {within}"
 
     def describe_range(self) -> str:
-        """What fits, in words, for error messages."""
+        """Returns the accepted range as text, for error messages."""
         bits = self.length * 8
         return f"an integer from -2**{bits - 1} to 2**{bits - 1} - 1"
 
@@ -162,9 +162,9 @@ class LongSerializer(FixedWidthSerializer[int]):
 
 
 def stored_number(value: Any, format_character: str) -> Any:
-    """A number that is no plain Python float, as ``struct`` is to pack it with this format, which is of a float.
+    """Returns a number that is not a plain Python float in the form that ``struct`` packs as a float.
 
-    Raises `ValueError` for a number that would become another, and what ``struct`` raises for what is no number.
+    Raises `ValueError` for a number that would change, and what ``struct`` raises for other values.
     """
     [stored] = struct.unpack(f">{format_character}", struct.pack(f">{format_character}", value))
     if value != value:
@@ -175,7 +175,7 @@ def stored_number(value: Any, format_character: str) -> Any:
 
 
 class FloatingPointSerializer(FixedWidthSerializer[float]):
-    """What float and double share: canonical NaN, no other number than the one given, and zero has two encodings."""
+    """Base class of float and double: canonical NaN, exact numbers only, and two encodings of zero."""
 
     value_class = float
 

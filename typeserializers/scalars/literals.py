@@ -1,12 +1,12 @@
-"""The serializer of literals: some values of one type, written as that type.
+"""The serializer of literals: certain values of one type, written as that type.
 
     literal := the value, as the serializer of its type writes it
 
-The snapshot holds the values, so that it is known whether a later program still has all of them:
+The snapshot holds the values, so that a later program can be checked for all of them:
 
     outer content := i32(values) (i32(length) bytes)*        each as it is stored, in the order of these bytes
 
-The values may become more. How they may become fewer is in `typeserializers.evolution.simple_evolution`.
+The evolution rules are in `typeserializers.evolution.simple_evolution`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 T = TypeVar("T")
 
 _MAX_SHOWN_VALUES = 200
-"""Characters of the allowed values in a message."""
+"""The maximum number of characters of the allowed values in a message."""
 
 
 class LiteralSerializer(CompiledTypeSerializer[T], Generic[T]):
-    """Some values of the type of another serializer, as ``Literal["a", "b"]`` are.
+    """Certain values of the type of another serializer, such as ``Literal["a", "b"]``.
 
     Args:
-        inner: The serializer of the type, which must write equal values alike.
-        values: The values that are allowed, at least one.
+        inner: The serializer of the type. It must write equal values as equal bytes.
+        values: The allowed values, at least one.
 
     Raises:
         SerializationError: If the inner serializer does not write one of the values.
@@ -93,7 +93,7 @@ class LiteralSerializer(CompiledTypeSerializer[T], Generic[T]):
         return self.inner.copy(value)
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value, or what stands for it in state that is read without its class, is allowed."""
+        """Whether a value, or its stand-in in state read without its class, is allowed."""
         try:
             return self.inner.to_bytes(value) in self._encoded
         except StateFormatError:
@@ -157,7 +157,7 @@ class LiteralSerializerSnapshot(CompositeTypeSerializerSnapshot[T, LiteralSerial
         (inner,) = nested
         taken = self._taken
         if taken is not None and taken.python_type is inner.python_type:
-            # A reconfigured serializer writes the same values as other bytes.
+            # A reconfigured serializer writes the same values with other bytes.
             return LiteralSerializer(inner, taken.values)
         return LiteralSerializer(inner, [inner.from_bytes(data) for data in self._encoded])
 
@@ -178,7 +178,7 @@ class LiteralSerializerSnapshot(CompositeTypeSerializerSnapshot[T, LiteralSerial
     def resolve_schema_compatibility(self, new_serializer: TypeSerializer[T]) -> TypeSerializerSchemaCompatibility[T]:
         if type(new_serializer) is LiteralSerializer:
             return super().resolve_schema_compatibility(new_serializer)
-        # The values are stored as those of their type.
+        # The values are stored by the serializer of their type.
         return resolve_compatibility(self.nested_snapshots[0], new_serializer)
 
     def resolve_outer_schema_compatibility(

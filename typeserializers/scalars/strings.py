@@ -1,41 +1,31 @@
-"""The serializer of one character: Java's ``char``, a UTF-16 code unit in two bytes.
-
-A character beyond U+FFFF is two code units and does not fit; a lone surrogate is one and survives.
-
-Flink's string encoding of text that is not ASCII, many characters at a time.
-
-A loop in Python over the characters takes half a microsecond for each of them. Here a block of characters is one large
-integer, one lane per character, and a few operations on the integer work on all lanes at once ("SIMD within a
-register", Lamport 1975). What makes it possible is that the bytes of a character that are not there are zero in its
-lane, and ``bytes.translate`` deletes zeros at the speed of C. So a NUL cannot be among the characters: whoever calls
-keeps such text out, and all else that a block cannot hold (numbers with needless bytes, or beyond 16 bits).
-
-Lanes come from, and go to, the form of Unicode that is nearest to the numbers:
-
-    to write    UTF-8    each character has three bytes there, as in Chinese, Japanese and Korean: 24 bits a lane
-                UTF-16   no number has three bytes, as in European languages and many more: 16 bits
-                UTF-32   anything else, with the halves of what is beyond 16 bits as characters: 32 bits
-    to read     UTF-8    each number has three bytes: 24 bits
-                UTF-16   each has two or three: without the third bytes they are pairs, of 16 bits; the third ones are
-                         found again among the last bytes of all numbers
-                both     anything else: each byte has 16 bits; a number is put together in the lane of its first byte,
-                         the others become zero, and in UTF-8, where no byte of a character is, zeros are deleted
-
-The operations are cheap beside what they are surrounded by. A pass that deletes bytes takes twice as long where the
-processor cannot foretell which: so there is at most one, or two, and numbers are counted as bits. The codecs are called
-by themselves: ``str.encode`` and ``bytes.decode`` look them up by name and run Python for UTF-16, at twice its cost.
-
-Flink's string encoding: a variable-length count, then a variable-length number per UTF-16 code unit.
+"""Serializers of text and of single characters, in Flink's string encoding.
 
     varint := 7 bits per byte, low bits first, high bit set on all but the last byte
     string := varint(code units + 1) varint(code unit)*          null := 00
+    char   := one UTF-16 code unit in two bytes
 
-An ASCII text is therefore its ASCII bytes behind its length, which is what the fast path relies on. Surrogates are
-written as they are, so a lone one survives.
+The encoding of an ASCII text is its length and its ASCII bytes; the fast path relies on this. Surrogates are written
+unchanged, so a lone one is kept. The string serializer also writes None, as Flink's does; a record still rejects None
+in a field that is not optional.
 
-The serializer of text, in Flink's encoding (see `typeserializers.scalars.strings`).
+Other text is encoded many characters at a time. A loop in Python takes half a microsecond per character. Instead, a
+block of characters is one large integer with one lane per character, and a few operations work on all lanes at once
+("SIMD within a register", Lamport 1975). The unused bytes of a lane are zero, and ``bytes.translate`` deletes zeros at
+the speed of C. So callers exclude NUL, and everything else that a block cannot hold (numbers with needless bytes, or
+beyond 16 bits). Lanes come from, and go to, the Unicode form nearest to the numbers:
 
-It also writes None, as Flink's does; a record nevertheless rejects None in a field that is not optional.
+    to write    UTF-8    each character has three bytes, as in Chinese, Japanese and Korean: 24 bits per lane
+                UTF-16   no number has three bytes, as in European and many other languages: 16 bits
+                UTF-32   anything else, with surrogate halves as characters: 32 bits
+    to read     UTF-8    each number has three bytes: 24 bits
+                UTF-16   each has two or three: without the third bytes they are pairs of 16 bits; the third bytes are
+                         found again among the last bytes of all numbers
+                both     anything else: each byte has 16 bits; a number is built in the lane of its first byte, the
+                         other lanes become zero and are deleted in UTF-8
+
+Deleting bytes takes twice as long if the processor cannot predict which ones, so there is at most one such pass, or
+two, and numbers are counted as bits. Codecs are called directly: ``str.encode`` and ``bytes.decode`` look them up by
+name and run Python code for UTF-16, at twice the cost.
 """
 
 from __future__ import annotations
@@ -60,11 +50,11 @@ BLOCK_UNITS: Final = 256
 BLOCK_BYTES: Final = 3 * BLOCK_UNITS
 
 HIGH_BYTES: Final = bytes(range(0x80, 0x100))
-"""The bytes of a number of variable length that are not its last one."""
+"""All bytes of a varint that are not the last one."""
 
 
 def _lanes(lane: str, count: int = BLOCK_BYTES) -> int:
-    """An integer of equal lanes, the lane written in hexadecimal digits with the highest byte first."""
+    """Returns an integer of equal lanes; the lane is given in hexadecimal, highest byte first."""
     return int.from_bytes(bytes.fromhex(lane)[::-1] * count, "little")
 
 
@@ -103,14 +93,14 @@ _BYTE_HIGH_BIT: Final = _lanes("80")
 
 @functools.lru_cache(maxsize=5 * BLOCK_UNITS)
 def _exactly(lane: str, count: int) -> int:
-    """So many lanes and no more: to add, or to compare with."""
+    """Returns exactly that many lanes, to add or to compare."""
     return _lanes(lane, count)
 
 
 def encode_block(text: str, utf_8: bytes) -> tuple[int, bytes]:
-    """The number of code units of a text and their encoding; it is in UTF-8, surrogates too, beside itself.
+    """Returns the number of code units of a text and their encoding; the text is also passed in UTF-8.
 
-    The text must not be empty, have more than `BLOCK_UNITS` code units, or NUL among them.
+    The text must not be empty, contain NUL, or have more than `BLOCK_UNITS` code units.
     """
     size = len(utf_8)
     count = len(text)
@@ -153,14 +143,14 @@ def encode_block(text: str, utf_8: bytes) -> tuple[int, bytes]:
 
 
 def count_numbers(data: bytes) -> int:
-    """How many numbers end in the data."""
+    """Returns the number of varints that end in the data."""
     if not 32 < len(data) <= BLOCK_BYTES:
         return len(data.translate(None, HIGH_BYTES))
     return len(data) - (int.from_bytes(data, "little") & _BYTE_HIGH_BIT).bit_count()
 
 
 def decode_block(data: bytes, count: int) -> str | None:
-    """The text of the data, which have at most `BLOCK_BYTES` and no zero; None unless ``count`` numbers fill them."""
+    """Decodes data of at most `BLOCK_BYTES` without zeros; None unless it consists of ``count`` numbers."""
     size = len(data)
     units = int.from_bytes(data, "little")
     high = units & _BYTE_HIGH_BIT
@@ -182,7 +172,7 @@ def decode_block(data: bytes, count: int) -> str | None:
             pass
     behind = high << 8
     if (high | behind).bit_count() != size:
-        # A byte is neither one that is not the last of its number, nor behind such a one.
+        # A byte that neither continues a number nor follows such a byte.
         return _decode_mixed(data)
     # Two bytes each, or three: without the third ones, if there is no more in them than two bits, they are pairs.
     third = (high & behind) << 8
@@ -201,7 +191,7 @@ def decode_block(data: bytes, count: int) -> str | None:
 
 
 def _decode_mixed(data: bytes) -> str | None:
-    """What `decode_block` gives, for numbers of one, two and three bytes."""
+    """Decodes a block of numbers of one, two and three bytes."""
     wide = int.from_bytes(utf_16_le_encode(data.decode("latin-1"))[0], "little")
     high = wide & _HIGH_BIT
     # All bits of a lane are set where its byte is not the last one of its number.
@@ -215,13 +205,13 @@ def _decode_mixed(data: bytes) -> str | None:
         if last & _NO_THIRD_BYTE:
             return None
         units |= last << 14
-    # A number that begins in the middle of another is none.
+    # A position in the middle of a number starts no number.
     units ^= units & goes_on << 16
     lanes = units.to_bytes(2 * len(data), "little")
     try:
         return utf_16_le_decode(lanes, "strict", True)[0].encode().translate(None, b"\0").decode()
     except UnicodeDecodeError:
-        # Two surrogates that belong together have zeros between them.
+        # The two surrogates of a pair have zeros between them.
         kept = array.array("H", lanes)
         if sys.byteorder == "big":
             kept.byteswap()
@@ -234,11 +224,11 @@ def _decode_mixed(data: bytes) -> str | None:
 MAX_VARINT_BYTES: Final = 5
 
 MAX_REPLACED_CHARACTERS: Final = 8
-"""A text that is ASCII but for so many different characters has them replaced, one after the other."""
+"""In a text with at most this many different non-ASCII characters, each is replaced separately."""
 
 MAX_REMEMBERED_UNITS: Final = BLOCK_UNITS
 MAX_REMEMBERED_TEXTS: Final = 1024
-"""Short texts come again and again in a state; of those that are not ASCII so many are remembered, each way."""
+"""Short texts repeat in a state; this many non-ASCII ones are cached, each way."""
 
 _CHARACTERS_AT_A_TIME: Final = BLOCK_UNITS // 2
 _MAX_KNOWN_CHARACTERS: Final = 4096
@@ -253,11 +243,11 @@ _encoded: dict[str, tuple[int, bytes]] = {}
 _decoded: dict[bytes, tuple[int, str]] = {}
 
 SMALL_LENGTHS: Final = tuple(bytes((length,)) for length in range(0x80))
-"""The one-byte varints, as a table: indexing it is the cheapest way to write a short length."""
+"""The one-byte varints; indexing this table is the cheapest way to write a short length."""
 
 
 def encode_varint(number: int) -> bytes:
-    """The bytes of a non-negative number."""
+    """Returns the varint of a non-negative number."""
     if number < 0x80:
         return SMALL_LENGTHS[number]
     encoded = bytearray()
@@ -269,7 +259,7 @@ def encode_varint(number: int) -> bytes:
 
 
 def decode_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The number at ``position`` and the position behind it."""
+    """Returns the number at ``position`` and the position after it."""
     number = shift = 0
     start = position
     while True:
@@ -293,14 +283,14 @@ def _remember(known: dict[_K, _V], key: _K, value: _V) -> None:
 
 @functools.lru_cache(_MAX_KNOWN_CHARACTERS)
 def _forms(character: str) -> tuple[bytes, bytes, str | None]:
-    """A character in UTF-8 and as it is written here, and itself if it is more than one code unit."""
+    """Returns a character in UTF-8 and in this encoding, and itself if it has two code units."""
     utf_8 = character.encode("utf-8", "surrogatepass")
     units, encoded = encode_block(character, utf_8)
     return utf_8, encoded, character if units > 1 else None
 
 
 def _replacements(others: bytes) -> list[tuple[bytes, bytes, str | None]] | None:
-    """The forms of the characters in the UTF-8, the smallest first; None if they are too many."""
+    """Returns the forms of the characters in the UTF-8 text, smallest first; None if there are too many."""
     characters = set(others.decode("utf-8", "surrogatepass"))
     return (
         [_forms(character) for character in sorted(characters)] if len(characters) <= MAX_REPLACED_CHARACTERS else None
@@ -312,12 +302,12 @@ _known_replacements = functools.lru_cache(_MAX_KNOWN_CHARACTERS)(_replacements)
 
 @functools.lru_cache(_MAX_KNOWN_CHARACTERS)
 def _unit(number: bytes) -> str | None:
-    """The code unit of a number of two bytes or three; None unless it is well-formed."""
+    """Returns the code unit of a number of two or three bytes; None if it is malformed."""
     return decode_block(number, 1) if number[-1] else None
 
 
 def encode_units(text: str) -> tuple[int, bytes]:
-    """The number of UTF-16 code units of the text and their encoding."""
+    """Returns the number of UTF-16 code units of the text and their encoding."""
     if text.isascii():
         return len(text), text.encode("ascii")
     known = _encoded.get(text)
@@ -329,18 +319,18 @@ def encode_units(text: str) -> tuple[int, bytes]:
 
 
 def _encode_new(text: str) -> tuple[int, bytes]:
-    """What `encode_units` gives of a text that is not remembered.
+    """Encodes a text that is not cached.
 
-    If it is ASCII but for a few characters, the text in UTF-8 has those replaced, the smallest first. Then what has
-    been written is never taken for a character that is still to be replaced: a number of two bytes has one high byte,
-    and the characters that follow the first number of three, which has two, have three high bytes at least.
+    In a text with few non-ASCII characters, these are replaced in its UTF-8 form, smallest first. Replaced bytes are
+    never mistaken for a character that is still to be replaced: a number of two bytes has one high byte, a number of
+    three has two, and the characters after the first number of three have at least three high bytes in UTF-8.
     """
     units = len(text)
     encoded = text.encode("utf-8", "surrogatepass")
     more = len(encoded) - units
     few = more <= MAX_REPLACED_CHARACTERS
     if 2 * more > units or (not few and units <= BLOCK_UNITS):
-        # In one block all characters together take less time than so many replacements.
+        # Encoding the whole block is faster than that many replacements.
         if units <= _CHARACTERS_AT_A_TIME and 0 not in encoded:
             return encode_block(text, encoded)
         return _encode_dense(text)
@@ -356,7 +346,7 @@ def _encode_new(text: str) -> tuple[int, bytes]:
 
 
 def _encode_dense(text: str) -> tuple[int, bytes]:
-    """What `encode_units` gives, many characters at a time."""
+    """Encodes many characters at a time."""
     runs: list[bytes] = []
     units = -1
     for run in text.split("\0"):
@@ -372,7 +362,7 @@ def _encode_dense(text: str) -> tuple[int, bytes]:
 
 
 def decode_units(data: bytes, position: int, count: int) -> tuple[str, int]:
-    """The text of ``count`` code units at ``position`` and the position behind it."""
+    """Returns the text of ``count`` code units at ``position`` and the position after it."""
     end = position + count
     chunk = data[position:end]
     if len(chunk) < count:
@@ -382,7 +372,7 @@ def decode_units(data: bytes, position: int, count: int) -> tuple[str, int]:
         )
     if chunk.isascii():
         return chunk.decode("ascii"), end
-    # The text may be the last thing there is; then where it ends need not be found out.
+    # If the text ends the data, its end is known.
     rest = data[position : position + 3 * count]
     known = _decoded.get(rest)
     if known is not None and known[0] == count:
@@ -395,11 +385,11 @@ def decode_units(data: bytes, position: int, count: int) -> tuple[str, int]:
 
 
 def _decode_new(data: bytes, count: int) -> tuple[str, int] | None:
-    """The text of the first ``count`` numbers and how many bytes they are; None unless they are well-formed."""
+    """Returns the text of the first ``count`` numbers and their size in bytes; None if they are malformed."""
     size = len(data)
     text = None
     if 3 * count < 2 * size <= 2 * BLOCK_BYTES and (size < 3 * count or data[2::3].isascii()) and 0 not in data:
-        # There may be nothing behind them.
+        # The data may end here.
         text = decode_block(data, count)
     if text is None:
         others = data[:count].translate(None, _ASCII)
@@ -407,7 +397,7 @@ def _decode_new(data: bytes, count: int) -> tuple[str, int] | None:
         if 2 * size <= 3 * count:
             tail = data[count:size]
             if not tail.isascii():
-                # Each byte that goes on needs another one, in which there may be one again.
+                # Each continuation byte needs another byte, which may also be a continuation byte.
                 found = [others]
                 while more := tail.translate(None, _ASCII):
                     found.append(more)
@@ -438,14 +428,14 @@ def _decode_new(data: bytes, count: int) -> tuple[str, int] | None:
 
 
 def _decode_sparse(numbers: bytes, count: int, high: bytes) -> str | None:
-    """The text of ``count`` numbers with few high bytes; None if not so few, or not well-formed."""
+    """Decodes ``count`` numbers with few high bytes; None if there are many, or they are malformed."""
     text = numbers.decode("latin-1")
     others = set(high) if numbers.count(1) >= len(high) else ()
     if len(others) <= MAX_REPLACED_CHARACTERS:
         for byte in others:
             text = text.replace(*_LATIN[byte])
         if len(text) == count:
-            # As many numbers became one character as there were bytes too many: those were all.
+            # The number of replaced characters equals the number of extra bytes, so all were replaced.
             return text
     if len(high) > min(MAX_REPLACED_CHARACTERS, 2 + (count >> 3)):
         return None
@@ -470,12 +460,12 @@ def _decode_sparse(numbers: bytes, count: int, high: bytes) -> str | None:
 
 
 def _numbers(data: bytes, count: int, found: int) -> bytes | None:
-    """The first ``count`` numbers; None if there are fewer in the data. So many end in its first ``count`` bytes."""
+    """Returns the bytes of the first ``count`` numbers; None if the data has fewer."""
     size = count
     while found < count:
         if size >= len(data):
             return None
-        # What follows tends to have numbers as long. From behind the end is neared so that it is not missed.
+        # Later numbers tend to have similar lengths. The search approaches the end from below, so it cannot miss it.
         end = min(size + (count - found) * size // (found + 1) + 1, len(data))
         found += count_numbers(data[size:end])
         size = end
@@ -487,7 +477,7 @@ def _numbers(data: bytes, count: int, found: int) -> bytes | None:
 
 
 def _decode_dense(numbers: bytes, count: int) -> str | None:
-    """The text of ``count`` numbers, many at a time; None unless they are well-formed."""
+    """Decodes ``count`` numbers, many at a time; None if they are malformed."""
     if len(numbers) <= BLOCK_BYTES and 0 not in numbers:
         return decode_block(numbers, count)
     runs: list[str] = []
@@ -503,18 +493,18 @@ def _decode_dense(numbers: bytes, count: int) -> str | None:
                 return None
             blocks.append(decoded)
             start += len(block)
-        # A block may end between two surrogates that belong together.
+        # A block may end between the two surrogates of a pair.
         runs.append(blocks[0] if len(blocks) == 1 else _joined("".join(blocks)))
     return "\0".join(runs)
 
 
 def _joined(text: str) -> str:
-    """The text with each two surrogates that belong together as one character."""
+    """Returns the text with each surrogate pair as one character."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def _decode_one_by_one(data: bytes, position: int, count: int) -> tuple[str, int]:
-    """What `decode_units` does, for numbers written with needless bytes, and to say what is wrong."""
+    """Decodes numbers written with needless bytes, and raises the error for malformed ones."""
     units = bytearray()
     for _ in range(count):
         unit, position = decode_varint(data, position)
@@ -525,7 +515,7 @@ def _decode_one_by_one(data: bytes, position: int, count: int) -> tuple[str, int
 
 
 def write_text(text: str | None) -> bytes:
-    """The encoding of a text or None; raises `TypeError` for anything else."""
+    """Returns the encoding of a text or None; raises `TypeError` for other values."""
     if text is None:
         return b"\x00"
     if not isinstance(text, str):
@@ -535,7 +525,7 @@ def write_text(text: str | None) -> bytes:
 
 
 def read_text(data: bytes, position: int) -> tuple[str | None, int]:
-    """The text at ``position``, or None, and the position behind it."""
+    """Returns the text at ``position``, or None, and the position after it."""
     length, position = decode_varint(data, position)
     if length == 0:
         return None, position
@@ -576,7 +566,7 @@ class StringSerializer(CompiledTypeSerializer["str | None"]):
         encoded = function.fresh("b")
         small = function.bind("small_lengths", SMALL_LENGTHS)
         varint = function.bind("encode_varint", encode_varint)
-        # Anything but a plain ASCII str takes the call, which also writes None and rejects what is not a str.
+        # All values except plain ASCII strings use the call, which writes None and rejects other types.
         emitter.line(f"if {value}.__class__ is str and {value}.isascii():")
         emitter.line(f"    {encoded} = {value}.encode()")
         emitter.line(f"    n = len({encoded}) + 1")
@@ -592,7 +582,7 @@ class StringSerializer(CompiledTypeSerializer["str | None"]):
         units = function.bind("decode_units", decode_units)
         emitter.line(f"e = pos + {length} - 1; b = data[pos:e]")
         emitter.line(f"if {length} < 128 and len(b) == {length} - 1 and b.isascii(): {text} = b.decode(); pos = e")
-        # Nor does a text whose length is one byte need a second look at it.
+        # A one-byte length need not be decoded again.
         emitter.line(f"elif 1 < {length} < 128: {text}, pos = {units}(data, pos, {length} - 1)")
         emitter.line(f"else: {text}, pos = {read}(data, pos - 1)")
         return text
@@ -618,7 +608,7 @@ class StringSerializerSnapshot(SimpleTypeSerializerSnapshot["str | None"]):
 
 
 def code_unit(value: Any) -> int:
-    """The code unit of a str of one; raises `TypeError` or `ValueError` with the reason."""
+    """Returns the code unit of a str with one; raises `TypeError` or `ValueError` with the reason."""
     if not isinstance(value, str) or len(value) != 1:
         raise TypeError("is not a str of one character")
     unit = ord(value)
@@ -628,7 +618,7 @@ def code_unit(value: Any) -> int:
 
 
 class CharSerializer(CompiledTypeSerializer[str]):
-    """A str of one UTF-16 code unit."""
+    """A str of one UTF-16 code unit. A character beyond U+FFFF does not fit; a lone surrogate does."""
 
     @property
     def length(self) -> int:

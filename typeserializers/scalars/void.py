@@ -20,7 +20,7 @@ from typeserializers.kernel.known_serializers import BASE, nested_snapshot
 
 @final
 class VoidNamespace:
-    """The namespace of state that has none; there is one instance, `VOID_NAMESPACE`."""
+    """The namespace of state without namespaces; the only instance is `VOID_NAMESPACE`."""
 
     __slots__ = ()
 

@@ -1,17 +1,15 @@
-"""Serializers of dates and times without a time zone, in the layout of Flink's.
+"""Dates and times without a time zone, in the ranges of ``java.time``, and their serializers in Flink's layout.
 
     local date      := i32(year) u8(month) u8(day)                        null := 80000000 8000
     local time      := u8(hour) u8(minute) u8(second) i32(nano)           null := 80 8000 80000000
     local date-time := local date, local time                             null := both nulls
 
-They return `LocalDate`, `LocalTime` and `LocalDateTime`, which hold everything that Java can write. On write they take
-Python's ``date``, naive ``time`` and naive ``datetime`` too. To get those back, use
-`typeserializers.times.python_times`.
+The serializers return `LocalDate`, `LocalTime` and `LocalDateTime`, which hold every value that Java can write. They
+also accept Python's ``date``, naive ``time`` and naive ``datetime``; `typeserializers.times.python_times` has the
+serializers that return those.
 
-Dates and times of the calendar without a time zone, in the ranges of Java's ``java.time``.
-
-Python's ``datetime`` ends at microseconds and at the years 1 and 9999; these do not. They convert to and from it
-where the value fits, and reject where something would be lost.
+Python's ``datetime`` is limited to microseconds and the years 1 to 9999. The value classes convert to and from it and
+reject values that would lose something.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _DAYS: Final = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def check_date(year: int, month: int, day: int) -> None:
-    """Raises `ValueError` unless the numbers are a day of the proleptic Gregorian calendar within Java's years."""
+    """Raises `ValueError` unless the numbers are a day of the proleptic Gregorian calendar in Java's years."""
     if not -MAX_YEAR <= year <= MAX_YEAR:
         raise ValueError(f"year {year} is not within -{MAX_YEAR} to {MAX_YEAR}")
     if not 1 <= month <= 12:
@@ -52,7 +50,7 @@ def is_leap_year(year: int) -> bool:
 
 
 def whole_microseconds(nano: int) -> int:
-    """The microseconds of a fraction of a second; raises `ValueError` if nanoseconds would be lost."""
+    """Returns the microseconds of a fraction of a second; raises `ValueError` if nanoseconds would be lost."""
     microseconds, rest = divmod(nano, 1000)
     if rest:
         raise ValueError(f"{nano} nanoseconds are not whole microseconds")
@@ -60,7 +58,7 @@ def whole_microseconds(nano: int) -> int:
 
 
 def plain_datetime(value: datetime.datetime) -> datetime.datetime:
-    """A datetime of a subclass, such as ``pandas.Timestamp``, as a ``datetime.datetime``.
+    """Converts a datetime of a subclass, such as ``pandas.Timestamp``, to ``datetime.datetime``.
 
     Raises `ValueError` for ``NaT``, and if nanoseconds or a year would be lost.
     """
@@ -83,7 +81,7 @@ def plain_datetime(value: datetime.datetime) -> datetime.datetime:
 
 
 def plain_timedelta(value: datetime.timedelta) -> datetime.timedelta:
-    """A timedelta of a subclass, such as ``pandas.Timedelta``, as a ``datetime.timedelta``.
+    """Converts a timedelta of a subclass, such as ``pandas.Timedelta``, to ``datetime.timedelta``.
 
     Raises `ValueError` if nanoseconds would be lost.
     """
@@ -161,7 +159,7 @@ class LocalDateTime:
 
     @classmethod
     def of(cls, date: LocalDate, time: LocalTime) -> LocalDateTime:
-        """A day and a time of day put together."""
+        """Combines a day and a time of day."""
         return cls(date.year, date.month, date.day, time.hour, time.minute, time.second, time.nano)
 
     @property

@@ -1,21 +1,18 @@
-"""Serializers of moments, in the layout of Flink's.
+"""Moments counted from 1970-01-01T00:00Z, as in Java, and their serializers in Flink's layout.
 
     instant               := i64(seconds) i32(nanoseconds)        null := i64 minimum, i32 minimum
     date, SQL date, time  := i64(milliseconds)                    null := i64 minimum
     SQL timestamp         := i64(milliseconds) i32(nanoseconds)   null := i64 minimum, i32 zero
 
-Flink's SQL timestamp serializer writes twelve bytes for a null but reads only eight of them back, so that whatever
-follows is read four bytes out of step. Its bytes are kept, because they are what Flink's state holds and what Flink
-reads; here all twelve are read. (A stream that Flink itself re-read and rewrote wrongly cannot be told apart.)
+Flink's SQL timestamp serializer writes twelve bytes for a null but reads back only eight, so that it reads the
+following data with an offset of four bytes. This serializer writes the same twelve bytes and reads all of them. Data
+that Flink itself misread and rewrote cannot be detected.
 
-Each returns its own value class of `typeserializers.times.moments`. On write they take what Python has for it
-too: a ``datetime`` with a time zone for a moment, a ``date`` for an SQL date, a naive ``time`` for an SQL time.
+Each serializer returns its value class. On write it also accepts Python's types: a ``datetime`` with a time zone for a
+moment, a ``date`` for an SQL date, a naive ``time`` for an SQL time.
 
-Moments counted from 1970-01-01T00:00Z, as Java has them: an instant, and the four classes of ``java.util`` and SQL.
-
-Java's SQL classes and ``java.util.Date`` are all milliseconds since the epoch; what they print depends on the time
-zone of the machine. Here they mean UTC, always. A Python datetime converts only if it has a time zone: without one it
-is not a moment.
+Java's SQL classes and ``java.util.Date`` are milliseconds since the epoch, and what they print depends on the time zone
+of the machine. Here they always mean UTC. A Python datetime without a time zone is not a moment and is rejected.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 
 def epoch_microseconds(value: datetime.datetime) -> int:
-    """Microseconds since the epoch; raises `ValueError` for a datetime without a time zone."""
+    """Returns the microseconds since the epoch; raises `ValueError` for a datetime without a time zone."""
     value = plain_datetime(value)
     if value.tzinfo is None or value.utcoffset() is None:
         raise ValueError("has no time zone, so it is not a moment; give it one, such as datetime.timezone.utc")
@@ -49,7 +46,7 @@ def epoch_microseconds(value: datetime.datetime) -> int:
 
 
 def datetime_at(microseconds: int) -> datetime.datetime:
-    """The UTC datetime so many microseconds after the epoch; raises `ValueError` outside the years 1 to 9999."""
+    """Returns the UTC datetime of microseconds since the epoch; raises `ValueError` outside the years 1 to 9999."""
     try:
         return EPOCH + microseconds * _MICROSECOND
     except OverflowError as error:
@@ -64,7 +61,7 @@ def _whole_milliseconds(microseconds: int) -> int:
 
 
 def _check_milliseconds(epoch_milli: int) -> None:
-    # The least number stands for null in the bytes, so it cannot be a value.
+    # The minimum represents null in the bytes, so it cannot be a value.
     if not LONG_MIN < epoch_milli <= LONG_MAX:
         raise ValueError(f"{epoch_milli} milliseconds are not within -2**63 + 1 to 2**63 - 1")
 

@@ -1,4 +1,4 @@
-"""Serializers that return Python's own ``datetime`` types: what type hints mean.
+"""Serializers that return Python's ``datetime`` types: the meaning of these type hints.
 
     date       := local date of Flink                                  (LocalDateSerializer)
     time       := local time of Flink                                  (LocalTimeSerializer)
@@ -6,11 +6,11 @@
     zone       := 0 none | 1 UTC | 2 i64(offset, microseconds) | 3 i64(offset, microseconds) UTF(name) | 4 UTF(key)
     timedelta  := i32(days) i32(seconds) i32(microseconds)
 
-Zone kinds 2 and 3 are a ``datetime.timezone`` without and with a name, 4 is a ``zoneinfo.ZoneInfo``. Any other time
-zone cannot be made again from what it says about itself, and is rejected.
+Zone kinds 2 and 3 are a ``datetime.timezone`` without and with a name, 4 is a ``zoneinfo.ZoneInfo``. Other time zones
+cannot be recreated from their attributes and are rejected.
 
-The bytes of date and time are those of Flink's serializers, but Flink can hold more than Python; so a state changes
-between the two by a migration, which stops at a value that does not fit.
+The bytes of date and time equal those of Flink's serializers, but Flink has more values than Python. So changing
+between the two needs a migration, which stops at a value that does not fit.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class TimedeltaSerializer(FixedFieldsSerializer[datetime.timedelta]):
 
 
 class PythonDateTimeSerializer(CompiledTypeSerializer[datetime.datetime]):
-    """A ``datetime.datetime`` with its time zone, or without one; see the module for the time zones.
+    """A ``datetime.datetime`` with or without a time zone (UTC, ``datetime.timezone`` or ``zoneinfo.ZoneInfo``).
 
     The moments and local date-times of Flink's serializers are accepted where they fit; a moment becomes UTC.
 
@@ -207,7 +207,7 @@ class PythonDateTimeSerializer(CompiledTypeSerializer[datetime.datetime]):
 
 
 def encode_datetime(value: Any) -> bytes:
-    """The bytes of a datetime; raises `TypeError` or `ValueError` with the reason."""
+    """Returns the bytes of a datetime; raises `TypeError` or `ValueError` with the reason."""
     if value.__class__ is not datetime.datetime:
         if isinstance(value, (LocalDateTime, Instant, Date, SqlTimestamp)):
             value = value.to_datetime()
@@ -229,7 +229,7 @@ def _encode_in_utc(value: Any) -> bytes:
 
 
 def decode_datetime(data: bytes, position: int) -> tuple[datetime.datetime, int]:
-    """The datetime at ``position`` and the position behind it."""
+    """Returns the datetime at ``position`` and the position after it."""
     year, month, day, hour, minute, second, nano, kind = _LOCAL.unpack_from(data, position)
     position += _LOCAL.size
     zone, position = _decode_zone(kind & ~_FOLD, data, position)
@@ -245,7 +245,7 @@ def _encode_zone(zone: datetime.tzinfo | None) -> tuple[int, bytes]:
         return UTC_ZONE, b""
     out = DataOutputView()
     if isinstance(zone, datetime.timezone):
-        # The arguments that made the zone: its offset, and its name only if it was given one.
+        # The constructor arguments of the zone: its offset, and its name if it has one.
         offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
         out.write_long(offset // _MICROSECOND)
         if not name:

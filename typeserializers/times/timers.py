@@ -1,12 +1,11 @@
-"""Timers and their serializer, in the layout of Flink's.
+"""Timers and windows, and their serializers in Flink's layout.
 
-    timer := u64(timestamp with its sign bit flipped) key namespace
+    timer         := u64(timestamp with its sign bit flipped) key namespace
+    time window   := i64(start) i64(end)
+    global window := 00
 
-The flipped bit makes the bytes sort as the timestamps do, negative ones first.
-
-Windows and their serializers, in the layout of Flink's: namespaces of windowed state.
-
-time window := i64(start) i64(end)        global window := 00
+The flipped bit makes the bytes sort like the timestamps, negative ones first. Windows are the namespaces of windowed
+state.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ WINDOWS: Final = "org.apache.flink.streaming.api.windowing.windows."
 
 
 class TimeWindow(NamedTuple):
-    """The time from ``start`` up to but not including ``end``, both in milliseconds.
+    """The time from ``start`` (inclusive) to ``end`` (exclusive), in milliseconds.
 
-    A tuple, because windows are hashed and compared at every access to their state.
+    It is a tuple, because windows are hashed and compared at every access to their state.
     """
 
     start: int
@@ -50,19 +49,19 @@ class TimeWindow(NamedTuple):
         return self.start <= other.end and self.end >= other.start
 
     def cover(self, other: TimeWindow) -> TimeWindow:
-        """The least window around both."""
+        """Returns the smallest window that contains both."""
         return TimeWindow(min(self.start, other.start), max(self.end, other.end))
 
 
 @final
 class GlobalWindow:
-    """The window of everything; there is one instance, `GLOBAL_WINDOW`."""
+    """The window that contains every record; the only instance is `GLOBAL_WINDOW`."""
 
     __slots__ = ()
 
     @property
     def max_timestamp(self) -> int:
-        """The last millisecond there is."""
+        """The largest timestamp."""
         return (1 << 63) - 1
 
     def __repr__(self) -> str:
@@ -123,7 +122,7 @@ _SIGN: Final = 1 << 63
 
 @frozen
 class Timer(Generic[K, N]):
-    """A moment in milliseconds at which something is due for a key in a namespace."""
+    """A timestamp in milliseconds at which a timer of a key and namespace fires."""
 
     timestamp: int
     key: K
@@ -215,7 +214,7 @@ class TimerSerializer(CompiledTypeSerializer["Timer[K, N]"], Generic[K, N]):
 
 
 def require_timer(value: Any) -> None:
-    """Raises `TypeError` for what is not a timer."""
+    """Raises `TypeError` for a value that is not a `Timer`."""
     if not isinstance(value, Timer):
         raise TypeError(f"a Timer is needed, not {type(value).__name__}")
 

@@ -194,7 +194,5 @@ def test_what_a_pickle_raises_is_told_as_an_error_of_the_serializer() -> None:
 def test_a_reference_to_a_record_means_nothing_outside_of_it() -> None:
     scope = ConversionScope(CONVERSIONS)
     assert scope.inside("Node", "the conversion").record_named("Node") == "the conversion"
-    with pytest.raises(
-        UnresolvableSerializerError, match="the reference to Node stands outside the record of that name"
-    ):
+    with pytest.raises(UnresolvableSerializerError, match="the reference to Node is outside the record Node"):
         scope.inside("Leaf", "the conversion").record_named("Node")

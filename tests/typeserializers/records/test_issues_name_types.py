@@ -28,7 +28,13 @@ def rejection(old: Any, new: Any) -> CompatibilityIssue:
 @pytest.mark.parametrize(
     ("old", "new", "rule", "reason", "fix"),
     [
-        (str, decimal.Decimal, "field-type-changed", "from str to Decimal,", "how a Decimal is made of it"),
+        (
+            str,
+            decimal.Decimal,
+            "field-type-changed",
+            "from str to Decimal,",
+            "convert it to Decimal: add",
+        ),
         (decimal.Decimal, int, "field-type-narrowed", "from Decimal to int,", "Keep Decimal, or"),
         (int, INT32, "field-type-narrowed", "from int (LongSerializer) to int (IntSerializer)", CONVERT),
         (list[int], dict[str, int], "field-type-changed", "from list[int] to dict[str, int]", CONVERT),
