@@ -102,7 +102,7 @@ COMMANDS: Final = (
     "check",
     "gc --dry-run",
     "gc",
-    "fall-back",
+    "roll-back",
 )
 
 
@@ -125,7 +125,7 @@ def arguments_of(name: str, place: object, directory: Path) -> list[object]:
         "check": ["check", place, *job],
         "gc --dry-run": ["gc", place, "--dry-run"],
         "gc": ["gc", place],
-        "fall-back": ["fall-back", place, "previous"],
+        "roll-back": ["roll-back", place, "previous"],
     }[name]
 
 

@@ -88,7 +88,7 @@ def test_an_id_that_is_no_uuid_is_rejected_by_each_command_that_opens_the_job_an
         job_id = job_id.format(outside=outside, name=outside.name)
     change_checksummed_json(job / "job.json", job_id=job_id)
     before = content_of(tmp_path)
-    for name in ("inspect", "check", "migrate", "gc", "fall-back"):
+    for name in ("inspect", "check", "migrate", "gc", "roll-back"):
         answer = command(*arguments_of(name, job, tmp_path / "written"))
         assert answer.status == NOT_READABLE
         assert "job_id must be a UUID" in answer.errors
@@ -228,7 +228,7 @@ def test_a_lock_file_that_is_more_than_that_is_rejected_and_not_written_to(
 ) -> None:
     in_the_place_of_the_lock(kind, job / "driver.lock", outside / "precious")
     before = content_of(tmp_path)
-    for name in ("gc", "fall-back"):
+    for name in ("gc", "roll-back"):
         assert command(*arguments_of(name, job, tmp_path / "written")).status == NOT_READABLE
     with limited(), pytest.raises(Exception, match=r"driver\.lock"):
         run_job(job, "d")

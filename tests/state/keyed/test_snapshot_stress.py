@@ -188,8 +188,8 @@ def everything_in(harness, backend):
 
 @pytest.fixture
 def harness(tmp_path, monkeypatch):
-    for module in ("keyed.state_files", "rocksdb.file_chain"):
-        monkeypatch.setattr(f"statebackend.{module}.MERGED_AT_ONCE", 3)
+    for module in ("state_files", "rocksdb.file_chain"):
+        monkeypatch.setattr(f"statebackend.state.{module}.MERGED_AT_ONCE", 3)
     monkeypatch.setattr("statebackend.state.state_files.MAX_FILES", 6)
     monkeypatch.setattr("statebackend.state.state_files.MIN_MERGE_BYTES", 1 << 14)
     monkeypatch.setattr("statebackend.state.heap.history._MIN_GONE", 4)
