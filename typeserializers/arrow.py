@@ -260,7 +260,7 @@ def _check_claims(batch: pa.RecordBatch, message_bytes: int) -> None:
     """
     limit = 8 * message_bytes + MAX_EMPTY_ELEMENTS
     if batch.num_rows > limit or any(count > limit for column in batch.columns for count in _claims(column)):
-        raise MalformedDataError(f"an Arrow message of {message_bytes} bytes stands for more than {limit} values")
+        raise MalformedDataError(f"an Arrow message of {message_bytes} bytes claims more than {limit} values")
 
 
 def _claims(array: pa.Array) -> Iterator[int]:

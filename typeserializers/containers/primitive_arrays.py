@@ -64,7 +64,7 @@ class PrimitiveArraySerializer(CompiledTypeSerializer[A]):
         end = start + count * self.element_length
         if count < 0 or end > len(data):
             raise MalformedDataError(
-                f"an array of {count} elements at byte {position} does not fit the {len(data) - start} bytes behind it"
+                f"an array of {count} elements at byte {position} does not fit the {len(data) - start} bytes after it"
             )
         return self.decode_elements(data[start:end]), end
 

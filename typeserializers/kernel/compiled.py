@@ -38,7 +38,7 @@ def check_written_count(count: int, element: TypeSerializer[Any]) -> None:
     """Raises `ValueError` for more elements than `check_count` accepts."""
     if count > MAX_EMPTY_ELEMENTS and not element.minimum_length:
         raise ValueError(
-            f"{count} elements that take no bytes cannot be told from a damaged count: write at most "
+            f"{count} elements without bytes look like a damaged count: write at most "
             f"{MAX_EMPTY_ELEMENTS}, or their number"
         )
 

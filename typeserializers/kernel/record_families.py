@@ -87,13 +87,13 @@ def reads_fields(*names: str) -> Callable[[RecordConverter], ReadingConverter]:
 
 def metadata_of(declared: Mapping[Any, Any], hint: Any) -> dict[str, Any]:
     """Merges the field's metadata with that in its ``Annotated`` hint; the former wins."""
-    said: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     if typing.get_origin(hint) is Annotated:
         for extra in typing.get_args(hint)[1:]:
             if isinstance(extra, Mapping):
-                said.update(extra)
-    said.update(declared)
-    return {key: said[key] for key in (FORMER_NAMES_KEY, CONVERTER_KEY) if key in said}
+                merged.update(extra)
+    merged.update(declared)
+    return {key: merged[key] for key in (FORMER_NAMES_KEY, CONVERTER_KEY) if key in merged}
 
 
 def name_of(function: Callable[..., Any]) -> str:

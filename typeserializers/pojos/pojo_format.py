@@ -42,7 +42,7 @@ class UnreadableSnapshot(TypeSerializerSnapshot[Any]):
         raise SnapshotFormatError(f"a serializer that is not known here cannot be written again: {self.reason}")
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
-        raise SnapshotFormatError("this snapshot only stands for another one and is never written")
+        raise SnapshotFormatError("the bytes of an unknown serializer are copied, not written")
 
     def restore_serializer(self) -> TypeSerializer[Any]:
         raise UnresolvableSerializerError(f"the serializer cannot be rebuilt: {self.reason}")

@@ -133,7 +133,7 @@ class LocalTime:
     def from_time(cls, time: datetime.time) -> LocalTime:
         """The time of day of a Python time, which must not have a time zone (`ValueError`)."""
         if time.tzinfo is not None:
-            raise ValueError("has a time zone, which a local time has not")
+            raise ValueError("has a time zone, and a local time has none")
         return cls(time.hour, time.minute, time.second, time.microsecond * 1000)
 
     def to_time(self) -> datetime.time:
@@ -177,7 +177,7 @@ class LocalDateTime:
         """The local date-time of a Python datetime, which must not have a time zone (`ValueError`)."""
         value = plain_datetime(value)
         if value.tzinfo is not None:
-            raise ValueError("has a time zone, which a local date-time has not")
+            raise ValueError("has a time zone, and a local date-time has none")
         return cls(value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond * 1000)
 
     def to_datetime(self) -> datetime.datetime:

@@ -144,7 +144,7 @@ class SqlTime:
     def from_time(cls, time: datetime.time) -> SqlTime:
         """The time on 1970-01-01; raises `ValueError` for a time zone or if microseconds would be lost."""
         if time.tzinfo is not None:
-            raise ValueError("has a time zone, which an SQL time has not")
+            raise ValueError("has a time zone, and an SQL time has none")
         seconds = time.hour * 3600 + time.minute * 60 + time.second
         return cls(_whole_milliseconds(seconds * 1_000_000 + time.microsecond))
 
