@@ -284,7 +284,7 @@ def test_more_rows_than_there_can_be_in_the_bytes_are_rejected() -> None:
     most = 8 * (len(data(1)) - 4) + MAX_EMPTY_ELEMENTS
     serializer = ts.ArrowSerializer(schema)
     assert serializer.from_bytes(data(most)).num_rows == most
-    with pytest.raises(ts.StateFormatError, match=f"stands for more than {most} values"):
+    with pytest.raises(ts.StateFormatError, match=f"claims more than {most} values"):
         serializer.from_bytes(data(most + 1))
 
 
