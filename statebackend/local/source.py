@@ -209,8 +209,7 @@ class LocalSource:
         self._send(elements)
 
     def end_of_input(self) -> None:
-        """Sends the end of time; a source that is idle wakes for it, since an idle one sends no watermark."""
-        self.read_time(WatermarkStatus.ACTIVE)
+        """Sends the end of time. An idle source stays idle, as in Flink; a strategy makes it active."""
         self.read_time(END_OF_TIME)
 
     def assign_timestamps(self, stream: LocalStream) -> None:

@@ -83,14 +83,19 @@ def taken(harness: JobTestHarness) -> list[Any]:
 
 @define
 class Inputs:
-    """The watermark of an operator by those of its inputs, each of one source."""
+    """The watermark of an operator by those of its inputs, each of one source.
+
+    An input that ended while it was active does not count until all have ended.
+    """
 
     watermarks: list[int]
     idle: list[bool] = field(init=False)
+    ended: list[bool] = field(init=False)
     now: int = MIN_TIMESTAMP
 
     def __attrs_post_init__(self) -> None:
         self.idle = [False] * len(self.watermarks)
+        self.ended = [False] * len(self.watermarks)
 
     def take(self, event: Any) -> int:
         """What it is at behind an event."""
@@ -102,8 +107,15 @@ class Inputs:
                 self.watermarks[index] = max(self.watermarks[index], time)
         elif kind in ("idle", "active"):
             self.idle[given_to[0]] = kind == "idle"
-        active = [time for time, idle in zip(self.watermarks, self.idle, strict=True) if not idle]
-        self.now = max(self.now, min(active) if active else max(self.watermarks))
+        if kind == "end":
+            self.ended[given_to[0]] = True
+        counted = [
+            (time, idle)
+            for time, idle in zip(self.watermarks, self.idle, strict=True)
+            if time < MAX_TIMESTAMP or all(self.ended)
+        ]
+        active = [time for time, idle in counted if not idle]
+        self.now = max(self.now, min(active) if active else max(time for time, _ in counted))
         return self.now
 
 

@@ -273,7 +273,7 @@ class Channel:
 
 
 class SubtaskOutput:
-    """What a subtask sends: records to single channels, everything else to all; no watermark while it is idle.
+    """What a subtask sends: records to single channels, all else to all. While idle, no watermark but the end.
 
     One that ``splits`` is told what its barriers overtake beyond the room of its channels, and must keep it.
     """
@@ -299,7 +299,7 @@ class SubtaskOutput:
         """Sends a watermark or a status, unless the one is held back by idleness or the other says nothing new."""
         if not self._outlet.passes(element):
             return
-        if isinstance(element, Watermark):
+        if isinstance(element, Watermark) and not self.status.is_idle:
             self.watermark_ms = element.timestamp_ms
         self._send_to_all(element)
 

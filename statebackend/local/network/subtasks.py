@@ -8,7 +8,7 @@
 | status           | likewise; the operator is not told                                                              |
 | barrier          | as `channel_barriers` has it, the operator is snapshotted, and then the barrier goes on          |
 | cancellation     | likewise, the checkpoint is given up, and that goes on                                           |
-| end of input     | when it has come on all channels it goes on                                                     |
+| end of input     | when it has come on all channels it goes on, after the end of time if the subtask is idle         |
 | close            | likewise                                                                                        |
 
 What the operator emits goes on at once, so what timers emit is before the watermark at which they fire. An
@@ -66,7 +66,7 @@ from statebackend.local.network.channel_barriers import ChannelBarriers, Subtask
 from statebackend.streaming.time.operator_watermarks import OperatorWatermarks, OperatorWatermarkState
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 from statebackend.streaming.time.watermark_alignment import AlignmentGroup
-from statebackend.streaming.time.watermark_generators import Watermark, WatermarkElement, WatermarkStatus
+from statebackend.streaming.time.watermark_generators import END_OF_TIME, Watermark, WatermarkElement, WatermarkStatus
 
 __all__ = [
     "LastBarrier",
@@ -373,6 +373,9 @@ class OperatorSubtask:
             return
         channel.has_ended = True
         if all(one.has_ended for one in self.channels):
+            if self.output.status.is_idle:
+                # Its readers count it as ended; neither it nor they reach the end of time by that.
+                self.output.send_time(END_OF_TIME)
             self.output.send_end(end)
 
     _HANDLERS: Final[Mapping[type, Callable[[OperatorSubtask, Channel, Any], None]]] = {

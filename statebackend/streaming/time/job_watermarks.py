@@ -10,7 +10,7 @@ runs: the uid of an operator, the name of a source. A node without inputs is a s
 union or a stateless step, has no watermark: whatever sends to it is a channel of its readers (as in Flink). Each
 element goes to the end of the graph before the next one, to readers in the order of the nodes. An operator forwards
 what it has processed, unless it holds watermarks; then it sends itself, as a source does. Idle senders send no
-watermark.
+watermark but `END_OF_TIME`, which then only says that nothing follows.
 
 A checkpoint stores all of it (`NodeWatermark`), so no operator goes back before a watermark, and idle inputs are not
 waited for again. The graph may change at a restore: removed channels are not waited for, and a new channel first
@@ -39,7 +39,7 @@ from statebackend.streaming.time.channel_watermarks import ChannelWatermarks, So
 from statebackend.streaming.time.operator_watermarks import OperatorWatermarks, OperatorWatermarkState, WatermarkOutlet
 from statebackend.streaming.time.status_watermark_valve import ValveChannel, ValveState
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
-from statebackend.streaming.time.watermark_generators import Watermark, WatermarkElement, WatermarkStatus
+from statebackend.streaming.time.watermark_generators import END_OF_TIME, Watermark, WatermarkElement, WatermarkStatus
 
 __all__ = ["GraphWatermarks", "JobWatermarks", "NodeReaction", "WatermarkNode", "known_time", "watermark_state"]
 
@@ -73,7 +73,7 @@ class _Sender:
 
     def passes(self, element: WatermarkElement) -> bool:
         passes = self.outlet.passes(element)
-        if passes and isinstance(element, Watermark):
+        if passes and isinstance(element, Watermark) and not self.outlet.status.is_idle:
             self.watermark_ms = element.timestamp_ms
         return passes
 
@@ -213,12 +213,20 @@ class GraphWatermarks:
         while pending:
             reader, index, channel, element = pending.pop()
             following: list[_Delivery] = []
-            for done in self._operators[reader].take(index, channel, element):
+            operator = self._operators[reader]
+            had_ended = operator.has_ended
+            for done in operator.take(index, channel, element):
                 reaction = self._reaction(reader, done)
                 reactions.append(reaction)
                 following += self._from(reader, done) if reaction.is_forwarded else []
+            if operator.has_ended and not had_ended and self._ends_idle(reader):
+                following += self._from(reader, END_OF_TIME)
             pending += following[::-1]
         return self._in_order(reactions)
+
+    def _ends_idle(self, node: str) -> bool:
+        """Whether an operator whose channels have all ended is idle, so that no watermark says it to its readers."""
+        return self._senders[node].outlet.status.is_idle and not self._nodes[node].holds_watermarks
 
     def _reaction(self, node: str, element: WatermarkElement) -> NodeReaction:
         forwards = not self._nodes[node].holds_watermarks and self._senders[node].passes(element)

@@ -5,12 +5,21 @@ operator with one input is that of the valve. One with several inputs takes the 
 the largest if all are. Other than in a valve, an input that returns behind the operator holds it until it has caught
 up: that is how Flink has it, where valves belong to inputs and the operator combines what comes out of them.
 
-Other than in Flink, a channel that has ended, at `END_OF_TIME`, is removed from its valve, and an input all of whose
-channels have ended is not counted. So an operator reaches the end of time when all its channels have ended, and not
-when one has and the others are idle.
+Unlike in Flink, an operator reaches the end of time only when all its channels have ended, and not when one has ended
+and the others are idle:
 
-What comes out for an event is what the operator does in turn: a watermark that it advances to, a status that it
-becomes. An outlet stands between a sender and its readers: it drops watermarks while the last status was idle.
+| a channel ends        | what happens                                                                             |
+|-----------------------|------------------------------------------------------------------------------------------|
+| while it is active    | it is removed from its valve; an input whose channels have all ended is not counted      |
+| while it is idle      | it stays idle, as in Flink: its end wakes nobody                                         |
+| as the last one       | the operator goes to the end of time if any channel ended while active; else nothing     |
+
+A channel ends with `END_OF_TIME`. An idle sender sends it too: then it only says that nothing follows. An operator that
+ends while it is idle sends it on without advancing.
+
+`OperatorWatermarks.take` returns what the operator does, in order: a watermark that it advances to, a status that it
+becomes. An outlet is between a sender and its readers: while the last status is idle it drops all watermarks but the
+end.
 """
 
 from __future__ import annotations
@@ -38,73 +47,104 @@ C = TypeVar("C", bound=Hashable)
 
 @frozen
 class OperatorWatermarkState(Generic[C]):
-    """All that is known of an operator, as plain data: the watermark it is at, and the valve of each input."""
+    """The state of an operator as plain data: its watermark and the valve of each input.
+
+    ``ended_idle`` names the channels of each input that ended while they were idle. No checkpoint stores it.
+    """
 
     watermark_ms: int
     inputs: tuple[ValveState[C], ...]
+    ended_idle: tuple[tuple[C, ...], ...] = ()
 
     def __attrs_post_init__(self) -> None:
         check_timestamp("the watermark of an operator", self.watermark_ms)
 
 
 class _Input(Generic[C]):
-    """What came out of the valve of an input; that several things may come out at once is why it is kept beside it.
+    """An input with the valve of its channels, and with what the operator has taken from that valve so far.
 
-    The valve has the channels that have not ended. Of an input that has ended it has the last one.
+    The valve has all channels but those that ended while they were active. When all have ended it has those too.
     """
 
-    __slots__ = ("_ended", "_valve", "is_idle", "watermark_ms")
+    __slots__ = ("_ended_idle", "_removed", "_valve", "is_idle", "watermark_ms")
 
-    def __init__(self, valve: StatusWatermarkValve[C], ended: Iterable[C] = ()) -> None:
+    def __init__(self, valve: StatusWatermarkValve[C], removed: Iterable[C] = (), ended_idle: Iterable[C] = ()) -> None:
         self._valve = valve
-        self._ended = dict.fromkeys(ended)
+        self._removed = dict.fromkeys(removed)
+        self._ended_idle = dict.fromkeys(ended_idle)
         self.watermark_ms = valve.watermark_ms
         self.is_idle = valve.status.is_idle
 
     @classmethod
-    def restored(cls, former: ValveState[C], channels: Collection[C]) -> _Input[C]:
-        """An input of these channels that goes on from a snapshot, which may be of others."""
-        ended = [one.channel for one in former.channels if one.watermark_ms == MAX_TIMESTAMP and not one.is_idle]
-        running = tuple(one for one in former.channels if one.channel not in ended)
-        if not running or set(channels) <= set(ended):
-            ended, running = [], former.channels
+    def restored(cls, former: ValveState[C], ended_idle: Collection[C], channels: Collection[C]) -> _Input[C]:
+        """An input with these channels that goes on from a snapshot, which may be of others."""
+        removed = [one.channel for one in former.channels if one.watermark_ms == MAX_TIMESTAMP and not one.is_idle]
+        running = tuple(one for one in former.channels if one.channel not in removed)
+        has_ended = former.watermark_ms == MAX_TIMESTAMP or set(channels) <= {*removed, *ended_idle}
+        if has_ended or not running:
+            removed, running = [], former.channels
         valve = StatusWatermarkValve.restored(ValveState(former.watermark_ms, running))
         for channel in channels:
-            if channel not in valve.channels and channel not in ended:
+            if channel not in valve.channels and channel not in removed:
                 valve.add_channel(channel)
         for channel in valve.channels:
             if channel not in channels:
                 valve.remove_channel(channel)
-        return cls(valve, [one for one in ended if one in channels])
+        return cls(valve, *([one for one in ended if one in channels] for ended in (removed, ended_idle)))
 
     @property
     def channels(self) -> tuple[C, ...]:
-        """The channels that it has, ended or not."""
-        return (*self._valve.channels, *self._ended)
+        """All its channels, ended or not."""
+        return (*self._valve.channels, *self._removed)
+
+    @property
+    def ended_idle(self) -> tuple[C, ...]:
+        """The channels that ended while they were idle."""
+        return tuple(self._ended_idle)
+
+    @property
+    def is_at_end_of_time(self) -> bool:
+        """Whether all its channels have ended, one of them at least while it was active."""
+        return self._valve.watermark_ms == MAX_TIMESTAMP
 
     @property
     def has_ended(self) -> bool:
         """Whether all its channels have ended."""
-        return self.watermark_ms == MAX_TIMESTAMP
+        return self.is_at_end_of_time or all(one in self._ended_idle for one in self._valve.channels)
 
     def take(self, channel: C, element: WatermarkElement) -> tuple[WatermarkElement, ...]:
-        """What comes out of the valve; a channel that has ended says nothing more."""
-        if channel in self._ended:
+        """Returns what comes out of the valve. After the end of time, that is all that Flink's valve lets out."""
+        if self.is_at_end_of_time:
+            return self._valve.take(channel, element)
+        if channel in self._removed:
             return ()
-        if element == END_OF_TIME and len(self._valve.channels) > 1 and self._is_active(channel):
-            sent = self._valve.remove_channel(channel)
-            self._ended[channel] = None
-            return sent
+        if element == END_OF_TIME and channel in self._valve.channels:
+            return self._end(channel)
+        if element is WatermarkStatus.ACTIVE:
+            # A test or a function may send the end of time while it is idle, and go on.
+            self._ended_idle.pop(channel, None)
         return self._valve.take(channel, element)
 
     def snapshot(self) -> ValveState[C]:
-        """All that is known; the channels that have ended are active in it, and at the end of time."""
+        """The channels, of which the removed ones are active and at the end of time."""
         state = self._valve.snapshot()
-        ended = (ValveChannel(one, MAX_TIMESTAMP, is_idle=False) for one in self._ended)
-        return ValveState(state.watermark_ms, (*state.channels, *ended))
+        removed = (ValveChannel(one, MAX_TIMESTAMP, is_idle=False) for one in self._removed)
+        return ValveState(state.watermark_ms, (*state.channels, *removed))
 
-    def _is_active(self, channel: C) -> bool:
-        return any(one.channel == channel and not one.is_idle for one in self._valve.snapshot().channels)
+    def _end(self, channel: C) -> tuple[WatermarkElement, ...]:
+        ended_active = [*self._removed]
+        if any(one.channel == channel and one.is_idle for one in self._valve.snapshot().channels):
+            self._ended_idle[channel] = None
+        else:
+            ended_active.append(channel)
+        if not all(one in self._ended_idle or one in ended_active for one in self._valve.channels):
+            if channel not in ended_active:
+                return ()
+            self._removed[channel] = None
+            return self._valve.remove_channel(channel)
+        sent = tuple(status for one in self._removed for status in self._valve.add_channel(one))
+        self._removed.clear()
+        return (*sent, *self._valve.input_watermarks(dict.fromkeys(ended_active, MAX_TIMESTAMP)))
 
 
 class OperatorWatermarks(Generic[C]):
@@ -113,7 +153,7 @@ class OperatorWatermarks(Generic[C]):
     What does not belong here raises `IllegalTransitionError` and changes nothing.
     """
 
-    __slots__ = ("_inputs", "_watermark_ms")
+    __slots__ = ("_inputs", "_status", "_watermark_ms")
 
     def __init__(self, inputs: Sequence[Iterable[C]]) -> None:
         """Raises `ValueError` for an operator without inputs, and for an input without channels or with one twice."""
@@ -121,66 +161,80 @@ class OperatorWatermarks(Generic[C]):
             raise ValueError("an operator has inputs")
         self._inputs = [_Input(StatusWatermarkValve(channels)) for channels in inputs]
         self._watermark_ms = MIN_TIMESTAMP
+        self._status = WatermarkStatus.ACTIVE
 
     @property
     def watermark_ms(self) -> int:
-        """What the operator is at; the smallest time if it has no watermark yet."""
+        """The current watermark; the smallest time if there is none yet."""
         return self._watermark_ms
 
     @property
     def status(self) -> WatermarkStatus:
-        """Idle if all its inputs are that have not ended."""
-        return WatermarkStatus.IDLE if all(one.is_idle for one in self._running()) else WatermarkStatus.ACTIVE
+        """Idle if all its inputs are, apart from those at the end of time while others have not ended."""
+        return self._status
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all channels of all inputs have ended; if all were idle then, it is not at the end of time."""
+        return all(one.has_ended for one in self._inputs)
 
     def take(self, input_index: int, channel: C, element: WatermarkElement) -> tuple[WatermarkElement, ...]:
-        """What the operator does, in this order, when a channel of an input sends this."""
+        """Takes what a channel of an input sends; returns what the operator does, in order."""
         if not 0 <= input_index < len(self._inputs):
             name = "WATERMARK" if isinstance(element, Watermark) else element.name
             raise IllegalTransitionError(name, self.status.name, f"there is no input {input_index}")
         one = self._inputs[input_index]
-        return tuple(done for sent in one.take(channel, element) for done in self._take(one, sent))
+        done: tuple[WatermarkElement, ...] = ()
+        for sent in one.take(channel, element):
+            if isinstance(sent, Watermark):
+                one.watermark_ms = sent.timestamp_ms
+            else:
+                one.is_idle = sent.is_idle
+            done += self._combined()
+        # Nothing comes out of the valve of an idle channel that ends, but it may be the last one.
+        return done + self._combined() if element == END_OF_TIME else done
 
     def snapshot(self) -> OperatorWatermarkState[C]:
-        """All that is known."""
-        return OperatorWatermarkState(self._watermark_ms, tuple(one.snapshot() for one in self._inputs))
+        """Its state as plain data."""
+        return OperatorWatermarkState(
+            self._watermark_ms,
+            tuple(one.snapshot() for one in self._inputs),
+            tuple(one.ended_idle for one in self._inputs),
+        )
 
     def restore(self, state: OperatorWatermarkState[C], sent: WatermarkStatus) -> tuple[WatermarkElement, ...]:
         """Goes on from a snapshot, whose inputs may have been others; returns what the operator does then.
 
-        ``sent`` is the status that it had sent last. A channel that is no more is not waited for. One that was not
-        there is active and behind, so that it is not waited for until it has caught up. An input that was not there
-        holds the operator.
+        ``sent`` is the status that it had sent last. A channel that is gone is not waited for. A new channel is active
+        and behind, so it is not waited for until it has caught up. A new input holds the operator.
         """
-        self._watermark_ms = state.watermark_ms
+        self._watermark_ms, self._status = state.watermark_ms, sent
         for index, former in enumerate(state.inputs[: len(self._inputs)]):
-            self._inputs[index] = _Input.restored(former, self._inputs[index].channels)
-        status = () if self.status is sent else (self.status,)
-        return (*self._advance(), *status) if self.status.is_idle else (*status, *self._advance())
+            ended_idle = state.ended_idle[index] if state.ended_idle else ()
+            self._inputs[index] = _Input.restored(former, ended_idle, self._inputs[index].channels)
+        return self._combined()
 
-    def _take(self, one: _Input[C], element: WatermarkElement) -> tuple[WatermarkElement, ...]:
-        was = self.status
-        if isinstance(element, Watermark):
-            one.watermark_ms = element.timestamp_ms
-        else:
-            one.is_idle = element.is_idle
-        return (*self._advance(), *(() if self.status is was else (self.status,)))
-
-    def _running(self) -> Sequence[_Input[C]]:
-        """The inputs that have not ended; all of them if all have."""
-        return [one for one in self._inputs if not one.has_ended] or self._inputs
-
-    def _advance(self) -> tuple[WatermarkElement, ...]:
-        running = self._running()
-        awaited = [one.watermark_ms for one in running if not one.is_idle]
-        combined_ms = min(awaited) if awaited else max(one.watermark_ms for one in running)
-        if combined_ms <= self._watermark_ms:
-            return ()
-        self._watermark_ms = combined_ms
-        return (Watermark(combined_ms),)
+    def _combined(self) -> tuple[WatermarkElement, ...]:
+        """Combines the inputs; returns what changes. A watermark comes while the operator is active."""
+        inputs = self._inputs if self.has_ended else [one for one in self._inputs if not one.is_at_end_of_time]
+        awaited = [one.watermark_ms for one in inputs if not one.is_idle]
+        combined_ms = min(awaited) if awaited else max(one.watermark_ms for one in inputs)
+        advanced: tuple[WatermarkElement, ...] = ()
+        if combined_ms > self._watermark_ms:
+            self._watermark_ms = combined_ms
+            advanced = (Watermark(combined_ms),)
+        status = WatermarkStatus.ACTIVE if awaited else WatermarkStatus.IDLE
+        if status is self._status:
+            return advanced
+        self._status = status
+        return (*advanced, status) if status.is_idle else (status, *advanced)
 
 
 class WatermarkOutlet:
-    """What a sender may send on: no watermark while it is idle, and no status twice. It is active at first."""
+    """Decides what a sender sends: while it is idle no watermark but the end, and no status twice.
+
+    It is active at first.
+    """
 
     __slots__ = ("_status",)
 
@@ -195,6 +249,6 @@ class WatermarkOutlet:
     def passes(self, element: WatermarkElement) -> bool:
         """Whether this is to be sent on; a status that is, is the one from now on."""
         if isinstance(element, Watermark):
-            return not self._status.is_idle
+            return element == END_OF_TIME or not self._status.is_idle
         changed, self._status = self._status is not element, element
         return changed

@@ -48,10 +48,8 @@ def test_a_graph_of_several_sources_does_what_flinks_jobs_did(scenario: dict[str
     sent = []
     for at, event in enumerate(scenario["input"]):
         if "record" not in event:
-            # A source that ends wakes for it.
-            for element in (ACTIVE, END_OF_TIME) if "end" in event else (element_of(event),):
-                done = graph.take(str(event["input"]), element)
-                sent += as_recorded(at, [one.element for one in done if one.is_forwarded])
+            done = graph.take(str(event["input"]), element_of(event))
+            sent += as_recorded(at, [one.element for one in done if one.is_forwarded])
     assert sent == [one for one in scenario["expected"] if "watermark" in one or "status" in one]
 
 
@@ -178,6 +176,14 @@ def test_of_several_sources_one_that_had_ended_holds_no_union_after_a_restore() 
     again = GraphWatermarks([*map(node, "st"), node("a", ("s", "t"))])
     assert told(again.restore(graph.snapshot())) == []
     assert told(again.take("s", Watermark(30))) == ["a=30"]
+
+
+def test_an_operator_that_ends_while_idle_counts_as_ended_for_its_readers() -> None:
+    graph = GraphWatermarks([*map(node, "st"), node("a", "s"), node("b", "t"), node("c", ("a", "b")), node("d", "c")])
+    assert told(graph.take("s", IDLE)) == ["a idle"]
+    assert told(graph.take("s", END_OF_TIME)) == []
+    assert graph.watermark_of("s") == graph.watermark_of("a") == MIN_TIMESTAMP
+    assert told(graph.take("t", END_OF_TIME)) == [f"{name}={MAX_TIMESTAMP}" for name in "bcd"]
 
 
 def test_what_was_a_source_and_is_an_operator_begins_anew() -> None:

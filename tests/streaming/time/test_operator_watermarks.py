@@ -34,10 +34,9 @@ def test_operators_of_several_inputs_send_the_watermarks_that_flinks_sent(scenar
             continue
         channel = event["input"]
         index = 0 if len(inputs) == 1 else channel
-        # A source that ends wakes for it.
-        for element in (ACTIVE, END_OF_TIME) if "end" in event else (element_of(event),):
-            if sources[channel].passes(element):
-                sent += as_recorded(at, [one for one in operator.take(index, channel, element) if outlet.passes(one)])
+        element = element_of(event)
+        if sources[channel].passes(element):
+            sent += as_recorded(at, [one for one in operator.take(index, channel, element) if outlet.passes(one)])
     assert sent == [one for one in scenario["expected"] if "watermark" in one or "status" in one]
 
 
@@ -71,6 +70,54 @@ def test_inputs_that_are_all_idle_advance_the_operator_to_the_largest_of_them() 
     ]
     done = [operator.take(*event) for event in events]
     assert done == [(), (Watermark(5),), (), (Watermark(20), IDLE), (ACTIVE,)]
+
+
+@pytest.mark.parametrize("inputs", [[["a", "b"]], [["a"], ["b"]]], ids=["one input", "two inputs"])
+@pytest.mark.parametrize("is_idle_first", [True, False])
+def test_an_operator_ends_with_its_last_channel_if_any_was_active_at_its_end(
+    inputs: list[list[str]], is_idle_first: bool
+) -> None:
+    operator = OperatorWatermarks(inputs)
+    last = len(inputs) - 1
+    assert operator.take(0, "a", IDLE) == ()
+    ends = [(0, "a"), (last, "b")] if is_idle_first else [(last, "b"), (0, "a")]
+    done = []
+    for index, channel in ends:
+        assert not operator.has_ended
+        done += operator.take(index, channel, END_OF_TIME)
+    assert operator.has_ended
+    assert done == ([END_OF_TIME] if is_idle_first else [IDLE, ACTIVE, END_OF_TIME])
+    assert (operator.watermark_ms, operator.status) == (MAX_TIMESTAMP, ACTIVE)
+
+
+@pytest.mark.parametrize("inputs", [[["a", "b"]], [["a"], ["b"]]], ids=["one input", "two inputs"])
+def test_channels_that_all_end_while_idle_do_not_advance_the_operator(inputs: list[list[str]]) -> None:
+    operator = OperatorWatermarks(inputs)
+    last = len(inputs) - 1
+    operator.take(0, "a", Watermark(20))
+    operator.take(last, "b", Watermark(10))
+    operator.take(0, "a", IDLE)
+    assert operator.take(0, "a", END_OF_TIME) == ()
+    # The largest watermark of all that are idle counts, ended or not, as in Flink.
+    assert operator.take(last, "b", IDLE) == (Watermark(20), IDLE)
+    assert operator.take(last, "b", END_OF_TIME) == ()
+    assert operator.has_ended
+    assert operator.watermark_ms == 20
+
+
+def test_a_channel_that_is_active_after_an_end_that_it_sent_while_idle_has_not_ended() -> None:
+    operator = OperatorWatermarks([["a", "b"]])
+    operator.take(0, "a", IDLE)
+    operator.take(0, "a", END_OF_TIME)
+    operator.take(0, "a", ACTIVE)
+    assert operator.take(0, "b", END_OF_TIME) == ()
+    assert operator.take(0, "a", Watermark(5)) == (Watermark(5),)
+
+
+def test_an_idle_outlet_lets_the_end_of_time_pass_and_stays_idle() -> None:
+    outlet = WatermarkOutlet(IDLE)
+    assert [outlet.passes(one) for one in (Watermark(MAX_TIMESTAMP - 1), END_OF_TIME)] == [False, True]
+    assert outlet.status is IDLE
 
 
 def test_an_outlet_says_each_status_once() -> None:

@@ -1,4 +1,4 @@
-"""One input has ended and another is idle: time stands still until that one comes back or ends too."""
+"""Inputs that end while others, or they themselves, are idle: time waits for all, and an idle end wakes nobody."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from statebackend import KeyedCoProcessFunction, KeyedProcessFunction, TumblingEventTimeWindows
-from statebackend.testing.jobs import EmittedWatermark, JobTestHarness
+from statebackend.testing.jobs import Emitted, EmittedStatus, EmittedWatermark, JobTestHarness
 
 SCHEMA = "k string, v bigint"
 END = 2**63 - 1
@@ -25,6 +25,15 @@ class SeenOfTwo(KeyedCoProcessFunction[Any, Any, Any, Any]):
         yield value["k"], value["v"]
 
     process_element2 = process_element1
+
+
+class Timers(KeyedProcessFunction[Any, Any, Any]):
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        context.timer_service.register_event_time_timer(value["v"])
+        return iter(())
+
+    def on_timer(self, timestamp: int, context: Any) -> Iterator[Any]:
+        yield context.current_key, timestamp
 
 
 def union(job: Any) -> None:
@@ -56,8 +65,19 @@ def three_inputs(job: Any) -> None:
     job.output("out", both.connect(c).key_by("k", "k").process(SeenOfTwo(), uid="last", schema=SCHEMA))
 
 
+def two_inputs_of_timers(job: Any) -> None:
+    a, b = (job.source(n, SCHEMA).key_by("k").process(Timers(), uid=f"{n}1", schema=SCHEMA) for n in "ab")
+    job.output("out", a.union(b).key_by("k").process(Timers(), uid="last", schema=SCHEMA))
+
+
 JOBS = pytest.mark.parametrize("build", [union, two_inputs, two_inputs_of_operators])
 ORDERS = pytest.mark.parametrize(("ended", "idle"), ["ab", "ba"])
+
+
+def described(harness: JobTestHarness) -> list[Any]:
+    """Watermarks as numbers, statuses by their names, and the values of records."""
+    texts = {EmittedWatermark: lambda one: one.timestamp_ms, EmittedStatus: lambda one: one.status.value}
+    return [tuple(one.record) if isinstance(one, Emitted) else texts[type(one)](one) for one in harness.taken()]
 
 
 def watermarks(harness: JobTestHarness) -> list[int]:
@@ -96,6 +116,68 @@ def test_time_ends_when_the_last_input_ends_though_it_is_idle(
         harness.source(ended).end()
         harness.source(idle).end()
         assert watermarks(harness) == [END]
+
+
+@JOBS
+@ORDERS
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_an_input_that_ends_while_idle_counts_as_ended_and_wakes_nobody(
+    build: Callable[[Any], None], ended: str, idle: str, parallelism: int
+) -> None:
+    with JobTestHarness(build, parallelism=parallelism) as harness:
+        first, second = harness.source(ended), harness.source(idle)
+        first.watermark(20)
+        second.watermark(10)
+        second.idle()
+        assert described(harness) == [10, 20]
+        second.end()
+        assert described(harness) == []
+        first.watermark(30)
+        assert described(harness) == [30]
+        first.end()
+        assert described(harness) == [END]
+
+
+@JOBS
+@ORDERS
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_inputs_that_all_end_while_idle_leave_time_where_it_is(
+    build: Callable[[Any], None], ended: str, idle: str, parallelism: int
+) -> None:
+    with JobTestHarness(build, parallelism=parallelism) as harness:
+        first, second = harness.source(ended), harness.source(idle)
+        first.watermark(20)
+        second.watermark(10)
+        for step in (second.idle, second.end, first.idle, first.end):
+            step()
+        assert described(harness) == [10, 20, "idle"]
+
+
+@JOBS
+@ORDERS
+def test_the_last_end_brings_the_end_of_time_though_all_that_was_left_was_idle(
+    build: Callable[[Any], None], ended: str, idle: str
+) -> None:
+    with JobTestHarness(build) as harness:
+        first, second = harness.source(ended), harness.source(idle)
+        first.end()
+        second.idle()
+        assert described(harness) == ["idle"]
+        second.end()
+        assert described(harness) == ["active", END]
+
+
+def test_an_operator_that_ends_while_idle_counts_as_ended_for_its_readers() -> None:
+    with JobTestHarness(two_inputs_of_timers) as harness:
+        a, b = map(harness.source, "ab")
+        for source in (a, b):
+            source.send(("x", 5), timestamp_ms=1)
+        a.idle()
+        a.end()
+        assert described(harness) == []
+        b.end()
+        # As in Flink, the timer of the input that ended while idle never fires.
+        assert described(harness) == [("x", 5), END]
 
 
 @ORDERS
@@ -167,3 +249,24 @@ def test_a_restored_job_reads_on_from_an_input_that_had_ended(build: Callable[[A
         a.watermark(50)
         b.watermark(60)
         assert watermarks(harness) == [50]
+
+
+@JOBS
+def test_a_restored_job_reads_on_from_an_input_that_had_ended_while_idle(
+    build: Callable[[Any], None], tmp_path: Path
+) -> None:
+    with JobTestHarness(build) as harness:
+        a, b = map(harness.source, "ab")
+        a.watermark(10)
+        b.watermark(10)
+        a.idle()
+        a.end()
+        snapshot = harness.snapshot(tmp_path / "snapshot")
+    with JobTestHarness(build, from_snapshot=snapshot) as harness:
+        a, b = map(harness.source, "ab")
+        a.active()
+        a.watermark(20)
+        b.end()
+        assert watermarks(harness) == [20]
+        a.end()
+        assert watermarks(harness) == [END]
