@@ -95,7 +95,7 @@ def completed_checkpoints(job_dir: str, services: JobServices | None = None) -> 
             f"{looked or 'the directory alone'}: pass the high availability that the job has (high_availability=...; "
             f"on the command line --zookeeper HOSTS/ROOT)"
         )
-    with led_by.looking(file_system, identity) as records:
+    with led_by.read_only(file_system, identity) as records:
         return records.pointers.find()
 
 

@@ -121,7 +121,7 @@ def check_nothing_is_left(job: Path, server: ZooKeeperServer) -> None:
     services = ZooKeeperHighAvailability(server.hosts, "/words", session_timeout_s=SESSION_TIMEOUT_S)
     file_system = CheckpointFileSystem.from_uri(job)
     assert len(file_system.list_directories("drivers")) >= 1
-    with services.looking(file_system, JobDirectory.inspect(str(job))) as records:
+    with services.read_only(file_system, JobDirectory.inspect(str(job))) as records:
         found = records.pointers.find()
         newest = found.newest()
         assert newest is not None

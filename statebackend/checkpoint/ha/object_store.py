@@ -380,10 +380,10 @@ class ObjectStoreHighAvailability:
         return self._lease().lead(file_system, job_name)
 
     @contextlib.contextmanager
-    def looking(self, file_system: CheckpointFileSystem, identity: JobIdentity | None) -> Iterator[JobRecords]:
+    def read_only(self, file_system: CheckpointFileSystem, identity: JobIdentity | None) -> Iterator[JobRecords]:
         """See `JobServices`. A directory that was never led so is looked at as it is."""
         if identity is None or read_kept_in(file_system) is None:
-            with DirectoryServices(driver_directory=self.driver_directory).looking(file_system, identity) as records:
+            with DirectoryServices(driver_directory=self.driver_directory).read_only(file_system, identity) as records:
                 yield records
             return
         pointers = ObjectPointers(file_system, _objects(file_system), identity.job_id)

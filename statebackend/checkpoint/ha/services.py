@@ -31,7 +31,7 @@ __all__ = ["DirectoryServices", "JobRecords", "JobServices"]
 
 @frozen
 class JobRecords:
-    """What is noted of a job: `file_system` is rooted at its directory, `driver_files` at what a driver changes."""
+    """The records of a job: its directory, the pointers to its checkpoints, and its driver files."""
 
     file_system: CheckpointFileSystem
     pointers: CheckpointPointers
@@ -40,33 +40,33 @@ class JobRecords:
 
 @runtime_checkable
 class JobServices(LeadershipProvider, Protocol):
-    """Those of the jobs of a program. Methods raise `StorageError` where nothing can be found out."""
+    """The services of the jobs of a program. Methods raise `StorageError` if the storage does not answer."""
 
     def with_driver_directory(self, driver_directory: str) -> JobServices:
-        """The same with driver files below that directory of a disk, which all drivers of the job reach."""
+        """A copy with driver files below a directory of a disk that all drivers of the job can reach."""
 
     def kept_in(self, job_name: str) -> str | None:
-        """Where the checkpoints of the job are noted; None: in its directory."""
+        """The place of the checkpoint pointers of the job; None for its directory."""
 
-    def looking(
+    def read_only(
         self, file_system: CheckpointFileSystem, identity: JobIdentity | None
     ) -> AbstractContextManager[JobRecords]:
-        """What is noted of the job of a directory, to be looked at in the context; None for one that is no job yet.
+        """The records of the job of a directory, read-only within the context.
 
-        Another driver may be leading it, and changing what is there.
+        `identity` is None before the first start. Another driver may lead the job and change its records meanwhile.
         """
 
     def take_over(self, directory: JobDirectory) -> JobRecords:
-        """What is noted of the job that this driver leads now, for it to go on with.
+        """Take over the records of the job that this driver leads.
 
-        `directory` was opened with the leadership of these services. Raises `JobDirectoryMismatchError` if what is
-        noted is of another directory, `LeadershipLostError`.
+        `directory` was opened with the leadership of these services. Raises `JobDirectoryMismatchError` if the records
+        belong to another directory, and `LeadershipLostError`.
         """
 
 
 @frozen
 class DirectoryServices:
-    """All is noted in the job directory; a `JobServices`. By default its lock file says who leads."""
+    """A `JobServices` that keeps all records in the job directory. By default its lock file decides who leads."""
 
     leadership: LeadershipProvider = field(factory=DriverLockFile)
     driver_directory: str | None = None
@@ -76,21 +76,21 @@ class DirectoryServices:
         return evolve(self, driver_directory=driver_directory)
 
     def kept_in(self, job_name: str) -> str | None:
-        """In the directory."""
+        """None: the pointers are in the directory."""
         return None
 
     def lead(self, file_system: CheckpointFileSystem, job_name: str) -> Leadership:
-        """As the given leadership does."""
+        """Lead the job with the given leadership provider."""
         return self.leadership.lead(file_system, job_name)
 
     @contextmanager
-    def looking(self, file_system: CheckpointFileSystem, identity: JobIdentity | None) -> Iterator[JobRecords]:
-        """What is in the directory."""
+    def read_only(self, file_system: CheckpointFileSystem, identity: JobIdentity | None) -> Iterator[JobRecords]:
+        """The records of the directory."""
         root = driver_root(file_system, self.driver_directory, None if identity is None else identity.job_id)
         yield JobRecords(file_system, DirectoryPointers(file_system), root)
 
     def take_over(self, directory: JobDirectory) -> JobRecords:
-        """What is in the directory."""
+        """The records of the directory."""
         file_system = directory.file_system
         pointers = DirectoryPointers(file_system, directory.leadership)
         return JobRecords(

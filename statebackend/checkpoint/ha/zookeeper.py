@@ -110,16 +110,16 @@ T = TypeVar("T")
 
 _POLL_S = 0.05
 _LOOK_S = 0.5
-"""Who waits for an answer looks at the clock so often."""
+"""Seconds between two looks at the clock while waiting for an answer."""
 
 
 class UnknownOutcomeError(StorageError):
-    """Whether a transaction was carried out is not known, and cannot be found out now."""
+    """Nobody knows whether a transaction was carried out, and no server answers."""
 
 
 @frozen
 class Rejected:
-    """A transaction that was rejected whole: the place of the first operation that could not be, and why."""
+    """A rejected transaction: the index of the first operation that failed, and its error. Nothing was changed."""
 
     index: int
     error: Exception
@@ -127,10 +127,10 @@ class Rejected:
 
 @frozen
 class ZooKeeperSettings:
-    """Where the servers are, `host:port` with commas between, and how long to wait, in seconds.
+    """The servers (`host:port`, separated by commas) and the timeouts in seconds.
 
-    `client_options` go to `kazoo.client.KazooClient`: authentication, TLS, a default ACL. `monotonic_s` is the clock by
-    which a session whose connection is broken may still be alive.
+    `client_options` go to `kazoo.client.KazooClient`: authentication, TLS, a default ACL. `monotonic_s` is the clock
+    that decides whether a session without a connection may still be alive.
     """
 
     hosts: str
@@ -149,10 +149,10 @@ class ZooKeeperSettings:
 
 
 class ZooKeeperSession:
-    """Connected from construction until `close`. May be used by several threads.
+    """A session through kazoo, connected from construction until `close`. Several threads may use it.
 
-    `at_end` is called, by a thread that must not be held up, when the servers have ended the session; a new one is then
-    begun by itself. Raises `StorageError` if no server answers in time.
+    `at_end` is called when the servers have ended the session, by a thread that must not block; kazoo then starts a new
+    session. Raises `StorageError` if no server answers in time.
     """
 
     def __init__(self, settings: ZooKeeperSettings, at_end: Callable[[], object] = lambda: None) -> None:
@@ -180,25 +180,25 @@ class ZooKeeperSession:
         return self._settings.hosts
 
     def get(self, path: str) -> bytes | None:
-        """The content of a node, None if there is none. Raises `StorageError` if no server answers in time."""
+        """The content of a node; None if there is no node. Raises `StorageError` if no server answers in time."""
         found = self._asked(f"read {path}", lambda: self.client.get_async(path), missing=None)
         return None if found is None else found[0]
 
     def children(self, path: str) -> list[str]:
-        """The names of the children of a node, sorted; none if there is no node. Raises as `get`."""
+        """The names of the children of a node, sorted; empty if the node does not exist. Raises as `get`."""
         found: list[str] = self._asked(f"list {path}", lambda: self.client.get_children_async(path), missing=[])
         return sorted(found)
 
     def exists(self, path: str) -> bool:
-        """Whether there is a node. Raises as `get`."""
+        """Whether a node exists. Raises as `get`."""
         return self._asked(f"look for {path}", lambda: self.client.exists_async(path), missing=None) is not None
 
     def sync(self, path: str) -> None:
-        """Let this session see all that was done below a node until now, by whichever server. Raises as `get`."""
+        """Make all changes below a node until now visible to this session. Raises as `get`."""
         self._asked(f"look at {path}", lambda: self.client.sync_async(path), missing=None)
 
     def make(self, path: str) -> None:
-        """Make a node and those above it, without content, unless they are there. Raises as `get`."""
+        """Create a node and its parents without content unless they exist. Raises as `get`."""
         ancestor = ""
         for name in path.strip("/").split("/"):
             ancestor = f"{ancestor}/{name}"
@@ -206,7 +206,7 @@ class ZooKeeperSession:
                 self._make_one(ancestor)
 
     def commit(self, what: str, build: Callable[[TransactionRequest], object]) -> Rejected | None:
-        """Carry out a transaction once; None if it was. What stands in the way is returned, and nothing was done.
+        """Carry out a transaction once. Returns None on success, otherwise the operation that was rejected.
 
         Raises `UnknownOutcomeError` if there was no answer.
         """
@@ -225,7 +225,7 @@ class ZooKeeperSession:
         return None
 
     def may_pass(self, error: Exception) -> bool:
-        """Whether an error of kazoo has to do with the connection only."""
+        """Whether an error of kazoo only concerns the connection."""
         errors = self._errors
         return isinstance(
             error,
@@ -240,7 +240,7 @@ class ZooKeeperSession:
         )
 
     def wait_for_connection(self, deadline_s: float) -> bool:
-        """Wait until a server answers again, until so much of the clock; whether one does."""
+        """Wait for a connection until `deadline_s` of the clock. Returns whether there is one."""
         while not self.client.connected:
             if self.is_past(deadline_s) or self._is_closed:
                 return False
@@ -248,17 +248,17 @@ class ZooKeeperSession:
         return True
 
     def deadline_s(self) -> float:
-        """When a session whose connection breaks now is over, by the clock."""
+        """The time of the clock at which a session ends whose connection breaks now."""
         return self._settings.monotonic_s() + self._settings.session_timeout_s
 
     def is_past(self, deadline_s: float) -> bool:
-        """Whether the clock has come so far."""
+        """Whether the clock has reached `deadline_s`."""
         return self._settings.monotonic_s() >= deadline_s
 
     def close(self) -> None:
-        """End the session, and with it what exists only as long as it does; again is fine."""
+        """End the session and with it its ephemeral nodes. May be called again."""
         self._is_closed = True
-        # Whatever goes wrong with the farewell, the servers end the session for want of a sign of life.
+        # If stopping fails, the servers end the session when it times out.
         with contextlib.suppress(Exception):
             self.client.stop()
         with contextlib.suppress(Exception):
@@ -302,7 +302,7 @@ class ZooKeeperSession:
 
     def _may_ask_again(self, deadline_s: float) -> bool:
         if self.client.connected:
-            # The client may notice a moment later than its caller.
+            # The client may notice the lost connection later than its caller.
             time.sleep(_POLL_S)
         return self.wait_for_connection(deadline_s) and not self.is_past(deadline_s)
 
@@ -321,7 +321,7 @@ def _client(settings: ZooKeeperSettings) -> KazooClient:
     return KazooClient(
         hosts=settings.hosts,
         timeout=settings.session_timeout_s,
-        # Back as soon as a server is: what waits for it waits for no longer than the session.
+        # Reconnect as soon as a server is back: requests wait no longer than the session timeout.
         connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": min(1.0, settings.session_timeout_s / 8)},
         **settings.client_options,
     )
@@ -356,7 +356,7 @@ def checked_root(root: str) -> str:
 
 @frozen
 class JobNodes:
-    """Where the nodes of a job are."""
+    """The paths of the nodes of a job."""
 
     root: str
     job_name: str
@@ -368,22 +368,22 @@ class JobNodes:
 
     @property
     def job(self) -> str:
-        """Whose job this is."""
+        """The node that names the job."""
         return f"{self.directory}/job"
 
     @property
     def leaders(self) -> str:
-        """The parent of those that lead and stand by."""
+        """The parent of the nodes of drivers that lead or stand by."""
         return f"{self.directory}/leaders"
 
     @property
     def driver_files(self) -> str:
-        """Where the driver files are."""
+        """The node with the directory of the driver files."""
         return f"{self.directory}/driver-files"
 
     @property
     def last_id(self) -> str:
-        """The greatest id of all checkpoints."""
+        """The node with the greatest checkpoint id so far."""
         return f"{self.directory}/last-id"
 
     @property
@@ -393,7 +393,7 @@ class JobNodes:
 
     @property
     def set_aside(self) -> str:
-        """The parent of those that were given up."""
+        """The parent of the pointers that were set aside."""
         return f"{self.directory}/set-aside"
 
     def checkpoint(self, checkpoint_id: int) -> str:
@@ -402,19 +402,19 @@ class JobNodes:
 
     @staticmethod
     def id_of(name: str) -> int | None:
-        """The checkpoint whose pointer has this name; None if none has."""
+        """The id of the checkpoint whose pointer has this name; None for other names."""
         return int(name) if _ID.fullmatch(name) else None
 
     @staticmethod
     def id_set_aside(name: str) -> int | None:
-        """The checkpoint that was given up under this name; None if none was."""
+        """The id of the checkpoint that was set aside under this name; None for other names."""
         matched = _SET_ASIDE.fullmatch(name)
         return None if matched is None else int(matched.group(1))
 
 
 @frozen
 class JobNode:
-    """Whose job this is: `job_id` is that of `job.json`, `job_directory` where it was then, for people."""
+    """The job of these nodes: `job_id` as in `job.json`, and `job_directory` for people."""
 
     job_id: str
     job_directory: str
@@ -447,7 +447,7 @@ def decode_pointer(data: bytes, checkpoint_id: int, where: str) -> CheckpointPoi
         content = parse_checksummed_json(data, where, _FORMAT_VERSION)
         pointer = CheckpointPointer(content.pop("checkpoint_id"), FileHandle(**content.pop("metadata_file")))
         if content or pointer.checkpoint_id != checkpoint_id:
-            raise InvariantViolationError("it is that of another checkpoint, or says more than it should")
+            raise InvariantViolationError("it belongs to another checkpoint, or has more fields than it should")
     except (CheckpointError, KeyError, TypeError, AttributeError) as error:
         raise CorruptMetadataError(f"{where} is not a pointer to a checkpoint: {error}") from error
     return pointer
@@ -467,7 +467,7 @@ def decode_text(data: bytes, where: str, kind: type) -> Any:
 
 
 _TURN_S = 30.0
-"""A stand-by whose watch was lost in some way looks again after so long."""
+"""Seconds after which a stand-by whose watch was lost checks again."""
 
 _ONE_LOOK_S = 0.01
 _CONTENDER = re.compile("[0-9a-f]{32}__lock__[0-9]{10}")
@@ -490,7 +490,7 @@ class ZooKeeperLeadership:
         self._guard = threading.Lock()
         self.session = ZooKeeperSession(settings, self._session_ended)
         try:
-            # Whatever ended before does not count: there was no leadership that it could have ended.
+            # A session that ended before this driver led does not count as a loss.
             self._node = self._led(stand_by_timeout_s)
             self._lost = None
             if not self.session.exists(self._node):
@@ -505,7 +505,7 @@ class ZooKeeperLeadership:
         return self._node
 
     def check(self) -> None:
-        """See `Leadership`; goes to the servers."""
+        """See `Leadership`; asks the servers."""
         self._check_known()
         try:
             self.session.sync(self._node)
@@ -518,11 +518,13 @@ class ZooKeeperLeadership:
     def commit(
         self, what: str, build: Callable[[TransactionRequest], object], is_done: Callable[[], bool]
     ) -> Exception | None:
-        """Carry out a transaction if this driver leads; None if it is carried out, else what stands in the way of it.
+        """Carry out a transaction if this driver leads. Returns None on success, otherwise the error that prevents it.
 
-        `is_done` reads whether it was carried out, of which nothing else may be the cause. Raises
-        `LeadershipLostError`, behind which it may have been carried out if an answer was lost, and
-        `UnknownOutcomeError` if nothing can be found out as long as the session may be alive.
+        `is_done` reads whether the transaction was carried out; nothing else may have the same effect.
+
+        Raises:
+            LeadershipLostError: This driver does not lead. If an answer was lost, the transaction may be carried out.
+            UnknownOutcomeError: No server answered while the session may be alive.
         """
         self._check_known()
 
@@ -547,7 +549,7 @@ class ZooKeeperLeadership:
             return rejected.error
 
     def at_loss(self, listener: LossListener) -> None:
-        """See `Leadership`; called by a thread of its own."""
+        """See `Leadership`; the listener runs in a thread of its own."""
         with self._guard:
             self._listeners.append(listener)
             lost = self._lost
@@ -555,7 +557,7 @@ class ZooKeeperLeadership:
             self._tell(listener, lost)
 
     def close(self) -> None:
-        """End the session, and so let the next driver lead; again is fine."""
+        """End the session, so that the next driver can lead. May be called again."""
         self._is_closed = True
         self.session.close()
 
@@ -572,7 +574,7 @@ class ZooKeeperLeadership:
             try:
                 leader = self._leader() or "a driver that has just ended"
             except StorageError:
-                # Who stands by has nothing to lose, and waits for the servers as well.
+                # A stand-by also waits for servers that do not answer.
                 if is_over:
                     raise
                 continue
@@ -613,21 +615,22 @@ class ZooKeeperLeadership:
 
     def _check_known(self) -> None:
         if self._is_closed:
-            raise self._loss("it has given it up")
+            raise self._loss("it has released the leadership")
         if self._lost is not None:
             raise self._lost
 
     def _loss(self, because: str) -> LeadershipLostError:
         return LeadershipLostError(
             f"this driver does not lead job {self.nodes.job_name!r} any more: {because}. It completes no checkpoint, "
-            f"and another driver may be going on; nothing that was complete is lost. Start it again, and it stands by"
+            f"and another driver may continue the job. No completed checkpoint is lost. Start this driver again to "
+            f"stand by"
         )
 
     def _session_ended(self) -> None:
         with self._guard:
             if self._is_closed or self._lost is not None:
                 return
-            self._lost = self._loss("ZooKeeper has ended its session, since it was not heard of for too long")
+            self._lost = self._loss("ZooKeeper has ended its session, because it sent no heartbeat for too long")
             listeners = list(self._listeners)
         for listener in listeners:
             self._tell(listener, self._lost)
@@ -648,7 +651,7 @@ _LOOKS: Final = 10
 
 
 class ZooKeeperPointers:
-    """Those of one job. Without `leadership` they can be looked at, and nothing else."""
+    """The checkpoint pointers of one job in ZooKeeper. Without `leadership` they are read-only."""
 
     def __init__(
         self,
@@ -665,11 +668,11 @@ class ZooKeeperPointers:
 
     @property
     def place(self) -> str:
-        """The node of the checkpoints, and where its servers are."""
+        """The node of the checkpoints, with its servers."""
         return self._where(self._nodes.checkpoints)
 
     def find(self) -> FoundCheckpoints:
-        """See `CheckpointPointers`. A leader may drop checkpoints while another driver looks, which looks again."""
+        """See `CheckpointPointers`. Reads again if the leader dropped checkpoints meanwhile."""
         for _ in range(_LOOKS):
             pointers = self._read()
             found = self._found(pointers)
@@ -679,7 +682,7 @@ class ZooKeeperPointers:
         return found
 
     def publish(self, metadata: CheckpointMetadata) -> FileHandle:
-        """Write the metadata under a name of its own, then make the pointer and raise the greatest id, in one step."""
+        """Write the metadata under a unique name, then create the pointer and raise the greatest id in one step."""
         checkpoint_id = metadata.checkpoint_id
         leadership, node = self._leading(), self._nodes.checkpoint(metadata.checkpoint_id)
         pointer = write_pointed_metadata(self._fs, metadata)
@@ -700,7 +703,7 @@ class ZooKeeperPointers:
                 f"is lost. {error}"
             ) from error
         if obstacle is not None:
-            # It was rejected, so nobody will ever point there.
+            # The transaction was rejected, so no pointer to this directory exists.
             with contextlib.suppress(CheckpointError):
                 self._fs.delete_directory(pointer.directory)
             raise StorageError(
@@ -711,10 +714,7 @@ class ZooKeeperPointers:
         return pointer.metadata_file
 
     def withdraw(self, checkpoint_id: int) -> None:
-        """Delete the pointer, then the metadata file with its directory.
-
-        Where that fails it is known as before, and may be withdrawn again.
-        """
+        """Delete the pointer, then the metadata file with its directory. If that fails, call it again."""
         node = self._nodes.checkpoint(checkpoint_id)
         pointer = self._pointer(checkpoint_id)
         self._change(
@@ -727,7 +727,7 @@ class ZooKeeperPointers:
         self._pointers.pop(checkpoint_id, None)
 
     def set_aside(self, checkpoint_id: int) -> None:
-        """Move the pointer, in one step."""
+        """Move the pointer in one transaction."""
         node, data = self._nodes.checkpoint(checkpoint_id), self._pointers[checkpoint_id]
         taken = self._session.children(self._nodes.set_aside)
         base = f"{checkpoint_id:012d}"
@@ -741,16 +741,16 @@ class ZooKeeperPointers:
         del self._pointers[checkpoint_id]
 
     def set_aside_places(self) -> tuple[str, ...]:
-        """The nodes, and the directories from before the job had any."""
+        """The nodes, and the directories from before the job used ZooKeeper."""
         names = [name for name in self._session.children(self._nodes.set_aside) if self._nodes.id_set_aside(name)]
         nodes = (self._where(f"{self._nodes.set_aside}/{name}") for name in names)
         return (*DirectoryPointers(self._fs).set_aside_places(), *nodes)
 
     def files_set_aside(self) -> frozenset[str]:
-        """Those that their metadata files name, and these."""
+        """Data and metadata files of checkpoints that were set aside."""
         paths = set(DirectoryPointers(self._fs).files_set_aside())
         for pointer in self._set_aside():
-            # What cannot be read, for which it was given up, does not tell its files.
+            # Unreadable metadata, often the reason to set it aside, does not list its files.
             with contextlib.suppress(CheckpointError):
                 metadata = read_metadata(self._fs, pointer.directory)
                 paths.update(file.path for file in metadata.files)
@@ -785,7 +785,7 @@ class ZooKeeperPointers:
         )
 
     def _retained(self, checkpoint_id: int, data: bytes) -> RetainedCheckpoint | CorruptMetadataError:
-        """The checkpoint of a pointer, or what is wrong with it."""
+        """The checkpoint of a pointer, or the error of reading it."""
         kept_at = self._where(self._nodes.checkpoint(checkpoint_id))
         try:
             pointer = decode_pointer(data, checkpoint_id, kept_at)
@@ -794,9 +794,9 @@ class ZooKeeperPointers:
         return read_pointed_metadata(self._fs, pointer, kept_at)
 
     def _unfinished(self, pointers: Mapping[int, bytes]) -> Iterator[tuple[str, int]]:
-        """The directories, with their ids, that no pointer names, nor one of a checkpoint that was given up.
+        """Directories, with their ids, that no pointer names, including pointers set aside.
 
-        None as long as there is one that cannot be read: what it names cannot be told from them.
+        Yields nothing if a pointer is unreadable: the directory that it names is not known.
         """
         try:
             noted = [*self._set_aside(), *(decode_pointer(data, one, "") for one, data in pointers.items())]
@@ -822,7 +822,7 @@ class ZooKeeperPointers:
         return -1 if data is None else int(decode_text(data, self._where(self._nodes.last_id), int))
 
     def _pointer(self, checkpoint_id: int) -> CheckpointPointer | None:
-        """None if it cannot be read: its files cannot be told from those of an attempt, and go with these."""
+        """The pointer; None if it is unreadable. Its files are then removed like those of an unfinished attempt."""
         with contextlib.suppress(CorruptMetadataError):
             return decode_pointer(self._pointers[checkpoint_id], checkpoint_id, "")
         return None
@@ -834,7 +834,7 @@ class ZooKeeperPointers:
 
     def _leading(self) -> ZooKeeperLeadership:
         if self._leadership is None:
-            raise LeadershipLostError(f"nobody leads job {self._nodes.job_name!r} here: it is only looked at")
+            raise LeadershipLostError(f"job {self._nodes.job_name!r} is opened read-only here")
         return self._leadership
 
     def _where(self, node: str) -> str:
@@ -902,10 +902,10 @@ class ZooKeeperHighAvailability:
         return ZooKeeperLeadership(self._settings(), nodes, self.stand_by_timeout_s)
 
     @contextlib.contextmanager
-    def looking(self, file_system: CheckpointFileSystem, identity: JobIdentity | None) -> Iterator[JobRecords]:
+    def read_only(self, file_system: CheckpointFileSystem, identity: JobIdentity | None) -> Iterator[JobRecords]:
         """See `JobServices`. A directory that was never led so is looked at as it is."""
         if identity is None or read_kept_in(file_system) is None:
-            with DirectoryServices(driver_directory=self.driver_directory).looking(file_system, identity) as records:
+            with DirectoryServices(driver_directory=self.driver_directory).read_only(file_system, identity) as records:
                 yield records
             return
         nodes = self._nodes(identity.job_name)

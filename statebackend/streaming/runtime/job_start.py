@@ -218,7 +218,7 @@ def require_compatible(reports: Mapping[str, SchemaReport]) -> None:
 
 def looked_up(job_dir: str, services: JobServices, find: Callable[[JobRecords], StartingPoint]) -> StartingPoint:
     """What a start would continue from, found without leading the job; raises what ``find`` raises."""
-    with services.looking(CheckpointFileSystem.from_uri(job_dir), JobDirectory.inspect(job_dir)) as records:
+    with services.read_only(CheckpointFileSystem.from_uri(job_dir), JobDirectory.inspect(job_dir)) as records:
         return find(records)
 
 
@@ -238,7 +238,7 @@ def locked_start(
     Raises `JobDirectoryError` for a directory of another job or driver, `StorageError` where nothing can be found out.
     """
     JobDirectory.check(job_dir, name, max_parallelism)
-    with services.looking(CheckpointFileSystem.from_uri(job_dir), JobDirectory.inspect(job_dir)) as records:
+    with services.read_only(CheckpointFileSystem.from_uri(job_dir), JobDirectory.inspect(job_dir)) as records:
         point = find(records)
         compatibility = judge(records, point)
     directory = JobDirectory.open(

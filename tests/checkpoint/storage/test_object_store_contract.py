@@ -424,7 +424,7 @@ def test_driver_files_on_a_disk_are_each_drivers_own(uri, tmp_path) -> None:
     records.driver_files.write_file("spark/offsets/0", b"0")
     expire(former.file_system)
     latter = JobDirectory.open(uri, "flights", 4, leadership=services, kept_in=services.kept_in("flights"))
-    with services.looking(latter.file_system, latter.identity) as looked:
+    with services.read_only(latter.file_system, latter.identity) as looked:
         assert looked.driver_files.uri == records.driver_files.uri
     taken = services.take_over(latter)
     # What the former one had goes as soon as it does not count any more.

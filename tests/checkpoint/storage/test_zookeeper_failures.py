@@ -208,7 +208,7 @@ def test_a_driver_that_ends_by_itself_is_told_of_no_loss(
     job.directory.leadership.at_loss(lost.append)
     job.directory.close()
     job.directory.close()
-    with pytest.raises(LeadershipLostError, match="given it up"):
+    with pytest.raises(LeadershipLostError, match="it has released the leadership"):
         job.directory.leadership.check()
     assert lost == []
 

@@ -145,7 +145,7 @@ def test_who_looks_while_the_leader_drops_a_checkpoint_looks_again(
             job.led.add(later.pop(0))
         return read(*arguments)
 
-    with job.directory, services.looking(job.records.file_system, job.directory.identity) as looked:
+    with job.directory, services.read_only(job.records.file_system, job.directory.identity) as looked:
         for checkpoint_id in (1, 2, 3):
             job.led.add(checkpoint_id)
         monkeypatch.setattr(zookeeper_pointers, "read_pointed_metadata", read_while_the_leader_goes_on)
