@@ -455,7 +455,7 @@ def test_a_serializer_of_the_program_is_locked_and_checked_by_the_module_of_the_
     done = python(directory, "-m", "statebackend.cli", "check", "state.lock", "--job", "others:build")
     assert done.returncode == REJECTED
     assert "incompatible [unknown-snapshot]" in done.stdout
-    assert "'points:PointSerializerSnapshot' is of a class that this process has not defined" in done.stdout
+    assert "'points:PointSerializerSnapshot' names a class that this process has not defined" in done.stdout
 
 
 def test_state_of_a_serializer_of_a_script_is_told_how_to_be_found_again(
