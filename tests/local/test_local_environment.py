@@ -269,7 +269,7 @@ def test_wrong_definitions_say_what_is_missing() -> None:
         environment.execute("sales")
     with pytest.raises(JobDefinitionError, match="the class SumPerShop; make an instance"):
         stream.key_by("shop").process(SumPerShop, uid="class")  # type: ignore[arg-type]
-    with pytest.raises(JobDefinitionError, match="one by one"):
+    with pytest.raises(JobDefinitionError, match="columns as arguments"):
         stream.key_by(["shop", "amount"])
     with pytest.raises(JobDefinitionError, match="at least one column"):
         stream.key_by()
