@@ -141,15 +141,14 @@ __all__ = [
 
 
 class EpochWatermarks:
-    """Those of one epoch; see the module."""
+    """The watermarks of one epoch: an immutable value, from which `after` computes those of the next one."""
 
     def __init__(
         self, event_time: EventTime | None, restored: WatermarkState | None, now_ms: int | None = None
     ) -> None:
-        """Those of the first epoch of a run, which goes on from a checkpoint that says ``restored``.
+        """Create the watermarks of the first epoch of a run, from those of its checkpoint, ``restored``.
 
-        With ``now_ms`` sources that are silent from the beginning become idle by the clock; without, idleness counts
-        from the first epoch.
+        With ``now_ms``, sources without records become idle by the clock from then on; without, from the first epoch.
         """
         self._event_time = event_time
         self._watermarks: JobWatermarks | None = None if event_time is None else event_time.watermarks()
@@ -172,23 +171,24 @@ class EpochWatermarks:
             self._watermarks.await_from(now_ms)
 
     def of(self, uid: str) -> int:
-        """What an operator is at in this epoch, in milliseconds; the smallest time if it has no watermark."""
+        """Return the watermark of an operator in this epoch, in milliseconds; `MIN_TIMESTAMP` without one."""
         if self._is_at_the_end:
             return MAX_TIMESTAMP
         return MIN_TIMESTAMP if self._watermarks is None else self._watermarks.watermark_of(uid)
 
     def before_of(self, uid: str) -> int:
-        """What it was at in the epoch before; the smallest time if there was none, or its checkpoint does not say."""
+        """Return its watermark in the epoch before; `MIN_TIMESTAMP` if unknown."""
         return self._before.get(uid, MIN_TIMESTAMP)
 
     def known(self) -> Mapping[str, int]:
-        """What sources have sent and operators are at, in milliseconds; those without a watermark are left out."""
+        """Return the watermarks of sources and operators that have one, in milliseconds."""
         return {name: time_ms for name in self.names if (time_ms := self.of(name)) > MIN_TIMESTAMP}
 
     def after(self, largest: Iterable[ChannelTimestamp], processing_time_ms: int) -> EpochWatermarks:
-        """Those of the next epoch, when the tasks of this one have seen these timestamps.
+        """Return the watermarks of the next epoch, from the largest timestamps that the tasks of this one saw.
 
-        Raises `StreamJobError` for too many channels.
+        Raises:
+            StreamJobError: There are too many channels.
         """
         if self._watermarks is None:
             return self
@@ -197,7 +197,7 @@ class EpochWatermarks:
         return self._followed_by(watermarks)
 
     def at_the_end(self) -> EpochWatermarks:
-        """Those of an epoch at the end of time, in place of these; operators without event time are there too."""
+        """Return the watermarks of an epoch at the end of event time, also for operators without event time."""
         ended = copy.copy(self)
         ended._is_at_the_end = True
         if self._watermarks is None or self._event_time is None:
@@ -208,7 +208,7 @@ class EpochWatermarks:
         return ended
 
     def state(self) -> WatermarkState | None:
-        """What the checkpoint of the epoch before is to say, for the next epoch to go on from."""
+        """Return the watermarks as the checkpoint of the epoch before stores them."""
         if self._watermarks is None:
             return None
         state = self._watermarks.snapshot()
@@ -216,9 +216,9 @@ class EpochWatermarks:
         return evolve(state, nodes=tuple(nodes))
 
     def are_due(self, timers: Iterable[TimersDue]) -> bool:
-        """Whether any of these timers of event time fires at the watermark of its operator.
+        """Whether an event-time timer fires at the watermark of its operator.
 
-        One that was due already when it was registered waits, as the others do, until the watermark moves.
+        A timer that was due when it was registered fires when the watermark next advances.
         """
         return any(
             one.event_time_ms is not None
@@ -228,7 +228,7 @@ class EpochWatermarks:
         )
 
     def next_epoch_ms(self, timers: Sequence[TimersDue]) -> int | None:
-        """The processing time from which an epoch without records has something to do; None if none ever has."""
+        """Return the processing time from which a no-data epoch has something to do; None if there is none."""
         if self.are_due(timers) or any(self.of(uid) > self.before_of(uid) for uid in self._followers):
             return MIN_TIMESTAMP
         times = [one.processing_time_ms for one in timers]
@@ -237,14 +237,14 @@ class EpochWatermarks:
         )
 
     def _idleness_due_ms(self, timers: Sequence[TimersDue]) -> int | None:
-        """The first processing time at which one of these timers is due since sources are idle that are silent now.
+        """Return the first processing time at which an idle source lets one of these timers fire.
 
-        None if none would be: that a source is idle needs no epoch as long as nothing comes of it.
+        None if no timer would fire: idleness alone needs no epoch.
         """
         if self._watermarks is None or all(one.event_time_ms is None for one in timers):
             return None
         times = self._watermarks.idleness_times_ms()
-        # The later it is, the more are idle, and watermarks never go back.
+        # Binary search: over time more sources become idle, and watermarks never go back.
         first = bisect_left(times, True, key=lambda time_ms: self.after((), time_ms).are_due(timers))
         return times[first] if first < len(times) else None
 
@@ -256,17 +256,17 @@ class EpochWatermarks:
 
 
 class EpochRim(Protocol):
-    """What a runtime does for an epoch; everything may raise, and then fails the epoch."""
+    """The work of a runtime for an epoch. Any error fails the epoch."""
 
     @property
     def committing(self) -> AbstractContextManager[Any]:
-        """What is held from the storing of a checkpoint until the output of its epoch is committed."""
+        """The lock from the storing of a checkpoint until its epoch is committed."""
 
     def begin(self, epoch: Epoch) -> Collection[TaskId]:
-        """Prepares the epoch; returns the tasks that take part, none if there is no state to store."""
+        """Prepare the epoch; return its tasks, none if there is no state to store."""
 
     def run(self, epoch: Epoch) -> Iterable[Acknowledgement]:
-        """Runs the action to its end; returns what the tasks have acknowledged."""
+        """Run the action to its end; return the acknowledgements of the tasks."""
 
     def store(self, epoch: Epoch, completed: CompletedCheckpoint) -> None:
         """Stores the checkpoint: from here on the epoch is durable."""
@@ -275,17 +275,17 @@ class EpochRim(Protocol):
         """Makes the output of the epoch visible."""
 
     def commit_again(self, checkpoint_id: int) -> None:
-        """Makes the output of an epoch of before visible, in case that it was not."""
+        """Commit the output of an earlier epoch again, in case a crash prevented it."""
 
     def abort(self, epoch: Epoch) -> None:
-        """Lets the sink forget what it has staged for the epoch."""
+        """Let the sinks remove what they staged for the epoch."""
 
     def discard(self, states: Sequence[SubtaskState], in_use: frozenset[str]) -> None:
-        """Deletes the files of given-up state that nobody else needs."""
+        """Delete the files of abandoned state that are not in use."""
 
 
 class EpochRunner:
-    """Feeds `Epochs` with what a rim has done. ``now_ms`` is a monotonic clock."""
+    """Passes events to `Epochs` and carries out its actions by a rim. ``now_ms`` is a monotonic clock."""
 
     def __init__(self, epochs: Epochs, rim: EpochRim, now_ms: Callable[[], int]) -> None:
         self._epochs = epochs
@@ -293,11 +293,14 @@ class EpochRunner:
         self._now_ms = now_ms
 
     def run(self, cause: BatchArrived | TimePassed) -> Epoch | None:
-        """Runs the epoch of a batch, or one without records since time has passed.
+        """Run the epoch of a batch, or a no-data epoch.
 
-        Returns it if it has become durable, None for a batch that was done before.
+        Returns:
+            The epoch if it is durable now, None for a batch that was completed before.
 
-        Raises what made it fail, `EpochError` or `SourceProgressMismatchError` for a batch that is rejected.
+        Raises:
+            EpochError: The batch is rejected. Any error of the rim passes through.
+            SourceProgressMismatchError: The batch does not follow the last epoch.
         """
         before = self._epochs.last
         try:
@@ -339,14 +342,13 @@ class EpochRunner:
         self._take(Committed())
 
     def _discard(self, action: Discard) -> None:
-        # What made the epoch fail is worth more than what then went wrong with clearing it away: files that stay are
-        # orphans, which the store finds.
+        # The first error matters more than an error of the cleanup. The store finds files that stay as orphans.
         if action.states:
             with contextlib.suppress(Exception):
                 self._rim.discard(action.states, action.in_use)
 
     def _abort_sink(self, action: AbortSink) -> None:
-        # As with what is discarded; the sink clears up when the job is started again.
+        # The sink cleans up at the next start of the job.
         with contextlib.suppress(Exception):
             self._rim.abort(action.epoch)
 
@@ -366,11 +368,11 @@ class EpochRunner:
 
 
 _AGAIN_S: Final = 1.0
-"""How long behind a cancellation the next one follows."""
+"""Seconds between two cancellations."""
 
 
 def cancel_until(cancel: Callable[[], object], is_over: Callable[[float], bool]) -> None:
-    """Calls ``cancel``, and again until ``is_over``, which waits for so many seconds at most, says that it is."""
+    """Call ``cancel`` repeatedly until ``is_over(seconds)``, which waits that long, returns True."""
     while True:
         cancel()
         if is_over(_AGAIN_S):
@@ -383,11 +385,11 @@ _logger = logger_of(__name__)
 
 
 class EpochWatchdog:
-    """A context for the action of an epoch, entered on the thread that runs it. Without a timeout it does nothing."""
+    """Cancels the Spark jobs of an action that exceeds the timeout; a context on the thread of the action."""
 
     def __init__(self, context: SparkContext, epoch_id: int, timeout_s: float | None) -> None:
         self.has_expired = False
-        """Whether the epoch took longer."""
+        """Whether the epoch exceeded the timeout."""
         self._context = context
         self._epoch_id = epoch_id
         self._timeout_s = timeout_s
@@ -424,17 +426,21 @@ class EpochWatchdog:
             cancel_until(lambda: self._cancel(group), self._over.wait)
 
     def _cancel(self, group: str) -> None:
-        # What runs in the group behind the epoch is that of the next one.
+        # After the epoch, the jobs of the group are those of the next one.
         with self._lock:
             if not self._over.is_set():
                 self._context.cancelJobGroup(group)
 
 
 def processing_time_of_epoch_ms(offsets: bytes, previous_ms: int | None) -> int:
-    """The time of the epoch with these offsets, in ms since the Unix epoch.
+    """Return the processing time of the epoch with these offsets, in ms since 1970.
 
-    ``previous_ms`` is the time of the checkpoint or savepoint that it continues from. Raises
-    `SourceProgressMismatchError` if Spark has noted no time.
+    Args:
+        offsets: The content of Spark's offsets file of the batch.
+        previous_ms: The processing time of the checkpoint or savepoint before.
+
+    Raises:
+        SourceProgressMismatchError: The offsets contain no batch time.
     """
     lines = offsets.decode("utf-8", "replace").split("\n")
     try:
@@ -443,15 +449,14 @@ def processing_time_of_epoch_ms(offsets: bytes, previous_ms: int | None) -> int:
         batch_ms = None
     if not isinstance(batch_ms, int) or isinstance(batch_ms, bool):
         raise SourceProgressMismatchError(
-            f"Spark's offsets of this epoch tell no time of the batch: "
-            f"{format_value(offsets, 200)}. Bring the file back from "
-            f"a backup, or start from a savepoint in a new job directory"
+            f"Spark's offsets of this epoch contain no time of the batch: {format_value(offsets, 200)}. Restore the "
+            f"file from a backup, or start from a savepoint in a new job directory"
         )
     return not_before(batch_ms, previous_ms)
 
 
 def make_offsets_durable(spark_checkpoint_directory: str, epoch_id: int) -> None:
-    """Brings `offsets/<epoch_id>` to the disk: its time and its offsets must outlive what the epoch does."""
+    """Sync `offsets/<epoch_id>`: its time and offsets must be durable before the epoch runs."""
     directory = os.path.join(spark_checkpoint_directory, "offsets")
     descriptor = os.open(os.path.join(directory, str(epoch_id)), os.O_RDONLY)
     try:
@@ -504,7 +509,7 @@ class SparkRun:
         return None if self.restored is None else self.restored.metadata.processing_time_ms
 
     def next_no_data_epoch_ms(self) -> int | None:
-        """The processing time from which an epoch without records has something to do; None if none ever has."""
+        """Return the processing time from which a no-data epoch has something to do; None if there is none."""
         timers = () if self.restored is None else self.restored.metadata.timers_due
         # Another program may have left timers of operators that are no more.
         return self.watermarks.next_epoch_ms(
@@ -529,7 +534,7 @@ class SparkRun:
 def first_restore(
     parts: JobParts, restored: RestoredState | None
 ) -> Mapping[str, Sequence[SubtaskRestore | SubtaskState]]:
-    """What the subtasks restore in the first epoch of a run."""
+    """Return what the subtasks restore in the first epoch of a run, by operator uid."""
     if restored is None:
         return {}
     return {
@@ -546,7 +551,7 @@ def first_restore(
 
 
 class SparkEpoch:
-    """One epoch over the frame of its micro-batch, or over one without rows; an `EpochRim`."""
+    """One epoch over the frame of its micro-batch, or over an empty one; an `EpochRim`."""
 
     def __init__(self, run: SparkRun, frame: DataFrame, progress: ProgressSender) -> None:
         self.action_s = 0.0
@@ -562,12 +567,12 @@ class SparkEpoch:
 
     @property
     def committing(self) -> threading.RLock:
-        """See `SparkRun`."""
+        """The lock from the storing of a checkpoint until its epoch is committed."""
         return self._run.committing
 
     def begin(self, epoch: Epoch) -> Sequence[TaskId]:
-        """Fixes the time of the epoch, and writes down what its tasks restore."""
-        # Whoever does not lead any more might still hand rows to a sink that shows them at once.
+        """Determine the processing time of the epoch, and write the restore plan."""
+        # A driver that lost the leadership must not pass rows to a sink that shows them at once.
         self._parts.leadership.check()
         if epoch.time_passed is None:
             make_offsets_durable(self._parts.spark_checkpoint_directory, epoch.batch_id)
@@ -578,20 +583,20 @@ class SparkEpoch:
         return [TaskId(uid, index) for uid in self._tasks for index in range(self._parts.parallelism)]
 
     def run(self, epoch: Epoch) -> Iterable[Acknowledgement]:
-        """Runs the actions of the sinks; raises `EpochError` with the cause of what fails in a task."""
+        """Run the actions of the sinks; raise `EpochError` with the cause of a failed task."""
         try:
             encoded = self._run_action(epoch)
         finally:
-            # What cannot be removed now is removed when the job is started again.
+            # The next start of the job deletes what stays.
             with contextlib.suppress(CheckpointError):
                 self._parts.file_system.delete(self._restore_plan_path(epoch))
-        # Most files of the state are those of the epoch before.
+        # Most files of the state are unchanged since the epoch before.
         restored = self._run.restored
         known_files = {} if restored is None else files_by_path(restored.metadata.operators)
         return self._decoded(epoch, encoded, known_files)
 
     def store(self, epoch: Epoch, completed: CompletedCheckpoint) -> None:
-        """Stores the checkpoint, which the next epoch goes on from."""
+        """Store the checkpoint, from which the next epoch continues."""
         parts = self._parts
         following = self._watermarks.after(completed.channel_timestamps, self._processing_time_ms)
         positions = SourcePositions(batch_id=epoch.batch_id, offsets=epoch.offsets, sources=parts.sources)
@@ -613,24 +618,24 @@ class SparkEpoch:
         self._run.restore = {operator.uid: operator.subtasks for operator in completed.operators}
 
     def commit(self, epoch: Epoch) -> None:
-        """Commits what the sinks staged, unless another driver leads now, which has done it then."""
+        """Commit what the sinks staged, unless another driver leads the job now: it has committed that."""
         self._parts.leadership.check()
         self._parts.sinks.commit(epoch.checkpoint_id, self._committables)
         if epoch.time_passed is not None:
             end_no_data_epoch(self._parts.driver_files)
 
     def commit_again(self, checkpoint_id: int) -> None:
-        """Commits the newest checkpoint's output, which is that of the replayed batch."""
+        """Commit the output of the newest checkpoint, that of the replayed batch."""
         latest = self._parts.store.latest()
         if latest is not None:
             self._parts.sinks.commit_again(latest)
 
     def abort(self, epoch: Epoch) -> None:
-        """Lets the sinks forget this run's attempt."""
+        """Let the sinks remove the attempt of this run."""
         self._parts.sinks.abort(epoch.checkpoint_id, self._parts.attempt_id)
 
     def discard(self, states: Sequence[SubtaskState], in_use: frozenset[str]) -> None:
-        """Deletes what nobody else needs."""
+        """Delete the files that are not in use."""
         self._parts.store.discard(states, in_use)
 
     def _begin_no_data_epoch(self, checkpoint_id: int, time_passed: TimePassed) -> None:
@@ -646,20 +651,20 @@ class SparkEpoch:
         write_no_data_epoch(self._parts.driver_files, opened)
 
     def _decoded(self, epoch: Epoch, encoded: Sequence[bytes], known_files: KnownFiles) -> Iterator[Acknowledgement]:
-        # One by one: what was given out before an error is known to the coordinator, which gives up its files.
-        unheard = set(self._tasks)
+        # One by one: the coordinator discards the files of what was yielded before an error.
+        missing = set(self._tasks)
         for one in encoded:
             acknowledgement = Acknowledgement.decode(one, known_files)
-            unheard.discard(acknowledgement.operator_uid)
+            missing.discard(acknowledgement.operator_uid)
             yield acknowledgement
-        if unheard:
+        if missing:
             raise EpochError(
-                f"epoch {epoch.checkpoint_id}: no acknowledgement of operator {min(unheard)!r} came: the step or sink "
-                f"behind it did not compute its rows"
+                f"epoch {epoch.checkpoint_id}: operator {min(missing)!r} sent no acknowledgement: the step or sink "
+                f"after it did not compute its rows"
             )
 
     def _planned_tasks(self, epoch: Epoch) -> Mapping[str, EpochTask]:
-        """What the tasks of each operator are sent; writes the restore plan that they read."""
+        """Return the task of each operator; write the restore plan that they read."""
         restored, restore = self._run.restored, self._run.restore
         sections: Mapping[str, RestorePlanSection] = {}
         if restore:
@@ -685,7 +690,7 @@ class SparkEpoch:
 
     def _run_action(self, epoch: Epoch) -> Sequence[bytes]:
         parts, session, epoch_id = self._parts, self._frame.sparkSession, epoch.checkpoint_id
-        # In every epoch: a step or sink of the user's may have set the session otherwise in the one before.
+        # In every epoch: a step or sink of the user may have changed the session.
         keep_adaptive_disabled(session)
         started = time.monotonic()
         watchdog = EpochWatchdog(session.sparkContext, epoch_id, parts.epoch_timeout_s)
@@ -717,9 +722,9 @@ _POLL_S: Final = 0.2
 
 
 class EpochDriver:
-    """One instance is one run of the job. ``empty_batch`` makes the frame of an epoch without records.
+    """One run of the job. ``empty_batch`` creates the frame of a no-data epoch.
 
-    Everything may be called from any thread.
+    Any thread may call anything.
     """
 
     def __init__(
@@ -834,7 +839,7 @@ class EpochDriver:
         self._run.forget_source_progress()
 
     def watermarks(self) -> Mapping[str, int]:
-        """What sources have sent and operators are at, in milliseconds; those without a watermark are left out."""
+        """Return the watermarks of sources and operators that have one, in milliseconds."""
         return self._run.watermarks.known()
 
     def time_metrics(self) -> Mapping[str, TimeMetrics]:

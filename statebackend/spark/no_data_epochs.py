@@ -42,7 +42,7 @@ _MOST_FIRST_COST_MS: Final = 1000
 
 
 class EpochPacing:
-    """See the module; ``interval_ms`` is that of the trigger, 0 if batches come as fast as they can."""
+    """When a no-data epoch may start. ``interval_ms`` is the trigger interval, 0 for batches without pause."""
 
     def __init__(self, interval_ms: int) -> None:
         self._interval_ms = interval_ms

@@ -157,7 +157,7 @@ def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[Non
 
 @contextmanager
 def disable_adaptive(spark: SparkSession) -> Iterator[None]:
-    """Within the block, actions on DataFrames of this session run every partition, see the module's docstring.
+    """Within the block, actions on DataFrames of this session run every partition.
 
     Inside `foreachBatch` pass `frame.sparkSession`: a streaming query works on a session of its own. Rules that the
     user excludes stay excluded.

@@ -183,7 +183,7 @@ class HarmlessAtFirst:
     ("later", "message"),
     [
         (lambda frame: frame.coalesce(1), r"operator 'count': task 0 received the rows of subtask 1"),
-        (lambda frame: frame.sparkSession.createDataFrame([], COUNTED), r"no acknowledgement of operator 'count' came"),
+        (lambda frame: frame.sparkSession.createDataFrame([], COUNTED), r"operator 'count' sent no acknowledgement"),
     ],
 )
 def test_a_step_that_turns_into_another_one_while_the_job_runs_fails_the_epoch(

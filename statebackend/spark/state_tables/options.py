@@ -191,13 +191,13 @@ _WRITTEN: Final[Mapping[str, Callable[[str], Any]]] = {
 
 @frozen
 class Program:
-    """See the module."""
+    """The serializers of a program, for another process: its registrations, and modules to import."""
 
     known: ProgramModules | None
     modules: tuple[str, ...]
 
     def install(self) -> None:
-        """Makes it known here. Raises `StateTableError` for a module that cannot be imported."""
+        """Register them in this process; raise `StateTableError` for a module that cannot be imported."""
         if self.known is not None:
             self.known.install()
         allow_snapshot_modules(*self.modules)

@@ -45,7 +45,7 @@ FORMAT: Final = "statebackend"
 
 
 class StateTableSource(DataSource):
-    """See the module. ``program`` is what the program knew when it registered the source."""
+    """The data source ``statebackend``. ``program`` has the registrations of the program at that time."""
 
     program: ClassVar[ProgramModules | None] = None
 

@@ -181,17 +181,17 @@ _RELATIONS: Final[Mapping[str, Callable[[int, tuple[Any, ...]], bool]]] = {
 
 
 class SparkTable(Protocol):
-    """See the module; picklable."""
+    """A picklable state table: its columns, its parts, and the rows of a part."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, all that there are."""
+        """All columns of the table."""
 
     def parts(self, conditions: Sequence[KeyCondition]) -> Sequence[Any]:
-        """What tasks read, one part each; rows for which not all conditions hold may be left out, or not."""
+        """Return the parts, one per task. Rows that do not meet all conditions may be left out."""
 
     def batches(self, part: Any, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of a part with these columns, in this order; what is not asked for is not read or decoded."""
+        """Yield the rows of a part with these columns, in this order. Other columns are neither read nor decoded."""
 
 
 PART_BYTES: Final = 16 << 20
@@ -281,7 +281,7 @@ def _pieces(handle: KeyedStateHandle, state: StateMeta, held: KeyGroupRange) -> 
 
 @frozen
 class KeyedTable:
-    """See the module."""
+    """The table of one keyed state: a row for each value, list, or map entry."""
 
     schema: pa.Schema
     state_name: str
@@ -384,7 +384,7 @@ _LAST_MS: Final = 253_402_300_799_999
 
 @frozen
 class TimersTable:
-    """See the module; ``tables`` are those of the states, by name, and ``schema`` has all columns."""
+    """The table of timers: ``tables`` are those of the timer services by state name, ``schema`` has all columns."""
 
     schema: pa.Schema
     operator_uid: str
@@ -477,7 +477,7 @@ class _SubtaskPart:
 
 @frozen
 class ElementsTable:
-    """See the module."""
+    """The table of one operator state: a row for each list element or broadcast entry."""
 
     schema: pa.Schema
     state_name: str
@@ -601,7 +601,7 @@ class _StateRow:
 
 @frozen
 class MetadataTable:
-    """The rows, each of which a task completes; see the module."""
+    """The table of all states: a row for each; tasks complete the rows."""
 
     rows: tuple[_StateRow, ...]
 
@@ -616,7 +616,7 @@ class MetadataTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """See the module."""
+        """The columns of the table of all states."""
         return SCHEMA
 
     def parts(self, conditions: Sequence[KeyCondition]) -> Sequence[_StateRow]:

@@ -46,7 +46,7 @@ __all__ = ["SavepointSink", "WrittenState", "written_state"]
 
 @frozen
 class WrittenState:
-    """See the module; picklable. ``meta`` is the state of the source, None if a descriptor of the program says it."""
+    """The state to write; picklable. ``meta`` is that of the source, None if a descriptor defines the types."""
 
     options: WriteOptions
     key_columns: tuple[str, ...]
@@ -197,7 +197,7 @@ class _Staged(WriterCommitMessage):
 
 
 class SavepointSink(DataSourceArrowWriter):
-    """See the module; travels to the tasks, and to where it is committed."""
+    """Writes a frame as a savepoint; pickled for the tasks and for the commit."""
 
     def __init__(self, state: WrittenState, program: Program) -> None:
         self._state = state

@@ -69,7 +69,7 @@ class JobStarted:
 
 @frozen
 class StateRestored:
-    """The run goes on from state; migrations are still to come."""
+    """The run restores state; migrations follow."""
 
     run: ObservedRun
     states: tuple[RestoredStateFigures, ...]
@@ -85,7 +85,7 @@ class StateMigrated:
 
 @frozen
 class EpochCompleted:
-    """An epoch is over, and its effects are durable."""
+    """An epoch has ended and is durable."""
 
     run: ObservedRun
     epoch: EpochStatistics
@@ -93,7 +93,7 @@ class EpochCompleted:
 
 @frozen
 class CheckpointCompleted:
-    """A checkpoint is stored, that has ``size_bytes`` of state, of which ``bytes_written`` were written for it."""
+    """A checkpoint is stored: ``size_bytes`` of state, ``bytes_written`` of them new."""
 
     run: ObservedRun
     checkpoint_id: int
@@ -127,31 +127,31 @@ class JobTerminated:
 
 
 class JobListener:
-    """What wants to hear of jobs overrides the methods for what it wants to hear."""
+    """A listener of the events of jobs; override the methods of the events that you need."""
 
     def started(self, event: JobStarted) -> None:
-        """See the module."""
+        """The run starts. Called once, first."""
 
     def restored(self, event: StateRestored) -> None:
-        """See the module."""
+        """The state of the start is compatible; the results by state."""
 
     def migrated(self, event: StateMigrated) -> None:
-        """See the module."""
+        """All subtasks have migrated a state."""
 
     def epoch_completed(self, event: EpochCompleted) -> None:
-        """See the module."""
+        """An epoch is complete, and so is its checkpoint."""
 
     def checkpoint_completed(self, event: CheckpointCompleted) -> None:
-        """See the module."""
+        """A checkpoint is stored."""
 
     def checkpoint_failed(self, event: CheckpointFailed) -> None:
-        """See the module."""
+        """A checkpoint failed."""
 
     def savepoint_written(self, event: SavepointWritten) -> None:
-        """See the module."""
+        """A savepoint is complete."""
 
     def terminated(self, event: JobTerminated) -> None:
-        """See the module."""
+        """The run has ended, with the error that failed it, if any."""
 
     def progress(self, progress: Progress) -> None:
         """How far a restore, a migration or a savepoint is (`statebackend.state.progress`)."""

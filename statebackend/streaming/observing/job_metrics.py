@@ -292,10 +292,10 @@ _SUMMED = (
 
 @frozen(kw_only=True)
 class JobFigures:
-    """See the module. ``epochs``, ``failures`` and ``savepoints`` are the last of them, oldest first.
+    """The metrics of a run. ``epochs``, ``failures`` and ``savepoints`` are the last ones, oldest first.
 
-    ``ended_ms`` is None while the job runs; ``failure`` says why it failed. ``time`` is by name of source and uid,
-    ``barriers`` by uid, in one process only.
+    ``ended_ms`` is None while the job runs; ``failure`` is the reason of a failure. ``time`` is by source name and
+    operator uid, ``barriers`` by uid, on the local runtime only.
     """
 
     run: ObservedRun

@@ -85,10 +85,10 @@ class LiveFigures:
 
 
 class JobRecorder:
-    """See the module; of one run. ``live`` is asked from any thread.
+    """The recorder of one run. ``live`` is called from any thread.
 
-    ``keeps_subtasks_open`` says that subtasks open their state when they need it, and tell of it from then on;
-    otherwise all of them do so in the first epoch, and those that follow find what the run itself has written.
+    With ``keeps_subtasks_open``, subtasks open their state when they need it, and report the restore then. Otherwise
+    all of them report it in the first epoch, and later epochs restore only what the run has written.
     """
 
     def __init__(

@@ -31,18 +31,18 @@ class ProgressTo(JobListener):
         self._listener = listener
 
     def progress(self, progress: Progress) -> None:
-        """See the class."""
+        """Call the listener."""
         self._listener(progress)
 
 
 class LoggedProgress(JobListener):
-    """Writes lines; see the module. Each job has its own: what one has told of, or not ended, is nothing to others."""
+    """Logs the progress of one job."""
 
     def __init__(self) -> None:
         self._lines = ProgressLines(_log.info, time.monotonic, LINES_EVERY_S)
 
     def restored(self, event: StateRestored) -> None:
-        """Says which states are migrated."""
+        """Log which states are migrated."""
         for one in event.states:
             if one.compatibility == _MIGRATED:
                 _log.info(
@@ -53,5 +53,5 @@ class LoggedProgress(JobListener):
                 )
 
     def progress(self, progress: Progress) -> None:
-        """See the module."""
+        """Log the progress, every few seconds."""
         self._lines(progress)

@@ -186,9 +186,10 @@ FAMILIES: Final[tuple[Family, ...]] = tuple(
 
 
 class PrometheusMetrics(JobListener):
-    """See the module; a collector of ``prometheus_client``. Raises `ImportError` where that is not installed.
+    """A listener, and a collector of ``prometheus_client``; raises `ImportError` if that is not installed.
 
-    ``registry`` is that of ``prometheus_client`` if none is given. It has the collector while any job runs.
+    Args:
+        registry: The registry that has the collector while any job runs; by default that of ``prometheus_client``.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:

@@ -64,11 +64,11 @@ _VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 @frozen(kw_only=True)
 class LocalStateRoot:
-    """See the module; travels to the tasks of a run by pickling.
+    """The root directory of local state; pickled for the tasks of a run.
 
-    ``path`` may name environment variables, as ``$NAME`` or ``${NAME}``: those of the worker that the task runs in, and
-    the first of them where the value is a list with commas. ``is_given`` says that the user chose it, and not we.
-    ``job_directory`` is a path or URI. ``began_s`` is when the run began, in seconds since the epoch.
+    ``path`` may contain environment variables of the worker, ``$NAME`` or ``${NAME}``; of a value with commas, the
+    first part counts. ``is_given`` is True if the user set it. ``job_directory`` is a path or URI. ``began_s`` is the
+    start of the run, in seconds since 1970.
     """
 
     path: str

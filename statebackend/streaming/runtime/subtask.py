@@ -75,7 +75,7 @@ __all__ = [
 
 
 def advance_watermark(operator: OperatorRun, context: SubtaskContext, watermark_ms: int) -> None:
-    """Moves the event time of an operator that was opened with this context; raises what the operator raises."""
+    """Advance the event time of an operator that was opened with this context: fire timers, then pass the watermark."""
     if watermark_ms == MIN_TIMESTAMP:
         return
     set_key = context.key_setter()
@@ -88,7 +88,7 @@ def advance_watermark(operator: OperatorRun, context: SubtaskContext, watermark_
 
 
 def advance_processing_time(operator: OperatorRun, context: SubtaskContext) -> None:
-    """Fires what is due by the clock; raises what the operator raises."""
+    """Fire the processing-time timers that are due."""
     set_key = context.key_setter()
     for service in context.timer_services:
         service.advance_processing_time(_with_key(set_key, operator.on_processing_time_timer))
@@ -104,8 +104,8 @@ def _with_key(set_key: KeySetter, call: Callable[[int, Any, int, Any], None]) ->
 
 @frozen(kw_only=True)
 class SnapshotReport:
-    """What a snapshot has to tell beside its state: the earliest timers pending, of event and of processing time, in
-    milliseconds; late records dropped; what is for people.
+    """The report of a snapshot: the earliest event-time and processing-time timers in milliseconds, dropped late
+    records, and metrics.
     """
 
     timers_due: tuple[int | None, int | None] = (None, None)
@@ -117,7 +117,7 @@ class SnapshotReport:
 
 @define(eq=False)
 class FrozenSubtask:
-    """The state of a subtask as it was at a barrier, to be written once."""
+    """The state of a subtask at a barrier, to be written once."""
 
     checkpoint_id: int
     timers_due: tuple[int | None, int | None]
@@ -126,24 +126,24 @@ class FrozenSubtask:
     records_in: int
     """The records that had come to the subtask at the barrier, since it was opened."""
     snapshot: SubtaskSnapshot | None = None
-    """Set when it is written: from then on its files are durable."""
+    """Set after the files are durable."""
     written_s: float = 0.0
 
     def write(self) -> None:
-        """Writes the files, on any thread; raises what the storage and the serializers raise."""
+        """Write the files, on any thread."""
         began_s = time.monotonic()
         self.snapshot = self.task.run()
         self.written_s = time.monotonic() - began_s
 
     def cancel(self) -> None:
-        """Gives it up, on any thread; what was written is removed. Nothing happens to one that is written."""
+        """Cancel the write, on any thread, and delete its files. Does nothing after the write has ended."""
         self.task.cancel()
 
 
 class OpenedSubtask:
-    """See the module; belongs to one thread. What an operator raises, its methods raise as `Operator` says.
+    """A subtask between open and close, for one thread. Errors of the operator pass through.
 
-    ``acknowledge`` makes the acknowledgement of a checkpoint of a snapshot and its report.
+    ``acknowledge`` creates the acknowledgement of a checkpoint from a snapshot and its report.
     """
 
     def __init__(
@@ -159,8 +159,8 @@ class OpenedSubtask:
         self._backends = backends
         self._acknowledge = acknowledge
         self._opening_metrics = opening_metrics
-        self._late_records_told = self._records_in_told = 0
-        self._metrics_told: KeyedStateMetrics | None = None
+        self._reported_late_records = self._reported_records_in = 0
+        self._reported_metrics: KeyedStateMetrics | None = None
         self.holds_watermarks = operator.holds_watermarks
         """Whether the operator says itself which watermarks go on."""
         self.process_batch = operator.process_batch
@@ -183,17 +183,17 @@ class OpenedSubtask:
         return tuple(self._backends.operator_state_restore_reports)
 
     def advance_watermark(self, watermark_ms: int) -> None:
-        """Moves event time on: what is due fires, then the operator is told."""
+        """Advance event time: fire timers, then pass the watermark to the operator."""
         advance_watermark(self._operator, self._context, watermark_ms)
 
     def advance_processing_time(self) -> None:
-        """Fires what is due by the clock."""
+        """Fire the processing-time timers that are due."""
         advance_processing_time(self._operator, self._context)
 
     def freeze(self, checkpoint_id: int) -> FrozenSubtask:
-        """The synchronous part of a snapshot, behind `prepare_snapshot`; the next epoch begins with it.
+        """Run the synchronous part of a snapshot, after `prepare_snapshot`, and start the next epoch.
 
-        Its cost does not grow with the state.
+        Its cost is independent of the size of the state.
         """
         began_s = time.monotonic()
         due = timers_due(self._context)
@@ -203,13 +203,13 @@ class OpenedSubtask:
         return FrozenSubtask(checkpoint_id, due, time.monotonic() - began_s, task, self._operator.records_in)
 
     def acknowledged(self, frozen: FrozenSubtask) -> Acknowledgement:
-        """What is acknowledged of a snapshot that is written."""
+        """Return the acknowledgement of a written snapshot."""
         snapshot = frozen.snapshot
         assert snapshot is not None
         late = self._operator.late_records_dropped
-        dropped, self._late_records_told = late - self._late_records_told, late
-        records_in = max(frozen.records_in - self._records_in_told, 0)
-        self._records_in_told += records_in
+        dropped, self._reported_late_records = late - self._reported_late_records, late
+        records_in = max(frozen.records_in - self._reported_records_in, 0)
+        self._reported_records_in += records_in
         metrics: dict[str, ReportValue] = {
             "process_s": 0.0,
             "snapshot_s": frozen.frozen_s + frozen.written_s,
@@ -230,16 +230,16 @@ class OpenedSubtask:
         self._backends.notify_checkpoint_complete(checkpoint_id)
 
     def _metrics_since(self, frozen: FrozenSubtask) -> Mapping[str, Any]:
-        """The metrics of keyed state since they were told last; none if they are off."""
+        """Return the metrics of keyed state since the last report; empty if they are off."""
         if self._context.keyed.parameters.metrics is None:
             return {}
         now = self._backends.metrics_now(frozen.task.keyed_snapshot)
-        told, self._metrics_told = self._metrics_told, now
-        return (now if told is None else now.since(told)).to_report()
+        reported, self._reported_metrics = self._reported_metrics, now
+        return (now if reported is None else now.since(reported)).to_report()
 
 
 def timers_due(context: SubtaskContext) -> tuple[int | None, int | None]:
-    """The earliest timers pending of event time and of processing time, in milliseconds."""
+    """Return the earliest pending event-time and processing-time timers, in milliseconds."""
     services = context.timer_services
     event = [due for one in services if (due := one.next_event_time_timer()) is not None]
     processing = [due for one in services if (due := one.next_processing_time_timer()) is not None]
@@ -254,10 +254,10 @@ Emitted = Sequence[Emission]
 class OperatorParts:
     """What the subtasks of one operator need in all epochs of a run; picklable.
 
-    ``planned`` and ``planned_operator_state`` are what `open()` registered on the driver, by name. ``side_outputs`` are
-    those that somebody reads, and ``input_schemas`` what is known of the rows of the inputs. ``rules`` judge and carry
-    out what restored state becomes. ``keeps_backends`` says whether the process may keep a subtask's backend open for
-    its next epoch.
+    ``planned`` and ``planned_operator_state`` are the states that `open()` registered on the driver, by name.
+    ``side_outputs`` are those with a reader, ``input_schemas`` the known schemas of the inputs. ``rules`` resolve the
+    compatibility of restored state and migrate it. With ``keeps_backends`` the process may keep a subtask's backend
+    open for the next epoch.
     """
 
     job_id: str
@@ -280,12 +280,11 @@ class OperatorParts:
 
 @frozen(kw_only=True)
 class SubtaskEpoch:
-    """What is new for a subtask in an epoch, which begins with the watermark ``watermark_ms``.
+    """The input of a subtask for one epoch, which starts with the watermark ``watermark_ms``.
 
-    Early records, which the operators before have sent at that watermark, find it at ``previous_watermark_ms``.
-
-    ``attempt_id`` tells attempts at the same epoch apart. Below ``local_directory``, on the local disk, each subtask
-    has a place of its own that is kept between epochs. ``progress`` hears how far restores and migrations are.
+    Early records, which upstream operators sent at that watermark, are processed at ``previous_watermark_ms``.
+    ``attempt_id`` is unique among the attempts at an epoch. ``local_directory`` is on the local disk and lasts over
+    epochs. ``progress`` receives the progress of restores and migrations.
     """
 
     subtask_index: int
@@ -300,7 +299,7 @@ class SubtaskEpoch:
 
 
 class Subtask:
-    """See the module; lives once, in one go by `run`, or step by step in `opened`."""
+    """One subtask: either `run` processes an epoch, or `opened` keeps it open. Used once."""
 
     def __init__(self, operator: OperatorParts, epoch: SubtaskEpoch) -> None:
         self._operator = operator

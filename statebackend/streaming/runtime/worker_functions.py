@@ -57,7 +57,7 @@ class RunIdentity:
 
 
 class WorkerFunctions:
-    """See the module."""
+    """The functions of a process for which setup() has run."""
 
     def __init__(self) -> None:
         self._runs: OrderedDict[str, tuple[RunIdentity, dict[str, tuple[Any, ...]]]] = OrderedDict()

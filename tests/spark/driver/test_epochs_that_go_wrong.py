@@ -147,7 +147,7 @@ def test_files_of_attempts_that_do_not_count_go_with_the_epoch(
 
 def test_an_operator_that_nobody_heard_of_fails_the_epoch_by_its_name(job: Job) -> None:
     job.acknowledge = lambda epoch_id: []
-    with pytest.raises(EpochError, match="epoch 0: no acknowledgement of operator 'words' came"):
+    with pytest.raises(EpochError, match="epoch 0: operator 'words' sent no acknowledgement"):
         job.run(0)
     assert job.latest is None
 

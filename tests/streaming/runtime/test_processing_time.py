@@ -49,7 +49,7 @@ def test_the_time_of_an_epoch_is_that_of_its_batch() -> None:
 def test_offsets_without_a_time_are_rejected(offsets: bytes) -> None:
     from statebackend.spark.epoch_driver import processing_time_of_epoch_ms
 
-    with pytest.raises(SourceProgressMismatchError, match="tell no time of the batch"):
+    with pytest.raises(SourceProgressMismatchError, match="contain no time of the batch"):
         processing_time_of_epoch_ms(offsets, None)
 
 
