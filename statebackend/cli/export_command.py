@@ -32,9 +32,18 @@ import typer
 from attrs import asdict, frozen
 
 from statebackend.cli.inspect_commands import entries_of
-from statebackend.cli.opening import opened_with_progress
+from statebackend.cli.opening import open_with_progress
 from statebackend.cli.printing import Printer
-from statebackend.cli.terminal import AsJson, CheckpointId, OperatorUid, Overwrite, Place, StateName, ZooKeeper, tell
+from statebackend.cli.terminal import (
+    AsJson,
+    CheckpointId,
+    OperatorUid,
+    Overwrite,
+    Place,
+    StateName,
+    ZooKeeper,
+    print_answer,
+)
 from statebackend.savepoint.atomic_files import atomic_file, check_place
 from statebackend.savepoint.sizes import counted, shown_bytes
 from statebackend.savepoint.tables.column_forms import ColumnForms
@@ -152,7 +161,7 @@ class _CsvWriter:
 
 @contextlib.contextmanager
 def _text(file: IO[bytes]) -> Iterator[io.TextIOWrapper]:
-    # Half of a surrogate pair has no form in UTF-8, and one in JSON, which is the escape that Python writes too.
+    # UTF-8 cannot encode a lone surrogate; write Python's escape, which is also that of JSON.
     text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
     yield text
     text.detach()
@@ -163,7 +172,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _quoted(cell: str) -> str:
-    # The library of Python leaves a carriage return without quotes, and reads it as the end of a line.
+    # Python's csv module does not quote a carriage return, and reads it as a line end.
     return '"' + cell.replace('"', '""') + '"' if _QUOTED.search(cell) else cell
 
 
@@ -210,16 +219,16 @@ def export(
     """Write the entries of a state to a Parquet, Arrow, CSV or JSON file."""
     if escape_formulas and to.value != "csv":
         raise typer.BadParameter("--escape-formulas is for --to csv")
-    with opened_with_progress(path, checkpoint, zookeeper) as savepoint:
+    with open_with_progress(path, checkpoint, zookeeper) as savepoint:
         entries = entries_of(savepoint, operator, state, key).with_forms(ColumnForms(as_text=as_text))
         written = export_state(entries, to.value, output, overwrite=overwrite, escape_formulas=escape_formulas)
     if written.formula_cells:
         cells = counted(written.formula_cells, "cell")
         print(f"warning: a spreadsheet would run {cells} as formulas; use --escape-formulas", file=sys.stderr)
-    tell(as_json, asdict(written), _tell_export)
+    print_answer(as_json, asdict(written), _print_export)
 
 
-def _tell_export(printer: Printer, answer: dict[str, Any]) -> None:
+def _print_export(printer: Printer, answer: dict[str, Any]) -> None:
     printer.line(
         f"{answer['path']}: {counted(answer['entries'], 'entry', 'entries')}, {shown_bytes(answer['size_bytes'])}"
     )

@@ -29,7 +29,7 @@ import typer
 from attrs import asdict, frozen
 
 from statebackend.checkpoint.errors import SavepointError
-from statebackend.cli.opening import opened, opened_with_progress
+from statebackend.cli.opening import open_savepoint, open_with_progress
 from statebackend.cli.streams import DIFFERENT
 from statebackend.cli.terminal import (
     AsJson,
@@ -38,16 +38,16 @@ from statebackend.cli.terminal import (
     Place,
     StateName,
     ZooKeeper,
+    print_answer,
+    print_difference,
+    print_entries,
+    print_inspection,
+    print_schemas,
     spooled_answers,
-    tell,
-    tell_difference,
-    tell_entries,
-    tell_inspection,
-    tell_schemas,
 )
 from statebackend.savepoint.errors import UnknownKeyError
 from statebackend.savepoint.plain_values import comparable_value, printed_value
-from statebackend.savepoint.rewrite.savepoint_writer import WRITTEN_ANEW_FROM
+from statebackend.savepoint.rewrite.savepoint_writer import REWRITTEN_FROM
 from statebackend.savepoint.savepoint import Savepoint, StateDescription, StoredOperator
 from statebackend.savepoint.state_entries import OperatorStateElement, OperatorStateElements, StateEntries, plain_entry
 from statebackend.savepoint.statistics import EntryStatistics
@@ -95,7 +95,7 @@ def inspection(savepoint: Savepoint, *, now_ms: int, counts: bool) -> Answer:
         "files": len(metadata.files),
         "parent_checkpoint_id": metadata.parent_checkpoint_id,
         "restored_from": None if metadata.restored_from is None else asdict(metadata.restored_from),
-        "written_anew_from": metadata.properties.get(WRITTEN_ANEW_FROM),
+        "written_anew_from": metadata.properties.get(REWRITTEN_FROM),
         "watermark_ms": None if watermarks is None else watermarks.watermark_ms,
         "timers_due": [asdict(one) for one in metadata.timers_due],
         "source": None
@@ -329,23 +329,23 @@ def difference_of_entries(old: Savepoint, new: Savepoint) -> Iterator[Answer]:
         )
     for uid, name in old.states:
         if (uid, name) in new.states:
-            yield from _told(uid, name, _of_keyed_state(old, new, uid, name))
+            yield from _with_place(uid, name, _of_keyed_state(old, new, uid, name))
     for uid, operator in old.operators.items():
         other = new.operators.get(uid)
         for name in operator.operator_states if other is not None else ():
             if other is not None and name in other.operator_states:
-                yield from _told(uid, name, _of_operator_state(old, new, uid, name))
+                yield from _with_place(uid, name, _of_operator_state(old, new, uid, name))
 
 
-def _told(uid: str, name: str, changes: Iterable[_Change]) -> Iterator[Answer]:
+def _with_place(uid: str, name: str, changes: Iterable[_Change]) -> Iterator[Answer]:
     for change, before, after in changes:
         yield {"operator": uid, "state": name, "change": change, "before": before, "after": after}
 
 
 def _of_keyed_state(old: Savepoint, new: Savepoint, uid: str, name: str) -> Iterator[_Change]:
-    # A key may have many timers.
+    # A key may have several timers.
     is_set = PRIORITY_QUEUE.name in (old.schema(uid, name).kind, new.schema(uid, name).kind)
-    # Within a key group the entries of two schemas may be stored in two orders.
+    # Two schemas may sort the entries of a key group differently.
     for of_old, of_new in _by_key_group(iter(old.read(uid, name)), iter(new.read(uid, name))):
         before, after = ({_place(one, with_value=is_set): one for one in entries} for entries in (of_old, of_new))
         yield from _changes(before, after, lambda one: plain_entry(one, printed_value))
@@ -447,12 +447,12 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Describe a checkpoint or savepoint: job, operators, states, entries, sizes, event time, source and sinks."""
-    with opened_with_progress(path, checkpoint, zookeeper) as savepoint:
+    with open_with_progress(path, checkpoint, zookeeper) as savepoint:
         verified = sum(1 for _ in savepoint.verify()) if verify else None
         answer = inspection(savepoint, now_ms=wall_clock(), counts=counts)
     if verified is not None:
         answer["verified_files"] = verified
-    tell(as_json, answer, tell_inspection)
+    print_answer(as_json, answer, print_inspection)
 
 
 def show(
@@ -474,7 +474,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print the entries of a state, decoded without the program's classes."""
-    savepoint = opened(path, checkpoint, zookeeper)
+    savepoint = open_savepoint(path, checkpoint, zookeeper)
     try:
         conditions = [parsed_condition(text) for text in where or ()]
     except ConditionError as error:
@@ -492,14 +492,14 @@ def show(
     that_fits = f" that fits --where {' --where '.join(map(repr, where))}" if where else ""
     nothing = f"state {state!r} of operator {operator!r} has no entry{of_key}{in_namespace}{that_fits}"
     if first or as_json or not key:
-        tell_entries(as_json, chain(first, found), nothing)
+        print_entries(as_json, chain(first, found), nothing)
     if key and not first:
         raise UnknownKeyError(nothing)
 
 
 def schema(path: Place, checkpoint: CheckpointId = None, zookeeper: ZooKeeper = None, as_json: AsJson = False) -> None:
     """Print the types of all states: records with their fields, former names and defaults."""
-    tell(as_json, schemas(opened(path, checkpoint, zookeeper)), tell_schemas)
+    print_answer(as_json, schemas(open_savepoint(path, checkpoint, zookeeper)), print_schemas)
 
 
 def diff(
@@ -512,12 +512,12 @@ def diff(
 ) -> None:
     """Compare two checkpoints or savepoints. The status is 1 if they differ."""
     with spooled_answers() as found:
-        with opened_with_progress(old, None, zookeeper) as one:
-            # Both are read in step: the progress of one is that of the other.
-            other = opened(new, None, zookeeper)
+        with open_with_progress(old, None, zookeeper) as one:
+            # Both are read in step, so one progress display is enough.
+            other = open_savepoint(new, None, zookeeper)
             of_schemas = difference_of_schemas(schemas(one), schemas(other))
             for answer in islice(difference_of_entries(one, other), limit) if entries else ():
                 found.add(answer)
-        tell_difference(as_json, of_schemas, found if entries else None)
+        print_difference(as_json, of_schemas, found if entries else None)
         if of_schemas or len(found):
             raise typer.Exit(DIFFERENT)

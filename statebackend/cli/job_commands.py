@@ -12,7 +12,7 @@ from statebackend.cli.comparisons import Comparison, Outcome, compared_with, com
 from statebackend.cli.job_loading import load_job
 from statebackend.cli.printing import Printer
 from statebackend.cli.streams import DIFFERENT, LOSES, REJECTED
-from statebackend.cli.terminal import AsJson, CheckpointId, ZooKeeper, services_of, tell
+from statebackend.cli.terminal import AsJson, CheckpointId, ZooKeeper, print_answer, services_of
 from statebackend.savepoint.errors import StateLockError
 from statebackend.savepoint.lockfile import is_lock_file, read_lock, would_change, write_locks
 from statebackend.state.state_compatibility import SchemaReport, StateCompatibility
@@ -23,8 +23,8 @@ __all__ = [
     "Job",
     "LinePrinter",
     "comparison_answer",
-    "tell_comparison",
-    "tell_comparisons",
+    "print_comparison",
+    "print_comparisons",
     "worst_outcome",
 ]
 
@@ -68,34 +68,34 @@ def worst_outcome(comparisons: Sequence[Comparison]) -> Outcome:
     return max((one.outcome for one in comparisons), key=list(Outcome).index, default=Outcome.RESTORES)
 
 
-def tell_comparisons(printer: LinePrinter, answers: Sequence[Answer]) -> None:
+def print_comparisons(printer: LinePrinter, answers: Sequence[Answer]) -> None:
     """Print a single comparison completely; of several, each outcome and then the first of the worst."""
     if len(answers) == 1:
-        tell_comparison(printer, answers[0])
+        print_comparison(printer, answers[0])
         return
     for answer in answers:
-        _tell_outcome(printer, answer)
+        _print_outcome(printer, answer)
     worst = max((Outcome[answer["outcome"].upper()] for answer in answers), key=list(Outcome).index)
-    told = [answer for answer in answers if answer["outcome"] == worst.name.lower()]
-    for answer in () if worst is Outcome.RESTORES else told[:1]:
+    text = [answer for answer in answers if answer["outcome"] == worst.name.lower()]
+    for answer in () if worst is Outcome.RESTORES else text[:1]:
         printer.line("")
         printer.line("the first of them:")
-        tell_comparison(printer, answer)
+        print_comparison(printer, answer)
 
 
-def tell_comparison(printer: LinePrinter, answer: Answer) -> None:
+def print_comparison(printer: LinePrinter, answer: Answer) -> None:
     """Print a comparison completely."""
-    _tell_outcome(printer, answer)
+    _print_outcome(printer, answer)
     if answer["rejection"] is not None:
         printer.line(f"  {answer['rejection']}", "red")
     for uid, operator in answer["operators"].items():
         printer.line(f"operator {uid!r}: {operator['compatibility']}", "" if operator["is_compatible"] else "red")
         if operator["key"]["kind"] != CompatibilityKind.AS_IS.name:
-            _tell_state(printer, "state", "(key)", operator["key"])
+            _print_state(printer, "state", "(key)", operator["key"])
         for name, state in operator["states"].items():
-            _tell_state(printer, "state", name, state)
+            _print_state(printer, "state", name, state)
         for name, state in operator["operator_states"].items():
-            _tell_state(printer, "operator state", name, state)
+            _print_state(printer, "operator state", name, state)
         for name in operator["unregistered"]:
             printer.line(f"  state {name!r}: {_UNREGISTERED}", "yellow")
         for name in operator["unregistered_operator_states"]:
@@ -116,12 +116,12 @@ _DROPPED: Final = (
 )
 
 
-def _tell_outcome(printer: LinePrinter, answer: Answer) -> None:
+def _print_outcome(printer: LinePrinter, answer: Answer) -> None:
     outcome = answer["outcome"]
     printer.line(f"{answer['stored']}: {Outcome[outcome.upper()].value}", _OUTCOMES[outcome])
 
 
-def _tell_state(printer: LinePrinter, what: str, name: str, state: Answer) -> None:
+def _print_state(printer: LinePrinter, what: str, name: str, state: Answer) -> None:
     printer.line(f"  {what} {name!r}: {CompatibilityKind[state['kind']].label}")
     for one in state["issues"]:
         issue = CompatibilityIssue.from_dict(one)
@@ -205,7 +205,7 @@ def check(
         comparisons.append(compared_with_lock(described, read_lock(lock)))
     if history is not None:
         comparisons += compared_with_history(described, history)
-    tell(as_json, [comparison_answer(one) for one in comparisons], tell_comparisons)
+    print_answer(as_json, [comparison_answer(one) for one in comparisons], print_comparisons)
     outcome = worst_outcome(comparisons)
     if not outcome.is_accepted(allow_loss):
         raise typer.Exit(STATUSES[outcome])
@@ -232,7 +232,7 @@ def lock(
     else:
         answer["changed"], added = write_locks(output, history, made)
         answer["added_to_history"] = None if added is None else str(added)
-    tell(as_json, answer, _tell_would_change if only_check else _tell_lock)
+    print_answer(as_json, answer, _print_would_change if only_check else _print_lock)
     if only_check and answer["changed"]:
         raise typer.Exit(DIFFERENT)
 
@@ -247,22 +247,22 @@ def _former(job: DescribedJob, path: str) -> dict[str, Any] | None:
         return None
 
 
-def _tell_lock(printer: Printer, answer: dict[str, Any]) -> None:
+def _print_lock(printer: Printer, answer: dict[str, Any]) -> None:
     printer.line(f"{answer['path']}: {'written' if answer['changed'] else 'as it was'}")
     if answer["added_to_history"] is not None:
         printer.line(f"{answer['added_to_history']}: added")
-    _tell_former(printer, answer)
+    _print_former(printer, answer)
 
 
-def _tell_would_change(printer: Printer, answer: dict[str, Any]) -> None:
+def _print_would_change(printer: Printer, answer: dict[str, Any]) -> None:
     if answer["changed"]:
         printer.line(f"{answer['path']}: not that of the job; run statebackend lock without --check to write it", "red")
     else:
         printer.line(f"{answer['path']}: that of the job", "green")
-    _tell_former(printer, answer)
+    _print_former(printer, answer)
 
 
-def _tell_former(printer: Printer, answer: dict[str, Any]) -> None:
+def _print_former(printer: Printer, answer: dict[str, Any]) -> None:
     if answer["changed"] and answer["former"] is not None:
         printer.line("of what was written before, this job takes over:")
-        tell_comparison(printer, answer["former"])
+        print_comparison(printer, answer["former"])

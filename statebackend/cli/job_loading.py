@@ -58,10 +58,10 @@ def described_job(given: Any, name: str) -> DescribedJob:
     if not _describes(given):
         if not callable(given):
             raise JobLoadingError(f"{name}: {format_value(given, 80)} is no factory: {_CONTRACT}")
-        made = _asked(given, name)
+        made = _call(given, name)
         if not _describes(made):
             raise JobLoadingError(f"{name} returned {format_value(made, 80)}, which is no environment: {_CONTRACT}")
-    described: DescribedJob = _asked(made.described, name)
+    described: DescribedJob = _call(made.described, name)
     return described
 
 
@@ -69,7 +69,7 @@ def _describes(given: Any) -> bool:
     return isinstance(given, DescribesJob) and not isinstance(given, type)
 
 
-def _asked(function: Callable[[], Any], name: str) -> Any:
+def _call(function: Callable[[], Any], name: str) -> Any:
     """Call a function of the program, which may raise anything."""
     try:
         return function()

@@ -38,24 +38,24 @@ from statebackend.checkpoint.store.completed_checkpoint_store import DefaultComp
 from statebackend.checkpoint.store.job_directory import JOB_FILE_NAME, JobDirectory
 from statebackend.checkpoint.store.job_files import check_kept_in, read_kept_in, write_roll_back
 from statebackend.cli.printing import Printer
-from statebackend.cli.terminal import AsJson, ZooKeeper, services_of, tell
+from statebackend.cli.terminal import AsJson, ZooKeeper, print_answer, services_of
 from statebackend.savepoint.sizes import counted, shown_bytes
 from statebackend.streaming.runtime.restore_plan_file import RESTORE_PLANS_DIRECTORY, delete_restore_plans
 from statebackend.streaming.runtime.starting_point import check_no_roll_back
 
 __all__ = [
-    "LedJob",
-    "Needless",
-    "clear_up",
-    "go_back_at_once",
-    "led_job",
-    "needless",
-    "went_back",
+    "LeasedJob",
+    "UnusedFiles",
+    "delete_unused",
+    "find_unused",
+    "lease_job",
+    "roll_back_job",
+    "roll_back_now",
 ]
 
 
 @frozen
-class LedJob:
+class LeasedJob:
     """A job whose lease is held. ``store`` has not recovered yet."""
 
     directory: JobDirectory
@@ -64,7 +64,7 @@ class LedJob:
 
 
 @frozen
-class Needless:
+class UnusedFiles:
     """Unused files with their sizes, and directories of incomplete checkpoints.
 
     Attributes:
@@ -82,7 +82,9 @@ class Needless:
 
 
 @contextmanager
-def led_job(job_dir: str, services: JobServices | None = None, driver_directory: str | None = None) -> Iterator[LedJob]:
+def lease_job(
+    job_dir: str, services: JobServices | None = None, driver_directory: str | None = None
+) -> Iterator[LeasedJob]:
     """Hold the lease of a job within the context.
 
     Args:
@@ -114,11 +116,11 @@ def led_job(job_dir: str, services: JobServices | None = None, driver_directory:
     ):
         records = led_by.take_over(directory)
         store = DefaultCompletedCheckpointStore(file_system, records.pointers, leadership=directory.leadership)
-        yield LedJob(directory, records, store)
+        yield LeasedJob(directory, records, store)
 
 
-def needless(job: LedJob) -> Needless:
-    """Return what `clear_up` would delete. Changes nothing."""
+def find_unused(job: LeasedJob) -> UnusedFiles:
+    """Return what `delete_unused` would delete. Changes nothing."""
     found, file_system = job.records.pointers.find(), job.records.file_system
     needed = {file.path for one in found.retained.values() for file in one.metadata.files}
     needed |= job.records.pointers.files_set_aside()
@@ -126,29 +128,29 @@ def needless(job: LedJob) -> Needless:
     plans = file_system.list_files(RESTORE_PLANS_DIRECTORY, include_temporary=True)
     paths = [*(path for path in present if path not in needed), *plans]
     sizes = [(path, _size_bytes(file_system, path)) for path in paths]
-    return Needless(sizes, tuple(found.unfinished), sorted(found.unreadable))
+    return UnusedFiles(sizes, tuple(found.unfinished), sorted(found.unreadable))
 
 
 def _size_bytes(file_system: CheckpointFileSystem, path: str) -> int:
     try:
         return file_system.size(path)
     except MissingFileError:
-        # A link, a pipe, or a file that somebody has deleted since.
+        # A link, a pipe, or a file that was deleted meanwhile.
         return 0
 
 
-def clear_up(job: LedJob) -> Needless:
+def delete_unused(job: LeasedJob) -> UnusedFiles:
     """Delete unused files, as a start does, and return them. Files that could not be deleted are not included.
 
     Raises:
         CorruptMetadataError: The newest checkpoint cannot be read.
     """
-    judged = needless(job)
+    judged = find_unused(job)
     job.store.recover()
     job.store.delete_orphans()
     delete_restore_plans(job.records.file_system, job.directory.leadership)
-    left = needless(job)
-    # What could not be deleted is left to another time.
+    left = find_unused(job)
+    # Files that could not be deleted stay for the next time.
     return evolve(
         judged,
         files=[one for one in judged.files if one not in left.files],
@@ -156,7 +158,7 @@ def clear_up(job: LedJob) -> Needless:
     )
 
 
-def go_back_at_once(job: LedJob, found: FoundCheckpoints, checkpoint_id: int) -> Sequence[str]:
+def roll_back_now(job: LeasedJob, found: FoundCheckpoints, checkpoint_id: int) -> Sequence[str]:
     """Make an older checkpoint the newest. Return the places of the abandoned checkpoints.
 
     Only for a job of the local runtime whose sinks have published nothing.
@@ -183,14 +185,14 @@ def _services_of(
 ) -> JobServices:
     said = read_kept_in(file_system)
     if said is None:
-        # Leading it in another way for the first time would move its checkpoints there.
+        # Other services would move the records of its checkpoints.
         return DirectoryServices()
     chosen = default_services(job_dir) if services is None else services
     check_kept_in(file_system, chosen.kept_in(job_name))
     return chosen
 
 
-def went_back(job: LedJob, roll_back_to: int | str, *, dry_run: bool) -> dict[str, Any]:
+def roll_back_job(job: LeasedJob, roll_back_to: int | str, *, dry_run: bool) -> dict[str, Any]:
     """Roll back, or record the intent, and return the answer.
 
     Raises:
@@ -201,15 +203,15 @@ def went_back(job: LedJob, roll_back_to: int | str, *, dry_run: bool) -> dict[st
     found = job.records.pointers.find()
     target = found.roll_back_target(roll_back_to)
     is_spark = job.records.driver_files.exists("spark/metadata") or target.source_positions is not None
-    return (_on_spark if is_spark else _in_process)(job, found, target, roll_back_to, dry_run)
+    return (_roll_back_on_spark if is_spark else _roll_back_locally)(job, found, target, roll_back_to, dry_run)
 
 
-def _in_process(
-    job: LedJob, found: FoundCheckpoints, target: CheckpointMetadata, roll_back_to: int | str, dry_run: bool
+def _roll_back_locally(
+    job: LeasedJob, found: FoundCheckpoints, target: CheckpointMetadata, roll_back_to: int | str, dry_run: bool
 ) -> dict[str, Any]:
     check_no_roll_back(job.records.driver_files)
     abandoned = [one for one in sorted(found.ids) if one > target.checkpoint_id]
-    # What cannot be read does not say which sinks have written it: those of the job, as far as others know them.
+    # An unreadable checkpoint does not list its sinks: use those of the readable ones.
     known = abandoned if found.retained.keys() >= set(abandoned) else list(found.retained)
     sinks = {name for one in known for name in found.retained[one].metadata.sink_committables}
     if sinks:
@@ -217,7 +219,7 @@ def _in_process(
             f"the sinks {', '.join(sorted(sinks))} have written what is given up, and only the program of the job can "
             f"let them take it back: start it with execute(roll_back_to={target.checkpoint_id}). Nothing was changed"
         )
-    places = () if dry_run else go_back_at_once(job, found, target.checkpoint_id)
+    places = () if dry_run else roll_back_now(job, found, target.checkpoint_id)
     return {
         "status": "planned" if dry_run else "done",
         "checkpoint_id": target.checkpoint_id,
@@ -228,10 +230,10 @@ def _in_process(
     }
 
 
-def _on_spark(
-    job: LedJob, found: FoundCheckpoints, target: CheckpointMetadata, roll_back_to: int | str, dry_run: bool
+def _roll_back_on_spark(
+    job: LeasedJob, found: FoundCheckpoints, target: CheckpointMetadata, roll_back_to: int | str, dry_run: bool
 ) -> dict[str, Any]:
-    # Spark is imported for the jobs that run on it, and not for every command.
+    # Import Spark only for jobs that run on it.
     from statebackend.spark.rollback import planned_roll_back, shown_offsets
     from statebackend.spark.sources.offset_log import source_log_directory
     from statebackend.spark.sources.progress import newest_planned_batch
@@ -274,8 +276,8 @@ def gc(
     as_json: AsJson = False,
 ) -> None:
     """Delete files that no checkpoint needs, as a start of the job does. Fails while a driver runs."""
-    with led_job(job_dir, services_of(zookeeper, stands_by=False), driver_directory) as job:
-        found = needless(job) if dry_run else clear_up(job)
+    with lease_job(job_dir, services_of(zookeeper, stands_by=False), driver_directory) as job:
+        found = find_unused(job) if dry_run else delete_unused(job)
     answer = {
         "removed": not dry_run,
         "size_bytes": found.size_bytes,
@@ -283,7 +285,7 @@ def gc(
         "unfinished_checkpoints": list(found.directories),
         "unreadable_checkpoints": list(found.unreadable),
     }
-    tell(as_json, answer, _tell_cleared)
+    print_answer(as_json, answer, _print_cleared)
 
 
 def roll_back(
@@ -298,12 +300,12 @@ def roll_back(
     if to != PREVIOUS and not to.isdecimal():
         raise typer.BadParameter(f"{to!r} is neither the id of a checkpoint nor {PREVIOUS!r}")
     target = to if to == PREVIOUS else int(to)
-    with led_job(job_dir, services_of(zookeeper, stands_by=False), driver_directory) as job:
-        answer = went_back(job, target, dry_run=dry_run)
-    tell(as_json, answer, _tell_gone_back)
+    with lease_job(job_dir, services_of(zookeeper, stands_by=False), driver_directory) as job:
+        answer = roll_back_job(job, target, dry_run=dry_run)
+    print_answer(as_json, answer, _print_gone_back)
 
 
-def _tell_cleared(printer: Printer, answer: dict[str, Any]) -> None:
+def _print_cleared(printer: Printer, answer: dict[str, Any]) -> None:
     if answer["unreadable_checkpoints"]:
         unreadable = ", ".join(map(str, answer["unreadable_checkpoints"]))
         printer.line(f"no file of state is removed as long as there are checkpoints that cannot be read: {unreadable}")
@@ -320,7 +322,7 @@ def _tell_cleared(printer: Printer, answer: dict[str, Any]) -> None:
         printer.line(f"  {file['path']} ({shown_bytes(file['size_bytes'])})")
 
 
-def _tell_gone_back(printer: Printer, answer: dict[str, Any]) -> None:
+def _print_gone_back(printer: Printer, answer: dict[str, Any]) -> None:
     checkpoint_id = answer["checkpoint_id"]
     begun = {
         "planned": f"would go back to checkpoint {checkpoint_id}",

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from statebackend.cli.comparisons import compared_with
-from statebackend.cli.job_commands import STATUSES, Job, comparison_answer, tell_comparisons
+from statebackend.cli.job_commands import STATUSES, Job, comparison_answer, print_comparisons
 from statebackend.cli.job_loading import load_job
-from statebackend.cli.opening import told_progress
-from statebackend.cli.rewrite_command import NewPlace, tell_written, written_answer
-from statebackend.cli.terminal import AsJson, CheckpointId, Place, ZooKeeper, services_of, tell
+from statebackend.cli.opening import show_progress
+from statebackend.cli.rewrite_command import NewPlace, print_written, written_answer
+from statebackend.cli.terminal import AsJson, CheckpointId, Place, ZooKeeper, print_answer, services_of
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite.plan import Plan
 from statebackend.savepoint.rewrite.savepoint_writer import SavepointWriter
@@ -46,11 +46,11 @@ def migrate(
     described = load_job(job)
     services = services_of(zookeeper)
     restored = find_state(path, checkpoint, services)
-    # The newest of a job goes on: what is judged here is what is migrated.
+    # The job may complete a newer checkpoint meanwhile: migrate the one that is checked here.
     found = restored.metadata.checkpoint_id
     comparison = compared_with(described, path, checkpoint_id=found, services=services)
     if not comparison.outcome.is_accepted(allow_loss):
-        tell(as_json, [comparison_answer(comparison)], tell_comparisons)
+        print_answer(as_json, [comparison_answer(comparison)], print_comparisons)
         raise typer.Exit(STATUSES[comparison.outcome])
     plan = migration_plan(described, restored)
     if drop_sinks:
@@ -58,10 +58,10 @@ def migrate(
     if drop_source_progress:
         plan.drop_source_progress()
     writer = SavepointWriter.copy_of(path, new, checkpoint_id=found, high_availability=services)
-    # What converters of the program print is no part of the answer.
-    with contextlib.redirect_stdout(sys.stderr), told_progress() as progress:
+    # Output of the program's converters is not part of the answer.
+    with contextlib.redirect_stdout(sys.stderr), show_progress() as progress:
         written = writer.write(plan, progress)
-    tell(as_json, written_answer(written), tell_written)
+    print_answer(as_json, written_answer(written), print_written)
 
 
 def migration_plan(job: DescribedJob, restored: RestoredState) -> Plan:

@@ -12,23 +12,23 @@ from statebackend.savepoint.progress_display import shown_progress
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.state.progress import ProgressListener
 
-__all__ = ["opened", "opened_with_progress", "told_progress"]
+__all__ = ["open_savepoint", "open_with_progress", "show_progress"]
 
 
-def opened(path: str, checkpoint: int | None = None, zookeeper: str | None = None) -> Savepoint:
+def open_savepoint(path: str, checkpoint: int | None = None, zookeeper: str | None = None) -> Savepoint:
     """Open the path, for a command that reads little."""
     return Savepoint.open(path, checkpoint, high_availability=services_of(zookeeper))
 
 
 @contextmanager
-def opened_with_progress(path: str, checkpoint: int | None = None, zookeeper: str | None = None) -> Iterator[Savepoint]:
+def open_with_progress(path: str, checkpoint: int | None = None, zookeeper: str | None = None) -> Iterator[Savepoint]:
     """Open the path, for a command that reads all of it within the context."""
-    with told_progress() as progress:
+    with show_progress() as progress:
         yield Savepoint.open(path, checkpoint, high_availability=services_of(zookeeper), progress=progress)
 
 
 @contextmanager
-def told_progress() -> Iterator[ProgressListener]:
+def show_progress() -> Iterator[ProgressListener]:
     """Show the progress reported within the context."""
     display = shown_progress(write_line=lambda line: print(printable(line), file=sys.stderr))
     try:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from snapshots.errors import printable
 
-__all__ = ["Printer", "indented_lines", "printer_for", "shown_cell"]
+__all__ = ["Printer", "format_cell", "indented_lines", "printer_for"]
 
 
 class Printer(Protocol):
@@ -40,7 +40,7 @@ def printer_for(stream: TextIO | None = None) -> Printer:
     return _Tables(Console(file=target)) if target.isatty() else _Lines(target)
 
 
-def shown_cell(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """Format a cell: a text in one line, anything else as JSON."""
     if value is None:
         return ""
@@ -61,11 +61,11 @@ class _Lines:
     def pairs(self, pairs: Mapping[str, Any]) -> None:
         for name, value in pairs.items():
             if value not in (None, ""):
-                print(f"{shown_cell(name)}\t{shown_cell(value)}", file=self._stream)
+                print(f"{format_cell(name)}\t{format_cell(value)}", file=self._stream)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, goes_on: bool = False) -> None:
         for row in chain([] if goes_on else [columns], rows):
-            print("\t".join(map(shown_cell, row)), file=self._stream)
+            print("\t".join(map(format_cell, row)), file=self._stream)
 
     def line(self, text: str, style: str = "") -> None:
         print(printable(text), file=self._stream)
@@ -85,7 +85,7 @@ class _Tables:
         self._console.print(table)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, goes_on: bool = False) -> None:
-        # One that is drawn has its widths, so more rows are drawn as another one.
+        # A printed table has fixed widths, so further rows are another table.
         table = Table()
         for column in _texts(columns):
             table.add_column(column, overflow="fold")
@@ -98,5 +98,5 @@ class _Tables:
 
 
 def _texts(cells: Iterable[Any]) -> Iterable[Text]:
-    # A text is drawn as it is; a plain string would be read as markup.
-    return (Text(shown_cell(cell)) for cell in cells)
+    # A plain string would be parsed as markup.
+    return (Text(format_cell(cell)) for cell in cells)

@@ -10,9 +10,9 @@ import typer
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.store.job_directory import JOB_FILE_NAME
-from statebackend.cli.opening import opened
+from statebackend.cli.opening import open_savepoint
 from statebackend.cli.printing import Printer
-from statebackend.cli.terminal import AsJson, Overwrite, Place, ZooKeeper, services_of, tell
+from statebackend.cli.terminal import AsJson, Overwrite, Place, ZooKeeper, print_answer, services_of
 from statebackend.savepoint.atomic_files import check_place
 from statebackend.savepoint.html_pages import (
     Html,
@@ -105,7 +105,7 @@ def report(
 ) -> None:
     """Write an HTML report of checkpoints and sizes, with plots and tables, as one file."""
     written = check_place(target, overwrite=overwrite)
-    newest, services = opened(path, None, zookeeper), services_of(zookeeper)
+    newest, services = open_savepoint(path, None, zookeeper), services_of(zookeeper)
     kept = [newest.metadata]
     if CheckpointFileSystem.from_uri(path).exists(JOB_FILE_NAME):
         found = completed_checkpoints(path, services).retained
@@ -117,9 +117,9 @@ def report(
         "kind": newest.metadata.kind.value.lower(),
         "checkpoints": [one.checkpoint_id for one in kept],
     }
-    tell(as_json, answer, _tell_report)
+    print_answer(as_json, answer, _print_report)
 
 
-def _tell_report(printer: Printer, answer: dict[str, Any]) -> None:
-    told = counted(len(answer["checkpoints"]), answer["kind"])
-    printer.line(f"{answer['path']}: {told}, {shown_bytes(answer['size_bytes'])}; open it in a browser")
+def _print_report(printer: Printer, answer: dict[str, Any]) -> None:
+    text = counted(len(answer["checkpoints"]), answer["kind"])
+    printer.line(f"{answer['path']}: {text}, {shown_bytes(answer['size_bytes'])}; open it in a browser")

@@ -13,16 +13,16 @@ from typing import Annotated, Any, Final
 import typer
 
 from snapshots.errors import shown
-from statebackend.cli.opening import told_progress
+from statebackend.cli.opening import show_progress
 from statebackend.cli.printing import Printer
-from statebackend.cli.terminal import AsJson, CheckpointId, Place, ZooKeeper, services_of, tell
+from statebackend.cli.terminal import AsJson, CheckpointId, Place, ZooKeeper, print_answer, services_of
 from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.rewrite.plan import Plan
 from statebackend.savepoint.rewrite.savepoint_writer import SavepointWriter, WrittenSavepoint
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.savepoint.sizes import counted, shown_bytes
 
-__all__ = ["NewPlace", "tell_written", "written_answer"]
+__all__ = ["NewPlace", "print_written", "written_answer"]
 
 NewPlace = Annotated[str, typer.Argument(metavar="NEW", help="Where the new savepoint is to be: nothing is there yet.")]
 
@@ -45,20 +45,20 @@ def rewrite(
 ) -> None:
     """Write a changed copy of a savepoint. The plan is a Python program, which is run."""
     services = services_of(zookeeper)
-    # What the plan and its functions print is no part of the answer.
+    # Output of the plan is not part of the answer.
     with contextlib.redirect_stdout(sys.stderr):
         module = _loaded(plan)
         known = _known(module, plan)
         looked_at = Savepoint.open(path, checkpoint, known=known, high_availability=services)
         made = _made(module, looked_at, plan)
-        # The newest of a job goes on: what the plan was made of is what is rewritten.
+        # The job may complete a newer checkpoint meanwhile: rewrite the one that the plan was made for.
         found = looked_at.metadata.checkpoint_id
-        with told_progress() as progress:
+        with show_progress() as progress:
             writer = SavepointWriter.copy_of(
                 path, new, checkpoint_id=found, known=known, scratch_directory=scratch, high_availability=services
             )
             written = writer.write(made, progress)
-    tell(as_json, written_answer(written), tell_written)
+    print_answer(as_json, written_answer(written), print_written)
 
 
 def written_answer(written: WrittenSavepoint) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def written_answer(written: WrittenSavepoint) -> dict[str, Any]:
     }
 
 
-def tell_written(printer: Printer, answer: dict[str, Any]) -> None:
+def print_written(printer: Printer, answer: dict[str, Any]) -> None:
     """Print the result."""
     printer.line(f"{answer['uri']}: {counted(answer['files'], 'file')}, {shown_bytes(answer['size_bytes'])}")
     for uid, operator in answer["operators"].items():
@@ -103,7 +103,7 @@ def _loaded(path: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise typer.BadParameter(f"--plan {path} is no Python file; it has a name that ends in .py")
     module = importlib.util.module_from_spec(spec)
-    # Classes in it are looked up there by whoever asks for their hints.
+    # Type hints of its classes are resolved in sys.modules.
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)

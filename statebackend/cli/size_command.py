@@ -12,9 +12,9 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.checkpoint.store.checkpoint_directories import METADATA_FILE_NAME
 from statebackend.checkpoint.store.job_directory import JOB_FILE_NAME
-from statebackend.cli.opening import opened
+from statebackend.cli.opening import open_savepoint
 from statebackend.cli.printing import Printer
-from statebackend.cli.terminal import AsJson, CheckpointId, Place, ZooKeeper, services_of, tell
+from statebackend.cli.terminal import AsJson, CheckpointId, Place, ZooKeeper, print_answer, services_of
 from statebackend.savepoint.sizes import counted, shown_bytes
 from statebackend.savepoint.state_location import completed_checkpoints
 from statebackend.savepoint.statistics import CheckpointFile, stored_files
@@ -38,16 +38,16 @@ def du(
     }
     if files or as_json:
         answer["by_file"] = [_file(file) for file in found]
-    tell(as_json, answer, _tell_sizes)
+    print_answer(as_json, answer, _print_sizes)
 
 
 def _checkpoints(path: str, checkpoint: int | None, zookeeper: str | None) -> Sequence[CheckpointMetadata]:
     if checkpoint is None and CheckpointFileSystem.from_uri(path).exists(JOB_FILE_NAME):
         found = completed_checkpoints(path, services_of(zookeeper))
-        # The newest as every other command takes it, so that a damaged one is told of.
+        # Fail for a damaged newest checkpoint, as every other command does.
         found.check_newest()
         return [found.retained[one].metadata for one in sorted(found.retained)]
-    return [opened(path, checkpoint, zookeeper).metadata]
+    return [open_savepoint(path, checkpoint, zookeeper).metadata]
 
 
 def _sizes(files: Sequence[CheckpointFile], checkpoints: Sequence[CheckpointMetadata]) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _file(file: CheckpointFile) -> dict[str, Any]:
     }
 
 
-def _tell_sizes(printer: Printer, answer: dict[str, Any]) -> None:
+def _print_sizes(printer: Printer, answer: dict[str, Any]) -> None:
     files = f"{shown_bytes(answer['file_bytes'])} in {counted(answer['files'], 'file')}"
     metas = f"{shown_bytes(answer['meta_bytes'])} in {METADATA_FILE_NAME}, which say what the states are"
     printer.line(f"{answer['uri']}: {shown_bytes(answer['size_bytes'])}: {files}, {metas}")

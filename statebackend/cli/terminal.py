@@ -32,13 +32,13 @@ __all__ = [
     "SpooledAnswers",
     "StateName",
     "ZooKeeper",
+    "print_answer",
+    "print_difference",
+    "print_entries",
+    "print_inspection",
+    "print_schemas",
     "services_of",
     "spooled_answers",
-    "tell",
-    "tell_difference",
-    "tell_entries",
-    "tell_inspection",
-    "tell_schemas",
 ]
 
 
@@ -104,23 +104,23 @@ def spooled_answers() -> Iterator[SpooledAnswers]:
         yield SpooledAnswers(file)
 
 
-def tell(as_json: bool, answer: Any, telling: Callable[[Printer, Any], None]) -> None:
-    """Print an answer as one JSON document, or for people with ``telling``."""
+def print_answer(as_json: bool, answer: Any, print_text: Callable[[Printer, Any], None]) -> None:
+    """Print an answer as one JSON document, or for people with ``print_text``."""
     if as_json:
         print(_json_text(answer))
     else:
-        telling(printer_for(), answer)
+        print_text(printer_for(), answer)
 
 
 def _json_text(answer: Any) -> str:
     text = json.dumps(answer, ensure_ascii=False, indent=2, allow_nan=False)
     if not text.isprintable():
-        # The text of JSON itself has no line ends but those between its parts.
+        # JSON has line ends only between its parts.
         text = "\n".join(line if line.isprintable() else _escaped(line) for line in text.split("\n"))
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
-        # Half a surrogate pair, which no encoding has, or a character that this one has not.
+        # A lone surrogate, or a character that the encoding does not have.
         return json.dumps(answer, indent=2, allow_nan=False)
     return text
 
@@ -133,7 +133,7 @@ def _escaped(text: str) -> str:
 _STATE_COLUMNS: Final = ("state", "kind", "types", "entries", "bytes", "key groups", "skew", "largest")
 
 
-def tell_inspection(printer: Printer, answer: dict[str, Any]) -> None:
+def print_inspection(printer: Printer, answer: dict[str, Any]) -> None:
     """Print the answer of `inspect`: general pairs, then a table of states per operator."""
     printer.line(f"{answer['kind']} {answer['checkpoint_id']} of job {answer['job_name']}")
     left_out = ("operators", "timers_due", "source", "sinks", "restored_from", "kind", "checkpoint_id", "job_name")
@@ -166,7 +166,7 @@ def tell_inspection(printer: Printer, answer: dict[str, Any]) -> None:
             )
             for one in operator["states"]
         ]
-        # What has no keys has an element count and nothing else of this.
+        # Operator state has an element count only.
         rows += [
             (one["name"], one["mode"], "", one["elements"], None, None, None, None)
             for one in operator["operator_states"]
@@ -174,7 +174,7 @@ def tell_inspection(printer: Printer, answer: dict[str, Any]) -> None:
         printer.table(_STATE_COLUMNS, rows)
 
 
-def tell_entries(as_json: bool, answers: Iterable[dict[str, Any]], nothing: str = "no entries") -> None:
+def print_entries(as_json: bool, answers: Iterable[dict[str, Any]], nothing: str = "no entries") -> None:
     """Print entries while they are read, as one JSON document or as tables. ``nothing`` is the text for no entries."""
     pieces = _in_pieces(answers)
     if as_json:
@@ -189,13 +189,13 @@ def _in_pieces(answers: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any
 
 
 def _print_list(pieces: Iterator[list[dict[str, Any]]], indent: str = "") -> None:
-    is_begun = False
+    is_started = False
     for piece in pieces:
-        # The text of a list, without its brackets.
-        told = _json_text(piece)[2:-2].replace("\n", f"\n{indent}")
-        print(",\n" if is_begun else "[\n", indent, told, sep="", end="")
-        is_begun = True
-    print(f"\n{indent}]" if is_begun else "[]")
+        # Without the brackets of the list.
+        text = _json_text(piece)[2:-2].replace("\n", f"\n{indent}")
+        print(",\n" if is_started else "[\n", indent, text, sep="", end="")
+        is_started = True
+    print(f"\n{indent}]" if is_started else "[]")
 
 
 def _indented(text: str) -> str:
@@ -219,17 +219,17 @@ _AT_ONCE: Final = 1000
 _ENTRY_COLUMNS: Final = ("subtask", "key", "namespace", "user_key", "value", "last_access_ms")
 
 
-def tell_schemas(printer: Printer, answer: dict[str, Any]) -> None:
+def print_schemas(printer: Printer, answer: dict[str, Any]) -> None:
     """Print the types of each operator's states, with their records."""
     for uid, operator in answer.items():
         printer.line(f"operator {uid}")
         for name, state in operator["states"].items():
-            _tell_schema(printer, name, state["kind"], state["types"])
+            _print_schema(printer, name, state["kind"], state["types"])
         for name, state in operator["operator_states"].items():
-            _tell_schema(printer, name, f"{state['kind']}, without keys", state["types"])
+            _print_schema(printer, name, f"{state['kind']}, without keys", state["types"])
 
 
-def _tell_schema(printer: Printer, name: str, kind: str, types: dict[str, Any]) -> None:
+def _print_schema(printer: Printer, name: str, kind: str, types: dict[str, Any]) -> None:
     shown = ", ".join(f"{role}: {one['type']}" for role, one in types.items())
     printer.line(f"  {name} ({kind}) {shown}")
     for one in types.values():
@@ -243,7 +243,7 @@ def _tell_schema(printer: Printer, name: str, kind: str, types: dict[str, Any]) 
             printer.line(f"    unknown here: {one['unknown']}")
 
 
-def tell_difference(
+def print_difference(
     as_json: bool, of_schemas: Sequence[dict[str, Any]], of_entries: Iterable[dict[str, Any]] | None
 ) -> None:
     """Print the changed paths of schemas, then the changed entries while they are read."""

@@ -33,7 +33,7 @@ def check_place(path: str | os.PathLike[str], *, overwrite: bool) -> str:
         OSError: The path is a URI, a directory, ``-`` or no regular file.
     """
     if os.fspath(path) == "-":
-        # What programs take for their output is a file of that name here, which nobody wants and few can remove.
+        # Other programs write to stdout for "-". A file of that name is hard to remove.
         raise OSError(errno.EINVAL, "a file is written, and never the standard output; name one", "-")
     text = os.fspath(path)
     if isinstance(text, str) and is_uri(text):
@@ -96,7 +96,7 @@ def _appear(temporary: str, target: str) -> None:
     except FileExistsError:
         raise ExportExistsError(f"{target} has come to exist meanwhile; give another name") from None
     except OSError:
-        # A file system without links.
+        # The file system has no hard links.
         if os.path.lexists(target):
             raise ExportExistsError(f"{target} has come to exist meanwhile; give another name") from None
         os.replace(temporary, target)

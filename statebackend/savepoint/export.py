@@ -123,7 +123,7 @@ class ExportTask:
                 restore=(RestoredHandle(handle, self.source),),
                 clock=StoppedClock(self.now_ms),
             )
-            # Of what every backend reads, the one that needs no memory for all of it.
+            # Every backend reads canonical files; this one does not hold all of it in memory.
             name_of_backend = _BACKEND_OF_CANONICAL if handle.backend == CANONICAL_BACKEND else handle.backend
             with state_backend(name_of_backend).create_keyed_state_backend(parameters) as backend:
                 for name, ttl in self.ttl.items():
@@ -219,7 +219,7 @@ def finish_savepoint(
     operator_state_rows: dict[str, Counter[str]] = {}
     for one in exported:
         subtasks.setdefault(one.operator_uid, {})[one.subtask_index] = one.state
-        # A Counter's update adds, and keeps states without rows.
+        # Counter.update adds, and keeps states without rows.
         rows.setdefault(one.operator_uid, Counter()).update(one.rows)
         operator_state_rows.setdefault(one.operator_uid, Counter()).update(one.operator_state_rows)
     operators = tuple(

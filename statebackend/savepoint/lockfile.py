@@ -57,8 +57,8 @@ from typeserializers.scalars.void import VoidNamespaceSerializerSnapshot
 __all__ = [
     "FORMAT_VERSION",
     "MAX_LOCK_BYTES",
+    "REWRITE_HINT",
     "TITLE",
-    "WRITE_ANEW",
     "LockedOperator",
     "StateLock",
     "add_to_history",
@@ -145,8 +145,7 @@ def _role_lines(snapshots: Mapping[str, TypeSerializerSnapshot[object]]) -> Iter
 
 
 def _type_lines(place: str, described: TypeDescription) -> Iterator[str]:
-    # Why a type is unknown is said in words that may change from release to release, and the same state must give the
-    # same lock.
+    # The reason for an unknown type may change between releases, and the same state must have the same lockfile.
     yield f"{place}: {'(known to its program only)' if described.unknown else described.name}"
     for record in described.records:
         yield from _record_lines(record)
@@ -180,7 +179,7 @@ FORMAT_VERSION: Final = 1
 MAX_LOCK_BYTES: Final = 16 << 20
 """The maximum size of a lockfile. One operator takes a few thousand bytes."""
 
-WRITE_ANEW: Final = "write it again: statebackend lock --job MODULE:FACTORY --output"
+REWRITE_HINT: Final = "write it again: statebackend lock --job MODULE:FACTORY --output"
 """How to repair a lockfile; the path follows."""
 
 TITLE: Final = "statebackend state lock, format "
@@ -252,7 +251,7 @@ def lock_from_bytes(data: bytes, where: str) -> StateLock:
     if conflict:
         line = text.count("\n", 0, conflict.start()) + 1
         raise StateLockError(
-            f"{where} has a conflict of git in line {line}: take either side, and {WRITE_ANEW} {where}"
+            f"{where} has a conflict of git in line {line}: take either side, and {REWRITE_HINT} {where}"
         )
     return _taken_apart(text, where)
 
@@ -284,7 +283,7 @@ def _taken_apart(text: str, where: str) -> StateLock:
     lines = text.split("\n")
     _check_title(lines[0], where)
     if lines[-2:] != ["end", ""]:
-        raise StateLockError(f"{where} does not end with a line 'end': it was cut off; {WRITE_ANEW} {where}")
+        raise StateLockError(f"{where} does not end with a line 'end': it was cut off; {REWRITE_HINT} {where}")
     try:
         first_bytes = next(index for index, line in enumerate(lines) if line.startswith("bytes of ") or line == "end")
         max_parallelism = int(_matched(_MAX_PARALLELISM, lines[3])[1])
@@ -294,22 +293,22 @@ def _taken_apart(text: str, where: str) -> StateLock:
             _sealed(block[1:], bytes_block) for block, bytes_block in zip(text_blocks, byte_blocks, strict=True)
         ]
     except (ValueError, IndexError, StopIteration):
-        raise StateLockError(f"{where} is not as it was written: {WRITE_ANEW} {where}") from None
+        raise StateLockError(f"{where} is not as it was written: {REWRITE_HINT} {where}") from None
     for one, seal in operators:
         if one.seal(max_parallelism) != seal:
             raise StateLockError(
                 f"{where}: what is written of {one.lines[0]} is not what was sealed: it was edited by hand, or merged "
-                f"from two changes to that operator. If the program is as it should be, {WRITE_ANEW} {where}"
+                f"from two changes to that operator. If the program is as it should be, {REWRITE_HINT} {where}"
             )
     if _assembled(max_parallelism, operators) != text:
-        raise StateLockError(f"{where} is not as it was written: {WRITE_ANEW} {where}")
+        raise StateLockError(f"{where} is not as it was written: {REWRITE_HINT} {where}")
     if not 1 <= max_parallelism <= MAX_MAX_PARALLELISM:
         raise StateLockError(f"{where}: max_parallelism is {max_parallelism}, and not from 1 to {MAX_MAX_PARALLELISM}")
     lock = StateLock(max_parallelism, tuple(_operator(one, where) for one, _ in operators), where)
     uids = list(lock.operator_uids)
     if uids != sorted(set(uids)):
         raise StateLockError(
-            f"{where} has operators twice or in another order than that of their names: {WRITE_ANEW} {where}"
+            f"{where} has operators twice or in another order than that of their names: {REWRITE_HINT} {where}"
         )
     return lock
 
@@ -388,11 +387,11 @@ def read_lock(path: str | os.PathLike[str]) -> StateLock:
     """
     try:
         with _place(path).open("rb") as file:
-            # One byte more, by which a file that is too large is told.
+            # One more byte, to detect a file that is too large.
             data = file.read(MAX_LOCK_BYTES + 1)
     except FileNotFoundError as error:
         raise StateLockError(
-            f"there is no lock {os.fspath(path)}; {WRITE_ANEW.replace(' anew', '')} {os.fspath(path)}"
+            f"there is no lock {os.fspath(path)}; {REWRITE_HINT.replace(' anew', '')} {os.fspath(path)}"
         ) from error
     return lock_from_bytes(data, os.fspath(path))
 
@@ -432,7 +431,7 @@ def write_locks(
     """
     if history is None:
         return write_lock(path, lock), None
-    # The history comes first: what is added to it can be taken back, and what replaces a file cannot.
+    # The history first: an added file can be deleted again, a replaced file cannot be restored.
     with _directory_made(_place(history)):
         added = add_to_history(history, lock)
         try:
@@ -494,7 +493,7 @@ def _directory_made(directory: Path) -> Iterator[None]:
 
 
 def _check_was_a_lock(path: str | os.PathLike[str]) -> None:
-    # Whatever else is there is somebody's: a program whose name was given for that of its lock.
+    # Do not overwrite another file, such as the program itself.
     with _place(path).open("rb") as file:
         begin = file.read(len(TITLE))
     if begin and begin != TITLE.encode():
@@ -505,7 +504,7 @@ def _place(path: str | os.PathLike[str]) -> Path:
     """Expand ``~``, which shells leave after "=". Rejects a URI."""
     if is_uri(os.fspath(path)):
         raise StateLockError(f"{without_secrets(os.fspath(path))} is a URI, and lock files are on a disk; give a path")
-    # That of nobody's directory is a name as any other, as it is to whole files.
+    # The home directory of an unknown user stays as it is, as in `atomic_file`.
     return Path(os.path.expanduser(path))
 
 

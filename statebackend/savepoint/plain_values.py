@@ -78,7 +78,7 @@ def digits(number: int) -> str:
     """Return the decimal digits of an integer of any size."""
     if number.bit_length() <= _MOST_BITS:
         return str(number)
-    # Splitting in halves: converting all bits at once takes quadratic time, 20 seconds for a megabyte.
+    # Divide and conquer: direct conversion takes quadratic time, 20 s for a megabyte.
     with decimal.localcontext() as context:
         context.prec, context.Emax, context.Emin = decimal.MAX_PREC, decimal.MAX_EMAX, decimal.MIN_EMIN
 
@@ -121,7 +121,7 @@ def _bytes(_: _PlainValues, value: Any) -> Any:
 
 
 def _duration(_: _PlainValues, value: datetime.timedelta) -> str:
-    # As a float the seconds of a long one would lose their last digits.
+    # A float would lose the last digits of a long duration.
     seconds, microseconds = divmod(abs(value) // datetime.timedelta(microseconds=1), 1_000_000)
     sign = "-" if value < datetime.timedelta(0) else ""
     return f"{sign}{seconds}.{f'{microseconds:06d}'.rstrip('0') or '0'} s"

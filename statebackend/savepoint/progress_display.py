@@ -26,7 +26,7 @@ __all__ = ["LINES_EVERY_S", "ProgressBars", "ProgressDisplay", "ProgressLines", 
 
 LINES_EVERY_S: Final = 5.0
 
-_TOLD_IF_LONG: Final = (Operation.RESTORE, Operation.READ)
+_REPORTED_IF_LONG: Final = (Operation.RESTORE, Operation.READ)
 """Operations that are reported only if they take longer than the interval of lines."""
 
 _log = logger_of(__name__)
@@ -131,11 +131,11 @@ class ProgressLines:
     def __call__(self, progress: Progress) -> None:
         with self._lock:
             key, one, _ = self._sums.take(progress)
-            is_news = key not in self._begun and progress.operation not in _TOLD_IF_LONG
+            is_news = key not in self._begun and progress.operation not in _REPORTED_IF_LONG
             if not is_news and not self._is_time():
                 return
             if is_news:
-                # As many as there are states in the job.
+                # Bounded by the number of states.
                 self._begun.add(key)
             self._told_s = self._now_s()
             line = _line(key, one)
@@ -183,7 +183,7 @@ class ProgressBars:
         with self._lock:
             key, one, is_first = self._sums.take(progress)
             if self._bars is None:
-                # Texts are not markup: names are the user's.
+                # Names are not markup.
                 told = TextColumn("{task.description}", markup=False)
                 columns = (told, BarColumn(bar_width=20), TextColumn("{task.fields[far]}", markup=False))
                 times = (TimeElapsedColumn(), TimeRemainingColumn())

@@ -65,7 +65,7 @@ def group_of_key(meta: KeyedStateMeta, key: Any, max_parallelism: int) -> int:
     serializer = meta.key_snapshot.restore_serializer()
     columns = columns_of_key(serializer)
     key_group = key_group_hasher(columns, max_parallelism)(key)
-    # What can be hashed and is no key would be found nowhere, and nobody would know why.
+    # A value of another type may have a hash, but is not in the state.
     try:
         serializer.to_bytes(key)
     except SerializationError as error:
@@ -91,7 +91,7 @@ def rows_of_key(
     for batch in batches:
         kept = CanonicalBatch.empty()
         for row in zip(*batch, strict=True):
-            # A key has many rows, one behind the other.
+            # A key has many consecutive rows.
             if row[1] != last:
                 last = row[1]
                 try:
@@ -324,7 +324,7 @@ class Savepoint:
             return StateEntries(self._parts_of(operator_uid, state_name), self._known)
         stored = self._stored(operator_uid, state_name)
         group = group_of_key(stored[0].meta, key, self.metadata.max_parallelism)
-        # One that does not hold the group has nothing of the key, and every other has all of it.
+        # Only the subtask with the group has entries of the key.
         holding = [part for part in stored if part.holds(group)] or stored[:1]
         return StateEntries([self._part_of_key(part, state_name, group, key) for part in holding], self._known)
 

@@ -65,7 +65,7 @@ def shown_duration(seconds: float | None) -> str:
     if whole < 48 * 3600:
         return f"{sign}{whole // 3600} h {whole % 3600 // 60:02} min"
     days = whole / 86400
-    # As short as all others are: a page and the axis of a plot have room for no more.
+    # Keep it short: it has to fit the axis of a plot.
     return f"{sign}{days:.1f} d" if days < 99.95 else f"{sign}{days:,.0f} d"
 
 

@@ -59,7 +59,7 @@ def find_state(
         MissingFileError: A file is missing.
     """
     file_system = CheckpointFileSystem.from_uri(uri)
-    # A name such as "." is of a directory that has another one.
+    # Resolve names such as ".".
     place = file_system.local_path() or os.fspath(uri)
     if file_system.exists(METADATA_FILE_NAME):
         found = _in_its_own_directory(place, file_system, services)

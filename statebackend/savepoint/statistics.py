@@ -108,7 +108,7 @@ def _keyed_files(handle: KeyedStateHandle) -> Iterator[tuple[str, FileHandle]]:
         for file, stored in files:
             named.add(file.index)
             yield name, stored
-    # What no state names is of the backend itself.
+    # Other files belong to the backend itself.
     yield from (("", stored) for index, stored in enumerate(handle.files) if index not in named)
 
 
@@ -177,7 +177,7 @@ def checkpoint_figures(metadata: CheckpointMetadata) -> CheckpointFigures:
 def _operator_figures(operator: OperatorState) -> OperatorFigures:
     by_state: dict[str, dict[str, int]] = {}
     for handle in operator.keyed_handles:
-        # What it means is the backend's: another's may say it otherwise.
+        # Only the backend knows the meaning of its meta.
         with suppress(StateBackendError):
             for name, files in files_of_states(handle):
                 by_state.setdefault(name, {}).update((stored.path, stored.size_bytes) for _, stored in files)

@@ -260,7 +260,7 @@ class EntryReader:
         try:
             return read(data)
         except Exception as error:
-            # A serializer may be anybody's: whatever it makes of bytes that do not fit, one kind of error comes out.
+            # A custom serializer may raise anything for invalid bytes.
             raise self._unreadable(key_group, error) from error
 
     def _unreadable(self, key_group: int, reason: object) -> StateRestoreError:

@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from statebackend.cli.comparisons import Comparison, compared_with_history, compared_with_lock
-from statebackend.cli.job_commands import comparison_answer, tell_comparison
+from statebackend.cli.job_commands import comparison_answer, print_comparison
 from statebackend.cli.job_loading import JobLoadingError, described_job, load_job
 from statebackend.savepoint.errors import StateLockError
 from statebackend.savepoint.lockfile import is_lock_file, read_lock, would_change, write_locks
@@ -77,5 +77,5 @@ class _Text:
 
 def _told(comparison: Comparison) -> str:
     text = _Text()
-    tell_comparison(text, comparison_answer(comparison))
+    print_comparison(text, comparison_answer(comparison))
     return "\n".join(text.lines)

@@ -22,7 +22,7 @@ from statebackend.cli.inspect_commands import inspection
 from statebackend.cli.main import main
 from statebackend.cli.printing import printer_for
 from statebackend.cli.streams import DIFFERENT, MISUSED, NOT_READABLE, lenient_stream
-from statebackend.cli.terminal import spooled_answers, tell, tell_difference, tell_entries, tell_schemas
+from statebackend.cli.terminal import print_answer, print_difference, print_entries, print_schemas, spooled_answers
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
 from statebackend.savepoint.sizes import shown_bytes
@@ -110,7 +110,7 @@ def test_entries_are_told_while_they_are_read(count: int, as_json: bool, capsys:
             assert number < 1000 or any(told)
             yield {"key": number, "value": "ä", **({"namespace": 1} if number >= 1500 else {})}
 
-    tell_entries(as_json, entries())
+    print_entries(as_json, entries())
     text = "".join([*told, capsys.readouterr().out])
     if as_json:
         found = json.loads(text)
@@ -139,13 +139,13 @@ def test_differences_are_told_a_piece_at_a_time_and_as_one_document(
             both = {"before": {"key": number, "value": "ä"}, "after": None}
             yield {"operator": "o", "state": "s", "change": "removed", **both}
 
-    tell_difference(True, [{"path": "a", "change": "added", "before": None, "after": {"b": 1}}], differences())
+    print_difference(True, [{"path": "a", "change": "added", "before": None, "after": {"b": 1}}], differences())
     text = "".join([*told, capsys.readouterr().out])
     found = json.loads(text)
     assert text == f"{json.dumps(found, ensure_ascii=False, indent=2)}\n"
     assert [one["before"]["key"] for one in found["entries"]] == list(range(count))
     told.clear()
-    tell_difference(False, [], differences())
+    print_difference(False, [], differences())
     rows = "".join([*told, capsys.readouterr().out]).splitlines()
     assert rows[1:] == [f"o\ts\tremoved\t{number}\tä\t" for number in range(count)]
     assert rows[0] == ("operator\tstate\tchange\tkey\tbefore\tafter" if count else "no difference")
@@ -396,12 +396,12 @@ def test_what_the_encoding_of_a_stream_has_not_is_shown_by_an_escape(
     texts = {"encoded": "\u00e9", "beyond": "\u20ac", "half": "\ud800"}
     with open(tmp_path / "shown", "w+", encoding="latin-1") as file, lenient_stream(file) as stream:
         monkeypatch.setattr(sys, "stdout", stream)
-        tell_entries(False, [{"key": text} for text in texts.values()])
+        print_entries(False, [{"key": text} for text in texts.values()])
         stream.flush()
         file.seek(0)
         assert file.read().splitlines() == ["key", "\u00e9", "\\u20ac", "\\ud800"]
         file.seek(0)
-        tell(True, texts, tell_schemas)
+        print_answer(True, texts, print_schemas)
         stream.flush()
         file.seek(0)
         assert json.loads(file.read()) == texts

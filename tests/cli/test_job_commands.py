@@ -12,7 +12,7 @@ import programs
 import pytest
 
 from statebackend.cli.comparisons import compared_with_lock
-from statebackend.cli.job_commands import comparison_answer, tell_comparison
+from statebackend.cli.job_commands import comparison_answer, print_comparison
 from statebackend.cli.job_loading import load_job
 from statebackend.cli.main import main
 from statebackend.cli.streams import DIFFERENT, LOSES, MISUSED, NOT_READABLE, REJECTED
@@ -180,9 +180,9 @@ def test_rejections_are_red_and_losses_yellow() -> None:
 
     printed = Colours()
     narrower = compared_with_lock(load_job("programs:narrower"), lock_of(load_job("programs:as_it_was")))
-    tell_comparison(printed, comparison_answer(narrower))
+    print_comparison(printed, comparison_answer(narrower))
     lossy = compared_with_lock(load_job("programs:without_a_field"), lock_of(load_job("programs:as_it_was")))
-    tell_comparison(printed, comparison_answer(lossy))
+    print_comparison(printed, comparison_answer(lossy))
     assert (printed.styles[".sales:"], printed.styles[".note:"]) == ("red", "yellow")
 
 

@@ -115,9 +115,9 @@ def _bytes_of(marker: bytes | str) -> Sequence[bytes]:
     try:
         texts = [marker.encode()]
     except UnicodeEncodeError:
-        # State may have half of a pair of surrogates, and UTF-8 not.
+        # UTF-8 cannot encode a lone surrogate.
         texts = []
-    # In front of a short text its length takes one byte, before a longer one more.
+    # The length prefix takes one byte for a short text, more for a longer one.
     stored = StringSerializer().to_bytes(marker)
     prefix = 1
     while stored[prefix - 1] & 0x80:
@@ -135,7 +135,7 @@ def _marked(savepoint: Savepoint, markers: Sequence[bytes]) -> Iterator[Remainde
         if path.endswith(".parquet"):
             for column in _columns_with(file_system, path, markers):
                 yield Remainder(f"file {path}", f"the marker, in the column {column}")
-    # All that the metadata file says is packed in it.
+    # The metadata file is compressed, so search its content.
     for operator in savepoint.metadata.operators:
         for index, subtask in enumerate(operator.subtasks):
             if any(marker in part.meta for part in subtask.parts for marker in markers):
@@ -189,5 +189,5 @@ def _is_in_column(column: pa.Array, markers: Sequence[bytes]) -> bool:
     data = column.buffers()[2]
     if data is None or not any(marker in memoryview(data).tobytes() for marker in markers):
         return False
-    # The end of one value and the beginning of the next may look like it.
+    # A match may span two values.
     return any(marker in value for value in column.to_pylist() if value is not None for marker in markers)

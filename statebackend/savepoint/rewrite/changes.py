@@ -92,7 +92,7 @@ class AddState:
         elif self.state.is_queue:
             raise PlanError(f"{self.state.name!r} is a queue, and no state of entries; timers are given by add_timers")
         draft = drafts.opened(self.uid)
-        # Asked for first: it says that there is no key.
+        # First, since it raises without a key.
         assert draft.key_columns
         if self.replaces:
             if draft.state(self.state.name).schema.is_timers:
@@ -155,7 +155,7 @@ class RemoveState:
         has_no_keys = draft.operator_state(self.name) is not None
         if has_no_keys:
             del draft.operator_states[self.name]
-        # A job may have both under one name: what is to be gone is gone.
+        # A keyed and an operator state may have the same name: remove both.
         if not has_no_keys or self.name in draft.states:
             draft.state(self.name)
             del draft.states[self.name]
@@ -211,8 +211,8 @@ class ChangeState:
                 f"stays a map, and state with a time-to-live keeps one. Read them, and give them to a new state"
             )
         step: Step = ChangeEntries(self.function) if self.is_given_entries else ChangeValues(self.function)
-        state.put_behind(step)
-        # Other bytes have another order, and two user keys may be one in the new type.
+        state.add_step(step)
+        # Other bytes sort differently, and two user keys may be equal in the new type.
         state.may_collide |= not schema.has_user_keys_of(state.schema)
         state.schema = schema
         draft.states = {one.schema.name: one for one in draft.states.values()}
@@ -233,7 +233,7 @@ class Keep:
             state = draft.state(name)
             if self.step.looks_at_values:
                 state.schema.check_known()
-            state.put_behind(self.step)
+            state.add_step(self.step)
 
 
 @frozen
@@ -266,12 +266,12 @@ class ChangeKeysOf:
         serializer = _key_serializer(self.key)
         draft.check_mergeable(self.merge)
         for name, state in draft.states.items():
-            state.put_behind(ChangeKeys(self.function))
+            state.add_step(ChangeKeys(self.function))
             state.schema = state.schema.with_key(serializer)
             state.merge = self.merge.get(name, state.merge)
             state.may_collide = True
         draft.key_serializer = serializer
-        draft.is_placed_anew = True
+        draft.has_new_key_groups = True
 
 
 @frozen
@@ -297,7 +297,7 @@ class ChangeMaxParallelism:
         drafts.max_parallelism = self.max_parallelism
         for uid in tuple(drafts.operators):
             draft = drafts.opened(uid)
-            draft.is_placed_anew = True
+            draft.has_new_key_groups = True
             for state in draft.states.values():
                 state.check_has_keys()
 
@@ -325,7 +325,7 @@ def _check_descriptor(given: object, wanted: type, what: str) -> None:
 
 
 def _check_whole_number(what: str, given: object) -> None:
-    # True is an int to Python.
+    # bool is a subclass of int.
     if type(given) is not int:
         raise PlanError(f"{what} is a whole number, not {shown(given)}")
 

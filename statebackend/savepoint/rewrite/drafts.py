@@ -47,7 +47,7 @@ class StoredInput:
     uncounted_steps: int = 0
     """The number of leading steps whose removed entries are counted elsewhere."""
 
-    def behind(self, step: Step) -> StoredInput:
+    def with_step(self, step: Step) -> StoredInput:
         """Return the input with one more step."""
         return evolve(self, steps=(*self.steps, step))
 
@@ -75,7 +75,7 @@ class StateDraft:
                 f"remove it, or leave its operator as it is"
             )
 
-    def put_behind(self, step: Step) -> None:
+    def add_step(self, step: Step) -> None:
         """Add a step for all stored entries. Raises `PlanError` if the state has entries from the plan."""
         self.check_has_keys()
         if self.given:
@@ -83,7 +83,7 @@ class StateDraft:
                 f"the entries of {self.schema.name!r} are given by the plan itself; give them as they are to be, and "
                 f"behind the changes of what is stored"
             )
-        self.stored = [one.behind(step) for one in self.stored]
+        self.stored = [one.with_step(step) for one in self.stored]
 
 
 @frozen
@@ -121,7 +121,7 @@ class OperatorDraft:
     registered: tuple[tuple[Descriptor, TypeSerializer[Any]], ...] = ()
     """Descriptors with their namespace serializers that its state is migrated to."""
     is_opened: bool = False
-    is_placed_anew: bool = False
+    has_new_key_groups: bool = False
     """Whether its keys have other key groups or come from several operators."""
 
     @property
@@ -245,7 +245,7 @@ class Drafts:
 
 
 def _found(held: Mapping[str, T], name: object) -> T | None:
-    # A plan is a program: what stands in the place of a name may be anything, and not even hashable.
+    # A plan is a program: a name may be anything, even unhashable.
     return held.get(name) if isinstance(name, str) else None
 
 

@@ -58,12 +58,12 @@ __all__ = [
     "rejected_key",
     "stored_keys",
     "time_or_now",
-    "times_behind",
+    "times_after_change",
     "times_of_elements",
 ]
 
 
-def times_behind(before: Sequence[Any], after: Any, times: Sequence[int]) -> tuple[int, ...]:
+def times_after_change(before: Sequence[Any], after: Any, times: Sequence[int]) -> tuple[int, ...]:
     """Return the times of a list after a function changed it. ``before`` is a copy of the list.
 
     An equal list keeps its times. Otherwise every element gets the latest time, so that none expires early.
@@ -73,7 +73,7 @@ def times_behind(before: Sequence[Any], after: Any, times: Sequence[int]) -> tup
     try:
         is_same = list(after) == list(before)
     except Exception:
-        # Elements may be anybody's, and not comparable.
+        # Elements may not be comparable.
         is_same = False
     return tuple(times) if is_same else (max(times, default=0),) * len(after)
 
@@ -98,13 +98,13 @@ def time_or_now(time_ms: int | None) -> int:
 def rejected_key(serializer: TypeSerializer[Any], keys: Sequence[Any] | pa.Array) -> tuple[int, str] | None:
     """Return index and reason of the first key that a serializer would write but no job has, or None."""
     if isinstance(keys, pa.Array):
-        # Of columns only those of numbers and text come as they are.
+        # Only columns of numbers and text arrive as arrays.
         return (keys.is_null().index(True).as_py(), "None cannot be one") if keys.null_count else None
     if not isinstance(serializer, TupleSerializer):
         place = _none_or_truth(serializer, keys)
         return None if place is None else (place, _why(keys[place], "None cannot be one"))
     if not all(issubclass(kind, (tuple, list)) for kind in set(map(type, keys))):
-        # What is no key of several columns is for the serializer to reject.
+        # The serializer rejects other values.
         return None
     for part, column in zip(serializer.field_serializers, zip(*keys, strict=False), strict=False):
         place = _none_or_truth(part, column)
@@ -214,7 +214,7 @@ def _read(schema: EntrySchema, serializer: TypeSerializer[Any], column: pa.Array
             return found
         return list(map(serializer.from_bytes, column.to_pylist()))
     except Exception as error:
-        # A serializer may be anybody's: whatever it makes of bytes that do not fit, one kind of error comes out.
+        # A custom serializer may raise anything for invalid bytes.
         raise StateRestoreError(f"state {schema.name!r}: an entry cannot be read: {error}") from error
 
 
@@ -318,7 +318,7 @@ class _Encoding:
         given = keys.to_pylist() if isinstance(keys, pa.Array) else keys
         made: list[Any] = []
         try:
-            # What came before a rejection stays in the list, and so tells which key was rejected.
+            # The length of the list shows which key was rejected.
             made.extend(map(make, given))
         except (ValueError, OverflowError) as error:
             raise self._misfit("key", f"{shown(given[len(made)])}: {error}", len(made)) from error
@@ -361,7 +361,7 @@ class _Encoding:
         try:
             return pa.array(list(map(serializer.codec.write, given)), pa.binary())
         except Exception as unclear:
-            # The bare codec tells less of what it rejects, so that is written once more.
+            # The compiled codec has no details; encode again to get them.
             for row, error in enumerate(map(partial(_rejection, serializer.to_bytes), given)):
                 if error is not None:
                     raise self._misfit(what, str(error), row) from error
@@ -461,7 +461,7 @@ class EntryBatch:
         if self._rows is None:
             return every
         if target.is_queue:
-            # A timer is one value; whatever changes in it, all of it is written.
+            # A timer is one value and is written as a whole.
             is_other = not target.has_values_of(self.schema)
             return every if is_other or self._changed else ()
         fixed: tuple[str, ...] = ("key", "namespace", "user_key")

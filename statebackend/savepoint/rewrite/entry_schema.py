@@ -89,7 +89,7 @@ class EntrySchema:
         self.is_queue = kind is PRIORITY_QUEUE
         element = serializers.get(ELEMENT_ROLE)
         self.is_timers = self.is_queue and isinstance(element, TimerSerializer)
-        # The namespace of a timer is inside of it.
+        # The namespace of a timer is part of its element.
         inside = element.namespace_serializer if isinstance(element, TimerSerializer) else namespace_serializer
         self.has_namespaces = not isinstance(inside, VoidNamespaceSerializer)
         self.is_list = isinstance(kind, StateKind) and kind.form is TableForm.LIST

@@ -61,7 +61,7 @@ class GivenEntries:
             EntryError: An item is not an entry of the state.
         """
         assert placement is not None
-        # A table is in memory already, and what is made of it is as large, unless values are there by their numbers.
+        # A table is in memory already, and its rows are as large, unless it is dictionary-encoded.
         pace = _Pace(_MOST_ENTRIES if isinstance(self.entries, pa.Table) else 1)
         for batch in self._batches(schema, pace):
             rows = batch.written(schema, placement)
@@ -223,6 +223,6 @@ def _python_values(column: pa.Array, *, is_key: bool) -> list[Any]:
     if is_key and pa.types.is_struct(column.type):
         return [None if value is None else tuple(value.values()) for value in values]
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        # A column tells moments, and its zone is how they are shown: as what is read, they are in UTC.
+        # A column holds instants; its zone is only for display.
         return [None if value is None else moment_in_utc(value) for value in values]
     return values

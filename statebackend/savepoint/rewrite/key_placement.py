@@ -68,7 +68,7 @@ def _checked_numbers(numbers: pa.Array) -> pa.Array:
 
 
 def _doubles(numbers: pa.Array) -> pa.Array:
-    # There is one NaN in what is stored.
+    # Only one NaN is stored.
     return _checked_numbers(pc.if_else(pc.is_nan(numbers), pa.scalar(float("nan"), pa.float64()), numbers))
 
 

@@ -42,7 +42,7 @@ from statebackend.savepoint.errors import EntryError, PlanError, RepeatedKeyErro
 from statebackend.savepoint.export import ExportedSubtask, ExportTask
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite.drafts import GivenElements, Merge, OperatorDraft, OperatorStateDraft, StateDraft
-from statebackend.savepoint.rewrite.entry_codec import decoded, encoded, key_of, times_behind
+from statebackend.savepoint.rewrite.entry_codec import decoded, encoded, key_of, times_after_change
 from statebackend.savepoint.rewrite.entry_schema import EntrySchema
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
 from statebackend.savepoint.rewrite.new_files import (
@@ -61,11 +61,11 @@ from statebackend.savepoint.rewrite.staged_entries import StagedEntries
 from statebackend.savepoint.rewrite.state_tasks import (
     Collected,
     CollectTask,
+    ProgressLabel,
     RewriteTask,
     RowSource,
     ScratchPart,
     StoredState,
-    ToldAs,
     WriteTask,
     all_runs,
 )
@@ -158,12 +158,12 @@ class _Merging:
     def __call__(self, rows: pa.RecordBatch) -> bytes:
         schema = self.schema
         values = decoded(schema, rows, "value")
-        # The function may change the very lists that it is given.
+        # The function may modify its arguments.
         elements = list(chain.from_iterable(values)) if schema.is_list else []
         try:
             merged = reduce(self.function, values)
         except Exception as error:
-            # It is the user's function: whatever it raises, the place is told.
+            # A user's function may raise anything; add state and key.
             raise failed_function(schema.name, key_of(schema, rows), error) from error
         overlap = overlap_of_sessions(merged) if are_sessions(schema.serializers) else None
         if overlap is not None:
@@ -172,7 +172,7 @@ class _Merging:
         if schema.is_timed:
             times = decoded(schema, rows, "last_access_ms")
             columns["last_access_ms"] = [
-                times_behind(elements, merged, sum(times, ())) if schema.is_list else max(times)
+                times_after_change(elements, merged, sum(times, ())) if schema.is_list else max(times)
             ]
         value: bytes = encoded(schema, columns, lambda: [key_of(schema, rows)])["value"][0].as_py()
         return value
@@ -364,7 +364,7 @@ def _given(
     descriptor = given.descriptor
     serializers = descriptor.serializers
     rows = _broadcast_rows(given) if descriptor.mode is OperatorStateMode.BROADCAST else _list_rows(given)
-    # What serializers have learned while they wrote is in what they are behind it.
+    # Serializers may learn types while they write, so use them after that.
     part = _part_of(uid, name, descriptor.mode, envelopes_of(serializers), rows, "part-00000", files)
     if descriptor.mode is OperatorStateMode.BROADCAST or not part.slices:
         return [OperatorStateMeta(name, descriptor.mode, (part,))] * parallelism
@@ -453,7 +453,7 @@ def copied_operator(draft: OperatorDraft, context: WritingContext) -> NewOperato
         exported = _exported(stored, context, draft.registered)
         if draft.registered:
             for one in exported:
-                # A Counter's update adds, and keeps states without rows.
+                # Counter.update adds, and keeps states without rows.
                 rows.update(one.rows)
                 operator_state_rows.update(one.operator_state_rows)
         states = tuple(one.state for one in exported)
@@ -545,7 +545,7 @@ class _OperatorWriting:
         self._stored = [context.stored(uid) for uid in draft.origins]
         self._parallelism = self._new_parallelism()
         self._is_aligned = (
-            len(self._stored) == 1 and not draft.is_placed_anew and self._parallelism == self._stored[0].parallelism
+            len(self._stored) == 1 and not draft.has_new_key_groups and self._parallelism == self._stored[0].parallelism
         )
 
     def _new_parallelism(self) -> int:
@@ -585,7 +585,7 @@ class _OperatorWriting:
 
     @property
     def _keeps_key_groups(self) -> bool:
-        return bool(self._stored) and not self._draft.is_placed_anew and not self._has_given
+        return bool(self._stored) and not self._draft.has_new_key_groups and not self._has_given
 
     @property
     def _has_given(self) -> bool:
@@ -612,7 +612,7 @@ class _OperatorWriting:
 
     def _write_state(self, state: StateDraft, parts: Sequence[_Part]) -> None:
         name, scratch = state.schema.name, self._context.scratch_directory
-        told = [ToldAs(self._draft.uid, name, index) for index in range(len(parts))]
+        told = [ProgressLabel(self._draft.uid, name, index) for index in range(len(parts))]
         if self._is_aligned and not state.given and not state.may_collide and len(state.stored) == 1:
             [stored] = state.stored
             is_copy = not stored.steps and stored.schema.is_like(state.schema)
@@ -640,7 +640,7 @@ class _OperatorWriting:
         sources: list[RowSource] = [*self._sources(state), *given]
         collected: list[Collected] = self._run(
             [
-                CollectTask(source, state.schema, self._placement, scratch, ToldAs(self._draft.uid, name, index))
+                CollectTask(source, state.schema, self._placement, scratch, ProgressLabel(self._draft.uid, name, index))
                 for index, source in enumerate(sources)
             ]
         )

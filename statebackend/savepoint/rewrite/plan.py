@@ -107,17 +107,22 @@ class SplitOperator:
         del drafts.operators[self.uid]
         for place, uid in enumerate(self.into):
             part = OperatorDraft(
-                uid, uid, draft.origins, draft.key_serializer, is_opened=True, is_placed_anew=draft.is_placed_anew
+                uid,
+                uid,
+                draft.origins,
+                draft.key_serializer,
+                is_opened=True,
+                has_new_key_groups=draft.has_new_key_groups,
             )
             drafts.add(part)
             step = KeepKeys(_Routed(self.route, self.into, uid))
-            # What was left out of the whole is told of the first part, and counts once.
+            # Removed entries count once, for the first part.
             part.states = {
                 name: evolve(state, stored=[one if place == 0 else one.uncounted() for one in state.stored])
                 for name, state in draft.states.items()
             }
             for state in part.states.values():
-                state.put_behind(step)
+                state.add_step(step)
             if uid == self.operator_state:
                 part.operator_states = draft.operator_states
         drafts.inherit((self.uid,), self.into)
@@ -150,7 +155,7 @@ class MergeOperators:
                 f"{', '.join(self.uids) or 'nothing'}: operators to merge are one or more, each of them once"
             )
         parts = [drafts.opened(uid) for uid in self.uids]
-        merged = OperatorDraft(self.into, self.into, is_opened=True, is_placed_anew=True)
+        merged = OperatorDraft(self.into, self.into, is_opened=True, has_new_key_groups=True)
         merged.key_serializer = parts[0].key_serializer
         for part in parts:
             if not _are_keyed_alike(part, merged):
@@ -214,7 +219,7 @@ def _merge_operator_state(merged: OperatorDraft, name: str, state: OperatorState
 
 
 def _are_alike(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> bool:
-    # Serializers that learn while they write may have learned other things.
+    # Serializers that learn types while they write may differ.
     return all(
         envelope == other[role]
         or merge_snapshots(snapshot_from_bytes(envelope), snapshot_from_bytes(other[role])) is not None
@@ -458,7 +463,7 @@ class Plan:
 
 
 def _listed(what: str, names: object) -> tuple[str, ...]:
-    # A text is a sequence of texts, too.
+    # A str is a sequence of str, too.
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(one, str) for one in names):
         raise PlanError(f"{what} are given as a list of their names, not as {shown(names)}")
     return tuple(names)

@@ -70,10 +70,10 @@ from statebackend.state.priority_queue import TimeDomain, timer_state_name
 from statebackend.state.progress import ProgressListener, no_progress
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["WRITTEN_ANEW_FROM", "SavepointWriter", "TaskRunner", "WrittenSavepoint", "carried_metadata"]
+__all__ = ["REWRITTEN_FROM", "SavepointWriter", "TaskRunner", "WrittenSavepoint", "carried_metadata"]
 
 
-WRITTEN_ANEW_FROM: Final = "written_anew_from"
+REWRITTEN_FROM: Final = "written_anew_from"
 """The savepoint property with the origin: job id, checkpoint id and time, separated by slashes."""
 
 
@@ -97,7 +97,7 @@ def _carried_nodes(nodes: Sequence[NodeWatermark], heirs: Mapping[str, Sequence[
         inputs = tuple(kept for one in node.inputs if (kept := _carried_input(one, heirs)) is not None)
         for uid in heirs.get(node.node, (node.node,)):
             own = evolve(node, node=uid, inputs=inputs)
-            # None stays: two that knew other things leave nothing that is known.
+            # Origins that disagree leave None.
             carried[uid] = own if uid not in carried or carried[uid] == own else None
     return tuple(node for node in carried.values() if node is not None)
 
@@ -172,7 +172,7 @@ class TaskRunner:
 
     def _in_processes(self, pool: concurrent.futures.ProcessPoolExecutor, tasks: Sequence[Any]) -> Iterator[Any]:
         try:
-            # A pool tells of what cannot be pickled only when it is waited for, and not well.
+            # A pool reports pickling errors late and without details.
             for task in tasks:
                 pickle.dumps(task)
         except Exception as error:
@@ -198,7 +198,7 @@ def _ran(task: Any) -> tuple[Any, list[Any]]:
     return task.run(keep), list(last.values())
 
 
-_REFUSALS: Final = (CheckpointError, StateBackendError, StateFormatError)
+_REJECTIONS: Final = (CheckpointError, StateBackendError, StateFormatError)
 
 
 @frozen
@@ -381,7 +381,7 @@ class SavepointWriter:
         return evolve(
             metadata,
             kind=CheckpointKind.SAVEPOINT,
-            # The time alone tells it from what it was made of.
+            # Only the time distinguishes it from its source.
             timestamp_ms=now_ms if now_ms != metadata.timestamp_ms else now_ms + 1,
             max_parallelism=drafts.max_parallelism,
             operators=(),
@@ -390,7 +390,7 @@ class SavepointWriter:
             source_progress_files=(),
             sink_committables={},
             sink_identities={},
-            properties={**metadata.properties, WRITTEN_ANEW_FROM: str(identity)},
+            properties={**metadata.properties, REWRITTEN_FROM: str(identity)},
         )
 
     def _placed(
@@ -439,7 +439,7 @@ class SavepointWriter:
 def _rejection(change: Change, drafts: Drafts) -> Exception | None:
     try:
         change.apply(drafts)
-    except _REFUSALS as error:
+    except _REJECTIONS as error:
         return error
     return None
 

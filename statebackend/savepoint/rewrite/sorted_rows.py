@@ -282,7 +282,7 @@ def bounded_batches(batch: pa.RecordBatch, most_bytes: int = BATCH_BYTES) -> Ite
         if batch.num_rows:
             yield batch
         return
-    # Whole batches of the most rows first, so that what is left over is one smaller batch and not all of them halves.
+    # Full batches first, so that only the last one is smaller.
     middle = BATCH_ROWS if batch.num_rows > BATCH_ROWS else batch.num_rows // 2
     yield from bounded_batches(batch.slice(0, middle), most_bytes)
     yield from bounded_batches(batch.slice(middle), most_bytes)

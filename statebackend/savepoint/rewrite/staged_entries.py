@@ -30,7 +30,7 @@ from statebackend.savepoint.rewrite.entry_schema import EntrySchema
 from statebackend.savepoint.rewrite.given_entries import GivenEntries
 from statebackend.savepoint.rewrite.key_placement import KeyPlacement
 from statebackend.savepoint.rewrite.sorted_rows import Run
-from statebackend.savepoint.rewrite.state_tasks import Collected, CollectTask, ToldAs
+from statebackend.savepoint.rewrite.state_tasks import Collected, CollectTask, ProgressLabel
 from statebackend.savepoint.type_descriptions import describe_type
 from statebackend.state.descriptors import as_serializer
 from statebackend.state.errors import StateRestoreError
@@ -134,7 +134,7 @@ def stage_entries(
     schema = EntrySchema.of(state, serializer_of_key(key), namespaces)
     with scratch_space(scratch_directory) as scratch:
         given, placement = GivenEntries(entries, time_or_now(last_access_ms)), KeyPlacement(key, max_parallelism)
-        collected = CollectTask(given, schema, placement, scratch, ToldAs("", schema.name, 0)).run()
+        collected = CollectTask(given, schema, placement, scratch, ProgressLabel("", schema.name, 0)).run()
         files = []
         for run in collected.runs:
             handle = store.upload(run.path, f"staged/{os.path.basename(run.path)}")

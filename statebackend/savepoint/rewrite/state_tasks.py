@@ -44,7 +44,16 @@ from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.progress import Operation, ProgressListener, StateProgress, no_progress
 from statebackend.state.state_meta import StateMeta, decode_meta
 
-__all__ = ["CollectTask", "Collected", "RewriteTask", "RowSource", "ScratchPart", "StoredState", "ToldAs", "WriteTask"]
+__all__ = [
+    "CollectTask",
+    "Collected",
+    "ProgressLabel",
+    "RewriteTask",
+    "RowSource",
+    "ScratchPart",
+    "StoredState",
+    "WriteTask",
+]
 
 
 class RowSource(Protocol):
@@ -59,7 +68,7 @@ class RowSource(Protocol):
 
 
 @frozen
-class ToldAs:
+class ProgressLabel:
     """The operator, state and subtask that a task reports progress for."""
 
     operator_uid: str
@@ -142,7 +151,7 @@ class CollectTask:
     schema: EntrySchema
     placement: KeyPlacement | None
     scratch_directory: str
-    told: ToldAs
+    told: ProgressLabel
     memory_bytes: int = MEMORY_BYTES
 
     def run(self, progress: ProgressListener = no_progress) -> Collected:
@@ -178,7 +187,7 @@ class WriteTask:
     key_groups: KeyGroupRange
     repeated: Repeated | None
     scratch_directory: str
-    told: ToldAs
+    told: ProgressLabel
 
     def run(self, progress: ProgressListener = no_progress) -> ScratchPart:
         """Run the task. Raises the error of ``repeated`` for rows of one address."""
@@ -196,7 +205,7 @@ class RewriteTask:
     source: RowSource
     schema: EntrySchema
     scratch_directory: str
-    told: ToldAs
+    told: ProgressLabel
 
     def run(self, progress: ProgressListener = no_progress) -> ScratchPart:
         """Run the task. Raises the errors of the source."""

@@ -13,7 +13,7 @@ from attrs import frozen
 
 from snapshots.errors import shown
 from statebackend.savepoint.errors import PlanError, failed_function
-from statebackend.savepoint.rewrite.entry_codec import EntryBatch, times_behind
+from statebackend.savepoint.rewrite.entry_codec import EntryBatch, times_after_change
 from statebackend.savepoint.stored_entries import StateEntry
 
 __all__ = ["ChangeEntries", "ChangeKeys", "ChangeValues", "KeepEntries", "KeepKeys", "Step"]
@@ -93,7 +93,7 @@ class ChangeKeys:
 
     function: Callable[[Any], Any]
 
-    # Lists of two keys that become one must not pass for the chunks of one list.
+    # Lists of two keys that become equal must not be taken for chunks of one list.
     looks_at_values = True
     change_number = None
 
@@ -104,20 +104,20 @@ class ChangeKeys:
 def _with_values(batch: EntryBatch, function: Callable[[Any], Any], arguments: Sequence[Any]) -> EntryBatch:
     if not (batch.schema.is_list and batch.schema.is_timed):
         return batch.changed("value", _called(function, arguments, batch))
-    # A function may change the very list that it is given.
+    # The function may modify its argument.
     before = [list(value) for value in batch.column("value")]
     values = _called(function, arguments, batch)
-    times = list(map(times_behind, before, values, batch.column("last_access_ms")))
+    times = list(map(times_after_change, before, values, batch.column("last_access_ms")))
     return batch.changed("value", values).changed("last_access_ms", times)
 
 
 def _called(function: Callable[[Any], Any], values: Sequence[Any], batch: EntryBatch) -> list[Any]:
     results: list[Any] = []
     try:
-        # What came before a failure stays in the list, and so tells at which value it was.
+        # The length of the list shows which value failed.
         results.extend(map(function, values))
     except Exception as error:
-        # It is the user's function: whatever it raises, the place is told.
+        # A user's function may raise anything; add state and key.
         raise failed_function(batch.schema.name, batch.column("key")[len(results)], error) from error
     return results
 

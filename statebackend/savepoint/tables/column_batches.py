@@ -16,7 +16,12 @@ from attrs import frozen
 from snapshots.errors import StateFormatError
 from statebackend.savepoint.tables.column_forms import ColumnForms
 from statebackend.savepoint.tables.state_tables import BATCH_BYTES, BATCH_ROWS, TabularState, bounded_columns
-from statebackend.savepoint.tables.whole_columns import behind, is_all_present, whole_column, whole_timed_columns
+from statebackend.savepoint.tables.whole_columns import (
+    is_all_present,
+    whole_column,
+    whole_timed_columns,
+    without_first_bytes,
+)
 from statebackend.state.canonical import SCHEMA, CanonicalBatch
 from statebackend.state.descriptors import USER_KEY_ROLE
 from statebackend.state.state_kind import StateKind, TableForm
@@ -55,7 +60,7 @@ class ColumnBatches:
     ) -> ColumnBatches:
         """Return the table of a state of a subtask. ``known`` are serializers of the program, as in `TabularState`."""
         table = TabularState.of(meta, state, known, forms)
-        # A form that somebody added may be of other values in the same type.
+        # A custom form may hold other values in the same type.
         is_whole = state.form in _IN_ROWS and not (forms is not None and forms.added)
         return cls(table, state.form, _whole_readers(meta, state) if is_whole else {})
 
@@ -65,7 +70,7 @@ class ColumnBatches:
             return ("key_group",) if set(columns) <= {"key_group"} else ("key_group", "key")
         sources = {"key_group", *(_SOURCES.get(name, name) for name in columns)}
         if self._form is TableForm.LIST:
-            # The rows of one list are told by these.
+            # These identify the rows of one list.
             sources |= {"key", "namespace"}
         return tuple(name for name in SCHEMA.names if name in sources)
 
@@ -152,7 +157,7 @@ def _stored(serializer: TypeSerializer[Any]) -> _ReadWhole:
     def read(data: pa.BinaryArray) -> _Arrays:
         if data.null_count or (in_map and not is_all_present(data)):
             return None
-        columns = whole_timed_columns(timed, behind(data, 1) if in_map else data)
+        columns = whole_timed_columns(timed, without_first_bytes(data, 1) if in_map else data)
         return None if columns is None else {"value": columns[0], "last_access_ms": columns[1]}
 
     return read

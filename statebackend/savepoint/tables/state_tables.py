@@ -208,7 +208,7 @@ def decoded_cell(state_name: str, serializer: TypeSerializer[Any], cell: bytes) 
     try:
         return serializer.from_bytes(cell)
     except Exception as error:
-        # A serializer may be anybody's: whatever it makes of bytes that do not fit, one kind of error comes out.
+        # A custom serializer may raise anything for invalid bytes.
         told = str(error) or type(error).__name__
         raise StateRestoreError(f"operator state {state_name!r}: a row cannot be read: {told}") from error
 
@@ -421,7 +421,7 @@ class _TableMaker:
                     break
                 values.append(value)
         except Exception as error:
-            # A serializer may be anybody's: whatever it makes of bytes that do not fit, one kind of error comes out.
+            # A custom serializer may raise anything for invalid bytes.
             raise self._unreadable(serializer, cells, rows) from error
         if len(values) != len(cells):
             raise self._unreadable(serializer, cells, rows)
@@ -462,7 +462,7 @@ def _restored(snapshot: TypeSerializerSnapshot[Any], known: Sequence[TypeSeriali
 
 
 def _timed_part(serializer: TypeSerializer[Any]) -> TtlSerializer[Any] | None:
-    # That of a map's values stands inside one of values that may be null.
+    # In a map it is inside a nullable serializer.
     inner = serializer.inner if isinstance(serializer, NullableSerializer) else serializer
     return inner if isinstance(inner, TtlSerializer) else None
 

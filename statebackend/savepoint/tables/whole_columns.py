@@ -36,7 +36,7 @@ from typeserializers.scalars.fixed_width import (
 )
 from typeserializers.scalars.strings import StringSerializer
 
-__all__ = ["behind", "fixed_width_bytes", "is_all_present", "whole_column", "whole_timed_columns"]
+__all__ = ["fixed_width_bytes", "is_all_present", "whole_column", "whole_timed_columns", "without_first_bytes"]
 
 
 def whole_column(serializer: TypeSerializer[Any], data: pa.BinaryArray) -> pa.Array | None:
@@ -57,7 +57,7 @@ def whole_column(serializer: TypeSerializer[Any], data: pa.BinaryArray) -> pa.Ar
 def whole_timed_columns(serializer: TtlSerializer[Any], data: pa.BinaryArray) -> tuple[pa.Array, pa.Array] | None:
     """Return the values and their times of last access, or None if they must be decoded one by one."""
     times = whole_column(_TIMES, pc.binary_slice(data, 0, _TIME_BYTES))
-    values = whole_column(serializer.value_serializer, behind(data, _TIME_BYTES))
+    values = whole_column(serializer.value_serializer, without_first_bytes(data, _TIME_BYTES))
     return None if times is None or values is None else (values, times)
 
 
@@ -67,7 +67,7 @@ def is_all_present(data: pa.BinaryArray) -> bool:
     return first is not None and _all(pc.equal(first, 0))
 
 
-def behind(data: pa.BinaryArray, position: int) -> pa.BinaryArray:
+def without_first_bytes(data: pa.BinaryArray, position: int) -> pa.BinaryArray:
     """Return each value without its first bytes."""
     # Without an end, pyarrow (26 too) reckons with one that its sizes cannot hold.
     return pc.binary_slice(data, position, max(position, pc.max(pc.binary_length(data)).as_py() or 0))
@@ -220,7 +220,7 @@ def _first_bytes(data: pa.BinaryArray) -> pa.Array | None:
 
 def _cut_out(base: pa.Array, starts: pa.Array, sizes: pa.Array) -> pa.BinaryArray:
     """Return the slices at these non-overlapping offsets."""
-    # With what lies between them they are one column of bytes, of which every other one is kept.
+    # Together with the gaps they form one column of bytes; keep every other value.
     first, second = (starts, pc.add(starts, sizes))[:: 1 if sys.byteorder == "little" else -1]
     bounds = pc.bit_wise_or(first.cast(pa.int64()), pc.shift_left(second.cast(pa.int64()), _OFFSET_BITS))
     pieces = pa.Array.from_buffers(
@@ -271,7 +271,7 @@ def _texts(data: pa.BinaryArray) -> pa.Array | None:
     first = _first_bytes(data)
     if first is None or not _all(pc.equal(first.cast(pa.int32()), pc.binary_length(data))):
         return None
-    return _ascii(behind(data, 1))
+    return _ascii(without_first_bytes(data, 1))
 
 
 def _ascii(content: pa.BinaryArray) -> pa.Array | None:
@@ -285,13 +285,15 @@ def _ascii(content: pa.BinaryArray) -> pa.Array | None:
 def _optional(serializer: NullableSerializer[Any], data: pa.BinaryArray) -> pa.Array | None:
     """Decode optional values. A null is one byte and is replaced by any value while the column is decoded."""
     if is_all_present(data):
-        return whole_column(serializer.inner, behind(data, 1))
+        return whole_column(serializer.inner, without_first_bytes(data, 1))
     width_bytes = fixed_width_bytes(serializer.inner)
     stand_in = _STAND_INS.get(type(serializer.inner)) if width_bytes is None else bytes(width_bytes)
     is_null = pc.equal(data, _NULL)
     if stand_in is None or not is_all_present(data.filter(pc.invert(is_null))):
         return None
-    values = whole_column(serializer.inner, pc.if_else(is_null, pa.scalar(stand_in, pa.binary()), behind(data, 1)))
+    values = whole_column(
+        serializer.inner, pc.if_else(is_null, pa.scalar(stand_in, pa.binary()), without_first_bytes(data, 1))
+    )
     if values is None:
         return None
     return pc.if_else(is_null, pa.scalar(None, values.type), values)
@@ -301,7 +303,7 @@ def _bytes(data: pa.BinaryArray) -> pa.Array | None:
     if not pc.all(pc.greater_equal(pc.binary_length(data), 4), min_count=0).as_py():
         return None
     lengths = _numbers("i", pa.int32())[1](_joined(pc.binary_slice(data, 0, 4), 4), len(data))
-    content = behind(data, 4)
+    content = without_first_bytes(data, 4)
     return content if pc.all(pc.equal(lengths, pc.binary_length(content)), min_count=0).as_py() else None
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from statebackend import ListStateDescriptor, Savepoint, StateTtlConfig, ValueStateDescriptor
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
-from statebackend.savepoint.rewrite.entry_codec import times_behind
+from statebackend.savepoint.rewrite.entry_codec import times_after_change
 from statebackend.savepoint.stored_entries import StateEntry
 
 TTL = StateTtlConfig(1000)
@@ -74,8 +74,8 @@ def test_a_list_that_is_another_has_the_latest_time_for_all(
 
 def test_elements_that_cannot_be_compared_are_others() -> None:
     one, other = Incomparable(), Incomparable()
-    assert times_behind([one, other], [one, other], (10, 30)) == (10, 30)
-    assert times_behind([one, other], [other, one], (10, 30)) == (30, 30)
+    assert times_after_change([one, other], [one, other], (10, 30)) == (10, 30)
+    assert times_after_change([one, other], [other, one], (10, 30)) == (30, 30)
 
 
 @pytest.mark.parametrize(
