@@ -105,7 +105,7 @@ def print_comparison(printer: LinePrinter, answer: Answer) -> None:
 
 
 _UNREGISTERED: Final = (
-    "nobody registers it. Register it under its old name, or give it its new one in a savepoint that is written again "
+    "not registered by the job. Register it under its old name, or rename it in a rewritten savepoint "
     "(Plan().rename_state, docs/changing-state.md); or start with allow_non_restored_state=True, which keeps it as it "
     "is, unread"
 )
@@ -175,7 +175,7 @@ def check(
         int | None, typer.Option("--parallelism", min=1, help="The parallelism to restore to, where that is another.")
     ] = None,
     allow_loss: Annotated[
-        bool, typer.Option("--allow-loss", help="End with 0 also if fields, states or operators are left behind.")
+        bool, typer.Option("--allow-loss", help="Exit with 0 also if fields, states or operators are dropped.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -264,5 +264,5 @@ def _print_would_change(printer: Printer, answer: dict[str, Any]) -> None:
 
 def _print_former(printer: Printer, answer: dict[str, Any]) -> None:
     if answer["changed"] and answer["former"] is not None:
-        printer.line("of what was written before, this job takes over:")
+        printer.line("compatibility of the job with the former lockfile:")
         print_comparison(printer, answer["former"])

@@ -39,7 +39,7 @@ def load_job(name: str) -> DescribedJob:
     module_name, colon, path = name.partition(":")
     if not colon or not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
         raise JobLoadingError(
-            f"--job is {name!r}, which is no module:factory: name a module as `import` does, and a function in it, as "
+            f"--job is {name!r}, which is not module:factory: name a module as `import` does, and a function in it, as "
             f"flights.job:build"
         )
     if module_name == "__main__":
@@ -57,10 +57,10 @@ def described_job(given: Any, name: str) -> DescribedJob:
     made = given
     if not _describes(given):
         if not callable(given):
-            raise JobLoadingError(f"{name}: {format_value(given, 80)} is no factory: {_CONTRACT}")
+            raise JobLoadingError(f"{name}: {format_value(given, 80)} is not a factory: {_CONTRACT}")
         made = _call(given, name)
         if not _describes(made):
-            raise JobLoadingError(f"{name} returned {format_value(made, 80)}, which is no environment: {_CONTRACT}")
+            raise JobLoadingError(f"{name} returned {format_value(made, 80)}, which is not an environment: {_CONTRACT}")
     described: DescribedJob = _call(made.described, name)
     return described
 

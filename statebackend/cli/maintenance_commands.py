@@ -174,7 +174,7 @@ def _why_no_job(file_system: CheckpointFileSystem) -> str:
         return f"{absent}; give the directory of a job"
     if file_system.exists(METADATA_FILE_NAME):
         return (
-            "is a savepoint, or one checkpoint: nothing in it is needless, and it goes back to nothing older; give the "
+            "is a savepoint, or one checkpoint: nothing in it is unused, and it cannot be rolled back; pass the "
             "directory of the job"
         )
     return f"is no job directory: it has no file {JOB_FILE_NAME}; give the directory that the job was started with"
@@ -216,17 +216,18 @@ def _roll_back_locally(
     sinks = {name for one in known for name in found.retained[one].metadata.sink_committables}
     if sinks:
         raise SavepointError(
-            f"the sinks {', '.join(sorted(sinks))} have written what is given up, and only the program of the job can "
-            f"let them take it back: start it with execute(roll_back_to={target.checkpoint_id}). Nothing was changed"
+            f"the sinks {', '.join(sorted(sinks))} have written output that the roll-back abandons, and only the "
+            f"program of the job can revert it: start it with "
+            f"execute(roll_back_to={target.checkpoint_id}). Nothing was changed"
         )
     places = () if dry_run else roll_back_now(job, found, target.checkpoint_id)
     return {
         "status": "planned" if dry_run else "done",
         "checkpoint_id": target.checkpoint_id,
         "abandoned": abandoned,
-        "processed_again": "what these epochs had read, where the source can give it again",
+        "processed_again": "the records of these epochs, if the source can replay them",
         "set_aside": list(places),
-        "next": "start the job as always",
+        "next": "start the job as usual",
     }
 
 
@@ -251,18 +252,18 @@ def _roll_back_on_spark(
     if not dry_run:
         write_roll_back(driver_files, planned)
     return {
-        "status": "planned" if dry_run else "begun",
+        "status": "planned" if dry_run else "recorded",
         "checkpoint_id": target.checkpoint_id,
         "abandoned": list(range(planned.checkpoint_id + 1, planned.newest_id + 1)),
-        "processed_again": f"what lies after {after}, up to {before}",
+        "processed_again": f"the records after {after}, up to {before}",
         "set_aside": [],
-        "next": f"start the job with execute(roll_back_to={target.checkpoint_id}), which lets its sinks take back what "
-        f"they have shown, and sets the later epochs aside",
+        "next": f"start the job with execute(roll_back_to={target.checkpoint_id}), which lets its sinks revert what "
+        f"they have published, and sets the later epochs aside",
     }
 
 
 JobDir: TypeAlias = Annotated[str, typer.Argument(metavar="JOB_DIR", help="The directory of a job that does not run.")]
-DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")]
 DriverDirectory: TypeAlias = Annotated[
     str | None, typer.Option("--driver-directory", metavar="DIR", help="That of the job, if it has one.")
 ]
@@ -308,14 +309,14 @@ def roll_back(
 def _print_cleared(printer: Printer, answer: dict[str, Any]) -> None:
     if answer["unreadable_checkpoints"]:
         unreadable = ", ".join(map(str, answer["unreadable_checkpoints"]))
-        printer.line(f"no file of state is removed as long as there are checkpoints that cannot be read: {unreadable}")
+        printer.line(f"no file of state is removed while checkpoints cannot be read: {unreadable}")
     found = []
     if answer["unfinished_checkpoints"]:
         found.append(f"{counted(len(answer['unfinished_checkpoints']), 'checkpoint')} that did not become complete")
     if answer["files"]:
         found.append(f"{counted(len(answer['files']), 'file')} with {shown_bytes(answer['size_bytes'])}")
     done = "removed" if answer["removed"] else "would be removed"
-    printer.line(f"{done}: {' and '.join(found)}" if found else "nothing is needless: there is nothing to remove")
+    printer.line(f"{done}: {' and '.join(found)}" if found else "there are no unused files")
     for path in answer["unfinished_checkpoints"]:
         printer.line(f"  {path} (did not become complete)")
     for file in answer["files"]:
@@ -325,14 +326,14 @@ def _print_cleared(printer: Printer, answer: dict[str, Any]) -> None:
 def _print_gone_back(printer: Printer, answer: dict[str, Any]) -> None:
     checkpoint_id = answer["checkpoint_id"]
     begun = {
-        "planned": f"would go back to checkpoint {checkpoint_id}",
-        "begun": f"going back to checkpoint {checkpoint_id} is begun",
-        "done": f"went back to checkpoint {checkpoint_id}",
+        "planned": f"would roll back to checkpoint {checkpoint_id}",
+        "recorded": f"the roll-back to checkpoint {checkpoint_id} is recorded",
+        "done": f"rolled back to checkpoint {checkpoint_id}",
     }
     printer.line(begun[answer["status"]])
     printer.pairs(
         {
-            "given up": ", ".join(map(str, answer["abandoned"])) or "nothing",
+            "abandoned": ", ".join(map(str, answer["abandoned"])) or "nothing",
             "processed again": answer["processed_again"],
             "set aside": ", ".join(answer["set_aside"]),
             "next": answer["next"],

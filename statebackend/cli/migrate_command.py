@@ -31,7 +31,7 @@ def migrate(
     job: Job,
     checkpoint: CheckpointId = None,
     allow_loss: Annotated[
-        bool, typer.Option("--allow-loss", help="Go on also if fields, states or operators are not taken over.")
+        bool, typer.Option("--allow-loss", help="Accept the loss of fields, states or operators.")
     ] = False,
     drop_sinks: Annotated[
         bool, typer.Option("--drop-sinks", help="Of a checkpoint: what its sinks had to commit was committed.")

@@ -41,14 +41,14 @@ def stored_page(uri: str, checkpoints: Sequence[CheckpointFigures]) -> str:
         Tile(
             newest.kind.capitalize(),
             str(newest.checkpoint_id),
-            f"of {len(checkpoints)} that are kept" if len(checkpoints) > 1 else "stands alone",
+            f"of {len(checkpoints)} retained" if len(checkpoints) > 1 else "self-contained",
         ),
         Tile("State", short_bytes(newest.size_bytes), f"in {counted(newest.file_count, 'file')}"),
         Tile("Operators", str(len(newest.operators)), counted(states, "keyed state")),
         Tile("Watermark", shown_time(newest.watermark_ms), "no event time" if newest.watermark_ms is None else "UTC"),
     ]
     facts = [
-        ("lies in", uri),
+        ("location", uri),
         ("taken", f"{shown_time(newest.timestamp_ms)} UTC"),
         ("key groups", str(newest.max_parallelism)),
         ("job", newest.job_id),

@@ -38,7 +38,7 @@ def rewrite(
     checkpoint: CheckpointId = None,
     scratch: Annotated[
         str | None,
-        typer.Option("--scratch", metavar="DIR", help="Where to sort; it needs room for all of it."),
+        typer.Option("--scratch", metavar="DIR", help="Where to sort; it needs space for all entries."),
     ] = None,
     zookeeper: ZooKeeper = None,
     as_json: AsJson = False,

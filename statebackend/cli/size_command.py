@@ -111,7 +111,7 @@ def _file(file: CheckpointFile) -> dict[str, Any]:
 
 def _print_sizes(printer: Printer, answer: dict[str, Any]) -> None:
     files = f"{shown_bytes(answer['file_bytes'])} in {counted(answer['files'], 'file')}"
-    metas = f"{shown_bytes(answer['meta_bytes'])} in {METADATA_FILE_NAME}, which say what the states are"
+    metas = f"{shown_bytes(answer['meta_bytes'])} of schemas in {METADATA_FILE_NAME}"
     printer.line(f"{answer['uri']}: {shown_bytes(answer['size_bytes'])}: {files}, {metas}")
     if len(answer["checkpoints"]) > 1:
         printer.table(

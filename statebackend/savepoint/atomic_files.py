@@ -40,7 +40,7 @@ def check_place(path: str | os.PathLike[str], *, overwrite: bool) -> str:
         raise OSError(errno.EINVAL, "a file on a disk is written; name one, and no URI", without_secrets(text))
     named = os.path.abspath(os.path.expanduser(path))
     if not overwrite and os.path.lexists(named):
-        raise ExportExistsError(f"{named} exists; give another name, or overwrite it (--overwrite, overwrite=True)")
+        raise ExportExistsError(f"{named} exists. Choose another name, or overwrite it (--overwrite, overwrite=True)")
     target = os.path.realpath(named)
     directory = os.path.dirname(target)
     if not os.path.isdir(directory):
@@ -94,9 +94,9 @@ def _appear(temporary: str, target: str) -> None:
     try:
         os.link(temporary, target)
     except FileExistsError:
-        raise ExportExistsError(f"{target} has come to exist meanwhile; give another name") from None
+        raise ExportExistsError(f"{target} was created meanwhile; choose another name") from None
     except OSError:
         # The file system has no hard links.
         if os.path.lexists(target):
-            raise ExportExistsError(f"{target} has come to exist meanwhile; give another name") from None
+            raise ExportExistsError(f"{target} was created meanwhile; choose another name") from None
         os.replace(temporary, target)

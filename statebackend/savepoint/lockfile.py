@@ -179,7 +179,7 @@ FORMAT_VERSION: Final = 1
 MAX_LOCK_BYTES: Final = 16 << 20
 """The maximum size of a lockfile. One operator takes a few thousand bytes."""
 
-REWRITE_HINT: Final = "write it again: statebackend lock --job MODULE:FACTORY --output"
+REWRITE_HINT: Final = "write it: statebackend lock --job MODULE:FACTORY --output"
 """How to repair a lockfile; the path follows."""
 
 TITLE: Final = "statebackend state lock, format "
@@ -297,8 +297,8 @@ def _taken_apart(text: str, where: str) -> StateLock:
     for one, seal in operators:
         if one.seal(max_parallelism) != seal:
             raise StateLockError(
-                f"{where}: what is written of {one.lines[0]} is not what was sealed: it was edited by hand, or merged "
-                f"from two changes to that operator. If the program is as it should be, {REWRITE_HINT} {where}"
+                f"{where}: the lines of {one.lines[0]} do not match their seal: they were edited by hand, or merged "
+                f"from two changes to that operator. If the program is correct, {REWRITE_HINT} {where}"
             )
     if _assembled(max_parallelism, operators) != text:
         raise StateLockError(f"{where} is not as it was written: {REWRITE_HINT} {where}")
@@ -390,9 +390,7 @@ def read_lock(path: str | os.PathLike[str]) -> StateLock:
             # One more byte, to detect a file that is too large.
             data = file.read(MAX_LOCK_BYTES + 1)
     except FileNotFoundError as error:
-        raise StateLockError(
-            f"there is no lock {os.fspath(path)}; {REWRITE_HINT.replace(' anew', '')} {os.fspath(path)}"
-        ) from error
+        raise StateLockError(f"there is no lockfile {os.fspath(path)}; {REWRITE_HINT} {os.fspath(path)}") from error
     return lock_from_bytes(data, os.fspath(path))
 
 
@@ -497,7 +495,7 @@ def _check_was_a_lock(path: str | os.PathLike[str]) -> None:
     with _place(path).open("rb") as file:
         begin = file.read(len(TITLE))
     if begin and begin != TITLE.encode():
-        raise StateLockError(f"{os.fspath(path)} is there and no lock of state; give another name, or remove it")
+        raise StateLockError(f"{os.fspath(path)} exists and is not a lockfile; choose another name, or remove it")
 
 
 def _place(path: str | os.PathLike[str]) -> Path:
@@ -513,7 +511,9 @@ def _files(directory: str | os.PathLike[str]) -> list[Path]:
         return []
     found = sorted(file for file in _place(directory).iterdir() if _NAME.fullmatch(file.name) and file.is_file())
     if len(found) > _MAX_LOCKS:
-        raise StateLockError(f"{os.fspath(directory)} has {len(found):,} locks, and {_MAX_LOCKS:,} at most are judged")
+        raise StateLockError(
+            f"{os.fspath(directory)} has {len(found):,} lockfiles, and at most {_MAX_LOCKS:,} are read"
+        )
     return found
 
 
@@ -525,8 +525,7 @@ def _parsed(file: Path) -> tuple[int, str]:
 def _check_digest(file: Path, data: bytes) -> None:
     if _digest(data) != _parsed(file)[1]:
         raise StateLockError(
-            f"{file} is not the lock that its name says: files of a history never change, so take it back from version "
-            f"control"
+            f"{file} does not match its name: files of a history never change, so restore it from version control"
         )
 
 

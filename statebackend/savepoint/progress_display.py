@@ -160,7 +160,7 @@ def _line(key: _Key, one: _Sum) -> str:
     if one.part is not None:
         parts.append(f"{one.part:.0%}")
     done = f" ({one.done_count} of {len(one.parts)} subtasks done)" if len(one.parts) > 1 else ""
-    far = ", ".join(parts) or ("done" if one.is_done else "begun")
+    far = ", ".join(parts) or ("done" if one.is_done else "started")
     return f"operator {operator_uid!r}, state {state_name!r}: {operation.value}, {far}{done}"
 
 

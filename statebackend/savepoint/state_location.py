@@ -91,7 +91,7 @@ def completed_checkpoints(job_dir: str, services: JobServices | None = None) -> 
     looked = None if identity is None else led_by.kept_in(identity.job_name)
     if said not in (None, looked):
         raise JobDirectoryMismatchError(
-            f"the completed checkpoints of {file_system.uri} are noted in {said}, and they would be looked for in "
+            f"the completed checkpoints of {file_system.uri} are noted in {said}, but the given services read "
             f"{looked or 'the directory alone'}: pass the high availability that the job has (high_availability=...; "
             f"on the command line --zookeeper HOSTS/ROOT)"
         )
@@ -105,8 +105,8 @@ def _chosen(found: FoundCheckpoints, checkpoint_id: int | None) -> CheckpointMet
     newest = found.newest()
     if newest is None:
         raise CheckpointNotFoundError(
-            f"the job directory {found.file_system.uri} has no completed checkpoint: the job has not ended its first "
-            f"epoch"
+            f"the job directory {found.file_system.uri} has no completed checkpoint: the job has not completed its "
+            f"first epoch"
         )
     return newest
 
@@ -121,8 +121,8 @@ def _in_its_own_directory(place: str, file_system: CheckpointFileSystem, service
     job = CheckpointFileSystem.from_uri(root)
     if directory != CHECKPOINTS_DIRECTORY or not job.exists(JOB_FILE_NAME):
         raise SavepointError(
-            f"{file_system.uri} is a checkpoint of job {metadata.job_name!r} outside of its job directory, in which "
-            f"its files lie: give the job directory, or take a savepoint, which stands alone"
+            f"{file_system.uri} is a checkpoint of job {metadata.job_name!r} outside of its job directory, which has "
+            f"its files: pass the job directory, or take a savepoint, which is self-contained"
         )
     found = completed_checkpoints(root, services)
     noted = found.retained.get(metadata.checkpoint_id)

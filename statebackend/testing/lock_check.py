@@ -32,7 +32,7 @@ class LockCheck:
         try:
             job = self._job()
             if not is_lock_file(self.path):
-                return f"there is no lock of the job's state at {self.path}; write it: {accept}"
+                return f"there is no lockfile at {self.path}; write it: {accept}"
             comparisons = [compared_with_lock(job, read_lock(self.path))]
             if self.history is not None:
                 comparisons += compared_with_history(job, self.history)

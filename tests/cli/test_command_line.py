@@ -259,7 +259,7 @@ def test_what_differs_is_told_and_ends_with_a_status_of_its_own(
             "py exists.*--overwrite",
         ),
         (["export", "SAVEPOINT", "per shop", "totals", "-", "--to", "csv"], NOT_READABLE, "never the standard output"),
-        (["report", "SAVEPOINT", __file__], NOT_READABLE, "py exists; .*--overwrite"),
+        (["report", "SAVEPOINT", __file__], NOT_READABLE, r"py exists\. .*--overwrite"),
         (["report", "SAVEPOINT", "/nowhere/page"], NOT_READABLE, "/nowhere: there is no directory to write page in"),
     ],
 )

@@ -127,7 +127,7 @@ def test_what_is_no_job_directory_is_told_for_what_it_is(
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.png").touch()
     for place, said in (
-        ("savepoint", "is a savepoint, or one checkpoint: .*; give the directory of the job"),
+        ("savepoint", "is a savepoint, or one checkpoint: .*; pass the directory of the job"),
         ("photos", "is no job directory: it has no file job.json"),
         ("nowhere", "does not exist; give the directory of a job"),
     ):
@@ -214,8 +214,8 @@ def test_on_spark_it_is_begun_and_no_other_start_is_possible(
     assert answer(capsys, "roll-back", job, "1", "--dry-run")["status"] == "planned"
     assert files_of(job) - {"driver.lock"} == before - {"driver.lock"}
     begun = answer(capsys, "roll-back", job, "1")
-    assert (begun["status"], begun["abandoned"]) == ("begun", [2, 3])
-    assert begun["processed_again"] == 'what lies after {"logOffset":1}, up to {"logOffset":3}'
+    assert (begun["status"], begun["abandoned"]) == ("recorded", [2, 3])
+    assert begun["processed_again"] == 'the records after {"logOffset":1}, up to {"logOffset":3}'
     assert "execute(roll_back_to=1)" in begun["next"]
     noted = read_roll_back(file_system)
     assert noted is not None

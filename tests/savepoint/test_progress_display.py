@@ -47,7 +47,7 @@ def test_a_migration_says_so_at_once_and_then_every_few_seconds_whatever_number_
         for subtask in (0, 1):
             show(told(1000 * second, subtask=subtask, size_bytes=10, total_bytes=200))
     assert lines == [
-        "operator 'aircraft', state 'legs': migrating, begun",
+        "operator 'aircraft', state 'legs': migrating, started",
         "operator 'aircraft', state 'legs': migrating, 9,000 entries, 20 B of 400 B (0 of 2 subtasks done)",
         "operator 'aircraft', state 'legs': migrating, 19,000 entries, 20 B of 400 B (0 of 2 subtasks done)",
     ]

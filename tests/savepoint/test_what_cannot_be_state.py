@@ -198,7 +198,7 @@ def test_a_job_that_has_not_ended_an_epoch_has_no_state_to_look_into(tmp_path: P
     with pytest.raises(ValueError, match="no such thing"):
         env.execute("job")
     with pytest.raises(
-        CheckpointNotFoundError, match="has no completed checkpoint: the job has not ended its first ep"
+        CheckpointNotFoundError, match="has no completed checkpoint: the job has not completed its first ep"
     ):
         Savepoint.open(tmp_path / "job")
 
@@ -207,5 +207,5 @@ def test_a_history_of_more_locks_than_are_judged_is_rejected(tmp_path: Path, mon
     monkeypatch.setattr(lock_files, "_MAX_LOCKS", 2)
     for number in range(1, 4):
         (tmp_path / f"{number:05d}-{'0' * 12}.lock").write_text("")
-    with pytest.raises(StateLockError, match="has 3 locks, and 2 at most are judged"):
+    with pytest.raises(StateLockError, match="has 3 lockfiles, and at most 2 are read"):
         list(locks_of_history(tmp_path))

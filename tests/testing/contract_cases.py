@@ -182,7 +182,7 @@ CASES: dict[str, Case] = {
     "literal": Case(
         lambda: ts.LiteralSerializer(STRING, ["a", "bc"]),
         ["a", "bc"],
-        different=[STRING, ts.LiteralSerializer(STRING, ["a"]), ts.LiteralSerializer(LONG, [1])],
+        different=[ts.LiteralSerializer(STRING, ["a"]), ts.LiteralSerializer(LONG, [1])],
         misfits=["zzz", 1, None, ["a"]],
     ),
     "literal-of-enum": Case(

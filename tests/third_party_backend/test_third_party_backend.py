@@ -236,7 +236,7 @@ def test_its_checkpoints_are_looked_into_by_every_tool_and_named_where_it_is_mis
     assert ": 3 entries" in told("export", job, "ledger", "turnover", "--to", "parquet", str(tmp_path / "out"))
     assert pq.read_table(tmp_path / "out").num_rows == 3
     assert "turnover" in told("du", job)
-    assert told("gc", job).startswith("nothing is needless")
+    assert told("gc", job).startswith("there are no unused files")
     # A process in which nobody installed it; what needs no state of it is told all the same.
     for command, status in ((["schema", job], 0), (["du", job], 0), (["show", job, "ledger", "turnover"], 3)):
         done = subprocess.run(

@@ -61,7 +61,7 @@ def require_absent(
         if len(found) == _TOLD:
             break
     if found:
-        raise RemainsError(f"{savepoint.uri} still has what was to be gone:\n" + "\n".join(found))
+        raise RemainsError(f"{savepoint.uri} still has data that should have been removed:\n" + "\n".join(found))
 
 
 def remains(
@@ -84,7 +84,7 @@ def remains(
         SavepointError: A marker was passed for a checkpoint.
     """
     if entries is None and elements is None and marker is None:
-        raise ValueError("say what is to be gone: entries, elements or a marker")
+        raise ValueError("pass what to search: entries, elements or a marker")
     if marker is not None and not isinstance(marker, (bytes, str)):
         raise ValueError(f"a marker is bytes or a text, not {shown(marker)}")
     if marker is not None and not marker:

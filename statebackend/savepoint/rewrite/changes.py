@@ -90,7 +90,7 @@ class AddState:
         if not isinstance(self.state, EntrySchema):
             _check_descriptor(self.state, StateDescriptor, "keyed state")
         elif self.state.is_queue:
-            raise PlanError(f"{self.state.name!r} is a queue, and no state of entries; timers are given by add_timers")
+            raise PlanError(f"{self.state.name!r} is a queue, not a state of entries; pass timers to add_timers")
         draft = drafts.opened(self.uid)
         # First, since it raises without a key.
         assert draft.key_columns
@@ -172,7 +172,7 @@ class RenameState:
         operator_state = draft.operator_state(self.name)
         if operator_state is not None and self.name in draft.states:
             raise PlanError(
-                f"operator {self.uid!r} has a state {self.name!r} with keys and one without: nobody could say which "
+                f"operator {self.uid!r} has a state {self.name!r} with keys and one without, so it is unclear which "
                 f"one is to be renamed"
             )
         if operator_state is not None:
@@ -282,7 +282,7 @@ class MigrateOperator:
     def apply(self, drafts: Drafts) -> None:
         draft = drafts.operator(self.uid)
         if draft.is_opened:
-            raise PlanError(f"operator {self.uid!r} is changed; migrate it by another plan, before or behind that")
+            raise PlanError(f"operator {self.uid!r} is changed; migrate it by another plan, before or after this one")
         draft.registered = self.registered
 
 
@@ -321,7 +321,7 @@ class Drop:
 
 def _check_descriptor(given: object, wanted: type, what: str) -> None:
     if not isinstance(given, wanted):
-        raise PlanError(f"{shown(given)} is no descriptor of {what}; pass the one that the job registers")
+        raise PlanError(f"{shown(given)} is not a descriptor of {what}; pass the one that the job registers")
 
 
 def _check_whole_number(what: str, given: object) -> None:

@@ -71,7 +71,7 @@ class StateDraft:
         """Raise `PlanError` for a queue whose elements are not timers: the keys of its elements are unknown."""
         if self.schema.is_queue and not self.schema.is_timers:
             raise PlanError(
-                f"the elements of the queue {self.schema.name!r} are no timers, and have keys that nobody knows of; "
+                f"the elements of the queue {self.schema.name!r} are not timers, so their keys are unknown; "
                 f"remove it, or leave its operator as it is"
             )
 
@@ -80,8 +80,8 @@ class StateDraft:
         self.check_has_keys()
         if self.given:
             raise PlanError(
-                f"the entries of {self.schema.name!r} are given by the plan itself; give them as they are to be, and "
-                f"behind the changes of what is stored"
+                f"the entries of {self.schema.name!r} come from the plan itself; pass them in their final form, and "
+                f"after the changes of stored entries"
             )
         self.stored = [one.with_step(step) for one in self.stored]
 
@@ -200,7 +200,7 @@ class Drafts:
         """Return an operator whose states will change. Raises if its meta data is damaged."""
         draft = self.operator(uid)
         if draft.registered:
-            raise PlanError(f"operator {uid!r} is migrated; change it by another plan, before or behind that")
+            raise PlanError(f"operator {uid!r} is migrated; change it by another plan, before or after this one")
         if not draft.is_opened:
             draft.is_opened = True
             for origin in draft.origins:

@@ -95,9 +95,7 @@ class GivenEntries:
     def _of_state_entries(self, schema: EntrySchema, chunk: Sequence[Any]) -> dict[str, Sequence[Any]]:
         wrong = next((one for one in chunk if not isinstance(one, StateEntry)), None)
         if wrong is not None:
-            raise EntryError(
-                f"state {schema.name!r}: {shown(wrong)} stands among entries that were read; give one form"
-            )
+            raise EntryError(f"state {schema.name!r}: {shown(wrong)} is among entries that were read; use one form")
         columns: dict[str, Sequence[Any]] = {
             name: [getattr(entry, name) for entry in chunk] for name in schema.entry_columns
         }
@@ -109,9 +107,7 @@ class GivenEntries:
     def _of_arrow(self, schema: EntrySchema, batches: Iterator[Any], pace: _Pace) -> Iterator[EntryBatch]:
         for batch in batches:
             if not isinstance(batch, pa.RecordBatch):
-                raise EntryError(
-                    f"state {schema.name!r}: {shown(batch)} stands among batches of pyarrow; give one form"
-                )
+                raise EntryError(f"state {schema.name!r}: {shown(batch)} is among batches of pyarrow; use one form")
             yield from self._of_batch(schema, batch, pace)
 
     def _of_batch(self, schema: EntrySchema, batch: pa.RecordBatch, pace: _Pace) -> Iterator[EntryBatch]:

@@ -54,7 +54,7 @@ def test_an_empty_marker_is_rejected_as_it_would_be_in_everything(tmp_path: Path
 
 
 def test_something_has_to_be_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="say what is to be gone"):
+    with pytest.raises(ValueError, match="pass what to search"):
         list(remains(savepoint_of(tmp_path / "one", SubtaskState())))
 
 

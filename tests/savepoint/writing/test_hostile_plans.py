@@ -81,7 +81,7 @@ def stored(tmp_path: Path) -> Path:
         ({("a", "b"): 1}, "is no iterable of entries"),
         ("ab", "'ab' is no iterable of entries"),
         (7, "7 is no iterable of entries"),
-        ([pa.record_batch({"key": ["a"], "value": [1]}), ("b", 2)], "stands among batches of pyarrow"),
+        ([pa.record_batch({"key": ["a"], "value": [1]}), ("b", 2)], "is among batches of pyarrow"),
         (pa.table({"key": ["a"], "amount": [1]}), "value is missing, there are key, amount"),
         (pa.table({"key": ["a"], "value": [1.5]}), "the value does not fit"),
     ],
@@ -333,7 +333,7 @@ def test_what_is_no_plan(stored: Path, tmp_path: Path, plan: Any) -> None:
 
 def test_entries_that_are_given_are_not_changed_again(stored: Path, tmp_path: Path) -> None:
     plan = Plan().add_state("one", ValueStateDescriptor("more", int), [("a", 1)]).keep_keys("one", bool)
-    with pytest.raises(PlanError, match="are given by the plan itself"):
+    with pytest.raises(PlanError, match="come from the plan itself"):
         SavepointWriter.copy_of(stored, tmp_path / "copy").write(plan)
 
 
@@ -447,7 +447,7 @@ def test_a_queue_of_what_are_no_timers_is_carried_along_and_changed_in_no_other_
         Plan().change_max_parallelism(8),
         Plan().change_keys("one", str, "string"),
     ):
-        with pytest.raises(PlanError, match="the queue 'queue' are no timers"):
+        with pytest.raises(PlanError, match="the queue 'queue' are not timers"):
             SavepointWriter.copy_of(tmp_path / "stored", tmp_path / "other").write(plan)
 
 

@@ -209,7 +209,7 @@ def test_what_is_no_descriptor_of_such_a_state_is_rejected(stored: Path) -> None
         Plan().add_operator_state("one", no_descriptor, []),
         Plan().add_operator_state("one", keyed, []),
     ):
-        rejected(stored, plan, "is no descriptor of (keyed state|state without keys)")
+        rejected(stored, plan, "is not a descriptor of (keyed state|state without keys)")
 
 
 def elements(savepoint: Savepoint, uid: str, name: str) -> list[Any]:

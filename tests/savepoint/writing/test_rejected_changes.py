@@ -75,7 +75,7 @@ MIGRATED = [(NUMBER, VoidNamespaceSerializer())]
         (Plan().add_timers("one", [], time="event", namespace=str), "have other keys or namespaces"),
         (
             Plan().add_state("one", EntrySchema.of_timers("queue", serializer_of_key(["string"]), None), []),
-            "'queue' is a queue, and no state of entries",
+            "'queue' is a queue, not a state of entries",
         ),
         (Plan().remove_state("one", "number").migrate_operator("one", MIGRATED), "'one' is changed; migrate it by"),
         (Plan().migrate_operator("one", MIGRATED).remove_state("one", "number"), "'one' is migrated; change it by"),
@@ -166,7 +166,7 @@ def test_tasks_run_in_one_process_or_more(stored: Path, tmp_path: Path, processe
 def test_entries_that_were_read_are_not_mixed_with_others(stored: Path, tmp_path: Path) -> None:
     [entry] = Savepoint.open(stored).read("one", "number")
     plan = Plan().replace_state("one", NUMBER, [entry, entry, ("b", 2)])
-    with pytest.raises(EntryError, match=r"state 'number': .*'b'.* stands among entries that were read"):
+    with pytest.raises(EntryError, match=r"state 'number': .*'b'.* is among entries that were read"):
         SavepointWriter.copy_of(stored, tmp_path / "copy").write(plan)
     assert not (tmp_path / "copy").exists()
 

@@ -75,7 +75,9 @@ def program(pytester: pytest.Pytester) -> Program:
 def test_without_a_lock_the_test_fails_and_says_how_to_write_it(pytester: pytest.Pytester) -> None:
     result = Program(pytester).tested()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*there is no lock*: pytest --statebackend-lock-update 'test_sales.py::test_state'*"])
+    result.stdout.fnmatch_lines(
+        ["*there is no lockfile*: pytest --statebackend-lock-update 'test_sales.py::test_state'*"]
+    )
 
 
 def test_an_unchanged_job_passes(program: Program) -> None:
@@ -88,7 +90,7 @@ def test_an_unchanged_job_passes(program: Program) -> None:
         ("sales: int", "sales: str", "*.sales: incompatible [[]field-type-changed]*"),
         ('    note: str = ""\n', "", "*.note: removed (data loss) [[]field-removed]*"),
         ('note: str = ""', 'note: str = ""\n    shops: int = 0', "*the job restores, and its state has changed*"),
-        ('"totals", Totals', '"sums", Totals', "*state 'totals': nobody registers it*"),
+        ('"totals", Totals', '"sums", Totals', "*state 'totals': not registered by the job*"),
     ],
 )
 def test_a_change_fails_with_the_issues_and_the_command_that_accepts_it(
@@ -105,7 +107,7 @@ def test_a_change_fails_with_the_issues_and_the_command_that_accepts_it(
 
 def test_a_program_that_gives_no_job_fails_in_a_line(program: Program) -> None:
     program.is_as(PROGRAM.replace("    return env", ""))
-    program.tested().stdout.fnmatch_lines(["*build returned None, which is no environment*"])
+    program.tested().stdout.fnmatch_lines(["*build returned None, which is not an environment*"])
     program.tested("--statebackend-lock-update").assert_outcomes(failed=1)
 
 

@@ -1,4 +1,4 @@
-"""Tasks, channels, messages and one coordinator around the tables of `statebackend.checkpoint`, in every mode of barriers.
+"""Tasks, channels and messages around the tables of `statebackend.checkpoint`, in every mode of barriers.
 
 What is simulated here is what stands around these tables in any runtime: what travels, who hears of it and when. What
 is decided comes from the product: `statebackend.checkpoint.barriers` says which channels stand still and what is
