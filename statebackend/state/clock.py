@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 Clock = Callable[[], int]
-"""The present time in milliseconds since 1970-01-01 UTC. It may stand still, and it may go backwards."""
+"""Returns the time in milliseconds since 1970-01-01 UTC. It may stop or go backwards."""
 
 
 def wall_clock() -> int:
@@ -15,7 +15,7 @@ def wall_clock() -> int:
 
 
 class StoppedClock:
-    """Always the same time; picklable."""
+    """A clock that always returns the same time; picklable."""
 
     __slots__ = ("now_ms",)
 

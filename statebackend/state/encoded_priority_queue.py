@@ -46,7 +46,7 @@ class KeyGroupSuffixes(dict[int, bytes]):
 
 
 class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
-    """See the module; subclasses know where the entries are."""
+    """A queue of encoded entries; subclasses define where they are."""
 
     __slots__ = ("_read", "_serializer", "_suffixes", "_write", "key_groups", "name")
 

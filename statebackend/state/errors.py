@@ -6,7 +6,7 @@ from snapshots.errors import SerializationError
 
 
 class StateBackendError(Exception):
-    """The root of the errors about keyed and operator state."""
+    """The base of the errors about keyed and operator state."""
 
 
 class StateRegistrationError(StateBackendError, ValueError):
@@ -14,25 +14,25 @@ class StateRegistrationError(StateBackendError, ValueError):
 
 
 class StateMigrationException(StateBackendError):
-    """A registered state cannot take over what was restored; named as in Flink."""
+    """A registered descriptor is incompatible with the restored state; named as in Flink."""
 
 
 class StateRestoreError(StateBackendError):
-    """Restored state cannot be read, or does not fit what is asked for."""
+    """Restored state cannot be read, or does not match the request."""
 
 
 def unreadable_entry(place: str, serializer: object, error: object) -> StateRestoreError:
-    """What to raise for stored bytes that are not the serializer's."""
+    """The error for stored bytes that the serializer cannot read."""
     return StateRestoreError(f"{place}: a stored entry cannot be read by {serializer!r}: {error}")
 
 
 def null_element(place: str, position: int) -> SerializationError:
-    """The rejection of None as an element of a list state."""
+    """The error for None as an element of a list state."""
     return SerializationError(place, (f"[{position}]: None cannot be an element of a list state",))
 
 
 class NoCurrentKeyError(StateBackendError, RuntimeError):
-    """Keyed state was touched outside the processing of a record."""
+    """Keyed state was accessed without a current key."""
 
 
 class StateBackendClosedError(StateBackendError, RuntimeError):

@@ -112,7 +112,7 @@ class InternalReducingState(FoldingState[T], ReducingState[T]):
 
 
 class ReducingKind(StateKind):
-    """See the module."""
+    """Reducing state: one value per key, into which added values are folded."""
 
     name = "reducing"
     getter = "get_reducing_state"
@@ -179,7 +179,7 @@ class ReducingStateDescriptor(StateDescriptor, Generic[T]):
 
 
 class ValueBackedReducingState(InternalReducingState[T]):
-    """See the module."""
+    """Reducing state over a value state."""
 
     __slots__ = ("_name", "_reduce", "_values")
 
@@ -252,7 +252,7 @@ class TtlReduceFunction(Generic[T]):
 
 
 class TtlReducingState(TtlFoldingState, InternalReducingState[T]):
-    """See the module."""
+    """Reducing state with a time-to-live."""
 
     __slots__ = ()
 
@@ -290,7 +290,7 @@ class InternalAggregatingState(FoldingState[Any], AggregatingState[I, O]):
 
 
 class AggregatingKind(StateKind):
-    """See the module."""
+    """Aggregating state: one accumulator per key, into which added values are folded."""
 
     name = "aggregating"
     getter = "get_aggregating_state"
@@ -361,7 +361,7 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[I, A, O]):
 
 
 class ValueBackedAggregatingState(InternalAggregatingState[I, O]):
-    """See the module."""
+    """Aggregating state over a value state."""
 
     __slots__ = ("_accumulators", "_function", "_name")
 
@@ -465,7 +465,7 @@ class TtlAggregateFunction(AggregateFunction[I, "TtlValue[A]", "TtlValue[A]"]):
 
 
 class TtlAggregatingState(TtlFoldingState, InternalAggregatingState[I, O]):
-    """See the module."""
+    """Aggregating state with a time-to-live."""
 
     __slots__ = ("_function",)
 

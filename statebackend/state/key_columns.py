@@ -66,7 +66,7 @@ def columns_of_key(serializer: TypeSerializer[Any]) -> tuple[str, ...]:
     columns = tuple(_COLUMNS.get(type(part), "") for part in parts)
     if not all(columns):
         raise StateRestoreError(
-            f"keys of the type {serializer.type_name} are not keys of a job, so their key groups cannot be told; "
+            f"keys of the type {serializer.type_name} are not keys of a job, so their key groups are unknown; "
             f"keys are {', '.join(KEY_COLUMNS)}, and tuples of them"
         )
     return columns

@@ -59,7 +59,7 @@ NO_NAMESPACE: Final = _NoNamespace()
 
 
 def has_namespaces(namespace_serializer: TypeSerializer[Any]) -> bool:
-    """Whether state with this namespace serializer has namespaces to tell apart."""
+    """Whether state with this namespace serializer can have more than one namespace."""
     return not isinstance(namespace_serializer, VoidNamespaceSerializer)
 
 

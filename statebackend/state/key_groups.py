@@ -96,7 +96,7 @@ def key_groups_hasher(types: tuple[str, ...], max_parallelism: int) -> Callable[
                 return [h & mask for h in hashes]
             return [(h - _WORD if h & _SIGN else h) % max_parallelism for h in hashes]
         except Exception:
-            # Null has no bytes, and what does not fit is told with its column.
+            # Null has no bytes, and an error for a misfit names its column.
             return list(map(hash_key, keys))
 
     return hash_keys

@@ -221,7 +221,7 @@ class Registration:
 
 
 class Registrations:
-    """See the module; ``reports`` tell of every restored state that was registered."""
+    """The registered states of one backend; ``reports`` has one entry for each of them that was restored."""
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
@@ -287,7 +287,7 @@ class Registrations:
             entries = store.rewrite(known, schema, migration)
             migration.done()
         else:
-            store.take_over(known, schema)
+            store.restore_as_is(known, schema)
         self.reports.append(StateRestoreReport(known.name, compatibility, entries, time.monotonic() - started))
         return known
 
@@ -383,7 +383,7 @@ VOID_NAMESPACE_SERIALIZER: Final = VoidNamespaceSerializer()
 
 @final
 class KeyedStateBackend:
-    """The state of one subtask; see the module. ``store`` has been restored from the handles of ``parameters``."""
+    """The keyed state of one subtask. ``store`` has been restored from the handles of ``parameters``."""
 
     def __init__(self, parameters: KeyedStateBackendParameters, store: StateStore) -> None:
         self.parameters = parameters

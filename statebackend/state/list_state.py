@@ -48,7 +48,7 @@ class InternalListState(MergingState, ListState[T]):
 
 
 class ListKind(StateKind):
-    """See the module."""
+    """List state: an ordered list of elements per key."""
 
     name = "list"
     getter = "get_list_state"

@@ -34,7 +34,7 @@ class InternalMapState(InternalState, MapState[K, V]):
 
 
 class MapKind(StateKind):
-    """See the module."""
+    """Map state: a map per key."""
 
     name = "map"
     getter = "get_map_state"

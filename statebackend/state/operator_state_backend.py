@@ -125,7 +125,7 @@ class FrozenOperatorState:
 
 
 class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
-    """See the module; ``when_done`` is told of a snapshot that is completely written."""
+    """Writes a frozen snapshot; ``when_done`` is called after everything is written."""
 
     def __init__(
         self,
@@ -328,7 +328,7 @@ def plan_operator_state(
     for role, serializer in descriptor.serializers.items():
         written = {part.envelopes[role]: part for part in parts}
         snapshots = {envelope: part.snapshot(descriptor.name, role) for envelope, part in written.items()}
-        kind, found, serializers[role], migrating = _judge_role(snapshots, serializer, rules)
+        kind, found, serializers[role], migrating = _resolve_role(snapshots, serializer, rules)
         kinds.append(kind)
         issues += [issue.below(f"<{role}>" if len(descriptor.serializers) > 1 else "") for issue in found]
         plans.update({(role, envelope): plan for envelope, plan in migrating.items()})
@@ -336,7 +336,7 @@ def plan_operator_state(
     return OperatorStateTakeover(compatibility, plans)
 
 
-def _judge_role(
+def _resolve_role(
     snapshots: Mapping[bytes, TypeSerializerSnapshot[Any]], serializer: TypeSerializer[Any], rules: CompatibilityRules
 ) -> tuple[CompatibilityKind, list[CompatibilityIssue], TypeSerializer[Any], dict[bytes, Plan]]:
     kinds = [CompatibilityKind.AS_IS]
@@ -418,7 +418,7 @@ class _HeldState:
 
 
 class OperatorStateBackend:
-    """See the module."""
+    """The operator state of one subtask."""
 
     def __init__(self, parameters: OperatorStateBackendParameters) -> None:
         self.parameters = parameters
@@ -470,7 +470,7 @@ class OperatorStateBackend:
             table = TABLES[descriptor.mode](descriptor.name, descriptor.serializers)
             held = self._held[descriptor.name] = _HeldState(descriptor.mode, None, table, descriptor)
         else:
-            self._take_over(held, descriptor)
+            self._decode_restored(held, descriptor)
         return cast(State, held.table)
 
     def state_names(self, mode: OperatorStateMode | None = None) -> tuple[str, ...]:
@@ -540,7 +540,7 @@ class OperatorStateBackend:
             reference = _Reference(None, state.carried) if self._may_refer_to_restored else None
             self._held[state.name] = _HeldState(state.mode, state, reference=reference)
 
-    def _take_over(self, held: _HeldState, descriptor: OperatorStateDescriptor) -> None:
+    def _decode_restored(self, held: _HeldState, descriptor: OperatorStateDescriptor) -> None:
         restored = held.restored
         assert restored is not None
         takeover = plan_operator_state(restored.mode, restored.content, descriptor, self.parameters.rules)

@@ -100,7 +100,7 @@ class SplitListStateDescriptor(OperatorStateDescriptor, Generic[T]):
 
 @frozen
 class UnionListStateDescriptor(OperatorStateDescriptor, Generic[T]):
-    """A list of which every restored subtask gets the elements of all subtasks, in the order of the subtasks.
+    """A list; every restored subtask gets the elements of all subtasks, in the order of the subtasks.
 
     A subtask that goes on without choosing its own among them writes all of them into the next snapshot, as in Flink.
     """

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class KeyGroupedPriorityQueue(ABC, Generic[T]):
-    """See the module. Every method raises `StateBackendClosedError` once the backend is closed.
+    """A priority queue per key group. Every method raises `StateBackendClosedError` once the backend is closed.
 
     Methods that are given an element raise `SerializationError` if it does not fit the serializer, and those that are
     given a key group raise `StateBackendError` if it belongs to another subtask; the queue is then as it was.
@@ -127,7 +127,7 @@ def domain_and_service(state_name: str) -> tuple[str, str] | None:
 
 
 class QueueKind(StoredKind):
-    """See the module."""
+    """The stored form of priority queues."""
 
     name = "priority_queue"
     getter = "get_priority_queue"

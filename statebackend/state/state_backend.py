@@ -30,7 +30,7 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 
 @frozen
 class SubtaskIdentity:
-    """Which subtask of which job a backend works for."""
+    """The job and the subtask of a backend."""
 
     job_id: str
     subtask_index: int
@@ -43,21 +43,28 @@ class StateBackend(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name under which snapshots say who wrote them, and under which the backend is found."""
+        """The name that finds the backend, and that its snapshots store."""
 
     def can_restore(self, written_by: str) -> bool:
-        """Whether handles of that backend can be restored: one's own and canonical ones, which savepoints have."""
+        """Whether this backend restores handles of that backend; by default its own and canonical ones (savepoints)."""
         return written_by in (self.name, CANONICAL_BACKEND)
 
     @abstractmethod
     def create_store(self, parameters: KeyedStateBackendParameters, key_serializer: TypeSerializer[Any]) -> StateStore:
-        """An empty store for one subtask; ``key_serializer`` is that of the parameters, or its reconfigured form."""
+        """Creates an empty store for one subtask.
+
+        Args:
+            parameters: The subtask, its file systems and its limits.
+            key_serializer: The key serializer of the parameters, or its reconfigured form.
+        """
 
     def create_keyed_state_backend(self, parameters: KeyedStateBackendParameters) -> KeyedStateBackend:
-        """A backend for one subtask, restored from ``parameters.restore``.
+        """Creates a backend for one subtask, restored from ``parameters.restore``.
 
-        Raises `StateRestoreError` and `StateMigrationException` for handles that cannot be restored here
-        (`read_restored_states`), and what the file system raises for missing and damaged files.
+        Raises:
+            StateRestoreError: A handle cannot be restored by this backend (`read_restored_states`).
+            StateMigrationException: The key serializer is incompatible.
+            StorageError: A file is missing or damaged.
         """
         restored = read_restored_states(parameters, (self.name, CANONICAL_BACKEND))
         store = self.create_store(parameters, restored.key_serializer)
@@ -71,26 +78,26 @@ class StateBackend(ABC):
     def lease_keyed_state_backend(
         self, parameters: KeyedStateBackendParameters, subtask: SubtaskIdentity
     ) -> KeyedStateBackend:
-        """A backend for one epoch of a subtask: a new one, or one that this process has kept and that caught up.
+        """Returns a backend for one epoch of a subtask: a new one, or a kept one that caught up.
 
-        It must be given to `return_keyed_state_backend` at the end of the epoch.
+        Pass it to `return_keyed_state_backend` at the end of the epoch.
         """
         return self.create_keyed_state_backend(parameters)
 
     def return_keyed_state_backend(
         self, backend: KeyedStateBackend, subtask: SubtaskIdentity, *, succeeded: bool
     ) -> None:
-        """Takes a leased backend back: closes it, or keeps it if a snapshot was its last act (``succeeded``)."""
+        """Takes back a leased backend: closes it, or keeps it if its last call was a snapshot (``succeeded``)."""
         backend.close()
 
     def kept_bytes_of_host(self) -> int:
-        """The memory of the backends that processes of this host keep for later epochs; may be an estimate."""
+        """The bytes of memory that the processes of this host keep for later epochs; may be an estimate."""
         return 0
 
 
 ENTRY_POINT_GROUP: Final = "statebackend.backends"
 
-# They are found without the metadata of this distribution, which a checkout does not have.
+# A checkout has no metadata of this distribution, so these are found without it.
 _BUILT_IN: Final = {
     "heap": "statebackend.state.heap.heap_state_backend:HeapStateBackend",
     "rocksdb": "statebackend.state.rocksdb.rocksdb_state_backend:RocksDBStateBackend",
@@ -98,19 +105,20 @@ _BUILT_IN: Final = {
 
 
 class UnknownStateBackendError(StateBackendError, LookupError):
-    """No backend has that name, or what has it is not a backend."""
+    """No backend has that name, or the object with that name is not a backend."""
 
 
 def state_backend(name_or_instance: str | StateBackend) -> StateBackend:
-    """The backend of that name, in its default configuration; an instance is returned as it is.
+    """Returns the backend of that name in its default configuration; an instance is returned as it is.
 
-    Raises `UnknownStateBackendError`, listing the known names, if there is none or it cannot be loaded.
+    Raises:
+        UnknownStateBackendError: No backend has that name, or it cannot be loaded. The message lists the known names.
     """
     if isinstance(name_or_instance, StateBackend):
         return name_or_instance
     if isinstance(name_or_instance, type):
-        raise UnknownStateBackendError(f"{name_or_instance.__name__} is a class; make an instance, or give a name")
-    # The metadata of all distributions is read for other names only: that takes longer than to open a small state.
+        raise UnknownStateBackendError(f"{name_or_instance.__name__} is a class. Pass an instance or a name")
+    # Reading the metadata of all distributions takes longer than opening a small state, so only other names need it.
     entry_point = _built_in().get(name_or_instance) or _known_backends().get(name_or_instance)
     if entry_point is None:
         known = ", ".join(known_state_backends())
@@ -126,7 +134,7 @@ def state_backend(name_or_instance: str | StateBackend) -> StateBackend:
         ) from error
     if not isinstance(backend, StateBackend):
         raise UnknownStateBackendError(
-            f"the entry point {name_or_instance!r} ({entry_point.value}) gives {type(backend).__name__}, "
+            f"the entry point {name_or_instance!r} ({entry_point.value}) returned {type(backend).__name__}, "
             f"which is not a StateBackend"
         )
     return backend

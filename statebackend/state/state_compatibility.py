@@ -76,7 +76,7 @@ def check_key_serializer(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any], rules: CompatibilityRules = RULES
 ) -> StateCompatibility:
     """The compatibility result on the key serializer of an operator."""
-    return _judge("(key)", {"key": old_snapshot}, {"key": new_serializer}, _FIXED_ROLES, rules)[0]
+    return _resolve("(key)", {"key": old_snapshot}, {"key": new_serializer}, _FIXED_ROLES, rules)[0]
 
 
 def check_state(
@@ -96,10 +96,10 @@ def check_state(
     serializers = {**descriptor.serializers, "namespace": namespace_serializer}
     fixed_roles = {**_FIXED_ROLES, **old.kind.fixed_roles}
     if not isinstance(descriptor, StateDescriptor):
-        return _judge(old.name, snapshots, serializers, fixed_roles, rules)[0]
+        return _resolve(old.name, snapshots, serializers, fixed_roles, rules)[0]
     change = TimeToLiveChange.between(descriptor.kind, snapshots, descriptor.ttl is not None)
     before, after = change.values_before(snapshots), change.values_after(serializers)
-    compatibility, plans = _judge(old.name, before, after, fixed_roles, rules)
+    compatibility, plans = _resolve(old.name, before, after, fixed_roles, rules)
     stored = change.of_stored_form(compatibility.kind, compatibility.issues, compatibility.serializers, serializers)
     # All other roles are fixed, so that the rows are migrated by what happens to this one.
     plan = plans.get(descriptor.kind.timed_role)
@@ -107,7 +107,7 @@ def check_state(
     return StateCompatibility(old.name, *stored, row_plan=row_plan, key_plans=compatibility.key_plans)
 
 
-def _judge(
+def _resolve(
     name: str,
     old_snapshots: Mapping[str, TypeSerializerSnapshot[Any]],
     new_serializers: Mapping[str, TypeSerializer[Any]],

@@ -56,7 +56,7 @@ class HandleSource(Protocol):
 
 
 class StateKind(StoredKind):
-    """See the module. ``reads`` and ``writes`` are the methods of a handle that are counted, with their parameters."""
+    """A kind of keyed state. ``reads`` and ``writes`` are the counted methods of a handle, with their parameters."""
 
     form: ClassVar[TableForm]
     handle_class: ClassVar[type[InternalState]]

@@ -10,7 +10,7 @@ next number of a list chunk. Reader and writer check: names are unique, kinds ar
 In memory a state is a list of *parts*, each a schema and the files that were written under it. Version 1 has exactly
 one part. A lazy migration would add a second part for the entries in the old schema, and a version 2 of the format.
 
-A state has its new schema only after its entries have it. Registering is earlier: until `StateStore.take_over` or
+A state has its new schema only after its entries have it. Registering is earlier: until `StateStore.restore_as_is` or
 `StateStore.rewrite` has run, the table keeps the schema that its entries are in.
 """
 

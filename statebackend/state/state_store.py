@@ -8,7 +8,7 @@ The life of a state in a store:
 
     restore       the tables of all restored states exist; their bytes are as they were written
     create_table  an empty table, for a state that was not restored
-    take_over     the entries already are in the schema of the descriptor; its serializers read them
+    restore_as_is the entries already are in the schema of the descriptor; its serializers read them
     rewrite       all entries are rewritten in the schema of the descriptor
     value_state, list_state, map_state, queue    the handle; once per epoch
 
@@ -16,7 +16,7 @@ A state that is not registered keeps its bytes and its schema, and is part of ev
 
 A later store of *generations* migrates lazily: a table has a part per schema
 (`statebackend.state.state_meta.SchemaPart`), and its handle looks in the newest part first and moves what it finds in
-an older one. This is why callers ask a table and not a location, and get a handle only after `take_over` or `rewrite`.
+an older one. So callers ask a table and not a location, and get a handle only after `restore_as_is` or `rewrite`.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 
 
 class StateTable(ABC):
-    """The entries of one state in a store. ``schema`` is what they are in; the store replaces it.
+    """The entries of one state in a store. ``schema`` is their schema; the store replaces it.
 
-    A handle sees the current key through the context it is given: its key is what *stands for* the key and, where there
-    are namespaces, for the namespace (`statebackend.state.entry_keys`).
+    A handle reads the current key from its context: the entry key of the key and, with namespaces, of the namespace
+    (`statebackend.state.entry_keys`).
     """
 
     def __init__(self, schema: StateSchema) -> None:
@@ -67,7 +67,7 @@ class StateTable(ABC):
     def value_state(
         self, context: HandleContext, serializer: TypeSerializer[Any], default: Any
     ) -> InternalValueState[Any]:
-        """The handle of a table of single values; ``default`` is what is read while there is none, or None."""
+        """The handle of a table of single values; a read without a value returns ``default``."""
 
     @abstractmethod
     def list_state(self, context: HandleContext, element_serializer: TypeSerializer[Any]) -> InternalListState[Any]:
@@ -80,50 +80,53 @@ class StateTable(ABC):
         """The handle of a table of maps."""
 
     def queue(self, element_serializer: TypeSerializer[Any]) -> KeyGroupedPriorityQueue[Any]:
-        """The handle of a priority queue (`statebackend.state`); a store that keeps none leaves it at this rejection.
+        """The handle of a priority queue. A store without priority queues keeps this default, which raises.
 
-        What orders a queue and merges it with its changes is in `statebackend.state.rocksdb.priority_queue`: a store
-        gives it pages of stored elements, and writes out what it drains.
+        `statebackend.state.rocksdb.priority_queue` has a base class that orders a queue and merges its changes: a store
+        passes it pages of stored elements, and writes out what it drains.
         """
         raise StateRegistrationError(f"state {self.name!r}: this backend keeps no priority queues; use another one")
 
     @abstractmethod
     def rows(self) -> Iterator[CanonicalRow]:
-        """All entries in canonical form and order, what handles hold back included.
+        """Yields all entries in canonical form and order, including those that handles have not written out.
 
-        Raises `StateBackendClosedError` if the store is closed meanwhile: what was read must not pass for the whole.
+        Raises:
+            StateBackendClosedError: The store was closed during the iteration, so the rows are incomplete.
         """
 
     @abstractmethod
     def addresses(self) -> Iterator[Address]:
-        """The addresses that have the state, each once, in order; otherwise as `rows`.
+        """Yields the addresses that have the state, each once, in order; otherwise as `rows`.
 
-        The elements of a priority queue stand in the place of keys.
+        The elements of a priority queue are in the place of the keys.
         """
 
     def cleanup_pass(self, start: PassStart) -> Pass:
         """One pass of the incremental clean-up over the state (`statebackend.state.ttl`).
 
-        It must be cheap to begin and to go on with, and bear whatever happens to the state meanwhile. This one lists
-        all addresses when it begins; a store that can do better overrides it.
+        It must be cheap to start and to continue, and tolerate any change of the state. This default lists all
+        addresses at its start.
         """
         addresses = list(self.addresses())
         first = bisect.bisect_left(addresses, (start.key_group, start.key, b""))
         return map(start.place_of, itertools.chain(addresses[first:], addresses[:first]))
 
     def statistics(self) -> StateStatistics:
-        """What the store itself knows of the state, for its metrics; nothing unless it says more.
+        """The store's own metrics of the state; empty by default.
 
-        Called at most once per snapshot, where metrics are on; should cost little, whatever the size of the state.
+        Called at most once per snapshot, if metrics are on. It should be cheap, whatever the size of the state.
         """
         return StateStatistics()
 
 
 class StateStore(ABC):
-    """The states of one subtask: one range of key groups, in one thread; only snapshot tasks may run on others.
+    """The states of one subtask and its range of key groups, in one thread; only snapshot tasks may run on others.
 
-    ``tables`` are by name, in the order in which they were made; ``sequence`` is the next number of a list chunk, which
-    only grows, across snapshots too. ``format`` is the name under which handles say whose files theirs are.
+    Attributes:
+        format: The name of the file format, which handles store.
+        tables: The tables by name, in the order of their creation.
+        sequence: The next number of a list chunk. It only grows, across snapshots too.
     """
 
     format: ClassVar[str]
@@ -134,7 +137,7 @@ class StateStore(ABC):
         self.tables: dict[str, Any] = {}
         self.sequence = 0
         self.is_local = False
-        """Whether what it continues from was here already, on the local disk or in the process: no full restore."""
+        """Whether the restore found its state on the local disk or in the process, and read no files."""
         self.is_closed = False
 
     @property
@@ -144,20 +147,24 @@ class StateStore(ABC):
 
     @abstractmethod
     def restore(self, restored: RestoredStates) -> None:
-        """Makes the tables of all restored states; called once, before anything else, on a store without tables.
+        """Makes the tables of all restored states; called once, first, on a store without tables.
 
-        Rows of other key groups are left out. Raises what the file system raises for missing and damaged files.
+        Rows of other key groups are skipped.
+
+        Raises:
+            StorageError: A file is missing or damaged.
         """
 
     @abstractmethod
     def create_table(self, schema: StateSchema) -> StateTable:
-        """An empty table among ``tables``."""
+        """Adds an empty table to ``tables``."""
 
     @abstractmethod
-    def take_over(self, table: Any, schema: StateSchema) -> None:
-        """Goes on with the entries as they are, read by the serializers of the schema.
+    def restore_as_is(self, table: Any, schema: StateSchema) -> None:
+        """Keeps the entries as they are; the serializers of the schema read them from now on.
 
-        Raises `StateRestoreError`, with the table as it was, if it reads them now and cannot.
+        Raises:
+            StateRestoreError: The store reads the entries now, and cannot. The table is unchanged.
         """
 
     @abstractmethod
@@ -166,23 +173,23 @@ class StateStore(ABC):
 
         The migrated rows go through `EntryMigration.with_new_keys`, in canonical order.
 
-        Raises `EntryMigration.failure`, with the table as it was, for an entry that cannot be migrated.
+        Raises `EntryMigration.failure` for an entry that cannot be migrated; the table is then unchanged.
         """
 
     @abstractmethod
     def freeze(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
-        """Freezes the state as it is now, and returns the task that writes what changed since the last snapshot.
+        """Freezes the present state, and returns the task that writes the changes since the last snapshot.
 
-        What cannot be left to another thread is done here. The task of a store that leaves nothing hands out what is
-        written already.
+        This call does everything that another thread cannot do. A fully synchronous store writes here, and its task
+        only returns the result.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Frees everything and kills the handles; may be called in the middle of `restore`, and twice."""
+        """Frees everything and closes the handles; may be called during `restore`, and twice."""
 
     def snapshot_written(self, checkpoint_id: int) -> None:  # noqa: B027
-        """Hears, on the owner's thread, that the last snapshot is written already, before anything else happened."""
+        """Called on the owner's thread if the last snapshot was written before any other call."""
 
     def next_chunk_number(self) -> int:
         """The number of the next list chunk."""
@@ -191,15 +198,15 @@ class StateStore(ABC):
         return number
 
     def meta_now(self) -> KeyedStateMeta:
-        """The states as they are now, registered or not, without files.
+        """The present metadata of all states, registered or not, without files.
 
-        Now: serializers may learn while they write, so their snapshots are taken again each time.
+        Serializers may learn while they write, so each call takes their snapshots again.
         """
         states = tuple(table.schema.meta_now() for table in self.tables.values())
         return KeyedStateMeta(self.key_serializer.snapshot_configuration(), self.sequence, states)
 
     def state_meta_now(self, name: str) -> StateMeta | None:
-        """The same of one state; None for an unknown name."""
+        """The present metadata of one state; None for an unknown name."""
         table = self.tables.get(name)
         return None if table is None else table.schema.meta_now()
 
@@ -209,10 +216,10 @@ class StateStore(ABC):
             raise closed_error(self.parameters.operator_uid)
 
     def may_refer_to(self, restored: RestoredHandle) -> bool:
-        """Whether snapshots may go on referring to the files of a restored handle.
+        """Whether snapshots may refer to the files of a restored handle.
 
-        They may if the files are in the store's own format, hold the keys of this subtask alone, and are in its file
-        system. Otherwise the first snapshot must write a base of its own.
+        They may if the files are in the store's own format, hold only keys of this subtask, and are in its file system.
+        Otherwise the first snapshot must write a new base.
         """
         handle = restored.handle
         return (
@@ -223,7 +230,7 @@ class StateStore(ABC):
 
 
 def closed_error(operator_uid: str) -> StateBackendClosedError:
-    """What to raise for a use of a backend, or of its store, after it was closed."""
+    """The error for using a backend or its store after it was closed."""
     return StateBackendClosedError(
         f"the state of operator {operator_uid!r} is closed; "
         f"state handles live for one epoch and are made again in open()"

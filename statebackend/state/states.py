@@ -27,18 +27,18 @@ class AggregateFunction(ABC, Generic[I, A, O]):
 
     @abstractmethod
     def create_accumulator(self) -> A:
-        """An accumulator to which nothing was added; called for the first value of every key."""
+        """Creates an empty accumulator; called for the first value of every key."""
 
     @abstractmethod
     def add(self, value: I, accumulator: A) -> A:
-        """The accumulator with the value added: the one given, changed, or another."""
+        """Returns the accumulator with the value added: the passed one, changed, or another one."""
 
     @abstractmethod
     def get_result(self, accumulator: A) -> O:
-        """The result of what was added; called at every read."""
+        """Returns the result of the accumulator; called at every read."""
 
     def merge(self, left: A, right: A) -> A:
-        """One accumulator for what was added to both; needed only where namespaces are merged (session windows)."""
+        """Merges two accumulators; only session windows, which merge namespaces, need it."""
         raise NotImplementedError(f"{type(self).__name__} has no merge(), which merging namespaces needs")
 
 
@@ -47,7 +47,7 @@ V = TypeVar("V")
 
 
 class State(ABC):
-    """What every kind of state can do."""
+    """The base of every kind of state."""
 
     __slots__ = ()
 
@@ -71,7 +71,7 @@ class ValueState(State, Generic[T]):
 
 
 class DefaultedValueState(ValueState[T]):
-    """What a `ValueState` whose descriptor has a default is to type checkers: its value is never None."""
+    """A `ValueState` whose descriptor has a default. For type checkers: its value is never None."""
 
     __slots__ = ()
 
@@ -155,7 +155,7 @@ class ReducingState(State, Generic[T]):
 
     @abstractmethod
     def add(self, value: T) -> None:
-        """Folds a value in. None is rejected; whatever fails, in the function or the serializer, changes nothing."""
+        """Folds a value in. None is rejected. A failure of the function or the serializer changes nothing."""
 
 
 class AggregatingState(State, Generic[I, O]):
@@ -165,7 +165,7 @@ class AggregatingState(State, Generic[I, O]):
 
     @abstractmethod
     def get(self) -> O | None:
-        """The result that the function makes of the accumulator, or None before the first `add`."""
+        """The result of the accumulator, or None before the first `add`."""
 
     @abstractmethod
     def add(self, value: I) -> None:
@@ -173,7 +173,7 @@ class AggregatingState(State, Generic[I, O]):
 
 
 class BroadcastState(MapState[K, V]):
-    """A map that every subtask holds a copy of, and changes in the same way: from the same records, in the same order.
+    """A map of which every subtask has a copy. Each applies the same changes, from the same records in the same order.
 
     Entries keep the order in which they were first put, over snapshots too.
     """
@@ -182,7 +182,7 @@ class BroadcastState(MapState[K, V]):
 
     @abstractmethod
     def read_only(self) -> ReadOnlyBroadcastState[K, V]:
-        """A live view that cannot be changed, for the side of an operator whose records differ between subtasks."""
+        """A live read-only view, for the input of an operator whose records differ between subtasks."""
 
 
 class ReadOnlyBroadcastState(ABC, Generic[K, V]):

@@ -70,7 +70,7 @@ def _kept_rows(row_filter: RowFilter, rows: Iterable[AnyRow]) -> Iterator[AnyRow
 
 
 def kept_batches(row_filter: RowFilter | None, batches: Iterable[CanonicalBatch]) -> Iterable[CanonicalBatch]:
-    """The same for batches of canonical rows; batches of which nothing is left are dropped."""
+    """The same for batches of canonical rows; empty batches are dropped."""
     return batches if row_filter is None else _kept_batches(row_filter, batches)
 
 
@@ -107,7 +107,7 @@ class Expiry:
 
 
 PASSES_PER_LIFE: Final = 4
-"""How many passes are begun within one time-to-live."""
+"""How many passes start within one time-to-live."""
 
 ALWAYS_DUE: Final = -(1 << 64)
 
@@ -120,7 +120,7 @@ Pass = Iterator["Place | None"]
 
 @frozen(eq=False)
 class PassStart:
-    """Where a pass begins, and what tells the expired from the living.
+    """Where a pass begins, and how to recognise expired entries.
 
     ``key_group`` and ``key``, as bytes, are the current ones: -1 and nothing if there is no current key.
     """

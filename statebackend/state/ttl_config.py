@@ -82,7 +82,7 @@ class IncrementalCleanup:
 
 @frozen
 class StateTtlConfig:
-    """How long state lives; see the module. Raises `StateRegistrationError` for anything that makes no sense.
+    """The time-to-live of a state. Raises `StateRegistrationError` for an invalid combination.
 
     ``cleanup_full_snapshot`` leaves expired entries out of savepoints, and out of checkpoints that write the state
     again as a whole. ``incremental_cleanup`` is None for none: what expired then stays, unseen, until it is met by an

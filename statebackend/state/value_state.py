@@ -35,7 +35,7 @@ class InternalValueState(InternalState, ValueState[T]):
 
 
 class ValueKind(StateKind):
-    """See the module."""
+    """Value state: one value per key."""
 
     name = "value"
     getter = "get_state"

@@ -20,7 +20,7 @@ __all__ = ["LockCheck"]
 
 @frozen
 class LockCheck:
-    """A job, the place of its lock, and of the history of its locks if there is one."""
+    """A job, the path of its schema lockfile, and the directory of former lockfiles if there is one."""
 
     given: Any
     path: Path
@@ -28,7 +28,7 @@ class LockCheck:
     allow_loss: bool = False
 
     def failure(self, accept: str) -> str | None:
-        """Why the test fails, with ``accept`` as the command that accepts the change; None if it does not."""
+        """The reason of a failure, with ``accept`` as the command that accepts the change; None if there is none."""
         try:
             job = self._job()
             if not is_lock_file(self.path):
@@ -38,10 +38,10 @@ class LockCheck:
                 comparisons += compared_with_history(job, self.history)
             failed = next(filter(self._is_failed, comparisons), None)
             if failed is not None:
-                return f"{_told(failed)}\nif that is meant to be so, accept it: {accept}"
+                return f"{_format(failed)}\nif that is meant to be so, accept it: {accept}"
             if would_change(self.path, lock_of(job)):
                 return (
-                    f"{_told(comparisons[0])}\nthe job restores, and its state has changed: {self.path} is not its "
+                    f"{_format(comparisons[0])}\nthe job restores, and its state has changed: {self.path} is not its "
                     f"lock any more, and later changes have to be compared with what is deployed. Accept it: {accept}"
                 )
         except (StateLockError, JobLoadingError, JobDefinitionError) as error:
@@ -49,7 +49,7 @@ class LockCheck:
         return None
 
     def update(self) -> str | None:
-        """Writes the lock, and adds it to the history; returns why the test fails, None if it does not."""
+        """Writes the lockfile and adds it to the history; returns the reason of a failure, or None."""
         try:
             write_locks(self.path, self.history, lock_of(self._job()))
         except (StateLockError, JobLoadingError, JobDefinitionError) as error:
@@ -66,7 +66,7 @@ class LockCheck:
 
 
 class _Text:
-    """What is told, line by line, without colours."""
+    """The report, line by line, without colours."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -75,7 +75,7 @@ class _Text:
         self.lines.append(text)
 
 
-def _told(comparison: Comparison) -> str:
+def _format(comparison: Comparison) -> str:
     text = _Text()
     print_comparison(text, comparison_answer(comparison))
     return "\n".join(text.lines)

@@ -32,7 +32,7 @@ from typeserializers.scalars.strings import StringSerializer
 __all__ = ["EmittedRow", "OperatorTestHarness"]
 
 UID: Final = "operator"
-"""The uid that the operator is told."""
+"""The uid of the operator."""
 
 
 class CountingTimers(InternalTimerService[Any]):

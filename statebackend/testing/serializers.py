@@ -300,7 +300,7 @@ class SerializerContract:
         if type(restored) is type(serializer):
             assert snapshot_to_bytes(restored.snapshot_configuration()) == data
         else:
-            # A wrapper may be left away when it has nothing to add to reading; what is left must be taken over again.
+            # A wrapper may be left away when it has nothing to add to reading; the rest must still be compatible.
             assert not resolve_compatibility(restored.snapshot_configuration(), self.serializer()).is_incompatible
 
     def test_a_snapshot_of_an_unknown_version_is_rejected(self) -> None:

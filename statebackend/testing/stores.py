@@ -83,7 +83,7 @@ class LedStore:
         return [path for path in paths if self._id_of(path) == checkpoint_id]
 
     def damage(self, checkpoint_id: int) -> str:
-        """Takes a byte away from the metadata file of a checkpoint, of which there is one; returns its path."""
+        """Truncates the only metadata file of a checkpoint by one byte; returns its path."""
         [path] = self.metadata_paths(checkpoint_id)
         self.file_system.write_file(path, self.file_system.read_file(path)[:-1])
         return path
@@ -342,7 +342,7 @@ class CompletedCheckpointStoreContract:
 
         check()
 
-    def test_a_damaged_newest_checkpoint_is_an_error_that_tells_the_way_out(self, opened: Lead) -> None:
+    def test_a_damaged_newest_checkpoint_is_an_error_that_names_the_way_out(self, opened: Lead) -> None:
         led = opened()
         for checkpoint_id in (1, 2, 3):
             led.add(checkpoint_id, f"f{checkpoint_id}")
@@ -521,7 +521,7 @@ class CompletedCheckpointStoreContract:
         assert led.store.delete_orphans() == ()
         assert led.shared() == ["f1", "f2", "f3"]
 
-    def test_an_id_of_a_checkpoint_under_way_is_not_given_out_again_when_another_completes(self, opened: Lead) -> None:
+    def test_the_id_of_a_pending_checkpoint_is_not_reused_when_another_completes(self, opened: Lead) -> None:
         led = opened()
         assert [led.store.next_checkpoint_id() for _ in range(3)] == [0, 1, 2]
         led.add(0)
@@ -539,10 +539,10 @@ class CompletedCheckpointStoreContract:
         # What was given out without a checkpoint is not known any more.
         led = opened()
         assert led.store.next_checkpoint_id() == 6
-        # Neither is the id of a checkpoint that was given up.
+        # Neither is the id of an abandoned checkpoint.
         led.store.recover(roll_back_to=1)
         assert opened().store.next_checkpoint_id() == 6
-        # Who counts from the checkpoint that was gone back to comes to the id of what was given up; both are kept.
+        # Counting from the checkpoint of a rollback reaches the id of the abandoned one; both are kept.
         led = opened()
         for counted in (2, 5):
             led.add(counted)

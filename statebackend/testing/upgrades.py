@@ -104,7 +104,7 @@ class UpgradeContract:
         raise NotImplementedError
 
     def new_serializer(self) -> TypeSerializer[Any]:
-        """The serializer that takes over."""
+        """The new serializer."""
         raise NotImplementedError
 
     def values(self) -> Sequence[tuple[Any, Any]]:
@@ -121,13 +121,13 @@ class UpgradeContract:
         old_values = [old for old, _ in self.values()]
         GoldenFiles(self.golden_directory).generate(version, self.old_serializer(), old_values)
 
-    def test_the_old_state_is_taken_over_as_expected(self) -> None:
+    def test_the_old_state_has_the_expected_compatibility(self) -> None:
         old = self.old_serializer()
         encoded = [(old.to_bytes(before), after) for before, after in self.values()]
         snapshot = snapshot_from_bytes(snapshot_to_bytes(old.snapshot_configuration()))
         check_upgrade(snapshot, self.new_serializer(), self.expected, encoded, self.equal, [old])
 
-    def test_what_released_versions_have_written_is_taken_over_too(self) -> None:
+    def test_files_of_released_versions_have_the_expected_compatibility(self) -> None:
         if self.golden_directory is None:
             pytest.skip("there are no golden files of this upgrade")
         new_values = [after for _, after in self.values()]

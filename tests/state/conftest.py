@@ -1,4 +1,4 @@
-"""What several rooms of backends need."""
+"""Fixtures that the tests of several state packages share."""
 
 from __future__ import annotations
 

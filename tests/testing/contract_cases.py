@@ -1,4 +1,4 @@
-"""Every serializer of ours with values, for the contract: edge cases by hand, the rest by hypothesis."""
+"""Every built-in serializer with values for the contract: edge cases by hand, the rest by hypothesis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The serializers with which the contract of backends shows what is learned by writing keep the laws themselves."""
+"""The learning serializers of the backend contract meet the serializer contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every serializer of ours under the contract; none may be left out."""
+"""The serializer contract for every built-in serializer; none may be left out."""
 
 from __future__ import annotations
 

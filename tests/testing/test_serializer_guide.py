@@ -1,4 +1,4 @@
-"""The serializer that docs/serializers.md shows passes the kit that it names, as both are written there."""
+"""The serializer in docs/serializers.md passes the contract suite that the page names."""
 
 from __future__ import annotations
 

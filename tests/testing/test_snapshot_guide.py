@@ -1,4 +1,4 @@
-"""The serializers that docs/writing-a-snapshot.md shows keep the laws, and evolve as the page says."""
+"""The serializers in docs/writing-a-snapshot.md meet the contract, and evolve as the page describes."""
 
 from __future__ import annotations
 

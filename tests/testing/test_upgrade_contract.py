@@ -123,15 +123,15 @@ def test_golden_files_are_written_once_and_read_by_the_contract(tmp_path: Path) 
 
     contract = Contract()
     with pytest.raises(AssertionError, match="no golden files"):
-        contract.test_what_released_versions_have_written_is_taken_over_too()
+        contract.test_files_of_released_versions_have_the_expected_compatibility()
     contract.generate("1.0")
-    contract.test_what_released_versions_have_written_is_taken_over_too()
+    contract.test_files_of_released_versions_have_the_expected_compatibility()
     with pytest.raises(FileExistsError):
         contract.generate("1.0")
     data = tmp_path / "flight" / "1.0" / "test-data"
     data.write_bytes(data.read_bytes()[:-1])
     with pytest.raises(ValueError, match="the data"):
-        contract.test_what_released_versions_have_written_is_taken_over_too()
+        contract.test_files_of_released_versions_have_the_expected_compatibility()
 
 
 def test_the_contract_finds_a_wrong_expectation() -> None:
@@ -139,4 +139,4 @@ def test_the_contract_finds_a_wrong_expectation() -> None:
         expected = AS_IS
 
     with pytest.raises(AssertionError, match="expected compatible as is"):
-        Contract().test_the_old_state_is_taken_over_as_expected()
+        Contract().test_the_old_state_has_the_expected_compatibility()

@@ -134,7 +134,7 @@ class _Bound(Protocol):
 
 
 class HeapTable(ABC):
-    """See the module; subclasses are the kinds of state. ``handle`` is told when its epoch ends."""
+    """The entries of one state; subclasses are the kinds of state. ``handle`` is notified when its epoch ends."""
 
     __slots__ = ("_check_key", "form", "handle", "history", "key_groups", "keys", "name")
 

@@ -57,7 +57,7 @@ class OtherProcesses:
 
 
 class HostLedger:
-    """One process's view of the ledger in a directory; see the module. Used by one thread at a time.
+    """One process's view of the bytes that all processes of the host keep. Used by one thread at a time.
 
     ``root`` says where the directory is, when it is needed.
     """
@@ -177,7 +177,7 @@ class _Kept:
 
 
 class WorkerCache:
-    """The cache of one process; see the module. Used by one thread at a time."""
+    """The heap stores that one process keeps between epochs. Used by one thread at a time."""
 
     def __init__(self, ledger: HostLedger, max_stores: int = MAX_STORES) -> None:
         self._ledger = ledger
@@ -262,13 +262,18 @@ DEFAULT_KEPT_EPOCHS: Final = 16
 
 
 class HeapStateBackend(StateBackend):
-    """State in Python dicts: fastest, for state that fits into memory; checkpoints are incremental all the same.
+    """State in Python dicts: the fastest backend, for state that fits into memory, with incremental checkpoints.
 
-    Spark's workers keep the state of a subtask for the next epoch that comes their way, and then read only what has
-    changed since. ``kept_bytes_per_host`` bounds, as an estimate, what all workers of a host keep like that, beside
-    what they work on; by default it is a quarter of the host's memory. What was not current for ``kept_epochs`` epochs
-    goes. With 0 bytes nothing is kept, and every epoch restores. Raises `ValueError` for what is no whole number, or
-    negative.
+    Spark's workers keep the state of a subtask for its next epoch on the same worker, and then read only the changes
+    since.
+
+    Args:
+        kept_bytes_per_host: The estimated bytes that all workers of a host keep, besides the state in use. By default a
+            quarter of the host's memory. With 0 nothing is kept, and every epoch restores.
+        kept_epochs: The number of epochs after which a copy that is not current is dropped.
+
+    Raises:
+        ValueError: An argument is not a whole number, or is negative.
     """
 
     def __init__(self, kept_bytes_per_host: int | None = None, kept_epochs: int = DEFAULT_KEPT_EPOCHS) -> None:

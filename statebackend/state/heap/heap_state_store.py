@@ -44,7 +44,7 @@ HEAP_BACKEND: Final = "heap"
 
 
 class HeapStateStore(StateStore):
-    """See the module."""
+    """A `StateStore` in Python dicts."""
 
     format = HEAP_BACKEND
 
@@ -83,7 +83,7 @@ class HeapStateStore(StateStore):
         table.content.table = entries
         return table
 
-    def take_over(self, table: HeapStateTable, schema: StateSchema) -> None:
+    def restore_as_is(self, table: HeapStateTable, schema: StateSchema) -> None:
         content, entries = table.content, table.content.table
         if entries is None or table.schema.serializers != schema.serializers:
             content, entries = self._decoded(table, schema)

@@ -165,7 +165,7 @@ def reading_table(
 
 
 class HeapStateTable(StateTable):
-    """See the module. ``content`` has a table of entries once the state is or was registered."""
+    """One state. ``content`` has a table of entries once the state is or was registered."""
 
     def __init__(self, schema: StateSchema, store: StateStore) -> None:
         super().__init__(schema)

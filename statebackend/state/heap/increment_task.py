@@ -172,7 +172,7 @@ class SnapshotTarget:
 
 
 class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
-    """See the module; ``lock`` guards the contents of the states."""
+    """Writes the increments of a snapshot; ``lock`` guards the contents of the states."""
 
     def __init__(self, states: Sequence[FrozenHeapState], target: SnapshotTarget, lock: threading.Lock) -> None:
         super().__init__()

@@ -195,7 +195,7 @@ def _pack_end(items: list[bytes]) -> None:
 
 
 class HeapListState(HeapStateHandle, InternalListState[T]):
-    """See the module."""
+    """The handle of list state on the heap."""
 
     __slots__ = ("_begin", "_read_chunk", "_read_element", "_store")
 

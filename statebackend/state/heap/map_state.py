@@ -63,7 +63,7 @@ class _MapChange:
 
 
 class MapTable(HeapTable):
-    """See the module. A stored map is never empty."""
+    """The entries of a map state. A stored map is never empty."""
 
     __slots__ = ("user_keys",)
 
@@ -228,7 +228,7 @@ def _first(pair: tuple[bytes, Any]) -> bytes:
 
 
 class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
-    """See the module."""
+    """The handle of map state on the heap."""
 
     __slots__ = ("_begin", "_entry_key", "_read", "_store", "_to_key")
 

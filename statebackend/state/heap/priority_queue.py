@@ -57,7 +57,7 @@ class QueueEntryKeys:
 
 
 class QueueTable(ValueTable):
-    """See the module; ``heap`` is None until it is asked for."""
+    """The entries of a queue; ``heap`` is None until its first use."""
 
     __slots__ = ("dead", "heap")
 

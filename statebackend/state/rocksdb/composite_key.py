@@ -93,7 +93,7 @@ class RawKeys:
 
     @cached_property
     def _steps(self) -> tuple[Read, Read]:
-        """What tells where a key ends and where a namespace does, of which nothing is made."""
+        """Finds the end of a key and of a namespace without decoding them."""
         return stepping_over(self._key_serializer).codec.read, stepping_over(self._namespace_serializer).codec.read
 
     def split(self, raw: bytes) -> tuple[int, bytes, bytes, bytes]:

@@ -285,9 +285,9 @@ class ColumnFamily:
             self._handle.ingest_external_file([path], options)
 
     def property_value(self, name: str) -> int:
-        """A number that RocksDB tells of itself, by its name without the leading ``rocksdb.``."""
+        """A numeric property of RocksDB, by its name without the leading ``rocksdb.``."""
         self._store.check_process()
-        with _translated(f"tell its property {name!r}", self._store.path):
+        with _translated(f"report its property {name!r}", self._store.path):
             value: Any = self._handle.property_value(f"rocksdb.{name}")
         if value is None:
             raise RocksDBError(f"RocksDB knows no property {name!r}")

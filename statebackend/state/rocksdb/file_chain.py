@@ -31,11 +31,11 @@ from statebackend.state.state_files import MERGED_AT_ONCE, StateFiles, StoredFil
 _MASK: Final = (1 << 64) - 1
 
 Rows = Iterable[bytes]
-"""Rows as bytes, of which no two different ones are equal."""
+"""Rows as bytes; different rows have different bytes."""
 
 
 class ContentDigest:
-    """The sum; ``total`` may be kept, to tell later what came after."""
+    """The sum; ``total`` may be kept, to compute later what changed since."""
 
     __slots__ = ("total",)
 
@@ -56,7 +56,7 @@ class ContentDigest:
 
 
 def state_seed(name: str) -> int:
-    """What tells the rows of one state from those of another."""
+    """A prefix that separates the rows of one state from those of another."""
     return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass"))
 
 
@@ -91,7 +91,7 @@ class FrozenChain:
 
 @define(eq=False)
 class FileChain:
-    """See the module.
+    """The files of one state, in the store and pending. Used by the thread of the backend only.
 
     ``needs_base`` says that the files do not add up to the state, so that the next snapshot must write it whole.
     ``is_exact`` says that they hold every row that the database has: a base may leave out rows that have expired.
@@ -134,7 +134,7 @@ class FileChain:
         return FrozenChain(self, order, *files, self.needs_base, self._last_number)
 
     def thaw(self, frozen: FrozenChain) -> None:
-        """Ends a snapshot that brought nothing into the store."""
+        """Ends a snapshot that stored nothing."""
         for file in frozen.pending:
             file.frozen_by -= 1
             if not file.frozen_by and file not in self.pending:

@@ -30,7 +30,7 @@ from statebackend.state.rocksdb.engine import ColumnFamily, RocksDBEngine, Rocks
 from statebackend.state.rocksdb.file_chain import FileChain
 from statebackend.state.rocksdb.local_directory import LocalStateDirectory, LocalVersion
 from statebackend.state.rocksdb.priority_queue import QueueEnds
-from statebackend.state.rocksdb.read_only_database import DatabaseAtRest
+from statebackend.state.rocksdb.read_only_database import ReadOnlyDatabase
 from statebackend.state.rocksdb.table import RocksDBTable, TableSharing
 from statebackend.state.state_files import MAX_FILES
 from statebackend.state.state_meta import StateSchema
@@ -83,7 +83,7 @@ def _is_deleted(family: ColumnFamily, raw_key: bytes) -> bool:
 
 
 MAX_UNMERGED_FILES: Final = 64
-"""Files of one state that RocksDB has not merged yet with which a local database is thrown away."""
+"""Files of one state that RocksDB has not merged yet with which a local database is deleted."""
 
 MAX_SMALL_FILES: Final = 4 * MAX_FILES
 """Files of one state with which it is, besides as many as its bytes fill. A database that is filled has `MAX_FILES`."""
@@ -114,8 +114,8 @@ class LocalDatabase:
         self._family_numbers = itertools.count()
         self._memory_budget_bytes = memory_budget_bytes
         self._process = os.getpid()
-        self._at_rest: DatabaseAtRest | None = None
-        self._fill_anew: Callable[[], None] = lambda: None
+        self._read_only: ReadOnlyDatabase | None = None
+        self._rebuild: Callable[[], None] = lambda: None
         self._unopenable: BaseException | None = None
         self._is_damaged = False
         self._changed_rows = 0
@@ -126,16 +126,16 @@ class LocalDatabase:
         self.directory.wipe()
         self._engine = self._open_empty()
 
-    def expect_version(self, version: LocalVersion, fill_anew: Callable[[], None]) -> None:
-        """Takes the database that the directory holds for that version, and leaves it at rest.
+    def expect_version(self, version: LocalVersion, rebuild: Callable[[], None]) -> None:
+        """Takes the database that the directory holds for that version, and leaves it read-only.
 
-        If it is not fit for use when it is opened for writing, ``fill_anew`` fills the tables, each of which has been
-        given an empty place.
+        If opening it for writing shows that it is unusable, each table gets an empty column family, and ``rebuild``
+        fills them.
         """
         # Attempts that are killed one after the other all find the version, and each leaves its files.
         self.directory.remove_files()
-        self._fill_anew = fill_anew
-        self._at_rest = DatabaseAtRest(version, self._open_reader, self._opened_rows, self._note_damage)
+        self._rebuild = rebuild
+        self._read_only = ReadOnlyDatabase(version, self._open_reader, self._opened_rows, self._note_damage)
 
     def _open_reader(self) -> RocksDBEngine:
         places = [table.place for table in self.tables.values()]
@@ -146,7 +146,7 @@ class LocalDatabase:
         self._is_damaged = True
         self.directory.begin_change()
 
-    def _open_for_writing(self, at_rest: DatabaseAtRest) -> None:
+    def _open_for_writing(self, read_only: ReadOnlyDatabase) -> None:
         # Behind the end of the backend another may have the lock, and nobody would close what is opened.
         self._sharing.check_open()
         self._check_process()
@@ -155,7 +155,7 @@ class LocalDatabase:
                 f"the local database could not be opened before: {self._unopenable}"
             ) from self._unopenable
         try:
-            kept = at_rest.end()
+            kept = read_only.end()
             is_fit = self._open_version({table.place for table in self.tables.values()})
             if not is_fit:
                 # Files of changes may wait to be ingested.
@@ -164,9 +164,9 @@ class LocalDatabase:
             for table in self.tables.values():
                 place = table.place if is_fit else f"{next(self._family_numbers)}:{table.name}"
                 table.move_to(self._opened().column_family(place), table.files)
-            self._at_rest = None
+            self._read_only = None
             if not is_fit:
-                self._fill_anew()
+                self._rebuild()
             for name, rows in kept.items():
                 if rows:
                     keys = sorted(rows)
@@ -174,8 +174,8 @@ class LocalDatabase:
         except BaseException as error:
             # A table that is filled by half must not be read.
             for table in self.tables.values():
-                table.move_to(at_rest.rows[table.name], table.files)
-            self._at_rest, self._unopenable = at_rest, error
+                table.move_to(read_only.rows[table.name], table.files)
+            self._read_only, self._unopenable = read_only, error
             raise
 
     def _open_empty(self) -> RocksDBEngine:
@@ -221,8 +221,8 @@ class LocalDatabase:
     @property
     def engine(self) -> RocksDBEngine:
         """The engine, open for writing; raises `RocksDBError`, or what filling the database again does."""
-        if self._at_rest is not None:
-            self._open_for_writing(self._at_rest)
+        if self._read_only is not None:
+            self._open_for_writing(self._read_only)
         return self._opened()
 
     @property
@@ -244,9 +244,9 @@ class LocalDatabase:
 
     def adopt_table(self, schema: StateSchema, version: LocalVersion, files: FileChain) -> None:
         """A table whose rows the expected version of the database has."""
-        assert self._at_rest is not None
+        assert self._read_only is not None
         name = schema.meta.name
-        table = self.tables[name] = RocksDBTable(schema, self._sharing, self._at_rest.rows[name], files)
+        table = self.tables[name] = RocksDBTable(schema, self._sharing, self._read_only.rows[name], files)
         table.queue_ends = QueueEnds(version.lower_bounds.get(name, b""), version.heads.get(name))
 
     def write_sorted(self, entries: Iterable[Change]) -> SstWriter | None:
@@ -272,7 +272,7 @@ class LocalDatabase:
         """Makes changes, at least one and in key order, part of the state and of the next snapshot."""
         increment = self._written(keys, values, marks_of(keys, values))
         self._changed_rows += len(keys)
-        if self._at_rest is not None and self._at_rest.keep(table.name, keys, values):
+        if self._read_only is not None and self._read_only.keep(table.name, keys, values):
             self.version += 1
             table.files.append(increment.path)
         elif None not in values:
@@ -294,7 +294,7 @@ class LocalDatabase:
         return writer
 
     def drop_marks(self, table: RocksDBTable) -> None:
-        """Deletes the marks that restored increments have brought along."""
+        """Deletes the marks of restored increments."""
         written = self.write_sorted((mark, None) for mark in table.marks())
         if written is not None:
             self._change()
@@ -322,7 +322,7 @@ class LocalDatabase:
         bounds = {name: one.lower_bound for name, one in ends.items() if one.lower_bound}
         heads = {name: one.head for name, one in ends.items() if one.head is not None}
         try:
-            ended = {} if self._at_rest is None else self._at_rest.end()
+            ended = {} if self._read_only is None else self._read_only.end()
             kept = {name: rows for name, rows in ended.items() if rows}
             if self._engine is not None:
                 self._engine.close()

@@ -56,14 +56,14 @@ from statebackend.state.private_directory import (
 _DIRECTORY: Final = "brought"
 
 
-class BroughtFiles:
+class DownloadedFiles:
     """Those of one operator on this host; ``directory`` is that which its subtasks' directories are in."""
 
     def __init__(self, directory: str, boot_id: str) -> None:
         self._path = os.path.join(directory, _DIRECTORY)
         self._boot_id = boot_id
 
-    def bring(self, file_system: CheckpointFileSystem, handle: FileHandle, target: str) -> None:
+    def download(self, file_system: CheckpointFileSystem, handle: FileHandle, target: str) -> None:
         """Puts a file to ``target``, on the same device, which must not change it; raises as `download` does."""
         path = os.path.join(self._path, f"{self._boot_id}-{handle.checksum}")
         try:
@@ -77,7 +77,7 @@ class BroughtFiles:
                 lock.release()
             os.link(path, target, follow_symlinks=False)
         except (OSError, MissingFileError, StorageError):
-            # Taken away meanwhile, also while it was brought, or on a file system without links.
+            # Taken away meanwhile, also during the download, or on a file system without links.
             file_system.download(handle, target)
 
     def discard(self) -> None:
@@ -107,11 +107,11 @@ class LocalVersion:
 
 
 class LocalStateDirectory:
-    """The directory, locked for this backend; see the module."""
+    """The local directory of a subtask, locked for this backend."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.brought = BroughtFiles(os.path.dirname(path), _boot_id())
+        self.downloads = DownloadedFiles(os.path.dirname(path), _boot_id())
         """What the subtasks of the operator share on this host."""
         lock = lock_directory(path)
         self._is_private = lock is None
@@ -266,5 +266,5 @@ def _boot_id() -> str:
         with open(_BOOT_ID_PATH, encoding="ascii") as file:
             return file.read().strip()
     except OSError:
-        # Without a boot id a crash of the machine cannot be told from a restart of the process: trust this one alone.
+        # Without a boot id a crash of the machine looks like a restart of the process: trust this process alone.
         return uuid.uuid4().hex

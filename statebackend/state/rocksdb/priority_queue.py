@@ -54,7 +54,7 @@ _MIN_DEAD: Final = 1024
 
 
 class PagedPriorityQueue(EncodedPriorityQueue[T]):
-    """See the module. A subclass reads pages, and writes back what `take_changes` gives.
+    """A queue over ordered pages of stored elements. A subclass reads pages, and writes back what `take_changes` gives.
 
     The backend writes the changes back before every snapshot and export, and calls `close` at its end.
     """
@@ -280,7 +280,7 @@ def _rows_of(entries: dict[bytes, bool]) -> Changes:
 
 
 class RocksDBPriorityQueue(PagedPriorityQueue[T]):
-    """See the module."""
+    """A priority queue whose pages are rows of a RocksDB table."""
 
     __slots__ = ("_bounds", "_keep_ends", "stored_rows")
 

@@ -2,7 +2,7 @@
 
 Opening RocksDB for writing takes several milliseconds and several disk syncs; opening it read-only takes less than one.
 An epoch of few records reads and changes a row or two. So a table whose rows are already on disk starts with
-`RowsAtRest` in the place of its column family. A row is looked up in the overlay first, which travels from epoch to
+`ReadOnlyRows` in the place of its column family. A row is looked up in the overlay first, which travels from epoch to
 epoch in the directory's version, and then on the disk, where nothing changes.
 
 Any other request, or too many changes, opens the database for writing: the overlay is moved into it, and all later
@@ -27,14 +27,14 @@ MAX_KEPT_ROWS: Final = 256
 MAX_KEPT_BYTES: Final = 32 << 10
 
 Rows = dict[bytes, "bytes | None"]
-"""Raw keys with their values; None says that there is no such row, whatever the database has."""
+"""Raw keys with their values; None means deleted, whatever the database holds."""
 
 
-class DatabaseAtRest:
-    """See the module.
+class ReadOnlyDatabase:
+    """A read-only database with an overlay of few changes.
 
     ``open_reader`` opens the database to read the column families of the version. ``opened`` opens it for writing, and
-    gives the column family that has the rows of a state then. ``found_damaged`` hears that a row could not be read.
+    returns the column family of a state. ``found_damaged`` is called after a row could not be read.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class DatabaseAtRest:
     ) -> None:
         places = version.column_families
         self.kept: dict[str, Rows] = {name: dict(version.kept.get(name, {})) for name in places}
-        """What the database has not, by the names of states."""
-        self.rows = {name: RowsAtRest(place, self, name) for name, place in places.items()}
+        """The overlay: changes that are not in the database, by state name."""
+        self.rows = {name: ReadOnlyRows(place, self, name) for name, place in places.items()}
         self.opened = opened
         self.found_damaged = found_damaged
         self._open_reader = open_reader
         self._reader: RocksDBEngine | None = None
-        self._is_at_rest = True
+        self._is_open = True
         self._expects_many = version.changed_rows > MAX_KEPT_ROWS
-        _at_rest.add(self)
+        _open_databases.add(self)
 
     def keep(self, name: str, keys: list[bytes], values: list[bytes | None]) -> bool:
         """Keeps changes of a state, unless that is too much; returns whether it does."""
-        if not self._is_at_rest or len(keys) > MAX_KEPT_ROWS:
+        if not self._is_open or len(keys) > MAX_KEPT_ROWS:
             return False
         after = self.kept[name] | dict(zip(keys, values, strict=True))
         others = [rows for other, rows in self.kept.items() if other != name]
@@ -70,20 +70,19 @@ class DatabaseAtRest:
         return True
 
     def stored_rows(self, name: str) -> ColumnFamily:
-        """What can be read of a state beside what is kept; the open database where it cannot be read alone."""
-        if not self._is_at_rest or self._expects_many:
+        """The rows of a state on disk; those of the open database if they cannot be read separately."""
+        if not self._is_open or self._expects_many:
             return self.opened(name)
         if self._reader is None:
             try:
                 self._reader = self._open_reader()
             except RocksDBError:
-                # Whether it can be used after all, or is to be filled again, is found out when it is opened for
-                # writing.
+                # Opening it for writing shows whether it is usable or must be rebuilt.
                 return self.opened(name)
         return self._reader.column_family(self.rows[name].name)
 
     def end(self) -> dict[str, Rows]:
-        """Ends the rest: the rows are those of the open database. What was kept is the caller's from now on."""
+        """Ends the read-only phase; returns the overlay, which now belongs to the caller."""
         kept = self.kept
         self.disown()
         reader, self._reader = self._reader, None
@@ -92,31 +91,31 @@ class DatabaseAtRest:
         return kept
 
     def disown(self) -> None:
-        """Looks everything up in the open database from now on; what was open for reading stays so."""
-        self._is_at_rest = False
+        """Sends all look-ups to the open database; the reader stays open."""
+        self._is_open = False
         self.kept = {name: {} for name in self.rows}
         for rows in self.rows.values():
             rows.forget()
 
 
-_at_rest: weakref.WeakSet[DatabaseAtRest] = weakref.WeakSet()
+_open_databases: weakref.WeakSet[ReadOnlyDatabase] = weakref.WeakSet()
 
 
 def _disown_all() -> None:
-    # What is kept must not be read by a child either: nothing would reject it before it needs the disk.
-    for database in _at_rest:
+    # A child must not read the overlay: nothing rejects it before it needs the disk.
+    for database in _open_databases:
         database.disown()
 
 
 os.register_at_fork(after_in_child=_disown_all)
 
 
-class RowsAtRest:
-    """The rows of one state; see `ColumnFamily`. What opening the database raises is raised by every call that does."""
+class ReadOnlyRows:
+    """The rows of one state; see `ColumnFamily`. A call that opens the database raises its errors."""
 
     __slots__ = ("_database", "_kept", "_state_name", "_stored", "name")
 
-    def __init__(self, place: str, database: DatabaseAtRest, state_name: str) -> None:
+    def __init__(self, place: str, database: ReadOnlyDatabase, state_name: str) -> None:
         self.name = place
         self._database = database
         self._state_name = state_name
@@ -132,7 +131,7 @@ class RowsAtRest:
         return (self._stored_rows() if stored is None else stored).get(raw_key)
 
     def get_all(self, raw_keys: list[bytes]) -> list[bytes | None]:
-        """The values of keys, None where there is none; quickest if the keys are sorted."""
+        """The values of keys, or None; fastest if the keys are sorted."""
         kept = self._kept
         asked = [key for key in raw_keys if key not in kept] if kept else raw_keys
         if not asked:
@@ -156,10 +155,10 @@ class RowsAtRest:
         return self._opened().scan_prefix_from(prefix, rest)
 
     def reading_failed(self, error: Exception) -> NoReturn:
-        """Raises what an exception of `get` is to be; what cannot be read must not be opened again as it is."""
+        """Raises the error for an exception of `get`, and marks the database as damaged."""
         stored = self._stored
         if stored is None:
-            # It comes of opening the database.
+            # Opening the database failed.
             raise error
         self._database.found_damaged()
         stored.reading_failed(error)
@@ -167,7 +166,7 @@ class RowsAtRest:
     def estimated_entries(self) -> int:
         """An estimate of the number of keys."""
         on_disk = self._stored_rows().estimated_entries()
-        # Opening the database may have moved there what was kept.
+        # Opening the database may have moved the overlay into it.
         kept = self._kept
         replaced = self._get_all_stored(list(kept))
         return max(on_disk + _number_of_rows(kept.values()) - _number_of_rows(replaced), 0)
@@ -177,7 +176,7 @@ class RowsAtRest:
         self._opened().ingest(path)
 
     def forget(self) -> None:
-        """Looks everything up in the open database from now on."""
+        """Sends all look-ups to the open database."""
         self._stored, self._kept = None, {}
 
     def _stored_rows(self) -> ColumnFamily:

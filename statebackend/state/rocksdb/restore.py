@@ -66,8 +66,8 @@ def open_or_restore(target: RestoreTarget, restored: RestoredStates) -> bool:
     """
     database = target.database
     if _expect_local(target, restored):
-        # All subtasks of the operator have opened their state since it was brought here.
-        database.directory.brought.discard()
+        # All subtasks of the operator have opened their state since the download.
+        database.directory.downloads.discard()
         return True
     database.create()
     for state in restored.meta.states if restored.meta is not None else ():
@@ -97,7 +97,7 @@ def _expect_local(target: RestoreTarget, restored: RestoredStates) -> bool:
     if version.state_id != handle.state_id or sorted(version.column_families) != sorted(names):
         return False
 
-    def fill_anew() -> None:
+    def rebuild() -> None:
         target.note_restore()
         for state in meta.states:
             table = database.tables[state.name]
@@ -109,7 +109,7 @@ def _expect_local(target: RestoreTarget, restored: RestoredStates) -> bool:
             # What was frozen meanwhile is of these; and they say what the table holds, wherever they are.
             table.files = files
 
-    database.expect_version(version, fill_anew)
+    database.expect_version(version, rebuild)
     for state in meta.states:
         files = FileChain(stored_files(handle, state))
         database.adopt_table(StateSchema(state.with_files(())), version, files)
@@ -150,14 +150,14 @@ def _import_own_range(
     files: list[StoredFile],
     progress: StateProgress,
 ) -> None:
-    """Takes over the rows of the subtask's own key groups alone: the others would stay with it for long."""
+    """Restores only the rows of the subtask's own key groups: the others would stay for long."""
     with database.directory.scratch() as directory:
         whole = RocksDBEngine(os.path.join(directory, "whole"))
         try:
             family = whole.column_family("whole")
             for number, stored in enumerate(files):
                 path = os.path.join(directory, f"{number}.sst")
-                database.directory.brought.bring(restored.file_system, stored.handle, path)
+                database.directory.downloads.download(restored.file_system, stored.handle, path)
                 family.ingest(path)
                 progress.add(size_bytes=stored.handle.size_bytes)
             database.ingest(table, _rows_within(family, database.key_groups))
@@ -181,7 +181,7 @@ def _import_canonical(
         if _is_whole(database, restored):
             restored.file_system.download(stored.handle, local)
         else:
-            database.directory.brought.bring(restored.file_system, stored.handle, local)
+            database.directory.downloads.download(restored.file_system, stored.handle, local)
         database.ingest(
             table, raw_entries(target, state, _counted(read_canonical(local, database.key_groups), progress))
         )

@@ -17,12 +17,16 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 class RocksDBStateBackend(StateBackend):
     """State in RocksDB, through `rocksdict`: for state larger than memory, with incremental checkpoints.
 
-    ``cache_entries`` bounds, for each state, the entries that are held in memory between two barriers; ``cache_bytes``
-    bounds what all of them take up, in all backends of a process together: what is more is written to disk early.
-    ``memory_budget_bytes`` bounds the blocks, indexes, filters and write buffers that RocksDB holds in memory, of all
-    states of all backends in a process together: it has one cache, as large as the largest budget that any of its
-    backends has asked for. Raises `ValueError` for a cache of less than one entry or byte, and a budget of less than
-    1 MiB.
+    Args:
+        cache_entries: The most entries per state in the write-back cache between two barriers.
+        memory_budget_bytes: The bytes of blocks, indexes, filters and write buffers that RocksDB holds in memory, for
+            all backends of a process together. The process has one cache, as large as the largest budget of its
+            backends.
+        cache_bytes: The bytes of all write-back caches of a process together. Caches above their share are written to
+            disk early.
+
+    Raises:
+        ValueError: A cache of less than one entry or byte, or a budget of less than 1 MiB.
     """
 
     def __init__(

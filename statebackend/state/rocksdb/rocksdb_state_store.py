@@ -90,7 +90,7 @@ class FrozenRocksDBState:
 
 
 class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
-    """See the module. ``handle_of`` makes the handle of the stored files; ``report`` hears its end, on any thread."""
+    """Writes a frozen snapshot. ``handle_of`` makes the handle; ``report`` is called at its end, on any thread."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ class _PreparedChanges:
 
 
 class RocksDBStateStore(StateStore):
-    """See the module."""
+    """A `StateStore` in RocksDB."""
 
     format = ROCKSDB_BACKEND
 
@@ -311,7 +311,7 @@ class RocksDBStateStore(StateStore):
     def create_table(self, schema: StateSchema) -> RocksDBTable:
         return self.database.add_table(schema)
 
-    def take_over(self, table: RocksDBTable, schema: StateSchema) -> None:
+    def restore_as_is(self, table: RocksDBTable, schema: StateSchema) -> None:
         table.schema = schema
 
     def rewrite(self, table: RocksDBTable, schema: StateSchema, migration: EntryMigration) -> int:

@@ -36,7 +36,7 @@ from statebackend.state.rocksdb.file_chain import ContentDigest, FileChain, stat
 from statebackend.state.rocksdb.list_state import ChunkSource, RocksDBListState
 from statebackend.state.rocksdb.map_state import RocksDBMapState
 from statebackend.state.rocksdb.priority_queue import QueueEnds, RocksDBPriorityQueue, split_element_key
-from statebackend.state.rocksdb.read_only_database import RowsAtRest
+from statebackend.state.rocksdb.read_only_database import ReadOnlyRows
 from statebackend.state.rocksdb.value_state import create_value_state
 from statebackend.state.state_kind import RowFilter, TableForm
 from statebackend.state.state_meta import NAMESPACE_ROLE, StateSchema
@@ -153,10 +153,10 @@ class TableSharing:
 
 
 class RocksDBTable(StateTable):
-    """See the module. ``handle`` is this epoch's, ``queue_ends`` say where a queue begins that is written out."""
+    """One state. ``handle`` is this epoch's; ``queue_ends`` are the lower bounds of a queue that is written out."""
 
     def __init__(
-        self, schema: StateSchema, sharing: TableSharing, family: ColumnFamily | RowsAtRest, files: FileChain
+        self, schema: StateSchema, sharing: TableSharing, family: ColumnFamily | ReadOnlyRows, files: FileChain
     ) -> None:
         super().__init__(schema)
         self.files = files
@@ -264,7 +264,7 @@ class RocksDBTable(StateTable):
         """Moves a finished file into the rows; its entries override all earlier ones."""
         self._family.ingest(path)
 
-    def move_to(self, family: ColumnFamily | RowsAtRest, files: FileChain) -> None:
+    def move_to(self, family: ColumnFamily | ReadOnlyRows, files: FileChain) -> None:
         """Makes what is there the whole content; the caller drops what was there before."""
         self._family, self.files = family, files
         if self.handle is not None:

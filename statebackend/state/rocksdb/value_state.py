@@ -92,7 +92,7 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
         try:
             missing = {prefix(place, key_group): place for place, key_group in places if place not in entries}
         except (StateFormatError, StateBackendError):
-            # A key that does not fit, which its access tells.
+            # A key that does not fit, which its access reports.
             return
         ordered = sorted(missing)
         memory = self._memory
@@ -100,7 +100,7 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
             try:
                 entry = self._entry_of(raw_key, encoded)
             except StateBackendError:
-                # Damaged bytes, which the access tells.
+                # Damaged bytes, which the access reports.
                 continue
             if memory.held_bytes + entry[_SIZE] > memory.limit_bytes:
                 return
@@ -122,7 +122,7 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
         return [self.kept_form(value, encoded), raw_key, False, encoded, self._entry_bytes + 2 * len(encoded)]
 
     def _admit(self, entry: list[Any]) -> None:
-        """Puts an entry for the current key into the cache, of which there may be too many, or too much."""
+        """Puts an entry for the current key into the cache, and writes out if the cache is too large."""
         if len(self._entries) >= self._max_entries:
             self._bounds.write_out(self)
         self._entries[self._context.key] = entry

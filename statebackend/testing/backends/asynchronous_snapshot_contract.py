@@ -34,7 +34,7 @@ LEGS_V2: ListStateDescriptor[LegV2] = ListStateDescriptor("legs", leg_v2())
 
 
 class AsynchronousSnapshotContract(GatedStoreContract):
-    """See the module."""
+    """Snapshots that are written while the state changes."""
 
     def test_what_is_written_after_the_synchronous_part_is_not_in_the_snapshot(
         self, harness: BackendHarness, subject: KeyedStateBackend

@@ -32,7 +32,7 @@ def readable_by_others(directory: Path) -> Iterator[Path]:
 
 
 class BackendConfigurationContract(ContractBase):
-    """See the module."""
+    """Pickling, naming and use of a `StateBackend`."""
 
     def lease(
         self,
@@ -101,7 +101,7 @@ class BackendConfigurationContract(ContractBase):
             assert again.get_state(VALUE).value() == 1
             lender.return_keyed_state_backend(again, identity, succeeded=False)
 
-    def test_an_epoch_that_failed_leaves_nothing_behind(self, harness: BackendHarness) -> None:
+    def test_a_failed_epoch_leaves_nothing(self, harness: BackendHarness) -> None:
         lender = self.create_state_backend()
         backend, identity = self.lease(harness, lender)
         fill(harness, backend, KEYS)
@@ -117,7 +117,7 @@ class BackendConfigurationContract(ContractBase):
             assert contents(harness, again) == filled(KEYS, 0)
             lender.return_keyed_state_backend(again, identity, succeeded=False)
 
-    def test_an_epoch_that_another_attempt_won_is_not_taken_for_ones_own(self, harness: BackendHarness) -> None:
+    def test_an_epoch_that_another_attempt_won_is_not_mistaken_for_this_one(self, harness: BackendHarness) -> None:
         lender, other = self.create_state_backend(), self.create_state_backend()
         backend, identity = self.lease(harness, lender)
         fill(harness, backend, KEYS)

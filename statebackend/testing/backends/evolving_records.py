@@ -155,7 +155,7 @@ def flight_v2() -> AttrsSerializer[FlightV2]:
 
 
 def flight_v3() -> AttrsSerializer[FlightV3]:
-    """The serializer of a version that cannot take over."""
+    """The serializer of an incompatible version."""
     return AttrsSerializer(FlightV3, name=RECORD_NAME, field_serializers=_delay(DelayV1))
 
 

@@ -19,7 +19,7 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 
 
 class WordsSnapshot(TypeSerializerSnapshot[str]):
-    """The words in their order; subclasses judge and restore."""
+    """The words in their order; subclasses check compatibility and restore."""
 
     def __init__(self, words: Iterable[str] = ()) -> None:
         self.words = tuple(words)
@@ -195,7 +195,7 @@ class LearningWordSerializerSnapshot(WordsSnapshot):
 
 
 class CheckedLongSerializer(TypeSerializer[int]):
-    """A long that must not be negative; takes over from `UncheckedLongSerializer` by a migration that may fail."""
+    """A long that must not be negative; a migration from `UncheckedLongSerializer` may fail."""
 
     def create_instance(self) -> int:
         return 0

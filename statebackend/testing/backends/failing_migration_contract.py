@@ -206,7 +206,7 @@ class SloppyLongSerializer(UncheckedLongSerializer):
 
 
 class FailingMigrationContract(ContractBase):
-    """See the module."""
+    """Migrations that fail on an entry."""
 
     @pytest.mark.parametrize("canonical", [False, True])
     @pytest.mark.parametrize("kind", list(KINDS))
@@ -215,7 +215,7 @@ class FailingMigrationContract(ContractBase):
         self, harness: BackendHarness, failure: str, kind: str, canonical: bool
     ) -> None:
         describe, write = KINDS[kind]
-        new, told = FAILURES[failure]
+        new, expected_texts = FAILURES[failure]
         backend = harness.open(self.create_state_backend())
         for key in range(20):
             harness.at(backend, key)
@@ -227,7 +227,7 @@ class FailingMigrationContract(ContractBase):
         with pytest.raises(StateMigrationException) as rejected:
             restored.get_state(describe(new()))
         message = str(rejected.value)
-        wanted = ["operator 'operator-under-test'", "state 'orders'", "key 13", *told]
+        wanted = ["operator 'operator-under-test'", "state 'orders'", "key 13", *expected_texts]
         assert [text for text in [*wanted, PLACES.get(kind, "")] if text not in message] == [], message
         carried = harness.snapshot(restored).handle
         exported = harness.export(restored)
@@ -258,7 +258,7 @@ class FailingMigrationContract(ContractBase):
                 restored.get_state(ValueStateDescriptor("orders", order_of(WithCode), ttl=new))
 
     @pytest.mark.parametrize("kind", ["value", "map"])
-    def test_bytes_behind_an_entry_are_no_entry_of_the_old_serializer(self, harness: BackendHarness, kind: str) -> None:
+    def test_trailing_bytes_are_not_an_entry_of_the_old_serializer(self, harness: BackendHarness, kind: str) -> None:
         describe, write = KINDS[kind]
         backend = harness.open(self.create_state_backend())
         harness.at(backend, 7)
@@ -267,7 +267,7 @@ class FailingMigrationContract(ContractBase):
         with pytest.raises(StateMigrationException, match=r"key 7.* ends at byte"):
             restored.get_state(describe(CheckedLongSerializer()))
 
-    def test_a_migration_in_a_local_directory_that_was_kept_is_kept_there_too(self, harness: BackendHarness) -> None:
+    def test_a_migration_in_a_kept_local_directory_stays_there(self, harness: BackendHarness) -> None:
         describe, write = KINDS["value"]
         other = ValueStateDescriptor("other", int)
         backend = harness.open(self.create_state_backend(), local="kept")

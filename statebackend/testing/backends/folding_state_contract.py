@@ -40,7 +40,7 @@ def _failing_reduce(left: int, right: int) -> int:
 
 
 class FoldingStateContract(ContractBase):
-    """See the module."""
+    """Reducing and aggregating state on a backend."""
 
     @FOLDING
     def test_added_values_are_folded_per_key(
@@ -64,7 +64,7 @@ class FoldingStateContract(ContractBase):
         assert list(backend.get_keys(descriptor.name)) == []
 
     @FOLDING
-    def test_what_was_folded_can_be_taken_out_folded_elsewhere_and_put_back(
+    def test_an_accumulator_can_be_read_folded_elsewhere_and_written_back(
         self, harness: BackendHarness, backend: KeyedStateBackend, descriptor: StateDescriptor, result: Any
     ) -> None:
         state: Any = backend.get_or_create_keyed_state(LongSerializer(), descriptor)

@@ -66,7 +66,7 @@ class GatedFileSystem(CheckpointFileSystem):
         if self.fails_from_write is not None:
             self.fails_from_write -= 1
             if self.fails_from_write < 0:
-                raise StorageError("the store is told to fail")
+                raise StorageError("the store fails on request")
         if threading.current_thread() is self._owner or self._gate.is_set():
             return
         self.waits.release()

@@ -20,7 +20,7 @@ from statebackend.testing.backends.harness import BackendHarness, contents, fill
 
 
 class InterruptedSnapshotContract(GatedStoreContract):
-    """See the module."""
+    """Snapshots that fail, are cancelled, or end with their backend."""
 
     def test_a_failed_snapshot_leaves_its_changes_to_the_next(
         self, harness: BackendHarness, subject: KeyedStateBackend, store: GatedFileSystem
@@ -30,7 +30,7 @@ class InterruptedSnapshotContract(GatedStoreContract):
         for epoch, succeeding in ((1, 0), (2, 1), (3, 2)):
             fill(harness, subject, KEYS, epoch)
             store.fails_from_write = succeeding
-            with pytest.raises(StorageError, match="told to fail"):
+            with pytest.raises(StorageError, match="fails on request"):
                 harness.snapshot(subject)
             store.fails_from_write = None
         fill(harness, subject, KEYS, 4)
@@ -46,7 +46,7 @@ class InterruptedSnapshotContract(GatedStoreContract):
         first = harness.prepare(subject)
         fill(harness, subject, KEYS, 1)
         store.fails_from_write = 0
-        with pytest.raises(StorageError, match="told to fail"):
+        with pytest.raises(StorageError, match="fails on request"):
             harness.prepare(subject).run()
         store.fails_from_write = None
         fill(harness, subject, KEYS, 2)

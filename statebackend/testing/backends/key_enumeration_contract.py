@@ -19,7 +19,7 @@ TEXT = StringSerializer()
 
 
 class KeyEnumerationContract(ContractBase):
-    """See the module."""
+    """Listing keys and namespaces, and applying a function to all keys."""
 
     @pytest.mark.parametrize("after_a_barrier", [False, True])
     def test_the_keys_of_a_namespace_are_those_and_no_others(

@@ -50,7 +50,7 @@ ACCESSES: list[tuple[Any, Callable[[Any], Any]]] = [
 
 
 class KeyedContextContract(ContractBase):
-    """See the module."""
+    """Registration, the current key, and closed handles."""
 
     @pytest.mark.parametrize(("descriptor", "access"), ACCESSES)
     def test_state_is_rejected_while_no_key_is_current(
@@ -134,7 +134,7 @@ class KeyedContextContract(ContractBase):
             assert len(list(backend.get_keys(VALUE.name))) == 3
             harness.snapshot(backend)
 
-    def test_text_keys_of_any_length_are_kept_apart(self, harness: BackendHarness) -> None:
+    def test_text_keys_of_any_length_are_distinct(self, harness: BackendHarness) -> None:
         backend = harness.open(self.create_state_backend(), key_serializer=StringSerializer())
         keys = ["", "a", "aa", "ab", "a\0", "b", "é", "x" * 300, "x" * 301]
         state, entries = backend.get_state(VALUE), backend.get_state(MAP)

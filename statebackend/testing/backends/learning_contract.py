@@ -89,7 +89,7 @@ STORED = [False, True]
 
 
 class LearningContract(ContractBase):
-    """See the module."""
+    """Serializers that learn while they write."""
 
     def stored(self, harness: BackendHarness, backend: KeyedStateBackend, canonical: bool) -> KeyedStateHandle:
         """A snapshot of its own, or a savepoint."""
@@ -146,7 +146,7 @@ class LearningContract(ContractBase):
         restored = self.reopen(harness, self.stored(harness, reader, canonical))
         assert content(harness, restored, ValueStateDescriptor("learned", places_v2())) == {1: MIGRATED_TOWN}
 
-    def test_a_task_that_is_prepared_tells_what_its_rows_need_whatever_is_written_meanwhile(
+    def test_a_prepared_task_stores_what_its_rows_need_whatever_is_written_meanwhile(
         self, harness: BackendHarness
     ) -> None:
         backend = harness.open(self.create_state_backend())
@@ -194,7 +194,7 @@ class LearningContract(ContractBase):
 
     @pytest.mark.parametrize("canonical", STORED)
     @pytest.mark.parametrize("kind", list(KINDS))
-    def test_numbers_that_were_given_while_writing_keep_their_meaning(
+    def test_numbers_assigned_while_writing_keep_their_meaning(
         self, harness: BackendHarness, kind: str, canonical: bool
     ) -> None:
         describe, _, shape = KINDS[kind]

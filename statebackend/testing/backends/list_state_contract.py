@@ -17,7 +17,7 @@ LEGS: ListStateDescriptor[LegV1] = ListStateDescriptor("legs", leg_v1())
 
 
 class ListStateContract(ContractBase):
-    """See the module."""
+    """List state on a backend."""
 
     def test_an_unset_list_is_empty(self, backend: KeyedStateBackend) -> None:
         assert backend.get_state(LIST).get() == []
@@ -62,7 +62,7 @@ class ListStateContract(ContractBase):
         assert content(harness, self.reopen(harness, harness.snapshot(backend).handle), LIST) == {}
 
     @pytest.mark.parametrize("after_a_barrier", [False, True])
-    def test_a_cleared_list_starts_anew(
+    def test_a_cleared_list_starts_empty(
         self, harness: BackendHarness, backend: KeyedStateBackend, after_a_barrier: bool
     ) -> None:
         state = backend.get_state(LIST)

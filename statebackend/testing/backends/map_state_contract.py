@@ -20,7 +20,7 @@ LEGS: MapStateDescriptor[str, LegV1] = MapStateDescriptor("legs", str, leg_v1())
 
 
 class MapStateContract(ContractBase):
-    """See the module."""
+    """Map state on a backend."""
 
     def test_an_unset_map_is_empty(self, backend: KeyedStateBackend) -> None:
         state = backend.get_state(MAP)
@@ -160,10 +160,10 @@ class MapStateContract(ContractBase):
         assert sorted(state.keys()) == sorted(expected)
 
     @pytest.mark.parametrize("read", ["items", "keys", "values"])
-    @pytest.mark.parametrize("begun", [0, 3])
+    @pytest.mark.parametrize("started", [0, 3])
     @pytest.mark.parametrize("size", [20, 2000])
     def test_an_iteration_over_which_a_barrier_passes_gives_what_there_is(
-        self, harness: BackendHarness, backend: KeyedStateBackend, size: int, begun: int, read: str
+        self, harness: BackendHarness, backend: KeyedStateBackend, size: int, started: int, read: str
     ) -> None:
         # What an iteration goes by is as of its making, not of its first step; and barriers may come at any time.
         for barriers in itertools.product([False, True], repeat=3):
@@ -172,7 +172,7 @@ class MapStateContract(ContractBase):
             if barriers[0]:
                 harness.snapshot(backend)
             iterator: Any = getattr(state, read)()
-            seen = [next(iterator) for _ in range(begun)]
+            seen = [next(iterator) for _ in range(started)]
             state.put(10, -10)
             state.remove(11)
             if barriers[1]:
@@ -188,7 +188,7 @@ class MapStateContract(ContractBase):
 
     @pytest.mark.parametrize("after_a_barrier", [False, True])
     @pytest.mark.parametrize("size", [20, 2000])
-    def test_an_iteration_begun_before_a_clear_gives_what_was_put_again(
+    def test_an_iteration_started_before_a_clear_returns_what_was_put_again(
         self, harness: BackendHarness, backend: KeyedStateBackend, size: int, after_a_barrier: bool
     ) -> None:
         state = backend.get_state(NUMBERS)
@@ -202,7 +202,7 @@ class MapStateContract(ContractBase):
             harness.snapshot(backend)
         assert list(iterator) == [(5, -5)]
 
-    def test_iteration_stays_with_the_key_for_which_it_was_begun(
+    def test_iteration_stays_with_the_key_for_which_it_started(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         state = backend.get_state(MAP)
@@ -233,7 +233,7 @@ class MapStateContract(ContractBase):
         assert list(restored.get_keys("numbers")) == []
 
     @pytest.mark.parametrize("after_a_barrier", [False, True])
-    def test_a_cleared_map_starts_anew(
+    def test_a_cleared_map_starts_empty(
         self, harness: BackendHarness, backend: KeyedStateBackend, after_a_barrier: bool
     ) -> None:
         state = backend.get_state(MAP)

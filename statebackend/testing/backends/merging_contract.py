@@ -63,7 +63,7 @@ class UnmergeableMutableSum(MutableSum):
 
 
 class MergingContract(ContractBase):
-    """See the module."""
+    """Merging namespaces keeps every element, whatever the sources and the target hold."""
 
     def open_filled(self, harness: BackendHarness, descriptor: StateDescriptor, barrier: bool) -> KeyedStateBackend:
         """A backend with the values above; restored from a snapshot of them after a barrier."""

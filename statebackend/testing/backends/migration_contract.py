@@ -102,7 +102,7 @@ ADDED = {"flight": FlightV2(7, 0.5, None, 3), "leg": LegV2("LGA", 0.5, ["late"])
 
 
 class MigrationContract(ContractBase):
-    """See the module."""
+    """Restores under another schema."""
 
     def old_state(self, harness: BackendHarness, canonical: bool) -> KeyedStateHandle:
         """All kinds of state of version 1, in two epochs, the second of which overwrites and removes."""
@@ -153,11 +153,11 @@ class MigrationContract(ContractBase):
         entries = {dict: lambda maps: sum(map(len, maps.values()))}.get(type(expected[0]), len)(expected)
         assert report.entries_migrated == entries or isinstance(expected[0], list)
         assert report.entries_migrated >= entries
-        told = [one for one in reports if one.operation is Operation.MIGRATION]
-        assert {one.state_name for one in told} == {name}
-        assert [one.is_done for one in told] == [False] * (len(told) - 1) + [True]
-        assert [one.entries for one in told] == sorted(one.entries for one in told)
-        assert 0 == told[0].entries < told[-1].entries
+        reported = [one for one in reports if one.operation is Operation.MIGRATION]
+        assert {one.state_name for one in reported} == {name}
+        assert [one.is_done for one in reported] == [False] * (len(reported) - 1) + [True]
+        assert [one.entries for one in reported] == sorted(one.entries for one in reported)
+        assert 0 == reported[0].entries < reported[-1].entries
         harness.at(backend, 3)
         state: Any = backend.get_state(VALUE_NEW[name])
         state.clear()
@@ -221,9 +221,7 @@ class MigrationContract(ContractBase):
             found.update(content(harness, backend, VALUE_NEW["flights"]))
         assert found == {key: _migrated(value) for key, value in old.items()}
 
-    def test_states_that_did_not_change_are_taken_over_as_they_are(
-        self, harness: BackendHarness, backend: KeyedStateBackend
-    ) -> None:
+    def test_unchanged_states_are_compatible_as_is(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
         fill(harness, backend, range(20))
         restored = self.reopen(harness, harness.snapshot(backend).handle)
         assert contents(harness, restored) == filled(range(20), 0)
@@ -425,7 +423,7 @@ KINDS: list[tuple[str, Described, Callable[[Any], object], Callable[[Any], objec
 
 
 class UnreadableEntriesContract(ContractBase):
-    """See the module."""
+    """Entries that cannot be read although their serializer is compatible as is."""
 
     @pytest.mark.parametrize("hasty", [BoxSerializer(6), BoxSerializer(is_short=True)], ids=["rejects", "reads less"])
     @pytest.mark.parametrize(

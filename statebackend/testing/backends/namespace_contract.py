@@ -83,7 +83,7 @@ def write_namespaces(
 
 
 class NamespaceContract(ContractBase):
-    """See the module."""
+    """State of every kind under a key and a namespace."""
 
     @pytest.mark.parametrize("descriptor", ALL_KINDS, ids=lambda descriptor: descriptor.name)
     @pytest.mark.parametrize("after_a_barrier", [False, True])

@@ -116,7 +116,7 @@ class QueueModel:
 
 
 class PriorityQueueContract(ContractBase):
-    """See the module."""
+    """Priority queues on a backend, against a sorted list."""
 
     def layout(
         self, harness: BackendHarness, subtask: int, parallelism: int, max_parallelism: int, *handles: KeyedStateHandle
@@ -135,7 +135,7 @@ class PriorityQueueContract(ContractBase):
         assert list(queue.poll_while(lambda element: True)) == []
         assert queue.remove(timer(1), 3) is False
 
-    def test_adding_tells_whether_the_head_changed_and_collapses_duplicates(self, backend: KeyedStateBackend) -> None:
+    def test_adding_returns_whether_the_head_changed_and_collapses_duplicates(self, backend: KeyedStateBackend) -> None:
         queue = backend.get_priority_queue(TIMERS)
         assert queue.add(timer(5), 1) is True
         assert queue.add(timer(9), 2) is False
@@ -145,7 +145,7 @@ class PriorityQueueContract(ContractBase):
         assert queue.size() == 3
         assert [queue.poll(), queue.poll(), queue.poll(), queue.poll()] == [timer(2), timer(5), timer(9), None]
 
-    def test_removing_tells_whether_the_head_changed(self, backend: KeyedStateBackend) -> None:
+    def test_removing_returns_whether_the_head_changed(self, backend: KeyedStateBackend) -> None:
         queue = backend.get_priority_queue(TIMERS)
         queue.add_all([(timer(5), 1), (timer(7), 1), (timer(9), 2)])
         assert queue.remove(timer(6), 1) is False

@@ -21,7 +21,7 @@ from typeserializers.scalars.strings import StringSerializer
 
 
 class PriorityQueueRestoreContract(ContractBase):
-    """See the module."""
+    """Priority queues in snapshots."""
 
     def test_every_snapshot_of_a_queue_restores_to_its_own_point(
         self, harness: BackendHarness, backend: KeyedStateBackend

@@ -51,7 +51,7 @@ PLACES_OF_KEYS: dict[str, tuple[Callable[[Any], TypeSerializer[Any]], Callable[[
 
 
 class ReconfigurationContract(ContractBase):
-    """See the module."""
+    """Reconfigured serializers, and serializers of keys."""
 
     @pytest.mark.parametrize(
         ("old", "new", "write", "read"),

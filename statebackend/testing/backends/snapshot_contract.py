@@ -44,7 +44,7 @@ WORDS = WordSerializer("red", "green")
 
 
 class SnapshotContract(ContractBase):
-    """See the module."""
+    """Snapshots and restores at the same parallelism."""
 
     @pytest.fixture
     def state_backend(self) -> StateBackend:
@@ -233,7 +233,7 @@ class SnapshotContract(ContractBase):
         assert content(harness, backend, VALUE) == expected
         assert content(harness, self.reopen(harness, handle), VALUE) == expected
 
-    def test_the_digest_tells_what_changed_and_nothing_else(
+    def test_the_digest_depends_on_what_changed_and_nothing_else(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         fill(harness, backend, KEYS)
@@ -367,7 +367,7 @@ def _snapshots(meta: Any) -> dict[str, bytes]:
 
 
 class RescaleContract(ContractBase):
-    """See the module."""
+    """Restores at another parallelism."""
 
     @pytest.mark.parametrize("canonical", [False, True])
     @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (2, 2), (1, 3), (3, 2)])

@@ -78,7 +78,7 @@ EVERY_KIND = pytest.mark.parametrize(
 
 
 class StateMetricsContract(ContractBase):
-    """See the module."""
+    """Metrics of keyed state on a backend."""
 
     def open_measured(
         self, harness: BackendHarness, *restore: KeyedStateHandle, config: StateMetricsConfig = EVERY_ACCESS

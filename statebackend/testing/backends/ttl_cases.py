@@ -144,7 +144,7 @@ class TtlContractBase(ContractBase):
     def restored(
         self, harness: BackendHarness, backend: KeyedStateBackend, *, as_savepoint: bool = False
     ) -> KeyedStateBackend:
-        """The backend that takes over from ``backend`` after a snapshot, at key 1."""
+        """The backend that restores a snapshot of ``backend``, at key 1."""
         handle: KeyedStateHandle = harness.export(backend) if as_savepoint else harness.snapshot(backend).handle
         backend.close()
         return self.reopen(harness, handle)

@@ -33,7 +33,7 @@ def cleaning(entries: int, *, for_every_record: bool = False) -> StateTtlConfig:
 
 
 class TtlCleanupContract(TtlContractBase):
-    """See the module."""
+    """The incremental clean-up on a backend."""
 
     def filled(self, harness: BackendHarness, case: TtlCase, ttl: StateTtlConfig) -> KeyedStateBackend:
         """A backend restored with entries for `KEYS`, at key 1, with the state registered."""

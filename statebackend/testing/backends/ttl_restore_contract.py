@@ -80,13 +80,13 @@ def _written(kind: str, values: list[Any]) -> Any:
 
 
 class TtlRestoreContract(TtlContractBase):
-    """See the module."""
+    """Restores of state whose time-to-live, schema or both changed."""
 
     @pytest.mark.parametrize("as_savepoint", [False, True], ids=["checkpoint", "savepoint"])
     @pytest.mark.parametrize("toggle", list(TOGGLES))
     @pytest.mark.parametrize("record", list(RECORDS))
     @pytest.mark.parametrize("kind", KINDS)
-    def test_time_to_live_is_given_taken_away_or_changed_together_with_the_schema(
+    def test_time_to_live_is_added_removed_or_changed_together_with_the_schema(
         self,
         harness: BackendHarness,
         clock: ManualClock,

@@ -35,7 +35,7 @@ TEXT = StringSerializer()
 
 
 class TtlStateContract(TtlContractBase):
-    """See the module."""
+    """Expiry at each access, for every kind of state."""
 
     @every_case
     def test_what_was_never_written_is_empty(self, harness: BackendHarness, clock: ManualClock, case: TtlCase) -> None:

@@ -74,7 +74,7 @@ CHANGES: dict[str, tuple[TypeSerializer[Any], TypeSerializer[Any], Compatibility
 
 
 class UnionContract(ContractBase):
-    """See the module."""
+    """State of a union type, restored under other members."""
 
     @pytest.mark.parametrize("canonical", [False, True], ids=["snapshot", "savepoint"])
     @pytest.mark.parametrize("place", [_at_the_top, _in_a_record], ids=["at the top", "in a record"])

@@ -18,7 +18,7 @@ LEG: ValueStateDescriptor[LegV1] = ValueStateDescriptor("leg", leg_v1())
 
 
 class ValueStateContract(ContractBase):
-    """See the module."""
+    """Value state on a backend."""
 
     def test_a_value_is_none_until_it_is_set(self, backend: KeyedStateBackend) -> None:
         state = backend.get_state(VALUE)
@@ -129,7 +129,7 @@ class ValueStateContract(ContractBase):
         backend.get_state(VALUE).update(extreme)
         assert self.reopen(harness, harness.snapshot(backend).handle).get_state(VALUE).value() == extreme
 
-    def test_what_value_returned_and_what_update_was_given_belong_to_the_caller(
+    def test_returned_and_passed_objects_belong_to_the_caller(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
         state = backend.get_state(LEG)

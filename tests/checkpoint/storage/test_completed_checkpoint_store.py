@@ -75,7 +75,7 @@ def test_what_is_unfinished_or_of_others_hides_no_checkpoint_behind_it(fs) -> No
     assert ids(store_of(fs)) == [3]
 
 
-def test_a_damaged_newest_checkpoint_is_an_error_that_tells_the_way_out(fs) -> None:
+def test_a_damaged_newest_checkpoint_is_an_error_that_names_the_way_out(fs) -> None:
     store = store_of(fs)
     for checkpoint_id in (1, 2, 3):
         add(store, fs, checkpoint_id, f"f{checkpoint_id}")

@@ -1,4 +1,4 @@
-"""Key groups are dealt out whole, in contiguous ranges, evenly, and every group to exactly one subtask."""
+"""Key groups are assigned in contiguous ranges, evenly, and each to exactly one subtask."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What a descriptor, a time-to-live or a key is rejected for, from each side of every bound."""
+"""Rejected descriptors, times-to-live and keys, on each side of every bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A heap backend and its store, which outlives it as in a worker that keeps it from epoch to epoch."""
+"""A heap backend and its store, which outlives the backend as in a worker that keeps it between epochs."""
 
 from statebackend.state.heap.heap_state_backend import HeapStateBackend
 from statebackend.state.keyed_state_backend import KeyedStateBackend

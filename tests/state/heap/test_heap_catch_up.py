@@ -1,4 +1,4 @@
-"""A heap backend that was kept in a worker: when it may catch up with a newer handle, and what it holds then."""
+"""When a kept heap backend may catch up with a newer handle, and its content afterwards."""
 
 import os
 

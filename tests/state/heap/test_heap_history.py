@@ -1,4 +1,4 @@
-"""What the heap keeps beside its live entries: as little as somebody may still ask for."""
+"""The history beside the live entries is as small as pending snapshots allow."""
 
 import operator
 

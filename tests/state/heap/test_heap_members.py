@@ -1,4 +1,4 @@
-"""Members that are renewed beside the owner: a snapshot that is prepared at any moment meanwhile finds all its keys."""
+"""Members that are rebuilt while the owner writes: a snapshot prepared at any moment finds all its keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moments at which another thread may come in between on the heap, each brought about by a lock that is handed over."""
+"""Interleavings of two threads on the heap, each forced by a lock."""
 
 import threading
 

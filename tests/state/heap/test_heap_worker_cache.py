@@ -1,4 +1,4 @@
-"""What workers keep on the heap between two epochs, and how that is bounded over all workers of a host."""
+"""What workers keep on the heap between two epochs, and its bound over all workers of a host."""
 
 import itertools
 import multiprocessing

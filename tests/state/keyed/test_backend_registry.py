@@ -65,5 +65,5 @@ def test_a_configuration_travels_to_the_workers(name):
 def test_a_class_where_an_instance_belongs_is_named() -> None:
     from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 
-    with pytest.raises(UnknownStateBackendError, match="RocksDBStateBackend is a class; make an instance"):
+    with pytest.raises(UnknownStateBackendError, match=r"RocksDBStateBackend is a class\. Pass an instance"):
         state_backend(RocksDBStateBackend)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a process holds is bounded by bytes, and what a local database holds follows what is alive."""
+"""A process holds a bounded number of bytes, and the size of a local database follows that of the live state."""
 
 import gc
 import itertools

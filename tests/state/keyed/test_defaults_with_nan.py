@@ -1,4 +1,4 @@
-"""Descriptors are compared by what they say, and not by the equality that values define."""
+"""Descriptors are compared by content, not by the equality of their values."""
 
 from __future__ import annotations
 

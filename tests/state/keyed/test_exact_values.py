@@ -1,4 +1,4 @@
-"""What is kept of a value is what its bytes say; a value for which that holds already is kept as it is."""
+"""A backend keeps exactly what the bytes of a value contain, and keeps a value itself if it is exact."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The meta data of several subtasks as those of one: what is merged, what is told apart, what is rejected."""
+"""Merging the metadata of several subtasks: what is merged, what stays separate, and what is rejected."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A process that is killed in the middle of a migration: the handles are untouched, and the next attempt is exact."""
+"""A process that is killed during a migration: the handles are unchanged, and the next attempt is exact."""
 
 import multiprocessing
 import os

@@ -1,5 +1,4 @@
-"""Rules of compatibility results and conversions are objects: a backend goes by those that it is passed, and no other
-by them."""
+"""Compatibility rules and conversions are objects: a backend uses only those that are passed to it."""
 
 from __future__ import annotations
 

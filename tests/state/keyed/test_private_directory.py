@@ -1,4 +1,4 @@
-"""Directories for local files: whose they are, who may look into them, and their locks."""
+"""Local directories: their owner, their permissions and their locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The task that writes a snapshot: what can happen to it when, and who is told how it ended."""
+"""The states of a snapshot task, and which calls report its end."""
 
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor

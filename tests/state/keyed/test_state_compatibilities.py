@@ -1,4 +1,4 @@
-"""What is decided about a restored state and a descriptor, as Flink's ``StateSerializerProviderTest`` shows it."""
+"""The compatibility of a restored state and a descriptor, as in Flink's ``StateSerializerProviderTest``."""
 
 import attrs
 import pytest

@@ -1,4 +1,4 @@
-"""Keys of a broadcast state that two constants of an enum are, which became one."""
+"""Keys of a broadcast state that become equal because two constants of an enum became one."""
 
 import enum
 

@@ -1,4 +1,4 @@
-"""What Flink's OperatorStateBackendTest shows, and what this backend promises beyond it."""
+"""The cases of Flink's ``OperatorStateBackendTest``, and more guarantees of this backend."""
 
 import attrs
 import pytest

@@ -1,4 +1,4 @@
-"""Rows with other bytes than their serializer wrote: rejected when the state is registered, not when it is read."""
+"""Rows that their serializer did not write are rejected at registration, not at a read."""
 
 import attrs
 import pytest

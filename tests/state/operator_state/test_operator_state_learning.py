@@ -1,4 +1,4 @@
-"""Operator state of serializers that learn while they write: what any subtask has learned is known after a restore."""
+"""Operator state of serializers that learn while they write: a restore knows what any subtask has learned."""
 
 from typing import Annotated
 
@@ -110,7 +110,7 @@ def test_a_subclass_is_read_as_it_was_written_where_its_serializer_must_be_recon
     assert state.get() == [NewColour("green"), NewColour("red"), NewSign(), NewColour("blue")]
 
 
-def test_numbers_that_were_given_while_writing_keep_their_meaning(operator):
+def test_numbers_assigned_while_writing_keep_their_meaning(operator):
     (backend,) = operator.start()
     backend.get_state(SplitListStateDescriptor("words", LearningWordSerializer())).add_all(["red", "green"])
     (again,) = operator.restart([backend])

@@ -1,4 +1,4 @@
-"""A file of a queue whose elements have values is that of some other state, and rejected by every backend."""
+"""A queue file whose elements have values belongs to another state; every backend rejects it."""
 
 from __future__ import annotations
 

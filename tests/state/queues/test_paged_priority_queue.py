@@ -1,4 +1,4 @@
-"""What a paged priority queue reads, and when: nothing at its opening, pages in their turn, no more than it keeps."""
+"""When a paged priority queue reads: nothing at opening, pages in order, and never more than it may keep."""
 
 import bisect
 import random

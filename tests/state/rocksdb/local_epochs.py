@@ -1,4 +1,4 @@
-"""Epochs of a subtask that finds its state in a local directory, and what lies there."""
+"""Epochs of a subtask that finds its state in a local directory, and the content of that directory."""
 
 import os
 

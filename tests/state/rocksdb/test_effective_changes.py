@@ -1,4 +1,4 @@
-"""What is written of the changes of an epoch, and what they do to the digest of the content."""
+"""Which changes of an epoch are written, and how they change the digest of the content."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Snapshots of RocksDB in two parts: the task writes what was there at the barrier, and nothing is lost."""
+"""Asynchronous snapshots of RocksDB: the task writes the state as of the barrier, and nothing is lost."""
 
 import itertools
 import os

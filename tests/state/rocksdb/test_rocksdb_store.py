@@ -8,7 +8,7 @@ import pytest
 
 from statebackend.state.rocksdb.engine import RocksDBEngine, RocksDBError, SstWriter
 from statebackend.state.rocksdb.local_directory import LocalStateDirectory, LocalVersion
-from statebackend.state.rocksdb.read_only_database import DatabaseAtRest
+from statebackend.state.rocksdb.read_only_database import ReadOnlyDatabase
 from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from statebackend.testing.backends.harness import LIST, MAP, VALUE, BackendHarness, contents, fill, filled
 
@@ -104,7 +104,7 @@ def test_what_a_read_raises_because_the_database_cannot_be_opened_keeps_its_own_
         except Exception as error:
             family.reading_failed(error)
 
-    unopened = DatabaseAtRest(LocalVersion("state", {"a": "0:a"}), no_space, no_space, list).rows["a"]
+    unopened = ReadOnlyDatabase(LocalVersion("state", {"a": "0:a"}), no_space, no_space, list).rows["a"]
     for family in (unopened, store.column_family("a")):
         with pytest.raises(RocksDBError, match="could not open for a") as caught:
             read(family, unopened.get)

@@ -1,4 +1,4 @@
-"""Guards of the stores, each tried from the side from which it is seldom met."""
+"""Rarely reached guards of the RocksDB store."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""The write-back cache is bounded, and never shows: whatever its size, every access gives the same."""
+"""The write-back cache is bounded, and its size never changes the result of an access."""
 
 import itertools
 import operator

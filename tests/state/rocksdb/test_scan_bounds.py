@@ -1,4 +1,4 @@
-"""A scan of a table ends behind its key groups, whatever the database holds there."""
+"""A scan of a table ends after its key groups, whatever else the database holds."""
 
 from __future__ import annotations
 

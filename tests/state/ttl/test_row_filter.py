@@ -1,4 +1,4 @@
-"""Expired rows are left out of what is written whole; a row that is no value of the state is never taken for alive."""
+"""Full writes leave out expired rows; a row that is not a value of the state raises an error."""
 
 from __future__ import annotations
 

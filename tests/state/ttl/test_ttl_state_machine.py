@@ -134,7 +134,7 @@ class Model:
         made = {"value": lambda number: flight(self.version, number), "sum": lambda number: number}[name]
         return made(alive[0].number) if alive else None
 
-    def take_over(self, name, key, found):
+    def adopt(self, name, key, found):
         """Makes the entries what was found after an upgrade; what is not doomed must be among it, in its place."""
         entries = self.states[name].pop(key, {} if name == "map" else [])
         if name == "map":
@@ -407,7 +407,7 @@ class TtlStateMachine(RuleBasedStateMachine):
             else:
                 entries = [entry for entry in entries if not is_over(entry)]
             model.states[name][key] = entries
-        model.take_over(name, key, found)
+        model.adopt(name, key, found)
         kept = model.states[name].get(key, {} if name == "map" else [])
         model.renew(name, kept.values() if name == "map" else kept, now_ms)
 

@@ -1,4 +1,4 @@
-"""The harness of whole jobs: one order of what comes out, time, snapshots to elsewhere, and what it rejects."""
+"""The harness of whole jobs: order of the outputs, time, snapshots for other jobs, and rejected calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness of one operator: what is emitted with which watermark, what state and timers are left, what goes on."""
+"""The harness of one operator: emitted records and watermarks, remaining state and timers, and restores."""
 
 from __future__ import annotations
 

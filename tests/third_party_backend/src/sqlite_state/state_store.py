@@ -87,7 +87,7 @@ class SqliteStateStore(StateStore):
         table.stored.track_changes()
         return table
 
-    def take_over(self, table: SqliteTable, schema: StateSchema) -> None:
+    def restore_as_is(self, table: SqliteTable, schema: StateSchema) -> None:
         table.schema = schema
 
     def rewrite(self, table: SqliteTable, schema: StateSchema, migration: EntryMigration) -> int:

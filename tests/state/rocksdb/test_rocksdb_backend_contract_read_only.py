@@ -1,4 +1,4 @@
-"""RocksDB keeps those parts of the contract that restore also where a backend finds what it wants on the disk."""
+"""The restoring parts of the backend contract, on RocksDB backends that find their state on the local disk."""
 
 import os
 
@@ -40,7 +40,7 @@ class FoundOnTheDisk(RocksDBStateBackend):
         return super().create_keyed_state_backend(parameters)
 
 
-class TestRocksDBStateBackendAtRest(
+class TestRocksDBStateBackendReadOnly(
     ValueStateContract,
     ListStateContract,
     MapStateContract,

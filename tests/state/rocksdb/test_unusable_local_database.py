@@ -1,5 +1,4 @@
-"""A local database that cannot be used as it is when it is opened for writing, and what is filled again in its
-place."""
+"""A local database that turns out to be unusable when it is opened for writing, and its rebuild."""
 
 import os
 from dataclasses import make_dataclass

@@ -1,4 +1,4 @@
-"""Canonical rows, meta data and queues that nobody could have written so: rejected before anything is made of them."""
+"""Invalid canonical rows, metadata and queues are rejected before anything is built from them."""
 
 from __future__ import annotations
 

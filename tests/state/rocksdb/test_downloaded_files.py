@@ -1,4 +1,4 @@
-"""A rescale reads each old file once on a host, however many of its subtasks take a range of it."""
+"""A rescale downloads each old file once per host, however many of its subtasks read a range of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from statebackend import ValueStateDescriptor
 from statebackend.checkpoint.errors import CorruptFileError, MissingFileError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import FileHandle
-from statebackend.state.rocksdb.local_directory import BroughtFiles
+from statebackend.state.rocksdb.local_directory import DownloadedFiles
 from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from statebackend.testing.backends.harness import BackendHarness
 
@@ -95,26 +95,26 @@ def test_two_subtasks_that_become_one_bring_nothing_for_others(
     handle = harness.snapshot(filled(harness)).handle
     subtasks = [harness.open(RocksDBStateBackend(), handle, subtask=index, parallelism=2) for index in range(2)]
     handles = [harness.snapshot(subtask).handle for subtask in subtasks]
-    BroughtFiles(str(tmp_path / "local"), "").discard()
+    DownloadedFiles(str(tmp_path / "local"), "").discard()
     read.clear()
     check(harness, [harness.open(RocksDBStateBackend(), *handles)])
     assert read == {file.path: file.size_bytes for one in handles for file in one.files}
     assert not (tmp_path / "local" / "brought").exists()
 
 
-def test_what_was_taken_away_or_is_of_another_start_of_the_machine_is_brought_anew(
+def test_what_was_taken_away_or_is_of_another_start_of_the_machine_is_downloaded_again(
     read: Counter[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CheckpointFileSystem.from_uri(tmp_path / "store")
     handle = store.write_file("file", b"content")
-    brought = BroughtFiles(str(tmp_path), "boot")
+    downloads = DownloadedFiles(str(tmp_path), "boot")
     for number in range(2):
-        brought.bring(store, handle, str(tmp_path / f"target-{number}"))
+        downloads.download(store, handle, str(tmp_path / f"target-{number}"))
     assert read["file"] == len(b"content")
-    brought.discard()
-    brought.bring(store, handle, str(tmp_path / "target-2"))
+    downloads.discard()
+    downloads.download(store, handle, str(tmp_path / "target-2"))
     assert read["file"] == 2 * len(b"content")
-    BroughtFiles(str(tmp_path), "later").bring(store, handle, str(tmp_path / "target-3"))
+    DownloadedFiles(str(tmp_path), "later").download(store, handle, str(tmp_path / "target-3"))
     assert read["file"] == 3 * len(b"content")
 
     def rejected(*_: Any, **__: Any) -> None:
@@ -122,41 +122,41 @@ def test_what_was_taken_away_or_is_of_another_start_of_the_machine_is_brought_an
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "link", rejected)
-        brought.bring(store, handle, str(tmp_path / "target-4"))
+        downloads.download(store, handle, str(tmp_path / "target-4"))
     for number in range(5):
         assert (tmp_path / f"target-{number}").read_bytes() == b"content"
 
 
-def test_what_is_taken_away_while_it_is_brought_is_brought_anew(
+def test_what_is_taken_away_while_it_is_downloaded_is_downloaded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CheckpointFileSystem.from_uri(tmp_path / "store")
     handle = store.write_file("file", b"content")
-    brought = BroughtFiles(str(tmp_path), "boot")
+    downloads = DownloadedFiles(str(tmp_path), "boot")
     replace = os.replace
 
     def late(source: str, target: str, **directories: Any) -> None:
         # Another subtask of the operator was opened where it is, and nobody needs them any more.
-        brought.discard()
+        downloads.discard()
         replace(source, target, **directories)
 
     monkeypatch.setattr(os, "replace", late)
-    brought.bring(store, handle, str(tmp_path / "target"))
+    downloads.download(store, handle, str(tmp_path / "target"))
     assert (tmp_path / "target").read_bytes() == b"content"
     monkeypatch.undo()
     (tmp_path / "store" / "file").unlink()
     with pytest.raises(MissingFileError):
-        brought.bring(store, handle, str(tmp_path / "another"))
+        downloads.download(store, handle, str(tmp_path / "another"))
 
 
 def test_a_damaged_file_is_not_kept_for_the_others(tmp_path: Path) -> None:
     store = CheckpointFileSystem.from_uri(tmp_path / "store")
     handle = store.write_file("file", b"content")
     (tmp_path / "store" / "file").write_bytes(b"CONTENT")
-    brought = BroughtFiles(str(tmp_path), "boot")
+    downloads = DownloadedFiles(str(tmp_path), "boot")
     for _ in range(2):
         with pytest.raises(CorruptFileError):
-            brought.bring(store, handle, str(tmp_path / "target"))
+            downloads.download(store, handle, str(tmp_path / "target"))
     assert not (tmp_path / "target").exists()
     assert not (tmp_path / "brought" / f"boot-{handle.checksum}").exists()
 
@@ -173,7 +173,7 @@ def _bring(directory: str, number: int, begin: Any, counted: Any) -> None:
 
     CheckpointFileSystem.download = counting  # type: ignore[method-assign]
     begin.wait()
-    BroughtFiles(directory, "boot").bring(store, handle, os.path.join(directory, f"target-{number}"))
+    DownloadedFiles(directory, "boot").download(store, handle, os.path.join(directory, f"target-{number}"))
 
 
 CONTENT = "xxh3:" + "0" * 32

@@ -1,6 +1,6 @@
-"""Epochs of all kinds of change, whatever may be kept beside the local database and however they end.
+"""Epochs with all kinds of changes, with any overlay and any end, return the same.
 
-Beside each runs another attempt at it, which restores: a driver takes the two for one if they have the same digest.
+Another attempt at each epoch restores from the handles. A driver compares the two by their digests.
 """
 
 import random
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from local_epochs import ROCKSDB
 
-from statebackend.state.rocksdb import read_only_database as database_at_rest
+from statebackend.state.rocksdb import read_only_database as read_only_database
 from statebackend.testing.backends.harness import LIST, MAP, VALUE, BackendHarness, content
 from statebackend.testing.backends.priority_queue_contract import TIMERS, timer
 
@@ -96,9 +96,9 @@ class Model:
 def check_epochs(epochs, max_rows):
     """Runs epochs in one local directory, with so much kept beside the database; returns how many left it at rest."""
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(database_at_rest, "MAX_KEPT_ROWS", max_rows)
+        patched.setattr(read_only_database, "MAX_KEPT_ROWS", max_rows)
         harness = BackendHarness(directory)
-        handle, model, at_rest = None, Model(), 0
+        handle, model, read_only = None, Model(), 0
         for operations, end in [([], "snapshot"), *epochs]:
             restored = [handle] if handle else []
             backend, elsewhere = harness.open(ROCKSDB, *restored, local="local"), harness.open(ROCKSDB, *restored)
@@ -112,13 +112,13 @@ def check_epochs(epochs, max_rows):
             if end == "late":
                 # What is changed behind the snapshot is in none.
                 tried.play(harness, backend, [*operations, ("value", 1, 77), ("write out",)])
-            at_rest += not backend._store.database.is_open
+            read_only += not backend._store.database.is_open
             backend.close()
             elsewhere.close()
         for local in (None, "local"):
             model.check(harness, harness.open(ROCKSDB, handle, local=local))
         harness.close()
-    return at_rest
+    return read_only
 
 
 @given(EPOCHS, st.sampled_from([0, 1, 4, 256]))
@@ -127,7 +127,7 @@ def test_any_epochs_give_the_same_on_the_disk_and_from_the_handles(epochs, max_r
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_many_epochs_that_mostly_leave_the_database_at_rest_give_the_same(seed):
+def test_many_epochs_that_mostly_leave_the_database_read_only_give_the_same(seed):
     """Few of the others do: one operation that scans is enough to open it."""
     choice = random.Random(seed).choice
 

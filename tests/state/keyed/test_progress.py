@@ -1,4 +1,4 @@
-"""Restores, migrations and exports tell how far they are, on every backend."""
+"""Restores, migrations and exports report their progress, on every backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A local database that is read as it lies there, with few changes beside it."""
+"""A read-only local database with an overlay of few changes."""
 
 import multiprocessing
 import os
@@ -11,7 +11,7 @@ from local_epochs import KEYS, ROCKSDB, damage, epoch, version_path
 from statebackend import ValueStateDescriptor
 from statebackend.state.errors import StateBackendClosedError, StateBackendError
 from statebackend.state.metrics import StateMetricsConfig
-from statebackend.state.rocksdb import read_only_database as database_at_rest
+from statebackend.state.rocksdb import read_only_database as read_only_database
 from statebackend.state.rocksdb.engine import RocksDBEngine, RocksDBError, SstWriter
 from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from statebackend.state.state_files import MAX_FILES
@@ -147,7 +147,7 @@ def test_few_changes_leave_the_database_as_it_is_and_are_there_in_the_next_epoch
 def test_more_changes_than_may_be_kept_are_moved_into_the_database_with_what_is_kept(
     harness, monkeypatch, bound, limit, fitting
 ):
-    monkeypatch.setattr(database_at_rest, bound, limit)
+    monkeypatch.setattr(read_only_database, bound, limit)
     handle, _ = changed(harness, None, updates(harness, {0: -1}))
     expected = {0: -1}
     for key in range(fitting, 0, -1):
@@ -167,7 +167,7 @@ def test_more_changes_than_may_be_kept_are_moved_into_the_database_with_what_is_
 
 @pytest.mark.parametrize(("bound", "limit"), [("MAX_KEPT_ROWS", 3), ("MAX_KEPT_BYTES", 3 * (11 + 8))])
 def test_what_all_states_of_a_subtask_may_keep_is_bounded_together(harness, monkeypatch, bound, limit):
-    monkeypatch.setattr(database_at_rest, bound, limit)
+    monkeypatch.setattr(read_only_database, bound, limit)
     others = ValueStateDescriptor("other", int)
 
     def both(keys, other_keys):
@@ -241,7 +241,7 @@ def test_what_was_open_to_be_read_is_closed_with_the_backend(harness):
 def test_one_epoch_of_many_changes_is_moved_into_the_database(harness):
     handle, _ = changed(harness, None, updates(harness, {0: -1}))
     handle, _ = changed(harness, handle, updates(harness, {1: 1}))
-    many = dict.fromkeys(range(1, database_at_rest.MAX_KEPT_ROWS + 2), 5)
+    many = dict.fromkeys(range(1, read_only_database.MAX_KEPT_ROWS + 2), 5)
     handle, was_opened = changed(harness, handle, updates(harness, many))
     assert was_opened
     for local in ("local", None):
@@ -250,7 +250,7 @@ def test_one_epoch_of_many_changes_is_moved_into_the_database(harness):
 
 def test_where_much_was_changed_the_first_look_opens_the_database_for_writing_and_where_little_was_it_does_not(harness):
     """Two openings cost more than one, and epochs are like the one before more often than not."""
-    many = dict.fromkeys(range(database_at_rest.MAX_KEPT_ROWS + 1), 5)
+    many = dict.fromkeys(range(read_only_database.MAX_KEPT_ROWS + 1), 5)
     handle, _ = changed(harness, None, updates(harness, many))
     openings = []
     for _ in range(3):

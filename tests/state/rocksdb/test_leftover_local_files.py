@@ -1,4 +1,4 @@
-"""What others have left in a local directory: files of killed attempts, what could not be removed, odd versions."""
+"""Leftovers in a local directory: files of killed attempts, undeletable files, invalid versions."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What is asked of a database at rest when its backend is closed, and what it tells of itself before."""
+"""What a read-only database reports before it is closed, and how it is closed."""
 
 import os
 
@@ -7,7 +7,7 @@ from local_epochs import KEYS, ROCKSDB, version_path
 
 from statebackend.state.errors import StateBackendClosedError
 from statebackend.state.metrics import StateMetricsConfig
-from statebackend.state.rocksdb import read_only_database as database_at_rest
+from statebackend.state.rocksdb import read_only_database as read_only_database
 from statebackend.testing.backends.harness import VALUE, BackendHarness, contents, fill, filled
 from statebackend.testing.backends.priority_queue_contract import TIMERS, timer
 
@@ -46,7 +46,7 @@ def test_what_is_asked_of_a_closed_backend_does_not_open_what_another_may_have_n
 
 
 def test_metrics_count_what_is_kept_for_what_it_makes_of_the_rows_on_the_disk(harness, monkeypatch):
-    monkeypatch.setattr(database_at_rest, "MAX_KEPT_ROWS", 3)
+    monkeypatch.setattr(read_only_database, "MAX_KEPT_ROWS", 3)
 
     def entries_after(values):
         nonlocal handle

@@ -1,4 +1,4 @@
-"""Files of something else, and values that do not fit: operator state rejects them by name, and changes nothing."""
+"""Operator state rejects files of something else and values that do not fit, names them, and changes nothing."""
 
 from __future__ import annotations
 
