@@ -125,10 +125,10 @@ def test_a_lock_is_the_same_for_the_same_state_whatever_the_order_of_the_program
         (
             "converted",
             LOSES,
-            "    .note: removed (data loss) [field-removed] the field was removed, and its values are lost unless a converter",
+            "    .note: removed (data loss) [field-removed] the field was removed, and its values are lost unless a",
         ),
         ("converted_and_declared", 0, "state.lock: restores"),
-        ("without_a_state", REJECTED, "  state 'count': nobody registers it. Register it under its old name"),
+        ("without_a_state", REJECTED, "  state 'count': not registered by the job. Register it under its old name"),
         ("another_uid", REJECTED, "operator 'totals': the job has no operator of this uid."),
         ("another_key", REJECTED, "  state '(key)': incompatible"),
         ("other_key_groups", REJECTED, "has max_parallelism 128, the job 64"),
@@ -220,7 +220,7 @@ def test_writing_a_lock_tells_what_becomes_of_the_former(capsys: pytest.CaptureF
     told = run(capsys, "lock", "--job", "programs:without_a_field")
     assert told[:3] == [
         "state.lock: written",
-        "of what was written before, this job takes over:",
+        "compatibility of the job with the former lockfile:",
         "state.lock: restores, and loses what is marked 'data loss'",
     ]
     run(capsys, "check", "state.lock", "--job", "programs:without_a_field")
@@ -313,14 +313,14 @@ def test_without_anything_to_compare_with_the_command_is_used_wrongly(capsys: py
         ("programs:nobody", "the module programs has no 'nobody'"),
         ("programs", "name a module as `import` does"),
         ("programs.py:as_it_was", "there is no module 'programs.py'"),
-        ("jobs/programs.py:as_it_was", "is no module:factory"),
+        ("jobs/programs.py:as_it_was", "is not module:factory"),
         ("__main__:build", "__main__ is this command, and not the program"),
         ("programs:raises", "raised RuntimeError: no connection | to anything (programs.py, line "),
         ("programs:exits", "ended the process (sys.exit(7))"),
         ("programs:exits_in_open", "ended the process (sys.exit(9))"),
-        ("programs:returns_none", "returned None, which is no environment"),
+        ("programs:returns_none", "returned None, which is not an environment"),
         ("programs:needs_an_argument", "raised TypeError: needs_an_argument() missing 1 required"),
-        ("programs:not_a_factory", "7 is no factory"),
+        ("programs:not_a_factory", "7 is not a factory"),
         ("programs:LocalStreamEnvironment", "the job has no sink"),
         ("programs:without_a_sink", "the job has no sink"),
         ("programs:fails_in_open", "no serializer is known for object"),
