@@ -194,7 +194,7 @@ def test_an_incompatible_upgrade_is_rejected_before_anything_is_touched(workplac
     job = workplace.run(memory_sink())
     job.savepoint(workplace.directory / "savepoint")
     before = sorted(str(path) for path in workplace.directory.rglob("*"))
-    with pytest.raises(StateMigrationException, match=r"state 'seen':\n.*reject \[serializer-class\]"):
+    with pytest.raises(StateMigrationException, match=r"state 'seen':\n.*incompatible \[serializer-class\]"):
         workplace.run(
             memory_sink(),
             CountWordsIncompatible(),

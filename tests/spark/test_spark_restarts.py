@@ -222,7 +222,7 @@ def test_rolling_back_is_rejected_with_nothing_done_where_output_of_others_is_in
     assert workplace.run(output).last_completed_epoch == 2
     # A function's effect cannot be taken back by anybody else.
     job = workplace.run(ForEachEpochSink(lambda frame, epoch_id: frame.collect()), execute={"roll_back_to": 1})
-    assert "ForEachEpochSink cannot take back what it has written" in str(job.roll_back_report)
+    assert "for-each-epoch cannot take back what it has written" in str(job.roll_back_report)
 
 
 def test_another_source_is_rejected_before_anything_is_touched(workplace: Workplace) -> None:
