@@ -25,7 +25,7 @@ BACKENDS = ("rocksdb", "heap")
 def main() -> int:
     """Returns 1 if something was lost, doubled, wrong or left over; what was written is kept then."""
     kinds = {one.name.lower().replace("_", "-"): one for one in Target}
-    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m verification.chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=10, help="how many strikes (default: 10)")
     parser.add_argument("--seed", type=int, default=1, help="which strikes (default: 1)")
     parser.add_argument("--kinds", nargs="+", choices=kinds, default=list(kinds), help="which kinds (default: all)")

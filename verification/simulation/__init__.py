@@ -1,7 +1,7 @@
 """Proof by simulation: whole jobs under faults, each schedule made by a seed, and compared with a model behind it.
 
-    python -m simulation --schedules 1000 --seed 1     schedules 1, 2, ... 1000
-    python -m simulation --replay 77                   the steps of schedule 77
+    python -m verification.simulation --schedules 1000 --seed 1     schedules 1, 2, ... 1000
+    python -m verification.simulation --replay 77                   the steps of schedule 77
 
 A schedule is data: a graph, its input, its parallelism in each life of the job, and the faults, each with the number of
 the step at which it strikes. Nothing in a run comes from elsewhere: names that the product draws by chance, and its

@@ -12,7 +12,7 @@ from verification.simulation.report import replay, report
 
 def main() -> int:
     """Returns 1 if a schedule has failed."""
-    parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m verification.simulation", description=__doc__)
     parser.add_argument("--schedules", type=int, default=1000, help="how many of each kind (default: 1000)")
     parser.add_argument(
         "--of", choices=("schedules", *GENERATORS), help="only those (default: all kinds; with --replay: schedules)"
@@ -40,7 +40,7 @@ if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.execve(
             sys.executable,
-            [sys.executable, "-m", "simulation", *sys.argv[1:]],
+            [sys.executable, "-m", "verification.simulation", *sys.argv[1:]],
             {**os.environ, "PYTHONHASHSEED": "0"},
         )
     raise SystemExit(main())

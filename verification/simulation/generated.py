@@ -103,7 +103,7 @@ def report_generated(name: str, count: int, seed: int, processes: int) -> int:
         print(f"\n{name} {failed}: {failures[failed]}")
     if failures:
         print(f"\nfailed seeds: {', '.join(map(str, sorted(failures)[:50]))}")
-        print(f"python -m simulation --of {name} --replay {min(failures)} shortens the first")
+        print(f"python -m verification.simulation --of {name} --replay {min(failures)} shortens the first")
     return 1 if failures else 0
 
 

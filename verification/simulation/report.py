@@ -56,7 +56,7 @@ def report(schedules: int, seed: int, processes: int) -> int:
         print(
             f"\n{len(failed)} of {schedules} schedules failed: {', '.join(str(one.plan.seed) for one in failed[:50])}"
         )
-        print(f"python -m simulation --replay {failed[0].plan.seed} tells the steps of the first")
+        print(f"python -m verification.simulation --replay {failed[0].plan.seed} tells the steps of the first")
         return 1
     print("every promise was kept")
     return 0

@@ -28,14 +28,14 @@ def test_graphs_emit_what_their_model_says(part: int) -> None:
     failures: dict[int, str] = {}
     for seed in range(1 + part * count, 1 + (part + 1) * count):
         failures |= failures_of("graphs", [seed])
-    assert not failures, f"python -m simulation --of graphs --replay {min(failures)} shortens the first"
+    assert not failures, f"python -m verification.simulation --of graphs --replay {min(failures)} shortens the first"
 
 
 @pytest.mark.parametrize("part", range(2))
 def test_chains_of_versions_keep_the_values_that_their_model_says(part: int) -> None:
     count = UPGRADES // 2
     failures = failures_of("upgrades", range(1 + part * count, 1 + (part + 1) * count))
-    assert not failures, f"python -m simulation --of upgrades --replay {min(failures)} shortens the first"
+    assert not failures, f"python -m verification.simulation --of upgrades --replay {min(failures)} shortens the first"
 
 
 def test_the_graphs_have_every_kind_of_node_and_both_kinds_of_plans() -> None:
@@ -105,6 +105,6 @@ def test_a_value_that_differs_is_found_in_a_group_of_chains(monkeypatch: Any) ->
 
 
 def test_the_command_prints_a_plan() -> None:
-    command = [sys.executable, "-m", "simulation", "--of", "graphs", "--replay", "1"]
+    command = [sys.executable, "-m", "verification.simulation", "--of", "graphs", "--replay", "1"]
     done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=True)
     assert done.stdout.endswith("graphs 1: equal to the model\n")

@@ -24,7 +24,7 @@ def test_schedules_keep_all_promises(part: int) -> None:
     seeds = range(FIRST_SEED + part * count, FIRST_SEED + (part + 1) * count)
     outcomes = [run_schedule(plan_of_seed(seed)) for seed in seeds]
     failed = {one.plan.seed: one.failure for one in outcomes if one.failure is not None}
-    assert not failed, f"python -m simulation --replay {min(failed)} tells the steps of the first"
+    assert not failed, f"python -m verification.simulation --replay {min(failed)} tells the steps of the first"
     assert len({one.interleaving for one in outcomes}) > 0.95 * count
     assert "fault points" in coverage(outcomes)
 
@@ -44,7 +44,7 @@ def test_a_schedule_is_replayed_in_another_process_as_it_was_here() -> None:
     lines = []
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-m", "simulation", "--replay", "6"]
+        command = [sys.executable, "-m", "verification.simulation", "--replay", "6"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         assert done.stdout.endswith("schedule 6: every promise was kept\n")
         lines.append(done.stdout)
