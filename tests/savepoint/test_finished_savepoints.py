@@ -67,7 +67,7 @@ def test_a_savepoint_has_no_parent_no_output_to_commit_and_a_time_of_its_own(
         exported("first", 0, subtask(0), 1),
         exported("first", 1, subtask(1), 2),
     ]
-    report = finish_savepoint(evolve(CHECKPOINT, source_progress={"offsets/0": b"log"}), ended, target, progress, 0.0)
+    report = finish_savepoint(CHECKPOINT, ended, target, progress, 0.0)
     _, savepoint = read_savepoint(tmp_path / "savepoint")
     expected = evolve(
         CHECKPOINT,

@@ -49,10 +49,10 @@ def test_more_are_neither_written_nor_read(name: str) -> None:
     element, value = EMPTY[name]
     serializer = ts.ListSerializer(element)
     values = [value] * (MAX_EMPTY_ELEMENTS + 1)
-    with pytest.raises(SerializationError, match="take no bytes"):
+    with pytest.raises(SerializationError, match="elements without bytes"):
         serializer.to_bytes(values)
     out = DataOutputView()
-    with pytest.raises(SerializationError, match="take no bytes"):
+    with pytest.raises(SerializationError, match="elements without bytes"):
         serializer.serialize(values, out)
     encoded = len(values).to_bytes(4, "big")
     with pytest.raises(StateFormatError):

@@ -250,7 +250,7 @@ def test_records_of_attrs_need_neither_pydantic_nor_msgspec() -> None:
     program = (
         "import sys, attrs\n"
         "sys.modules['pydantic'] = sys.modules['msgspec'] = None\n"
-        "import typeserializers as ts, streamjobs, savepoints\n"
+        "import typeserializers as ts, statebackend.streaming.data_stream, statebackend.savepoint.savepoint\n"
         "made = attrs.make_class('Point', {'x': attrs.field(type=int)})\n"
         "assert ts.serializer_for(list[made]).to_bytes([made(1)])\n"
         "del sys.modules['pydantic'], sys.modules['msgspec']\n"
