@@ -51,7 +51,7 @@ FORMAT: Final = "operator_state"
 """The format of a handle in a checkpoint; in a savepoint it is that of savepoints."""
 
 MAX_SLICES: Final = 16
-"""A state in more slices is written again. A union list may have the rows of its file several times, once a slice."""
+"""A state in more slices is rewritten. A union list may have the rows of its file several times, once a slice."""
 
 _MAX_ROWS_PER_BYTE: Final = 1 << 10
 """A row group takes more than 64 bytes of a file and has at most 65,536 rows."""

@@ -46,7 +46,7 @@ _REWRITABLE_ROLES: Final = (NAMESPACE_ROLE, USER_KEY_ROLE)
 """The fixed roles whose bytes are rewritten if some of the values become equal; they do not decide the key group."""
 
 _FIXES: Final[Mapping[str, str]] = {
-    "key": "Keep the types of the columns in key_by; or start from a savepoint that was written again with other keys "
+    "key": "Keep the types of the columns in key_by; or start from a savepoint that was rewritten with other keys "
     "(Plan().change_keys, docs/changing-state.md); an operator of another uid begins without state",
     "namespace": "Keep their type",
 }

@@ -68,7 +68,7 @@ class TimeToLiveChange:
             return compatibility, issues, judged
         role, serializers = self.kind.timed_role, dict(judged)
         if self.has != self.had:
-            # Everything is written again, so nothing has to be reconfigured to what was written before.
+            # Everything is rewritten, so nothing has to be reconfigured to what was written before.
             serializers[role] = self.kind.expiring_part(given[role]) if self.has else given[role]
             if compatibility is not CompatibilityKind.INCOMPATIBLE:
                 compatibility = CompatibilityKind.AFTER_MIGRATION

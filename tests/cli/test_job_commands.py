@@ -125,7 +125,8 @@ def test_a_lock_is_the_same_for_the_same_state_whatever_the_order_of_the_program
         (
             "converted",
             LOSES,
-            "    .note: removed (data loss) [field-removed] the field was removed, and its values are lost unless a",
+            "    .note: removed (data loss) [field-removed] the field was removed, and its values are lost "
+            "unless a converter",
         ),
         ("converted_and_declared", 0, "state.lock: restores"),
         ("without_a_state", REJECTED, "  state 'count': not registered by the job. Register it under its old name"),

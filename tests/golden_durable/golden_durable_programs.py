@@ -1,7 +1,7 @@
 """The job whose durable files are kept under `tests/golden/durable`: its records, and its function in two versions.
 
 Everything in the state is named here by a stable name (``golden.Visit`` and so on), so the module may move; what is
-stored under which name may not change, since the files are never written again. Classes ending in ``V1`` are what was
+stored under which name may not change, since the files are never rewritten. Classes ending in ``V1`` are what was
 written; those ending in ``V2`` are the next version of the same program.
 
 A record of the stream is ``{"key": str, "number": int}``. A number from 0 on is stored in every state of the key, -1

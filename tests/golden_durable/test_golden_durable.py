@@ -1,6 +1,6 @@
 """Restores golden job directories and savepoints, which every later release must read.
 
-The files are under `tests/golden/durable`; its README lists what wrote them. They are never written again. Each test
+The files are under `tests/golden/durable`; its README lists what wrote them. They are never rewritten. Each test
 restores a copy as a user would and compares all state with `golden_durable_expected`. Smaller golden files beside the
 tests of each package pin the single formats.
 """

@@ -140,7 +140,8 @@ def test_a_job_that_hangs_is_stopped_and_processes_the_epoch_again_when_it_is_st
 
 
 def test_an_epoch_that_takes_too_long_is_abandoned_and_processed_again(workplace: Workplace, gate: Gate) -> None:
-    with pytest.raises(EpochTimeoutError, match=r"epoch \d did not end within 0\.5 s \(epoch_timeout_s\) and was"):
+    expected = r"epoch \d did not end within 0\.5 s \(epoch_timeout_s\) and was aborted\. The next start of the job"
+    with pytest.raises(EpochTimeoutError, match=expected):
         workplace.run(memory_sink(), Hangs(gate), epoch_timeout_s=0.5)
     gate.open()
     sink = memory_sink()

@@ -39,7 +39,7 @@ class UnreadableSnapshot(TypeSerializerSnapshot[Any]):
         return 1
 
     def write_snapshot(self, out: DataOutputView) -> None:
-        raise SnapshotFormatError(f"a serializer that is not known here cannot be written again: {self.reason}")
+        raise SnapshotFormatError(f"a serializer that is not known here cannot be rewritten: {self.reason}")
 
     def read_snapshot(self, read_version: int, source: DataInputView) -> None:
         raise SnapshotFormatError("the bytes of an unknown serializer are copied, not written")

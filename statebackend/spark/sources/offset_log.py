@@ -16,7 +16,7 @@ that a rollback may need.
     sources/1/...  of b             sources/2/...  of a
 
 The new log is written beside the old one, which is then moved away and replaced. A crash before that leaves a new log
-that is deleted and written again, since the program may have changed. A crash between the two moves leaves the new log
+that is deleted and rewritten, since the program may have changed. A crash between the two moves leaves the new log
 only, which is valid. So there is always one complete log.
 
 `check_schemas` compares the columns of each source with those it was read with, since unread data may be older:

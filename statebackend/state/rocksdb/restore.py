@@ -89,7 +89,7 @@ def open_or_restore(target: RestoreTarget, restored: RestoredStates) -> bool:
 def _expect_local(target: RestoreTarget, restored: RestoredStates) -> bool:
     database = target.database
     version = database.directory.read_version()
-    # What the next snapshot must not refer to has to be written again, however it came here.
+    # What the next snapshot must not refer to has to be rewritten, however it came here.
     if version is None or len(restored.handles) != 1 or not target.may_refer_to(restored.handles[0][0]):
         return False
     handle, meta = restored.handles[0][0].handle, restored.handles[0][1]

@@ -105,7 +105,7 @@ def rejection_of_key_groups(stored: StoredSchemas, max_parallelism: int) -> str 
     return (
         f"the state at {stored.where} has max_parallelism {stored.max_parallelism}, the job {max_parallelism}: "
         f"keys would change their groups. Set max_parallelism={stored.max_parallelism}; or start from a savepoint that "
-        f"was written again with Plan().change_max_parallelism({max_parallelism}) (docs/changing-state.md)"
+        f"was rewritten with Plan().change_max_parallelism({max_parallelism}) (docs/changing-state.md)"
     )
 
 

@@ -217,7 +217,7 @@ class TtlRestoreContract(TtlContractBase):
             harness.at(backend, key)
             case.write(backend.get_partitioned_state(namespace, TEXT, descriptor), key)
         if way == "new base":
-            # Files that another parallelism wrote are not referred to: the state is written again.
+            # Files that another parallelism wrote are not referred to: the state is rewritten.
             handle = harness.snapshot(backend).handle
             backend = harness.open(self.create_state_backend(), handle, subtask=0, parallelism=2)
             backend.get_or_create_keyed_state(TEXT, descriptor)

@@ -1,4 +1,4 @@
-"""What a savepoint that is written again says of event time and of timers, when its operators have other uids."""
+"""What a savepoint that is rewritten says of event time and of timers, when its operators have other uids."""
 
 from __future__ import annotations
 

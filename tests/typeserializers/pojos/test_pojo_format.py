@@ -68,7 +68,7 @@ def test_a_part_that_cannot_be_read_is_kept_as_it_is_and_rejected_when_it_is_nee
 
 
 def test_a_stand_in_is_never_written_or_read_as_a_snapshot_of_its_own() -> None:
-    with pytest.raises(SnapshotFormatError, match="cannot be written again"):
+    with pytest.raises(SnapshotFormatError, match="cannot be rewritten"):
         UnreadableSnapshot().write_snapshot(DataOutputView())
     with pytest.raises(SnapshotFormatError, match="copied, not written"):
         UnreadableSnapshot().read_snapshot(1, DataInputView(b""))
