@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import enum
+import unicodedata
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -120,20 +121,33 @@ def _with_moments_in_utc(serializer: TypeSerializer[Any]) -> TypeSerializer[Any]
     return around
 
 
+_BIDIRECTIONAL: Final = frozenset(map(chr, (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))))
+"""The characters that change the direction of text (Unicode Annex 9), so that a name looks like another one."""
+
+
+def character_problem(name: str) -> str | None:
+    """Return what follows "the name ..." for a name with a control or bidirectional character, otherwise None."""
+    for character in name:
+        category = unicodedata.category(character)
+        code = f"U+{ord(character):04X}"
+        if category in ("Cc", "Zl", "Zp"):
+            return f"has the control character {code}; remove it"
+        if category == "Cs":
+            return f"has {code}, half of a surrogate pair; remove it"
+        if character in _BIDIRECTIONAL:
+            return f"has the bidirectional character {code}; remove it"
+    return None
+
+
 def check_state_name(what: str, name: object) -> None:
-    """Raises `StateRegistrationError` for what is no name of ``what``, which is a state of some kind."""
+    """Raise `StateRegistrationError` if ``name`` is no valid name of ``what``, a state of some kind."""
     if not isinstance(name, str) or not name or len(name) > _MAX_NAME_CHARACTERS:
         raise StateRegistrationError(
             f"{what} needs a name of 1 to {_MAX_NAME_CHARACTERS} characters, not {shown(name)}"
         )
-    if "\0" in name:
-        raise StateRegistrationError(f"the name {shown(name)} of {what} has a NUL in it; leave it out")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise StateRegistrationError(
-            f"the name {shown(name)} of {what} has half of a surrogate pair in it; leave it out"
-        ) from None
+    problem = None if name.isprintable() else character_problem(name)
+    if problem is not None:
+        raise StateRegistrationError(f"the name {shown(name)} of {what} {problem}")
 
 
 def _check_name(instance: Any, attribute: Any, name: Any) -> None:

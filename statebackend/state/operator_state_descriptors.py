@@ -11,14 +11,13 @@ Serializers are passed by role: ``element`` of a list, ``key`` and ``value`` of 
 from __future__ import annotations
 
 import enum
-import unicodedata
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from attrs import field, frozen
 
 from snapshots.errors import shown
-from statebackend.state.descriptors import as_key_serializer, as_serializer, check_state_name
+from statebackend.state.descriptors import as_key_serializer, as_serializer, character_problem, check_state_name
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = ["MAX_UID_CHARACTERS", "uid_problem"]
@@ -29,17 +28,13 @@ MAX_UID_CHARACTERS: Final = 200
 
 
 def uid_problem(uid: str) -> str | None:
-    """What is wrong with a uid, as it goes on behind "the uid"; None if it can be one."""
+    """Return what follows "the uid" in the error for an invalid uid, None for a valid one."""
     if not uid.strip():
         return "is blank"
     if len(uid) > MAX_UID_CHARACTERS:
         return f"has {len(uid)} characters, and {MAX_UID_CHARACTERS} are the most: {shown(uid)}"
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in uid):
-        return (
-            f"has control characters, such as NUL or a line break, or half of a surrogate pair; leave them out: "
-            f"{shown(uid)}"
-        )
-    return None
+    problem = character_problem(uid)
+    return None if problem is None else f"{shown(uid)} {problem}"
 
 
 T = TypeVar("T")

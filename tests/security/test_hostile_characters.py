@@ -5,16 +5,26 @@ from __future__ import annotations
 import enum
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from statebackend import KeyedProcessFunction, MapStateDescriptor, ProcessContext, Savepoint, ValueStateDescriptor
+from statebackend import (
+    BroadcastStateDescriptor,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    ProcessContext,
+    Savepoint,
+    SplitListStateDescriptor,
+    ValueStateDescriptor,
+)
 from statebackend.cli.main import main
 from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
+from statebackend.state import descriptors, operator_state_descriptors
+from statebackend.state.errors import StateRegistrationError
 
 HOSTILE = "a\x9b2J\u202eb\nFORGED\x1b[31m\u2028\U000e0041"
 UID = "shop\u202e\u2066s"
@@ -22,8 +32,15 @@ Colour = enum.Enum("Colour", [HOSTILE, "GREEN"])  # type: ignore[misc]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("state") / "savepoint"
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A savepoint whose writer did not check names."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (descriptors, operator_state_descriptors):
+            patch.setattr(module, "character_problem", lambda name: None)
+        yield written(tmp_path_factory.mktemp("state") / "savepoint")
+
+
+def written(path: Path) -> str:
     texts = MapStateDescriptor(HOSTILE, str, str)
     plan = (
         Plan()
@@ -48,6 +65,23 @@ def commands(place: str, directory: Path) -> Iterator[list[str]]:
     yield ["show", place, "no such operator", "colour"]
     yield ["show", place, UID, HOSTILE, "--where", f"{HOSTILE}=1"]
     yield ["show", place, UID, HOSTILE, "--key", "x" + HOSTILE]
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x9b2J", "\x7f", "a\u2028", "a\u202eb", "\u2066a", "a\u200f", "\u061ca"])
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda name: ValueStateDescriptor(name, int),
+        lambda name: MapStateDescriptor(name, str, int),
+        lambda name: SplitListStateDescriptor(name, int),
+        lambda name: BroadcastStateDescriptor(name, str, int),
+    ],
+)
+def test_a_state_name_with_such_a_character_is_rejected_when_declared(declare: Callable[[str], Any], name: str) -> None:
+    with pytest.raises(StateRegistrationError, match=r"character U\+[0-9A-F]{4}; remove it") as rejected:
+        declare(name)
+    assert str(rejected.value).isprintable()
+    assert declare("日本 \u200d é").name == "日本 \u200d é"
 
 
 def test_no_command_prints_what_a_terminal_obeys(

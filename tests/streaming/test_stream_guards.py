@@ -38,7 +38,9 @@ def test_a_uid_of_up_to_200_characters_is_taken(uid: str) -> None:
 UNUSABLE = [
     *(("the operator Nothing has no uid", uid) for uid in ("", " \t", None, 7)),
     ("has 201 characters, and 200 are the most", "u" * 201),
-    *(("has control characters", uid) for uid in ("\0", "a\0b", "a\nb", "a\x85", "\x7f", "a\ud800")),
+    *(("has the control character", uid) for uid in ("\0", "a\0b", "a\nb", "a\x85", "\x7f", "a\u2028", "a\x9b2J")),
+    *(("has the bidirectional character", uid) for uid in ("a\u202eb", "\u2066a", "a\u200f", "\u061ca")),
+    ("half of a surrogate pair", "a\ud800"),
 ]
 
 

@@ -105,7 +105,7 @@ def test_sources_are_known_by_their_uids_and_those_without_by_their_place_among_
         ((None, "source-0"), "'source-0', which is what another one is called that was given no uid"),
         (("count",), "a source and the operator Nothing have the uid 'count'"),
         ((" ",), "the source has no uid: pass from_dataframe or from_elements"),
-        (("a\nb",), "has control characters"),
+        (("a\nb",), "has the control character U\\+000A"),
         (("a" * 201,), "has 201 characters"),
         ((7,), "the source has no uid"),
     ],
