@@ -8,15 +8,22 @@ from typing import Annotated, Any, Final, Protocol, TypeAlias
 import typer
 
 from snapshots.compatibility import CompatibilityIssue, CompatibilityKind, FieldCompatibility
-from statebackend.cli.comparisons import Comparison, Outcome, compared_with, compared_with_history, compared_with_lock
 from statebackend.cli.job_loading import load_job
 from statebackend.cli.printing import Printer
 from statebackend.cli.streams import DIFFERENT, LOSES, REJECTED
 from statebackend.cli.terminal import AsJson, CheckpointId, ZooKeeper, print_answer, services_of
 from statebackend.savepoint.errors import StateLockError
-from statebackend.savepoint.lockfile import is_lock_file, read_lock, would_change, write_locks
+from statebackend.savepoint.lockfile import (
+    is_lock_file,
+    locks_of_history,
+    read_lock,
+    would_change,
+    write_locks,
+)
+from statebackend.savepoint.state_location import find_state
+from statebackend.state.state_backend import state_backend
 from statebackend.state.state_compatibility import SchemaReport, StateCompatibility
-from statebackend.streaming.runtime.described_job import DescribedJob, lock_of
+from statebackend.streaming.compatibility_check import Comparison, CompatibilityChecker, DescribedJob, Outcome
 
 __all__ = [
     "STATUSES",
@@ -53,13 +60,12 @@ _ISSUE_STYLES: Final[Mapping[FieldCompatibility, str]] = {
 
 def comparison_answer(comparison: Comparison) -> Answer:
     """Return a comparison as plain data."""
-    takeover = comparison.takeover
     return {
         "stored": comparison.stored,
         "outcome": comparison.outcome.name.lower(),
         "rejection": comparison.rejection,
-        "operators": {} if takeover is None else {uid: _report(one) for uid, one in takeover.reports.items()},
-        "dropped_operators": [] if takeover is None else list(takeover.dropped_operators),
+        "operators": {uid: _report(one) for uid, one in comparison.reports.items()},
+        "dropped_operators": list(comparison.dropped_operators),
     }
 
 
@@ -191,20 +197,13 @@ def check(
     described = load_job(job)
     comparisons: list[Comparison] = []
     if path is not None:
-        comparisons.append(
-            compared_with(
-                described,
-                path,
-                checkpoint_id=checkpoint,
-                backend=backend,
-                parallelism=parallelism,
-                services=services_of(zookeeper),
-            )
-        )
-    if lock is not None:
-        comparisons.append(compared_with_lock(described, read_lock(lock)))
+        stored = read_lock(path) if is_lock_file(path) else find_state(path, checkpoint, services_of(zookeeper))
+        other = None if backend is None else state_backend(backend)
+        comparisons.append(CompatibilityChecker(described, stored).compare(backend=other, parallelism=parallelism))
+    locks = [] if lock is None else [read_lock(lock)]
     if history is not None:
-        comparisons += compared_with_history(described, history)
+        locks += [former for _, former in locks_of_history(history)]
+    comparisons += [CompatibilityChecker(described, one).compare() for one in locks]
     print_answer(as_json, [comparison_answer(one) for one in comparisons], print_comparisons)
     outcome = worst_outcome(comparisons)
     if not outcome.is_accepted(allow_loss):
@@ -224,7 +223,7 @@ def lock(
 ) -> None:
     """Write the schema lockfile of a job, and print what changed. `check` compares later programs with it."""
     described = load_job(job)
-    made = lock_of(described)
+    made = described.lock()
     answer: dict[str, Any] = {"path": output, "operators": list(made.operator_uids)}
     answer["former"] = _former(described, output)
     if only_check:
@@ -242,7 +241,7 @@ def _former(job: DescribedJob, path: str) -> dict[str, Any] | None:
     if not is_lock_file(path):
         return None
     try:
-        return comparison_answer(compared_with_lock(job, read_lock(path)))
+        return comparison_answer(CompatibilityChecker(job, read_lock(path)).compare())
     except StateLockError:
         return None
 

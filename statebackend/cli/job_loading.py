@@ -19,8 +19,8 @@ from typing import Any
 
 from snapshots.errors import StateFormatError
 from statebackend.state.errors import StateBackendError
+from statebackend.streaming.compatibility_check import DescribedJob, DescribesJob
 from statebackend.streaming.errors import StreamJobError, describe_exception, format_value, one_line
-from statebackend.streaming.runtime.described_job import DescribedJob, DescribesJob
 
 __all__ = ["JobLoadingError", "described_job", "load_job"]
 

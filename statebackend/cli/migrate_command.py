@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from statebackend.cli.comparisons import compared_with
 from statebackend.cli.job_commands import STATUSES, Job, comparison_answer, print_comparisons
 from statebackend.cli.job_loading import load_job
 from statebackend.cli.opening import show_progress
@@ -18,8 +17,7 @@ from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite.plan import Plan
 from statebackend.savepoint.rewrite.savepoint_writer import SavepointWriter
 from statebackend.savepoint.state_location import find_state
-from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
-from statebackend.streaming.runtime.described_job import DescribedJob
+from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribedJob
 from statebackend.streaming.runtime.state_registration import keyed_descriptors
 
 __all__ = ["migration_plan"]
@@ -48,7 +46,7 @@ def migrate(
     restored = find_state(path, checkpoint, services)
     # The job may complete a newer checkpoint meanwhile: migrate the one that is checked here.
     found = restored.metadata.checkpoint_id
-    comparison = compared_with(described, path, checkpoint_id=found, services=services)
+    comparison = CompatibilityChecker(described, restored).compare()
     if not comparison.outcome.is_accepted(allow_loss):
         print_answer(as_json, [comparison_answer(comparison)], print_comparisons)
         raise typer.Exit(STATUSES[comparison.outcome])
@@ -73,11 +71,10 @@ def migration_plan(job: DescribedJob, restored: RestoredState) -> Plan:
             continue
         stored = {state.name for meta in metas for state in meta.states}
         key_serializer = operator.key_serializer or metas[0].key_snapshot.restore_serializer()
-        namespaces = operator.states.namespaces
         plan.migrate_operator(
             uid,
             [
-                (descriptor, namespaces.get(descriptor.name, VOID_NAMESPACE_SERIALIZER))
+                (descriptor, operator.states.namespace(descriptor.name))
                 for descriptor in keyed_descriptors(operator.states, key_serializer)
                 if descriptor.name in stored
             ],

@@ -70,6 +70,7 @@ from statebackend.state.key_groups import DEFAULT_MAX_PARALLELISM
 from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.state_backend import StateBackend, state_backend
 from statebackend.state.state_compatibility import SchemaReport
+from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribedJob, SchemaReports
 from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.errors import JobDefinitionError, format_instance
 from statebackend.streaming.observing.job_events import JobListener, JobListeners
@@ -77,15 +78,12 @@ from statebackend.streaming.observing.progress import LoggedProgress
 from statebackend.streaming.output_tag import check_uid
 from statebackend.streaming.rows.declared_schema import parsed_schema
 from statebackend.streaming.rows.record_copies import copied_records
-from statebackend.streaming.runtime.described_job import DescribedJob
 from statebackend.streaming.runtime.event_time import EventTime, whole_milliseconds
 from statebackend.streaming.runtime.job_start import (
     Engine,
     check_written_by,
-    judged,
     locked_start,
     looked_up,
-    require_compatible,
 )
 from statebackend.streaming.runtime.settings import (
     TIMESTAMP_TYPES,
@@ -564,27 +562,26 @@ class LocalStreamEnvironment:
         if point.own_checkpoint is not None:
             StagedSinks(checked.graph).check_commits(point.own_checkpoint)
         reports = self._compatibilities(point, checked, allow_non_restored_state)
-        require_compatible(reports)
+        reports.require_compatible()
         return reports
 
     def _compatibilities(
         self, point: StartingPoint, checked: _CheckedJob, allow_non_restored_state: bool
-    ) -> Mapping[str, SchemaReport]:
-        return judged(
-            point.state,
-            checked.prepared.operators,
+    ) -> SchemaReports:
+        if point.state is None:
+            return SchemaReports()
+        return CompatibilityChecker(self._described(checked), point.state).check_start(
             backend=self.backend,
             parallelism=self.parallelism,
-            max_parallelism=self.max_parallelism,
             allow_non_restored_state=allow_non_restored_state,
-            rules=self.rules.compatibilities,
-            takes_channel_state=True,
-            sources=_replayed(checked.graph),
+            restores_channel_state=True,
         )
 
     def described(self) -> DescribedJob:
-        """The job as its state knows it, which needs no record where the sources have schemas; raises as `execute`."""
-        checked = self._checked(sources_tell_time=False)
+        """The job by its operators and state, without records if the sources have schemas; raises as `execute`."""
+        return self._described(self._checked(sources_tell_time=False))
+
+    def _described(self, checked: _CheckedJob) -> DescribedJob:
         operators = checked.prepared.operators
         return DescribedJob(operators, self.max_parallelism, self.rules.compatibilities, _replayed(checked.graph))
 

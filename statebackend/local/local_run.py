@@ -55,6 +55,7 @@ from statebackend.state.private_directory import temporary_directory
 from statebackend.state.progress import ProgressListener
 from statebackend.state.state_backend import StateBackend
 from statebackend.state.state_compatibility import SchemaReport
+from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribedJob
 from statebackend.streaming.errors import StreamJobError
 from statebackend.streaming.observing.job_events import JobListeners
 from statebackend.streaming.observing.job_metrics import ObservedRun
@@ -62,7 +63,6 @@ from statebackend.streaming.observing.job_recorder import JobRecorder, LiveFigur
 from statebackend.streaming.operators.operator_factories import operator_factory
 from statebackend.streaming.operators.record_function import paused_garbage_collection
 from statebackend.streaming.runtime.event_time import EventTime, not_before
-from statebackend.streaming.runtime.job_start import report_of
 from statebackend.streaming.runtime.metrics import BarrierTotals, TimeMetrics, time_metrics
 from statebackend.streaming.runtime.restore_plan import restores_by_subtask
 from statebackend.streaming.runtime.starting_point import StartingPoint
@@ -100,18 +100,7 @@ class RunOperators:
         self._parts = parts
         self.schema_reports: dict[str, SchemaReport] = dict(reports)
         """The compatibility results on restored state, by operator uid."""
-        file_system = parts.directory.file_system
-        restored = parts.restored
-        self._restores = {
-            uid: restores_by_subtask(
-                None if restored is None else restored.operator(uid),
-                file_system if restored is None else restored.file_system,
-                parts.parallelism,
-                parts.directory.identity.max_parallelism,
-                is_same_run=False,
-            )
-            for uid in parts.operators
-        }
+        self._restores = {uid: restores_by_subtask(parts.restored, uid, parts.parallelism) for uid in parts.operators}
         self._prepare_keys()
 
     def make_subtask(
@@ -150,14 +139,13 @@ class RunOperators:
         operator.learn_keys(lambda index: records if index == input_index else ())
         if not operator.knows_keys:
             return
-        parts, restored = self._parts, self._parts.restored
-        if restored is not None and operator.key_serializer is not None and restored.keyed_metas_of(operator.uid):
-            allowed = parts.allow_non_restored_state
-            report = report_of(
-                restored, operator.uid, operator.key_serializer, operator.states, allowed, parts.rules.compatibilities
-            )
-            report.raise_if_incompatible(_JUDGED_LATE)
-            self.schema_reports[operator.uid] = report
+        parts = self._parts
+        if parts.restored is not None:
+            job = DescribedJob(parts.operators, parts.restored.max_parallelism, parts.rules.compatibilities)
+            report = CompatibilityChecker(job, parts.restored).report(operator.uid, parts.allow_non_restored_state)
+            if report is not None:
+                report.raise_if_incompatible(_JUDGED_LATE)
+                self.schema_reports[operator.uid] = report
 
     def _prepare_keys(self) -> None:
         """Where nothing tells the types of the keys but what is restored, they are those."""

@@ -1,18 +1,19 @@
-"""The operator states of a checkpoint or savepoint, with the meta data of keyed and operator state."""
+"""A checkpoint or savepoint to restore, with the meta data of its state, decoded once for check and restore."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.checkpoint.state_handles import OperatorState
-from statebackend.state.operator_state_handles import OperatorStateMeta
+from statebackend.state.backend_parameters import RestoredHandle
+from statebackend.state.operator_state_handles import OperatorStateHandle, OperatorStateMeta, decode_operator_state
 from statebackend.state.operator_state_redistribution import operator_state_metas
-from statebackend.state.state_meta import KeyedStateMeta, decode_meta, distinct_metas
+from statebackend.state.state_meta import KeyedStateMeta, distinct_metas
 
 __all__ = ["StoredSchemas"]
 
@@ -45,6 +46,8 @@ class RestoredState:
 
     metadata: CheckpointMetadata
     file_system: CheckpointFileSystem
+    _keyed: dict[str, tuple[RestoredHandle, ...]] = field(factory=dict, init=False, eq=False, repr=False)
+    _operator_states: dict[str, tuple[OperatorStateHandle, ...]] = field(factory=dict, init=False, eq=False, repr=False)
 
     @property
     def where(self) -> str:
@@ -65,13 +68,26 @@ class RestoredState:
         """Return the state of an operator, or None."""
         return next((operator for operator in self.metadata.operators if operator.uid == uid), None)
 
+    def keyed_handles(self, uid: str) -> tuple[RestoredHandle, ...]:
+        """Return the keyed state of an operator, one handle per subtask. Its meta data is decoded once."""
+        if uid not in self._keyed:
+            operator = self.operator(uid)
+            handles = () if operator is None else operator.keyed_handles
+            self._keyed[uid] = tuple(RestoredHandle(handle, self.file_system) for handle in handles)
+        return self._keyed[uid]
+
     def keyed_metas_of(self, uid: str) -> tuple[KeyedStateMeta, ...]:
         """Return the distinct metas of an operator's keyed state, over all subtasks."""
-        operator = self.operator(uid)
-        handles = () if operator is None else operator.keyed_handles
-        return distinct_metas([decode_meta(handle.meta, len(handle.files)) for handle in handles])
+        return distinct_metas([handle.meta for handle in self.keyed_handles(uid)])
+
+    def operator_state_handles(self, uid: str) -> tuple[OperatorStateHandle, ...]:
+        """Return the operator state of an operator, one handle per subtask. It is decoded once."""
+        if uid not in self._operator_states:
+            operator = self.operator(uid)
+            subtasks = () if operator is None else operator.subtasks
+            self._operator_states[uid] = tuple(decode_operator_state(subtask.operator) for subtask in subtasks)
+        return self._operator_states[uid]
 
     def operator_state_metas_of(self, uid: str) -> tuple[OperatorStateMeta, ...]:
         """Return the metas of an operator's operator state, over all subtasks."""
-        operator = self.operator(uid)
-        return operator_state_metas([] if operator is None else [subtask.operator for subtask in operator.subtasks])
+        return operator_state_metas(self.operator_state_handles(uid))

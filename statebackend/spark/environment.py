@@ -69,20 +69,18 @@ from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.private_directory import default_local_root
 from statebackend.state.state_backend import StateBackend, state_backend
 from statebackend.state.state_compatibility import SchemaReport
+from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribedJob, SchemaReports
 from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.observing.job_events import JobListener, JobListeners
 from statebackend.streaming.observing.progress import LoggedProgress
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
-from statebackend.streaming.runtime.described_job import DescribedJob
 from statebackend.streaming.runtime.job_start import (
     Engine,
     LockedStart,
     check_written_by,
-    judged,
     locked_start,
     looked_up,
-    require_compatible,
 )
 from statebackend.streaming.runtime.local_state_root import LocalStateRoot, given_local_root
 from statebackend.streaming.runtime.restore_plan_file import delete_restore_plans
@@ -252,7 +250,7 @@ class SparkStreamEnvironment:
         def judge(records: JobRecords, point: StartingPoint) -> Mapping[str, SchemaReport]:
             # A directory that was begun from the savepoint has gone on since: what counts is what it holds now.
             found = self._judged(pipeline, point, allow_non_restored_state)
-            require_compatible(found)
+            found.require_compatible()
             planned_source_log(records.driver_files, point, sources, allow_dropped_sources, schemas)
             self._check_sink(pipeline, point, records.driver_files)
             return found
@@ -275,8 +273,11 @@ class SparkStreamEnvironment:
             raise
 
     def described(self) -> DescribedJob:
-        """The job as its state knows it; raises as `execute` for what could not run."""
-        return DescribedJob(self._prepare().operators, self.max_parallelism, self.rules.compatibilities)
+        """The job by its operators and state; raises as `execute`."""
+        return self._described(self._prepare())
+
+    def _described(self, pipeline: Pipeline) -> DescribedJob:
+        return DescribedJob(pipeline.operators, self.max_parallelism, self.rules.compatibilities)
 
     def _prepare(self) -> Pipeline:
         check_time_zone(self.spark)
@@ -322,17 +323,11 @@ class SparkStreamEnvironment:
         if own is not None and self._may_be_uncommitted(own, driver_files):
             pipeline.sinks.check_commits(own)
 
-    def _judged(
-        self, pipeline: Pipeline, point: StartingPoint, allow_non_restored_state: bool
-    ) -> Mapping[str, SchemaReport]:
-        return judged(
-            point.state,
-            pipeline.operators,
-            backend=self.backend,
-            parallelism=self.parallelism,
-            max_parallelism=self.max_parallelism,
-            allow_non_restored_state=allow_non_restored_state,
-            rules=self.rules.compatibilities,
+    def _judged(self, pipeline: Pipeline, point: StartingPoint, allow_non_restored_state: bool) -> SchemaReports:
+        if point.state is None:
+            return SchemaReports()
+        return CompatibilityChecker(self._described(pipeline), point.state).check_start(
+            backend=self.backend, parallelism=self.parallelism, allow_non_restored_state=allow_non_restored_state
         )
 
     def _start(

@@ -538,15 +538,9 @@ def first_restore(
     if restored is None:
         return {}
     return {
-        uid: restores_by_subtask(
-            operator,
-            restored.file_system,
-            parts.parallelism,
-            parts.identity.max_parallelism,
-            is_same_run=False,
-        )
+        uid: restores_by_subtask(restored, uid, parts.parallelism)
         for uid in parts.pipeline.operators
-        if (operator := restored.operator(uid)) is not None
+        if restored.operator(uid) is not None
     }
 
 

@@ -7,6 +7,7 @@ snapshot, the files of each state, and their sizes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 from attrs import define, field, frozen
@@ -61,6 +62,11 @@ class RestoredHandle:
 
     handle: KeyedStateHandle
     file_system: CheckpointFileSystem
+
+    @cached_property
+    def meta(self) -> KeyedStateMeta:
+        """The meta data, decoded once per process. Raises `StateRestoreError` if it is damaged."""
+        return decode_meta(self.handle.meta, len(self.handle.files))
 
 
 @frozen(kw_only=True)
@@ -141,7 +147,7 @@ def read_restored_states(parameters: KeyedStateBackendParameters, readable_forma
                 f"{restored.handle.backend!r}, whose own format is not among those that can be read here "
                 f"({', '.join(sorted(readable_formats))}); take a savepoint, which every backend reads"
             )
-    metas = [decode_meta(restored.handle.meta, len(restored.handle.files)) for restored in parameters.restore]
+    metas = [restored.meta for restored in parameters.restore]
     merged = merge_metas(metas)
     if merged is None:
         return RestoredStates(parameters.key_serializer)

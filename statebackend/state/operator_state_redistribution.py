@@ -59,13 +59,18 @@ class RestoredOperatorState:
 
 
 def restored_operator_state(
-    parts: Sequence[OpaqueStateHandle | None], file_system: CheckpointFileSystem, parallelism: int
+    parts: Sequence[OpaqueStateHandle | None],
+    file_system: CheckpointFileSystem,
+    parallelism: int,
+    decoded: Sequence[OperatorStateHandle] | None = None,
 ) -> tuple[RestoredOperatorState, ...]:
     """For each subtask of the new run, its operator state from that part of all old subtasks, in order.
 
-    Raises `StateRestoreError` for a malformed part, or a state that is of different modes in different subtasks.
+    ``decoded`` are the parts, if the caller has decoded them. Raises `StateRestoreError` for a malformed part, or a
+    state that is of different modes in different subtasks.
     """
-    assigned = redistribute([decode_operator_state(part) for part in parts], parallelism)
+    operators = [decode_operator_state(part) for part in parts] if decoded is None else decoded
+    assigned = redistribute(operators, parallelism)
     may_refer = all(map(_may_refer, parts))
     return tuple(RestoredOperatorState(states, file_system, may_refer=may_refer) for states in assigned)
 
@@ -193,12 +198,11 @@ def _without_rows(pieces: Sequence[Parts]) -> Parts:
     return (StatePart(next(part for parts in pieces for part in parts).envelopes),)
 
 
-def operator_state_metas(parts: Sequence[OpaqueStateHandle | None]) -> tuple[OperatorStateMeta, ...]:
-    """The operator states of all subtasks as those of one, for judging descriptors before anything is touched.
+def operator_state_metas(operators: Sequence[OperatorStateHandle]) -> tuple[OperatorStateMeta, ...]:
+    """The operator states of all subtasks as those of one, to check descriptors before anything is changed.
 
-    Raises `StateRestoreError` as `restored_operator_state` does.
+    Raises `StateRestoreError` for a state that is of different modes in different subtasks.
     """
-    operators = [decode_operator_state(part) for part in parts]
     metas = []
     for name, mode in _modes(operators).items():
         states = [state for operator in operators if (state := operator.state(name)) is not None]

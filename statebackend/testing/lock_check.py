@@ -7,13 +7,12 @@ from typing import Any
 
 from attrs import frozen
 
-from statebackend.cli.comparisons import Comparison, compared_with_history, compared_with_lock
 from statebackend.cli.job_commands import comparison_answer, print_comparison
 from statebackend.cli.job_loading import JobLoadingError, described_job, load_job
 from statebackend.savepoint.errors import StateLockError
-from statebackend.savepoint.lockfile import is_lock_file, read_lock, would_change, write_locks
+from statebackend.savepoint.lockfile import is_lock_file, locks_of_history, read_lock, would_change, write_locks
+from statebackend.streaming.compatibility_check import Comparison, CompatibilityChecker, DescribedJob
 from statebackend.streaming.errors import JobDefinitionError
-from statebackend.streaming.runtime.described_job import DescribedJob, lock_of
 
 __all__ = ["LockCheck"]
 
@@ -33,13 +32,14 @@ class LockCheck:
             job = self._job()
             if not is_lock_file(self.path):
                 return f"there is no lockfile at {self.path}; write it: {accept}"
-            comparisons = [compared_with_lock(job, read_lock(self.path))]
+            locks = [read_lock(self.path)]
             if self.history is not None:
-                comparisons += compared_with_history(job, self.history)
-            failed = next(filter(self._is_failed, comparisons), None)
+                locks += [lock for _, lock in locks_of_history(self.history)]
+            comparisons = [CompatibilityChecker(job, lock).compare() for lock in locks]
+            failed = next((one for one in comparisons if not one.outcome.is_accepted(self.allow_loss)), None)
             if failed is not None:
                 return f"{_format(failed)}\nif that is meant to be so, accept it: {accept}"
-            if would_change(self.path, lock_of(job)):
+            if would_change(self.path, job.lock()):
                 return (
                     f"{_format(comparisons[0])}\nthe job restores, and its state has changed: {self.path} is not its "
                     f"lock any more, and later changes have to be compared with what is deployed. Accept it: {accept}"
@@ -51,7 +51,7 @@ class LockCheck:
     def update(self) -> str | None:
         """Writes the lockfile and adds it to the history; returns the reason of a failure, or None."""
         try:
-            write_locks(self.path, self.history, lock_of(self._job()))
+            write_locks(self.path, self.history, self._job().lock())
         except (StateLockError, JobLoadingError, JobDefinitionError) as error:
             return str(error)
         return None
@@ -60,9 +60,6 @@ class LockCheck:
         if isinstance(self.given, str):
             return load_job(self.given)
         return described_job(self.given, getattr(self.given, "__qualname__", type(self.given).__name__))
-
-    def _is_failed(self, comparison: Comparison) -> bool:
-        return not comparison.outcome.is_accepted(self.allow_loss)
 
 
 class _Text:

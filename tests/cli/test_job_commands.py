@@ -11,14 +11,13 @@ from typing import Any
 import programs
 import pytest
 
-from statebackend.cli.comparisons import compared_with_lock
 from statebackend.cli.job_commands import comparison_answer, print_comparison
 from statebackend.cli.job_loading import load_job
 from statebackend.cli.main import main
 from statebackend.cli.streams import DIFFERENT, LOSES, MISUSED, NOT_READABLE, REJECTED
 from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint.rewrite import Plan, SavepointWriter
-from statebackend.streaming.runtime.described_job import lock_of
+from statebackend.streaming.compatibility_check import CompatibilityChecker
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -180,9 +179,9 @@ def test_rejections_are_red_and_losses_yellow() -> None:
             self.styles[text.split()[0]] = style
 
     printed = Colours()
-    narrower = compared_with_lock(load_job("programs:narrower"), lock_of(load_job("programs:as_it_was")))
+    narrower = CompatibilityChecker(load_job("programs:narrower"), load_job("programs:as_it_was").lock()).compare()
     print_comparison(printed, comparison_answer(narrower))
-    lossy = compared_with_lock(load_job("programs:without_a_field"), lock_of(load_job("programs:as_it_was")))
+    lossy = CompatibilityChecker(load_job("programs:without_a_field"), load_job("programs:as_it_was").lock()).compare()
     print_comparison(printed, comparison_answer(lossy))
     assert (printed.styles[".sales:"], printed.styles[".note:"]) == ("red", "yellow")
 

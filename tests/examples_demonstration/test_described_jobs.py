@@ -13,13 +13,12 @@ from examples.flights import described as described_flights
 from examples.flights.job import flights_job
 from examples.weather import described as described_weather
 from examples.weather.spark_job import weather_job
-from statebackend.cli.comparisons import Outcome, compared_with_lock
 from statebackend.savepoint.lockfile import lock_to_bytes
-from statebackend.streaming.runtime.described_job import DescribesJob, lock_of
+from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribesJob, Outcome
 
 
 def lock_bytes(job: DescribesJob) -> bytes:
-    return lock_to_bytes(lock_of(job.described()))
+    return lock_to_bytes(job.described().lock())
 
 
 @pytest.mark.spark
@@ -77,4 +76,4 @@ def test_the_weather_on_spark_has_the_lock_of_its_description(
 def test_the_versions_of_the_demo_are_told_by_the_lock_as_the_demo_shows_them(
     older: Callable[[], Any], newer: Callable[[], Any], outcome: Outcome
 ) -> None:
-    assert compared_with_lock(newer().described(), lock_of(older().described())).outcome is outcome
+    assert CompatibilityChecker(newer().described(), older().described().lock()).compare().outcome is outcome

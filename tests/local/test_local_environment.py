@@ -244,7 +244,7 @@ def test_an_operator_that_is_gone_is_rejected_unless_allowed(tmp_path: Path) -> 
         environment.execute("sales", allow_non_restored_state=allow)
         return results
 
-    with pytest.raises(JobRestoreError, match="operators that the job has not: 'totals'"):
+    with pytest.raises(JobRestoreError, match="operators that the job does not have: 'totals'"):
         run_renamed(allow=False)
     assert run_renamed(allow=True) == [("north", 1, 3)]
 

@@ -200,7 +200,7 @@ def test_a_source_that_is_gone_is_rejected_unless_its_positions_may_be(tmp_path:
         environment.execute("job", **options)
         return results
 
-    with pytest.raises(JobRestoreError, match="operators that the job has not: 'lists'"):
+    with pytest.raises(JobRestoreError, match="operators that the job does not have: 'lists'"):
         without()
     assert without(allow_non_restored_state=True) == [("k0", 5)]
 

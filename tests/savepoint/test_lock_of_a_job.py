@@ -12,7 +12,7 @@ from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint.lockfile import lock_from_bytes, lock_to_bytes
 from statebackend.savepoint.state_location import find_state
 from statebackend.state.state_meta import KeyedStateMeta
-from statebackend.streaming.runtime.described_job import DescribesJob, judged_by, lock_of, takeover_of
+from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribesJob
 
 
 def environment() -> LocalStreamEnvironment:
@@ -42,7 +42,7 @@ def schemas(meta: KeyedStateMeta) -> dict[str, object]:
 def test_the_lock_of_a_job_says_to_the_byte_what_its_savepoint_says(tmp_path: Path, backend: str) -> None:
     run_job(backend).savepoint(tmp_path / "savepoint")
     stored = find_state(tmp_path / "savepoint")
-    lock = lock_from_bytes(lock_to_bytes(lock_of(environment().described())), "state.lock")
+    lock = lock_from_bytes(lock_to_bytes(environment().described().lock()), "state.lock")
     assert list(lock.operator_uids) == list(stored.operator_uids) == ["per shop"]
     [locked], [written] = lock.keyed_metas_of("per shop"), stored.keyed_metas_of("per shop")
     assert schemas(locked) == schemas(written)
@@ -55,8 +55,8 @@ def test_the_lock_of_a_job_says_to_the_byte_what_its_savepoint_says(tmp_path: Pa
 def test_a_lock_and_a_savepoint_are_judged_alike(tmp_path: Path) -> None:
     run_job("heap").savepoint(tmp_path / "savepoint")
     job = environment().described()
-    of_lock = judged_by(job, lock_of(job)).reports
-    of_savepoint = takeover_of(job, find_state(tmp_path / "savepoint")).reports
+    of_lock = CompatibilityChecker(job, job.lock()).compare().reports
+    of_savepoint = CompatibilityChecker(job, find_state(tmp_path / "savepoint")).compare().reports
     assert {uid: sorted(str(report).splitlines()) for uid, report in of_lock.items()} == {
         uid: sorted(str(report).splitlines()) for uid, report in of_savepoint.items()
     }

@@ -257,7 +257,7 @@ def test_wrong_directories_are_rejected(workplace: Workplace) -> None:
         workplace.run(memory_sink(), name="another name")
     with pytest.raises((JobDirectoryMismatchError, JobRestoreError), match="max_parallelism"):
         workplace.run(memory_sink(), max_parallelism=32)
-    with pytest.raises(JobRestoreError, match="operators that the job has not: 'words'"):
+    with pytest.raises(JobRestoreError, match="operators that the job does not have: 'words'"):
         workplace.run(memory_sink(), uid="renamed")
     with pytest.raises(JobRestoreError, match=r"written by the backend 'rocksdb'.*Take a savepoint"):
         workplace.run(memory_sink(), backend="heap")

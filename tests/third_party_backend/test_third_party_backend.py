@@ -207,7 +207,7 @@ def test_its_checkpoints_are_checked_with_it_and_told_to_others(
     assert check()[0] == check("--backend", "sqlite")[0] == 0
     status, told = check("--backend", "rocksdb")
     assert status == 1
-    assert "written by the backend 'sqlite', whose own format 'rocksdb' does not read" in told
+    assert "written by the backend 'sqlite', whose native format 'rocksdb' does not read" in told
     status, told = check("--backend", "nobody")
     assert status == 3
     assert "there is no state backend 'nobody'; known are heap, rocksdb, sqlite" in told

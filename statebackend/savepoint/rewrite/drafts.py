@@ -22,9 +22,8 @@ from statebackend.savepoint.rewrite.steps import Step
 from statebackend.state.descriptors import Descriptor, check_state_name
 from statebackend.state.key_columns import columns_of_key
 from statebackend.state.operator_state_descriptors import OperatorStateDescriptor, OperatorStateMode, uid_problem
-from statebackend.state.operator_state_redistribution import operator_state_metas
 from statebackend.state.priority_queue import TIMER_STATES, timer_state_name
-from statebackend.state.state_meta import decode_meta, merge_metas
+from statebackend.state.state_meta import merge_metas
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = ["Drafts", "GivenElements", "OperatorDraft", "OperatorStateDraft", "StateDraft", "StoredInput"]
@@ -229,16 +228,13 @@ class Drafts:
 
     def _open(self, draft: OperatorDraft, origin: str) -> None:
         assert self._source is not None
-        stored = self._source.operator(origin)
-        assert stored is not None
-        metas = [decode_meta(handle.meta, len(handle.files)) for handle in stored.keyed_handles]
-        merged = merge_metas(metas)
+        merged = merge_metas([handle.meta for handle in self._source.keyed_handles(origin)])
         if merged is not None:
             draft.key_serializer = merged.key_snapshot.restore_serializer()
             for meta in merged.states:
                 schema = EntrySchema.of_stored(meta, draft.key_serializer, self._known)
                 draft.states[meta.name] = StateDraft(schema, [StoredInput(origin, meta.name, schema)])
-        for one in operator_state_metas([subtask.operator for subtask in stored.subtasks]):
+        for one in self._source.operator_state_metas_of(origin):
             draft.operator_states[one.name] = OperatorStateDraft(
                 one.name, one.mode, [(origin, one.name)], tuple(part.envelopes for part in one.parts)
             )

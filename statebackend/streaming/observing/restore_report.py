@@ -11,7 +11,7 @@ from statebackend.checkpoint.coordinator.acknowledgement import ReportValue
 from statebackend.savepoint.html_pages import table_fragment
 from statebackend.savepoint.sizes import counted
 from statebackend.state.state_compatibility import SchemaReport, StateCompatibility
-from statebackend.streaming.runtime.job_start import COMPATIBILITY_COLUMNS, compatibility_rows
+from statebackend.streaming.compatibility_check import COMPATIBILITY_COLUMNS, compatibility_rows
 from statebackend.streaming.runtime.metrics import measure_of
 
 __all__ = ["RestoreReport", "RestoredStateReport", "SubtaskReport", "restore_report_of"]

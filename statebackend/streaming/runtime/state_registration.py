@@ -12,20 +12,14 @@ from typing import Any, TypeVar, cast
 
 from attrs import field, frozen
 
-from snapshots.compatibility import worst_kind
-from snapshots.type_serializer_snapshot import RULES, CompatibilityRules
 from statebackend.state.descriptors import Descriptor
 from statebackend.state.errors import NoCurrentKeyError, StateRegistrationError
 from statebackend.state.key_context import KeySetter
 from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
-from statebackend.state.operator_state_backend import check_operator_state
 from statebackend.state.operator_state_descriptors import OperatorStateDescriptor
-from statebackend.state.operator_state_handles import OperatorStateMeta
 from statebackend.state.operator_state_tables import TABLES
 from statebackend.state.priority_queue import TIMER_STATES
-from statebackend.state.state_compatibility import SchemaReport, StateCompatibility, check_key_serializer, check_state
 from statebackend.state.state_kind import StateDescriptor, StateKind
-from statebackend.state.state_meta import KeyedStateMeta, StateMeta
 from statebackend.state.states import State
 from statebackend.streaming.errors import JobDefinitionError, UserFunctionError, describe_exception, one_line
 from statebackend.streaming.functions import KeyedFunction, RuntimeContext
@@ -75,6 +69,10 @@ class RegisteredStates:
     """The serializers of the namespaces of keyed states, by name; without one there are none."""
     timers: Mapping[str, TypeSerializer[Any]] = field(factory=dict, repr=False)
     """The timer services by name, each with the serializer of its namespaces."""
+
+    def namespace(self, name: str) -> TypeSerializer[Any]:
+        """The serializer of the namespaces of a keyed state."""
+        return self.namespaces.get(name, VOID_NAMESPACE_SERIALIZER)
 
 
 class RegistrationContext(RuntimeContext):
@@ -223,50 +221,3 @@ def keyed_descriptors(registered: RegisteredStates, key_serializer: TypeSerializ
     timers = registered.timers.items()
     queues = (timer_queue_descriptors(name, key_serializer, namespace) for name, namespace in timers)
     return [*registered.keyed, *(queue for both in queues for queue in both)]
-
-
-def schema_report(
-    operator_uid: str,
-    key_serializer: TypeSerializer[Any],
-    registered: RegisteredStates,
-    keyed: Sequence[KeyedStateMeta],
-    operator_state: Sequence[OperatorStateMeta],
-    rules: CompatibilityRules = RULES,
-) -> SchemaReport:
-    """The compatibility result, by ``rules``, on everything that the operator registers, over what was stored in all
-    its subtasks.
-
-    ``keyed`` is what `distinct_metas` leaves of the subtasks' meta data; there is at least one.
-    """
-    restored: dict[str, list[StateMeta]] = {}
-    for meta in keyed:
-        for state in meta.states:
-            restored.setdefault(state.name, []).append(state)
-    restored_operator_state = {state.name: state for state in operator_state}
-    descriptors = {descriptor.name: descriptor for descriptor in keyed_descriptors(registered, key_serializer)}
-
-    def namespaces(name: str) -> TypeSerializer[Any]:
-        return registered.namespaces.get(name, VOID_NAMESPACE_SERIALIZER)
-
-    operator_descriptors = {descriptor.name: descriptor for descriptor in registered.operator}
-    return SchemaReport(
-        operator_uid,
-        _worst([check_key_serializer(meta.key_snapshot, key_serializer, rules) for meta in keyed]),
-        compatibilities=tuple(
-            _worst([check_state(state, descriptor, namespaces(name), rules) for state in restored[name]])
-            for name, descriptor in descriptors.items()
-            if name in restored
-        ),
-        unregistered=tuple(name for name in restored if name not in descriptors),
-        operator_state_compatibilities=tuple(
-            check_operator_state(old.mode, old.parts, descriptor, rules)
-            for name, descriptor in operator_descriptors.items()
-            if (old := restored_operator_state.get(name)) is not None
-        ),
-        unregistered_operator_state=tuple(name for name in restored_operator_state if name not in operator_descriptors),
-    )
-
-
-def _worst(compatibilities: Sequence[StateCompatibility]) -> StateCompatibility:
-    worst = worst_kind([compatibility.kind for compatibility in compatibilities])
-    return next(compatibility for compatibility in compatibilities if compatibility.kind is worst)

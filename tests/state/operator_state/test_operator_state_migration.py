@@ -341,7 +341,7 @@ def test_subtasks_that_reconfigured_differently_are_served_by_one_serializer_or_
 
 def test_descriptors_can_be_judged_before_anything_is_touched(operator):
     handles = written(operator, SplitListStateDescriptor("flights", flight_v1()), FLIGHTS)
-    (meta,) = operator_state_metas(handles)
+    (meta,) = operator_state_metas([decode_operator_state(handle) for handle in handles])
     judged = [
         check_operator_state(meta.mode, meta.parts, SplitListStateDescriptor("flights", serializer)).kind
         for serializer in (flight_v1(), flight_v2(), flight_v3(), StringSerializer())
@@ -368,7 +368,7 @@ def test_the_compatibility_is_the_worst_over_all_schemas_in_whatever_order(opera
     contents = [(flight_v1(), FLIGHTS[0]), (new, record)]
     for backend, (serializer, content) in zip(backends, contents if is_old_first else contents[::-1], strict=True):
         backend.get_state(SplitListStateDescriptor("flights", serializer)).add(content)
-    (meta,) = operator_state_metas(operator.snapshot(backends))
+    (meta,) = operator_state_metas([decode_operator_state(handle) for handle in operator.snapshot(backends)])
     assert check_operator_state(meta.mode, meta.parts, SplitListStateDescriptor("flights", new)).kind is kind
 
 

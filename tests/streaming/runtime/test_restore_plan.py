@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from statebackend.checkpoint import (
     SubtaskState,
 )
 from statebackend.savepoint.restored_state import RestoredState
+from statebackend.state import backend_parameters
 from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.state.operator_state_descriptors import OperatorStateMode
 from statebackend.state.operator_state_handles import (
@@ -33,9 +35,9 @@ from statebackend.state.operator_state_handles import (
     encode_operator_state,
 )
 from statebackend.state.state_backend import state_backend
-from statebackend.state.state_meta import KeyedStateMeta, encode_meta, meta_of_descriptor
-from statebackend.streaming.runtime.job_start import judged
-from statebackend.streaming.runtime.restore_plan import check_backend, check_files, check_merges, check_operators
+from statebackend.state.state_meta import KeyedStateMeta, decode_meta, encode_meta, meta_of_descriptor
+from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribedJob
+from statebackend.streaming.runtime.restore_plan import restores_by_subtask
 from statebackend.streaming.runtime.state_registration import RegisteredStates
 from typeserializers import LongSerializer
 
@@ -66,23 +68,22 @@ def restored(fs: CheckpointFileSystem, *uids: str, backend: str = "heap", files:
     return RestoredState(metadata, fs)
 
 
+def checker(state: RestoredState, *uids: str, max_parallelism: int = 4) -> CompatibilityChecker:
+    """The checker of a job with operators of these uids, which register no state."""
+    return CompatibilityChecker(DescribedJob(dict.fromkeys(uids, StartingOperatorOfTest()), max_parallelism), state)
+
+
 def start(
     state: RestoredState, *uids: str, parallelism: int = 2, allow_non_restored_state: bool = False
 ) -> Mapping[str, Any]:
-    """What a start with operators of these uids, of which nothing is registered, says of the state."""
-    return judged(
-        state,
-        {uid: StartingOperatorOfTest(uid) for uid in uids},
-        backend=state_backend("heap"),
-        parallelism=parallelism,
-        max_parallelism=4,
-        allow_non_restored_state=allow_non_restored_state,
+    """The reports of a start with operators of these uids."""
+    return checker(state, *uids).check_start(
+        backend=state_backend("heap"), parallelism=parallelism, allow_non_restored_state=allow_non_restored_state
     )
 
 
 @attrs.frozen
 class StartingOperatorOfTest:
-    uid: str
     key_serializer: Any = None
     states: RegisteredStates = attrs.field(factory=RegisteredStates)
 
@@ -95,26 +96,26 @@ def fs(tmp_path: Path) -> CheckpointFileSystem:
 @pytest.mark.parametrize("max_parallelism", [2, 3, 5, 8])
 def test_a_smaller_and_a_larger_max_parallelism_are_rejected(fs: CheckpointFileSystem, max_parallelism: int) -> None:
     with pytest.raises(JobRestoreError, match=rf"has max_parallelism 4, the job {max_parallelism}:.*Set max_par.*=4"):
-        check_operators(restored(fs, "a"), ["a"], max_parallelism, True)
-    check_operators(restored(fs, "a"), ["a"], 4, False)
+        checker(restored(fs, "a"), "a", max_parallelism=max_parallelism).check_operators(True)
+    checker(restored(fs, "a"), "a").check_operators(False)
 
 
 def test_operators_that_the_job_has_not_are_rejected_unless_they_may_be_dropped(fs: CheckpointFileSystem) -> None:
     state = restored(fs, "a", "b", "c")
-    check_operators(state, ["a", "b", "c", "new"], 4, False)
-    with pytest.raises(JobRestoreError, match=r"operators that the job has not: 'a', 'c' \(the job has 'b', 'new'\)"):
-        check_operators(state, ["b", "new"], 4, False)
-    check_operators(state, ["b"], 4, True)
+    checker(state, "a", "b", "c", "new").check_operators(False)
+    with pytest.raises(JobRestoreError, match=r"the job does not have: 'a', 'c' \(the job has 'b', 'new'\)"):
+        checker(state, "b", "new").check_operators(False)
+    checker(state, "b").check_operators(True)
 
 
 def test_files_are_looked_at_for_operators_that_the_job_has(fs: CheckpointFileSystem) -> None:
     file = fs.write_file("state", b"data")
-    check_files(restored(fs, "a", files=[file]), ["a"])
+    checker(restored(fs, "a", files=[file]), "a").check_files()
     short, none = FileHandle("state", 5, file.checksum), FileHandle("none", 4, file.checksum)
     for wrong, error in ((short, CorruptFileError), (none, MissingFileError)):
         with pytest.raises(error):
-            check_files(restored(fs, "a", files=[wrong]), ["b", "a"])
-        check_files(restored(fs, "a", files=[wrong]), ["b"])
+            checker(restored(fs, "a", files=[wrong]), "b", "a").check_files()
+        checker(restored(fs, "a", files=[wrong]), "b").check_files()
 
 
 @pytest.mark.parametrize("part", ["input_channels", "output_channels"])
@@ -125,15 +126,15 @@ def test_records_that_were_on_their_way_are_not_left_out_in_silence(fs: Checkpoi
     first, second = operator.subtasks
     unaligned = attrs.evolve(operator, subtasks=(first, attrs.evolve(second, **on_their_way)))
     state = RestoredState(attrs.evolve(restored(fs).metadata, operators=(unaligned,)), fs)
-    with pytest.raises(JobRestoreError, match=r"subtask 1 of operator 'a' has records on their way.*take a savepoint"):
+    with pytest.raises(JobRestoreError, match=r"subtask 1 of operator 'a' has records in flight.*take a savepoint"):
         start(state, "a")
     assert start(state, allow_non_restored_state=True) == {}, "an operator that is dropped needs none of its state"
 
 
 def test_state_in_the_own_format_of_another_backend_is_rejected(fs: CheckpointFileSystem) -> None:
-    check_backend(restored(fs, "a"), state_backend("heap"))
+    checker(restored(fs, "a"), "a").check_backend(state_backend("heap"))
     with pytest.raises(JobRestoreError, match=r"operator 'b' at .* written by the backend 'other'.*'heap' does not"):
-        check_backend(restored(fs, "b", backend="other"), state_backend("heap"))
+        checker(restored(fs, "b", backend="other"), "b").check_backend(state_backend("heap"))
 
 
 def test_the_state_of_an_operator_is_found_by_its_uid(fs: CheckpointFileSystem) -> None:
@@ -156,14 +157,14 @@ def written_by(fs: CheckpointFileSystem, *types: Any) -> RestoredState:
 def test_schemas_that_one_subtask_would_have_to_merge_are_rejected_before_the_run(fs: CheckpointFileSystem) -> None:
     mixed = written_by(fs, int, int, int, str)
     for apart in (4, 3):
-        check_merges(mixed, ["a"], apart)
+        checker(mixed, "a").check_merges(apart)
     for together in (2, 1):
         with pytest.raises(JobRestoreError, match=f"'a' cannot go from parallelism 4 to {together}; nothing was"):
-            check_merges(mixed, ["other", "a"], together)
+            checker(mixed, "other", "a").check_merges(together)
     with pytest.raises(JobRestoreError, match="cannot go from parallelism 4 to 1; nothing was"):
         start(mixed, "a", parallelism=1)
-    check_merges(mixed, ["other"], 1)
-    check_merges(written_by(fs, int, int, int, int), ["a"], 1)
+    checker(mixed, "other").check_merges(1)
+    checker(written_by(fs, int, int, int, int), "a").check_merges(1)
 
 
 def element_envelope() -> bytes:
@@ -177,7 +178,7 @@ def test_a_start_looks_at_files_and_at_what_is_not_registered_of_the_operators_i
     with pytest.raises(JobRestoreError, match=r"stored state that its open\(\) does not register: 'state'"):
         start(state, "a")
     assert set(start(state, "a", allow_non_restored_state=True)) == {"a"}
-    with pytest.raises(JobRestoreError, match="operators that the job has not: 'a'"):
+    with pytest.raises(JobRestoreError, match="operators that the job does not have: 'a'"):
         start(state, "b")
     [operator] = state.metadata.operators
     names = OperatorStateMeta("names", OperatorStateMode.SPLIT, (StatePart({"element": element_envelope()}),))
@@ -194,3 +195,23 @@ def test_a_start_looks_at_files_and_at_what_is_not_registered_of_the_operators_i
     with pytest.raises(MissingFileError, match="absent"):
         start(without_file, "a", allow_non_restored_state=True)
     assert start(without_file, allow_non_restored_state=True) == {}
+
+
+def test_the_check_and_all_subtasks_decode_the_meta_data_once(
+    fs: CheckpointFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[bytes] = []
+
+    def decode_and_count(data: bytes, file_count: int) -> KeyedStateMeta:
+        decoded.append(data)
+        return decode_meta(data, file_count)
+
+    monkeypatch.setattr(backend_parameters, "decode_meta", decode_and_count)
+    state = written_by(fs, int, int, int, int)
+    start(state, "a", parallelism=4, allow_non_restored_state=True)
+    for subtask in restores_by_subtask(state, "a", 4):
+        assert [handle.meta.states[0].name for handle in subtask.keyed] == ["state"]
+    assert len(decoded) == 4
+    [copied] = pickle.loads(pickle.dumps(restores_by_subtask(state, "a", 4)[0])).keyed
+    assert copied.meta.states[0].name == "state"
+    assert len(decoded) == 5, "a worker decodes its own copy"

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.metadata import CheckpointKind, CheckpointMetadata
 from statebackend.checkpoint.state_handles import FileHandle, KeyedStateHandle, OperatorState, SubtaskState
+from statebackend.savepoint.restored_state import RestoredState
 from statebackend.state.backend_parameters import RestoredHandle
 from statebackend.state.key_groups import key_group_range_of_subtask
 from statebackend.state.operator_state_descriptors import OperatorStateMode
@@ -23,8 +25,21 @@ from statebackend.state.operator_state_handles import (
 )
 from statebackend.state.operator_state_redistribution import AssignedState, RestoredOperatorState
 from statebackend.streaming.errors import JobRestoreError
-from statebackend.streaming.runtime.restore_plan import SubtaskRestore, restores_by_subtask
+from statebackend.streaming.runtime.restore_plan import SubtaskRestore, continued_subtask, restores_by_subtask
 from statebackend.streaming.runtime.restore_plan_file import write_restore_plan
+
+
+def restored_state(fs: CheckpointFileSystem, operator: OperatorState) -> RestoredState:
+    metadata = CheckpointMetadata(
+        checkpoint_id=1,
+        kind=CheckpointKind.SAVEPOINT,
+        job_id="job",
+        job_name="job",
+        timestamp_ms=5,
+        max_parallelism=16,
+        operators=(operator,),
+    )
+    return RestoredState(metadata, fs)
 
 
 def handle_of(start: int, end: int) -> KeyedStateHandle:
@@ -148,7 +163,7 @@ def test_a_subtask_gets_exactly_the_old_handles_that_overlap_its_key_groups(tmp_
     fs = CheckpointFileSystem.from_uri(tmp_path)
     ranges = [key_group_range_of_subtask(index, old, 16) for index in range(old)]
     subtasks = tuple(SubtaskState(handle_of(one.start, one.end)) for one in ranges)
-    plan = restores_by_subtask(OperatorState("op", "op", 16, subtasks), fs, new, 16, is_same_run=False)
+    plan = restores_by_subtask(restored_state(fs, OperatorState("op", "op", 16, subtasks)), "op", new)
     for index, restore in enumerate(plan):
         own = set(key_group_range_of_subtask(index, new, 16))
         expected = [one.start for one in ranges if own & set(one)]
@@ -161,7 +176,7 @@ def test_an_operator_without_keyed_state_is_restored(tmp_path: Path) -> None:
     part = StatePart({"element": b"envelope"}, (FileSlice(file, 0, 6),), bytes(range(16)))
     own = OperatorStateHandle((OperatorStateMeta("names", OperatorStateMode.SPLIT, (part,)),))
     operator = OperatorState("op", "op", 16, (SubtaskState(operator=encode_operator_state(own)), SubtaskState()))
-    plan = restores_by_subtask(operator, fs, 3, 16, is_same_run=False)
+    plan = restores_by_subtask(restored_state(fs, operator), "op", 3)
     assert [restore.keyed for restore in plan] == [(), (), ()]
     assert [restore.operator.states[0].content[0].row_count for restore in plan if restore.operator] == [2, 2, 2]
     section = write_restore_plan(fs, "plans/1", {"op": operator.subtasks}, 0)["op"]
@@ -183,10 +198,10 @@ def test_state_is_dealt_out_at_a_start_and_stays_with_its_subtask_from_epoch_to_
 
     operator = OperatorState("op", "op", 16, (own(0), own(3)))
 
-    def rows(*, is_same_run: bool) -> list[int]:
-        plan = restores_by_subtask(operator, fs, 2, 16, is_same_run=is_same_run)
-        assert all(restore.is_restored is not is_same_run for restore in plan)
+    def rows(plan: Sequence[SubtaskRestore]) -> list[int]:
         return [sum(part.row_count for part in one.operator.states[0].content) for one in plan if one.operator]
 
-    assert rows(is_same_run=False) == [6, 6]
-    assert rows(is_same_run=True) == [3, 3]
+    at_a_start = restores_by_subtask(restored_state(fs, operator), "op", 2)
+    in_the_next_epoch = [continued_subtask(subtask, fs) for subtask in operator.subtasks]
+    assert [one.is_restored for one in (*at_a_start, *in_the_next_epoch)] == [True, True, False, False]
+    assert (rows(at_a_start), rows(in_the_next_epoch)) == ([6, 6], [3, 3])

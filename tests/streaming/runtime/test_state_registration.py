@@ -32,12 +32,8 @@ from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.state.operator_state_handles import OperatorStateMeta, StatePart, envelopes_of
 from statebackend.state.state_kind import StateKind
 from statebackend.state.state_meta import STATE_KINDS, KeyedStateMeta, meta_of_descriptor
-from statebackend.streaming.runtime.state_registration import (
-    RegisteredStates,
-    RegistrationContext,
-    registered_states,
-    schema_report,
-)
+from statebackend.streaming.compatibility_check import schema_report
+from statebackend.streaming.runtime.state_registration import RegisteredStates, RegistrationContext, registered_states
 from statebackend.streaming.time.internal_timer_service import timer_queue_descriptors
 from statebackend.testing.backends.evolving_records import IMMUTABLE_SUM, SUM, ImmutableSum
 from statebackend.testing.backends.harness import LIST, MAP, VALUE, BackendHarness

@@ -54,7 +54,7 @@ def _wrong_range() -> Patch:
         for index in range(parallelism):
             yield slice(index, index + 1)
 
-    return lambda: mock.patch.object(restore_plan, "_overlaps", overlaps)
+    return lambda: mock.patch.object(restore_plan, "overlaps", overlaps)
 
 
 def _timers_again() -> Patch:
