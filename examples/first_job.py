@@ -14,8 +14,7 @@ class Aircraft:
 
 
 class FollowAircraft(KeyedProcessFunction):
-    def open(self, context):
-        self.aircraft = context.get_state(ValueStateDescriptor("aircraft", Aircraft, default=Aircraft()))
+    aircraft = ValueStateDescriptor("aircraft", Aircraft, default=Aircraft())
 
     def process_element(self, flight, context):
         before = self.aircraft.value()

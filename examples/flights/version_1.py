@@ -13,13 +13,9 @@ from attrs import evolve, frozen
 
 from statebackend import (
     KeyedProcessFunction,
-    ListState,
     ListStateDescriptor,
-    MapState,
     MapStateDescriptor,
     ProcessContext,
-    RuntimeContext,
-    ValueState,
     ValueStateDescriptor,
 )
 from typeserializers import IntSerializer
@@ -74,17 +70,12 @@ class Leg:
 class FollowAircraft(KeyedProcessFunction[str, Any, tuple[Any, ...]]):
     """Emits a row per flight, with the aircraft's totals up to and including it."""
 
-    def open(self, context: RuntimeContext) -> None:
-        self.aircraft: ValueState[AircraftState] = context.get_state(
-            ValueStateDescriptor("aircraft", AircraftState, default=AircraftState())
-        )
-        self.destinations: MapState[str, DestinationTotals] = context.get_map_state(
-            MapStateDescriptor("destinations", str, DestinationTotals)
-        )
-        self.legs: ListState[Leg] = context.get_list_state(ListStateDescriptor("legs", Leg))
+    aircraft = ValueStateDescriptor("aircraft", AircraftState, default=AircraftState())
+    destinations = MapStateDescriptor("destinations", str, DestinationTotals)
+    legs = ListStateDescriptor("legs", Leg)
 
     def process_element(self, flight: Any, context: ProcessContext[str]) -> Iterator[tuple[Any, ...]]:
-        state = self.aircraft.value() or AircraftState()
+        state = self.aircraft.value()
         state = evolve(state, flights=state.flights + 1, last_carrier=flight.carrier)
         if flight.arr_delay is not None:
             state = self.arrived(state, flight)

@@ -20,13 +20,9 @@ from attrs import evolve, field, frozen
 
 from statebackend import (
     KeyedProcessFunction,
-    ListState,
     ListStateDescriptor,
-    MapState,
     MapStateDescriptor,
     ProcessContext,
-    RuntimeContext,
-    ValueState,
     ValueStateDescriptor,
 )
 from typeserializers import former_names
@@ -81,17 +77,12 @@ class Leg:
 class FollowAircraft(KeyedProcessFunction[str, Any, tuple[Any, ...]]):
     """Emits a row per flight, with the aircraft's totals up to and including it."""
 
-    def open(self, context: RuntimeContext) -> None:
-        self.aircraft: ValueState[AircraftState] = context.get_state(
-            ValueStateDescriptor("aircraft", AircraftState, default=AircraftState())
-        )
-        self.destinations: MapState[str, DestinationTotals] = context.get_map_state(
-            MapStateDescriptor("destinations", str, DestinationTotals)
-        )
-        self.legs: ListState[Leg] = context.get_list_state(ListStateDescriptor("legs", Leg))
+    aircraft = ValueStateDescriptor("aircraft", AircraftState, default=AircraftState())
+    destinations = MapStateDescriptor("destinations", str, DestinationTotals)
+    legs = ListStateDescriptor("legs", Leg)
 
     def process_element(self, flight: Any, context: ProcessContext[str]) -> Iterator[tuple[Any, ...]]:
-        state = self.aircraft.value() or AircraftState()
+        state = self.aircraft.value()
         is_cancelled = flight.dep_time is None
         state = evolve(state, flights=state.flights + 1, cancelled=state.cancelled + is_cancelled)
         if flight.arr_delay is not None:

@@ -13,13 +13,9 @@ from attrs import field, frozen
 
 from statebackend import (
     KeyedProcessFunction,
-    ListState,
     ListStateDescriptor,
-    MapState,
     MapStateDescriptor,
     ProcessContext,
-    RuntimeContext,
-    ValueState,
     ValueStateDescriptor,
 )
 from typeserializers import former_names
@@ -70,16 +66,11 @@ class Leg:
 class FollowAircraft(KeyedProcessFunction[str, Any, tuple[Any, ...]]):
     """Counts flights; it never gets to run."""
 
-    def open(self, context: RuntimeContext) -> None:
-        self.aircraft: ValueState[AircraftState] = context.get_state(
-            ValueStateDescriptor("aircraft", AircraftState, default=AircraftState())
-        )
-        self.destinations: MapState[str, DestinationTotals] = context.get_map_state(
-            MapStateDescriptor("destinations", str, DestinationTotals)
-        )
-        self.legs: ListState[Leg] = context.get_list_state(ListStateDescriptor("legs", Leg))
+    aircraft = ValueStateDescriptor("aircraft", AircraftState, default=AircraftState())
+    destinations = MapStateDescriptor("destinations", str, DestinationTotals)
+    legs = ListStateDescriptor("legs", Leg)
 
     def process_element(self, flight: Any, context: ProcessContext[str]) -> Iterator[tuple[Any, ...]]:
-        state = self.aircraft.value() or AircraftState()
+        state = self.aircraft.value()
         self.aircraft.update(AircraftState(state.flights + 1))
         yield flight.tailnum, state.flights + 1

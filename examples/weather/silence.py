@@ -13,11 +13,9 @@ from typing import Any
 
 from statebackend import (
     KeyedProcessFunction,
-    MapState,
     MapStateDescriptor,
     OnTimerContext,
     ProcessContext,
-    RuntimeContext,
 )
 
 SILENCE_MS = 7 * 24 * 3600 * 1000
@@ -28,9 +26,8 @@ SILENT_SCHEMA = "tailnum string, last_departure timestamp, airport string"
 class ReportSilence(KeyedProcessFunction[str, Any, tuple[Any, ...]]):
     """Emits an aircraft, when it left last, and for which airport."""
 
-    def open(self, context: RuntimeContext) -> None:
-        # Those of the last seven days: where each one went, by its time.
-        self.departures: MapState[int, str] = context.get_map_state(MapStateDescriptor("departures", int, str))
+    # Those of the last seven days: where each one went, by its time.
+    departures = MapStateDescriptor("departures", int, str)
 
     def process_element(self, flight: Any, context: ProcessContext[str]) -> None:
         assert context.timestamp is not None

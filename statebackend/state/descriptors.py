@@ -14,19 +14,20 @@ from __future__ import annotations
 import datetime
 import decimal
 import enum
+import inspect
 import unicodedata
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar, overload
 
 from attrs import field, frozen
 
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.envelope import snapshot_to_bytes
 from snapshots.errors import StateFormatError, shown
-from statebackend.state.errors import StateRegistrationError
+from statebackend.state.errors import StateBackendError, StateRegistrationError
 from typeserializers.containers.converting import ConvertingSerializer
 from typeserializers.kernel.serializer_inference import serializer_for
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -37,9 +38,12 @@ if TYPE_CHECKING:
     from types import UnionType
     from typing import TypeAlias, _SpecialForm
 
+    from typing_extensions import Self
+
     TypeHint: TypeAlias = UnionType | _SpecialForm
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 VALUE_ROLE: Final = "value"
 ELEMENT_ROLE: Final = "element"
@@ -148,6 +152,44 @@ def check_state_name(what: str, name: object) -> None:
     problem = None if name.isprintable() else character_problem(name)
     if problem is not None:
         raise StateRegistrationError(f"the name {shown(name)} of {what} {problem}")
+
+
+class StateHolder:
+    """The base of functions. A descriptor in their class body is registered before `open()`; then it is its state.
+
+    The state is an attribute of the opened object, so a descriptor needs no method that sets it.
+    """
+
+
+class OnClass(Generic[S]):
+    """The base of descriptors that the body of a class may contain; ``S`` is the type of the state."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, instance: StateHolder, owner: type | None = None) -> S: ...
+        @overload
+        def __get__(self, instance: object, owner: type | None = None) -> Self: ...
+        def __get__(self, instance: object, owner: type | None = None) -> Any: ...
+
+    else:
+
+        def __get__(self, instance, owner=None):
+            if not isinstance(instance, StateHolder):
+                return self
+            raise StateBackendError(
+                f"state {self.name!r} of {type(instance).__name__} does not exist before open(): use it in "
+                f"process_element and other methods that a job or a test harness calls, not in __init__ or setup()"
+            )
+
+
+def descriptors_on_class(holder: type) -> dict[str, Any]:
+    """The descriptors in the bodies of a class and its bases by attribute, those of bases first."""
+    names = dict.fromkeys(name for part in reversed(holder.__mro__) for name in vars(part))
+    found = {name: inspect.getattr_static(holder, name) for name in names}
+    return {name: value for name, value in found.items() if isinstance(value, OnClass)}
 
 
 def _check_name(instance: Any, attribute: Any, name: Any) -> None:

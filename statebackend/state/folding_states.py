@@ -24,7 +24,7 @@ from typing import Any, Final, Generic, TypeVar
 from attrs import evolve, field, frozen
 
 from snapshots.errors import SerializationError, StateFormatError, shown
-from statebackend.state.descriptors import VALUE_ROLE, as_serializer
+from statebackend.state.descriptors import VALUE_ROLE, OnClass, as_serializer
 from statebackend.state.errors import StateBackendError, StateRegistrationError
 from statebackend.state.internal_states import (
     FoldingState,
@@ -158,7 +158,7 @@ def _check_reduce_function(instance: Any, attribute: Any, function: Any) -> None
 
 
 @frozen
-class ReducingStateDescriptor(StateDescriptor, Generic[T]):
+class ReducingStateDescriptor(StateDescriptor, OnClass[ReducingState[T]]):
     """One value per key, into which ``reduce_function`` folds every value that is added.
 
     The function is no part of what is stored: it may change from one run to the next. Descriptors are equal only if
@@ -341,7 +341,7 @@ def _check_aggregate_function(instance: Any, attribute: Any, function: Any) -> N
 
 
 @frozen
-class AggregatingStateDescriptor(StateDescriptor, Generic[I, A, O]):
+class AggregatingStateDescriptor(StateDescriptor, OnClass[AggregatingState[I, O]], Generic[I, A, O]):
     """One accumulator per key, into which ``aggregate_function`` folds every value that is added.
 
     As with reducing state, the function may change from one run to the next; the accumulator is what is stored.

@@ -12,12 +12,12 @@ import itertools
 import struct
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from attrs import evolve, field, frozen
 
 from snapshots.compatibility import PartsPlan, Plan
-from statebackend.state.descriptors import ELEMENT_ROLE, as_serializer
+from statebackend.state.descriptors import ELEMENT_ROLE, OnClass, as_serializer
 from statebackend.state.errors import StateRestoreError, null_element
 from statebackend.state.internal_states import InternalState, Lifetime, MergingState, TtlState, fold_namespaces
 from statebackend.state.state_kind import HandleSource, RowFilter, StateDescriptor, StateKind, TableForm
@@ -109,7 +109,7 @@ LIST: Final = ListKind()
 
 
 @frozen
-class ListStateDescriptor(StateDescriptor, Generic[T]):
+class ListStateDescriptor(StateDescriptor, OnClass[ListState[T]]):
     """A list of elements per key."""
 
     element_serializer: TypeSerializer[T] = field(converter=as_serializer)

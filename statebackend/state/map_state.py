@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from attrs import evolve, field, frozen
 
 from snapshots.compatibility import PartsPlan, Plan
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from statebackend.state.descriptors import USER_KEY_ROLE, VALUE_ROLE, as_key_serializer, as_serializer
+from statebackend.state.descriptors import USER_KEY_ROLE, VALUE_ROLE, OnClass, as_key_serializer, as_serializer
 from statebackend.state.internal_states import InternalState, Lifetime, TtlState
 from statebackend.state.state_kind import HandleSource, StateDescriptor, StateKind, TableForm
 from statebackend.state.states import MapState
@@ -94,7 +94,7 @@ MAP: Final = MapKind()
 
 
 @frozen
-class MapStateDescriptor(StateDescriptor, Generic[K, V]):
+class MapStateDescriptor(StateDescriptor, OnClass[MapState[K, V]]):
     """A map per key, each entry stored by itself."""
 
     key_serializer: TypeSerializer[K] = field(converter=as_key_serializer)

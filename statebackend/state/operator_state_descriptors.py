@@ -12,12 +12,19 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from attrs import field, frozen
 
 from snapshots.errors import shown
-from statebackend.state.descriptors import as_key_serializer, as_serializer, character_problem, check_state_name
+from statebackend.state.descriptors import (
+    OnClass,
+    as_key_serializer,
+    as_serializer,
+    character_problem,
+    check_state_name,
+)
+from statebackend.state.states import BroadcastState, ListState
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = ["MAX_UID_CHARACTERS", "uid_problem"]
@@ -81,7 +88,7 @@ class OperatorStateDescriptor:
 
 
 @frozen
-class SplitListStateDescriptor(OperatorStateDescriptor, Generic[T]):
+class SplitListStateDescriptor(OperatorStateDescriptor, OnClass[ListState[T]]):
     """A list whose elements are dealt out evenly when the parallelism changes, and stay where they are when not."""
 
     element_serializer: TypeSerializer[T] = field(converter=as_serializer)
@@ -94,7 +101,7 @@ class SplitListStateDescriptor(OperatorStateDescriptor, Generic[T]):
 
 
 @frozen
-class UnionListStateDescriptor(OperatorStateDescriptor, Generic[T]):
+class UnionListStateDescriptor(OperatorStateDescriptor, OnClass[ListState[T]]):
     """A list; every restored subtask gets the elements of all subtasks, in the order of the subtasks.
 
     A subtask that goes on without choosing its own among them writes all of them into the next snapshot, as in Flink.
@@ -110,7 +117,7 @@ class UnionListStateDescriptor(OperatorStateDescriptor, Generic[T]):
 
 
 @frozen
-class BroadcastStateDescriptor(OperatorStateDescriptor, Generic[K, V]):
+class BroadcastStateDescriptor(OperatorStateDescriptor, OnClass[BroadcastState[K, V]]):
     """A map that is the same in all subtasks; every restored subtask gets one whole copy."""
 
     key_serializer: TypeSerializer[K] = field(converter=as_key_serializer)

@@ -8,11 +8,12 @@ expires by itself: a value, an element, a map entry (whose value may be null), o
 
 from __future__ import annotations
 
+import copy
 import enum
 import struct
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from attrs import field, frozen
 
@@ -25,6 +26,9 @@ from statebackend.state.internal_states import InternalState, Lifetime, TtlState
 from statebackend.state.ttl_config import StateTtlConfig
 from typeserializers.containers.ttl import TtlSerializer, TtlSerializerSnapshot
 from typeserializers.kernel.type_serializer import TypeSerializer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 RowFilter = Callable[[bytes], "bytes | None"]
 """From the value of a row to the value to write: itself, a list chunk with fewer elements, or None for no row."""
@@ -125,4 +129,16 @@ class StateDescriptor(Descriptor):
 
     ttl: StateTtlConfig | None = field(default=None, validator=_check_ttl, kw_only=True)
 
+    is_per_window: bool = field(default=False, init=False, eq=False, repr=False)
+    """Whether the state of a class body belongs to key and window (`per_window`)."""
+
     kind: ClassVar[StateKind]
+
+    def per_window(self) -> Self:
+        """Return the descriptor of a state per key and window, for the class body of a `ProcessWindowFunction`.
+
+        `ProcessWindowFunction.clear` must clear it. The windows may not merge.
+        """
+        descriptor = copy.copy(self)
+        object.__setattr__(descriptor, "is_per_window", True)
+        return descriptor

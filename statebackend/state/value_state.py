@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from attrs import field, frozen
 
 from snapshots.errors import SerializationError, shown
-from statebackend.state.descriptors import VALUE_ROLE, as_serializer
+from statebackend.state.descriptors import VALUE_ROLE, OnClass, as_serializer
 from statebackend.state.errors import StateRegistrationError
 from statebackend.state.internal_states import InternalState, Lifetime, TtlState
 from statebackend.state.state_kind import HandleSource, StateDescriptor, StateKind, TableForm
@@ -23,7 +23,10 @@ from typeserializers.containers.ttl import TtlValue
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 if TYPE_CHECKING:
-    from statebackend.state.descriptors import Composite, Scalar, TypeHint
+    from typing_extensions import Self
+
+    from statebackend.state.descriptors import Composite, Scalar, StateHolder, TypeHint
+    from statebackend.state.states import DefaultedValueState
 
 T = TypeVar("T")
 
@@ -77,7 +80,7 @@ VALUE: Final = ValueKind()
 
 
 @frozen(init=False)
-class ValueStateDescriptor(StateDescriptor, Generic[T]):
+class ValueStateDescriptor(StateDescriptor, OnClass[ValueState[T]]):
     """One value per key; ``default`` is what `value()` returns while there is none.
 
     Raises `StateRegistrationError` for a default that the serializer cannot write. For type checkers, `value()` of a
@@ -146,6 +149,12 @@ if TYPE_CHECKING:
 
     class DefaultedValueStateDescriptor(ValueStateDescriptor[T]):
         """What a `ValueStateDescriptor` with a default is to type checkers."""
+
+        @overload
+        def __get__(self, instance: StateHolder, owner: type | None = None) -> DefaultedValueState[T]: ...
+        @overload
+        def __get__(self, instance: object, owner: type | None = None) -> Self: ...
+        def __get__(self, instance: object, owner: type | None = None) -> Any: ...
 
 
 class TtlValueState(TtlState, InternalValueState[T]):

@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar, overload, runtime_checkable
 
-from statebackend.state.descriptors import Descriptor
+from statebackend.state.descriptors import Descriptor, StateHolder, descriptors_on_class
 from statebackend.state.errors import NoCurrentKeyError, StateRegistrationError
 from statebackend.state.folding_states import AggregatingStateDescriptor, ReducingStateDescriptor
 from statebackend.state.list_state import ListStateDescriptor
@@ -70,7 +70,7 @@ __all__ = [
 ]
 
 
-class WorkerLifecycle:
+class WorkerLifecycle(StateHolder):
     """The base of all functions: resources that live as long as the worker process."""
 
     def setup(self) -> Awaitable[None] | None:
@@ -196,6 +196,10 @@ class OperatorStateStore:
         given = descriptor.mode if isinstance(descriptor, OperatorStateDescriptor) else None
         if given is not mode:
             method, wanted = _REGISTRATION[mode]
+            if isinstance(descriptor, State):
+                raise StateRegistrationError(
+                    f"operator {self._operator_uid!r}: operator_state.{method} was given {_IS_STATE}"
+                )
             how = f"it takes a {wanted}"
             if given is not None:
                 how += f"; a {given.value} state is registered with {_REGISTRATION[given][0]}"
@@ -205,6 +209,10 @@ class OperatorStateStore:
             )
         return self._register(descriptor)
 
+
+_IS_STATE: Final = (
+    "a state: a descriptor in the class body is registered before open(), so use the attribute as the state"
+)
 
 _REGISTRATION: Final = {
     OperatorStateMode.SPLIT: ("get_list_state", SplitListStateDescriptor.__name__),
@@ -306,6 +314,8 @@ class RuntimeContext(ABC):
     def _register(self, descriptor: StateDescriptor, kind: StateKind) -> Any:
         given = descriptor.kind if isinstance(descriptor, Descriptor) else None
         if given is not kind:
+            if isinstance(descriptor, State):
+                raise StateRegistrationError(f"operator {self.operator_uid!r}: {kind.getter} was given {_IS_STATE}")
             how = "pass a descriptor" if given is None else f"{given.name} state is registered with {given.getter}"
             if given is not None and not isinstance(given, StateKind):
                 how += " of a backend, which functions cannot reach"
@@ -315,6 +325,25 @@ class RuntimeContext(ABC):
                 f"operator {self.operator_uid!r}: {kind.getter} was given {format_value(descriptor, 120)}; {how}"
             )
         return self.register(descriptor)
+
+
+def open_function(function: Any, context: RuntimeContext) -> Any:
+    """Set the states of the function's class body as attributes of the function, then call its `open`."""
+    for name, descriptor in descriptors_on_class(type(function)).items():
+        if isinstance(descriptor, OperatorStateDescriptor):
+            state = context.register_operator_state(descriptor)
+        elif not descriptor.is_per_window:
+            state = context.register(descriptor)
+        elif hasattr(context, "window_state"):
+            state = context.window_state.get_state(descriptor)
+        else:
+            raise StateRegistrationError(
+                f"operator {context.operator_uid!r}: state {descriptor.name!r} is per window, and "
+                f"{type(function).__name__} is not a ProcessWindowFunction; remove .per_window()"
+            )
+        # The class may be frozen.
+        object.__setattr__(function, name, state)
+    return function.open(context)
 
 
 SideOutputs = Mapping[OutputTag[Any], Callable[[Any], object]]

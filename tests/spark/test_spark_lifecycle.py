@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from spark_workplace import Workplace, memory_sink, rows_of, travelling_by_value
 
-from statebackend import EpochError, KeyedProcessFunction, RuntimeContext
+from statebackend import EpochError, KeyedProcessFunction, ReducingStateDescriptor, RuntimeContext, ValueStateDescriptor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,3 +105,25 @@ def test_a_setup_that_fails_fails_the_epoch_and_names_the_operator(spark: SparkS
     sink = memory_sink()
     workplace.run(sink, Connecting(calls, "second"))
     assert [row[0] for row in rows_of(sink)] == ["a"]
+
+
+class CountsOnClass(KeyedProcessFunction[str, Any, Any]):
+    """Has its states in its class body; counts as `CountWords` of `spark_workplace`."""
+
+    times = ValueStateDescriptor("times", int, default=0)
+    total = ReducingStateDescriptor("total", int.__add__, int)
+
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        self.times.update(self.times.value() + 1)
+        self.total.add(value.number)
+        yield value.word, self.times.value(), self.total.get()
+
+
+def test_states_of_the_class_body_are_kept_over_epochs_and_runs(spark: SparkSession, tmp_path: Path) -> None:
+    workplace = Workplace(spark, tmp_path)
+    sink = memory_sink()
+    for _ in range(2):
+        for number in range(2):
+            workplace.add_batch([("a", number), ("b", 10 * number)])
+        workplace.run(sink, CountsOnClass(), backend="rocksdb")
+    assert sorted(rows_of(sink)) == workplace.expected()

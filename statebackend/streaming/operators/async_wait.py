@@ -42,6 +42,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from attrs import define, field, frozen
 
+from statebackend.state.descriptors import descriptors_on_class
 from statebackend.state.operator_state_descriptors import SplitListStateDescriptor
 from statebackend.state.states import ListState
 from statebackend.streaming.async_functions import AsyncFunction, AsyncWaitDefinition, EmissionOrder
@@ -364,6 +365,8 @@ class AsyncWaitOperator(Operator):
             context, context.input_schemas[0], needed=self._definition.carries_in_flight
         )
         self._context = StatelessContext(context)
+        for descriptor in descriptors_on_class(type(self._function)).values():
+            self._context.register(descriptor)
         self._not_begun.extend(self._snapshot.restored())
 
     def process_batch(self, input_index: int, batch: InputBatch) -> None:

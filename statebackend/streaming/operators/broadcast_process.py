@@ -31,7 +31,7 @@ from statebackend.streaming.broadcast_functions import (
     ReadOnlyContext,
 )
 from statebackend.streaming.errors import format_value
-from statebackend.streaming.functions import RuntimeContext
+from statebackend.streaming.functions import RuntimeContext, open_function
 from statebackend.streaming.operators.function_calls import call_failure, call_user, check_results, of_key, of_record
 from statebackend.streaming.operators.keyed_process import ElementMethod, KeyedCallForms, KeyedProcessOperator
 from statebackend.streaming.operators.keyed_timers import NoTimers
@@ -262,7 +262,7 @@ class BroadcastOperator(Operator):
 
     def open(self, context: SubtaskContext, emitter: Emitter) -> None:
         states = self._states = _opened_states(self._definition, context)
-        call_user(self._uid, "open", lambda: self._function.open(_KeylessOpening(context, states)))
+        call_user(self._uid, "open", lambda: open_function(self._function, _KeylessOpening(context, states)))
         states.may_change = False
         self._time = NoTimers(self._uid, type(self._function).__name__, context.clock, context.watermark_ms)
         self._output = output = OrderedOutput(emitter)

@@ -30,7 +30,7 @@ from attrs import frozen
 from statebackend.state.map_state import MapStateDescriptor
 from statebackend.state.states import MapState
 from statebackend.streaming.connected_streams import IntervalJoinDefinition
-from statebackend.streaming.functions import JoinContext
+from statebackend.streaming.functions import JoinContext, open_function
 from statebackend.streaming.operators.element_form import ElementForm, element_form
 from statebackend.streaming.operators.function_calls import (
     call_failure,
@@ -206,7 +206,7 @@ class IntervalJoinOperator(Operator):
         namespaces: TupleSerializer = TupleSerializer([BooleanSerializer(), LongSerializer()])
         self._timers: InternalTimerService[Any] = context.internal_timer_service(TIMERS_NAME, namespaces)
         self._output = output = OrderedOutput(emitter)
-        call_user(self._uid, "open", lambda: self._function.open(context))
+        call_user(self._uid, "open", lambda: open_function(self._function, context))
         self._context: JoinContext[Any] = JoinContext(
             context.epoch_id, output.side_outputs_at(lambda: self._context.timestamp)
         )

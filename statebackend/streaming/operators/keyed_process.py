@@ -23,6 +23,7 @@ from statebackend.streaming.functions import (
     RuntimeContext,
     TimeDomain,
     TimerService,
+    open_function,
 )
 from statebackend.streaming.operators.function_calls import call_failure, call_user, check_results, of_key
 from statebackend.streaming.operators.keyed_timers import KeyedTimers, NoTimers, register_timers
@@ -113,7 +114,7 @@ class KeyedProcessOperator(Operator):
         """Where rows with timestamps go, and what timers emit."""
         self._key_setter = context.key_setter
         opening = forms.opening_context(context)
-        call_user(self._uid, "open", lambda: self._function.open(opening))
+        call_user(self._uid, "open", lambda: open_function(self._function, opening))
         self._no_timers = NoTimers(self._uid, type(self._function).__name__, context.clock, context.watermark_ms)
         internal = register_timers(self._function, context)
         self.timers: TimerService = self._no_timers if internal is None else KeyedTimers(internal)

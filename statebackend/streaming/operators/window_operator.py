@@ -40,7 +40,7 @@ from statebackend.state.operator_state_descriptors import OperatorStateDescripto
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.states import ListState, State
 from statebackend.streaming.errors import StreamJobError, format_value
-from statebackend.streaming.functions import RuntimeContext
+from statebackend.streaming.functions import RuntimeContext, open_function
 from statebackend.streaming.operators.aligned_batches import AlignedBatches
 from statebackend.streaming.operators.element_form import element_form
 from statebackend.streaming.operators.function_calls import (
@@ -496,7 +496,7 @@ class WindowOperator(Operator):
         opening = OpeningContext(context, states)
         function = self._function
         if function is not None:
-            call_user(self._uid, "open", lambda: function.open(opening))
+            call_user(self._uid, "open", lambda: open_function(function, opening))
         self._function_context = FunctionContext(self._timers, self._output, opening, states)
 
     def _aligned_batches(self) -> AlignedBatches | None:

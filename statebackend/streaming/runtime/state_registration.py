@@ -22,7 +22,7 @@ from statebackend.state.priority_queue import TIMER_STATES
 from statebackend.state.state_kind import StateDescriptor, StateKind
 from statebackend.state.states import State
 from statebackend.streaming.errors import JobDefinitionError, UserFunctionError, describe_exception, one_line
-from statebackend.streaming.functions import KeyedFunction, RuntimeContext
+from statebackend.streaming.functions import KeyedFunction, RuntimeContext, open_function
 from statebackend.streaming.operators.keyed_timers import register_timers
 from statebackend.streaming.operators.operator import CollectingEmitter
 from statebackend.streaming.operators.operator_factories import operator_factory
@@ -194,7 +194,7 @@ def registered_states(
     context = RegistrationContext(operator_uid, parallelism, input_schemas=input_schemas)
     try:
         if isinstance(function, KeyedFunction):
-            function.open(context)
+            open_function(function, context)
             register_timers(function, context)
             function.close()
         else:
