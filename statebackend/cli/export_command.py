@@ -46,7 +46,7 @@ from statebackend.cli.terminal import (
 )
 from statebackend.savepoint.atomic_files import atomic_file, check_place
 from statebackend.savepoint.sizes import counted, shown_bytes
-from statebackend.savepoint.tables.column_forms import ColumnForms
+from statebackend.savepoint.value_forms import ColumnForms
 
 __all__ = ["EXPORT_FORMATS", "ExportedState", "TableOfState", "export_state"]
 

@@ -7,8 +7,9 @@ Answers are plain data, alike for people and programs. Times are ISO 8601 in UTC
     condition := path operator literal     path := column ("." field)*     operator := = | != | < | <= | > | >=
 
 A path starts with a column of the entries and continues through fields of records or text keys of maps. It must exist
-in the schema. The literal is parsed as the type there, and values are compared as that type (`stored_types`). ``null``
-is compared with = and != only. A field that an entry does not have is null, and null is neither less nor greater.
+in the schema. The literal is parsed as the type there, and values are compared as that type
+(`statebackend.savepoint.conditions`). ``null`` is compared with = and != only. A field that an entry does not have is
+null, and null is neither less nor greater.
 
 `diff` compares schemas, and with ``--entries`` all entries. Entries match by key, namespace and user key, and differ if
 their values do. Timers and list elements of operator state have no identity besides their value: each exists or not.
@@ -45,6 +46,7 @@ from statebackend.cli.terminal import (
     print_schemas,
     spooled_answers,
 )
+from statebackend.savepoint.conditions import StoredType, Unparsed, equals, part_of
 from statebackend.savepoint.errors import UnknownKeyError
 from statebackend.savepoint.plain_values import comparable_value, printed_value
 from statebackend.savepoint.rewrite.savepoint_writer import REWRITTEN_FROM
@@ -52,7 +54,6 @@ from statebackend.savepoint.savepoint import Savepoint, StateDescription, Stored
 from statebackend.savepoint.state_entries import OperatorStateElement, OperatorStateElements, StateEntries, plain_entry
 from statebackend.savepoint.statistics import EntryStatistics
 from statebackend.savepoint.stored_entries import StateEntry
-from statebackend.savepoint.stored_types import StoredType, Unparsed, equals, part_of
 from statebackend.savepoint.type_descriptions import TypeDescription
 from statebackend.state.clock import wall_clock
 from statebackend.state.key_columns import parsed_key

@@ -22,13 +22,13 @@ from attrs import frozen
 
 from statebackend.checkpoint.errors import SavepointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.savepoint.conditions import LONG, StateCondition
 from statebackend.savepoint.plain_values import plain_value, printed_value
 from statebackend.savepoint.sizes import counted
 from statebackend.savepoint.stored_entries import EntryReader, StateEntry
-from statebackend.savepoint.stored_types import LONG, StateCondition, stored_type
 from statebackend.savepoint.tables.column_batches import ColumnBatches
-from statebackend.savepoint.tables.column_forms import ColumnForms
 from statebackend.savepoint.tables.state_tables import BATCH_BYTES, BATCH_ROWS, OperatorStateColumns, decoded_cell
+from statebackend.savepoint.value_forms import ColumnForms, stored_type
 from statebackend.state.canonical import CanonicalBatch
 from statebackend.state.operator_state_handles import StatePart, batches, read_slices
 from statebackend.state.state_meta import KeyedStateMeta, StateMeta

@@ -27,7 +27,8 @@ from attrs import frozen
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import KeyedStateHandle
-from statebackend.savepoint.stored_types import LONG, ListType, StoredType, stored_type
+from statebackend.savepoint.conditions import LONG, ListType, StoredType
+from statebackend.savepoint.value_forms import stored_type
 from statebackend.state.backend_parameters import KeyedStateBackendParameters, RestoredHandle
 from statebackend.state.canonical import SCHEMA, CanonicalBatch, rows_inside
 from statebackend.state.canonical_files import CanonicalFile

@@ -12,57 +12,18 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-import pyarrow as pa
 from attrs import frozen
 
 from snapshots.errors import StateFormatError, cut, shown
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.savepoint.plain_values import plain_value
-from typeserializers.arrow import ArrowSerializer, ArrowStructSerializer
-from typeserializers.avro import AvroSerializer
-from typeserializers.containers.converting import ConvertingSerializer
-from typeserializers.containers.eithers import EitherSerializer
-from typeserializers.containers.lists import ArrayListSerializer, ListSerializer
-from typeserializers.containers.maps import MapSerializer
-from typeserializers.containers.nullable import NullableSerializer
-from typeserializers.containers.object_arrays import GenericArraySerializer, StringArraySerializer
-from typeserializers.containers.primitive_arrays import (
-    BooleanPrimitiveArraySerializer,
-    DoublePrimitiveArraySerializer,
-    FloatPrimitiveArraySerializer,
-    IntPrimitiveArraySerializer,
-    LongPrimitiveArraySerializer,
-    ShortPrimitiveArraySerializer,
-)
+from statebackend.savepoint.value_forms import type_name
 from typeserializers.containers.rows import RowSerializer
-from typeserializers.containers.sets import FrozenSetSerializer, SetSerializer
-from typeserializers.containers.ttl import TtlSerializer
-from typeserializers.containers.tuples import TupleSerializer
-from typeserializers.containers.unions import UnionSerializer
 from typeserializers.kernel.references import all_inside
-from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.pojos.pojo_serializer import PojoSerializer
 from typeserializers.records.record_serializer import AttrsSerializer
 from typeserializers.records.record_shape import RecordField
 from typeserializers.scalars.enums import EnumSerializer
-from typeserializers.scalars.fixed_width import (
-    ByteSerializer,
-    DoubleSerializer,
-    FloatSerializer,
-    IntSerializer,
-    LongSerializer,
-    ShortSerializer,
-)
-from typeserializers.scalars.literals import LiteralSerializer
-from typeserializers.scalars.value_types import (
-    ByteValueSerializer,
-    DoubleValueSerializer,
-    FloatValueSerializer,
-    IntValueSerializer,
-    LongValueSerializer,
-    ShortValueSerializer,
-)
-from typeserializers.times.timers import TimerSerializer
 
 __all__ = ["FieldDescription", "RecordDescription", "TypeDescription", "describe_type"]
 
@@ -112,17 +73,12 @@ def describe_type(snapshot: TypeSerializerSnapshot[Any]) -> TypeDescription:
         if describe is not None:
             record = describe(part)
             records.setdefault(record.name, record)
-    return TypeDescription(_type_name(serializer), tuple(records.values()))
-
-
-def _type_name(serializer: TypeSerializer[Any]) -> str:
-    name = _NAMES.get(type(serializer))
-    return serializer.type_name if name is None else name(serializer)
+    return TypeDescription(type_name(serializer), tuple(records.values()))
 
 
 def _fields(fields: Iterable[RecordField]) -> tuple[FieldDescription, ...]:
     return tuple(
-        FieldDescription(part.name, _type_name(part.serializer), part.former_names, _default(part)) for part in fields
+        FieldDescription(part.name, type_name(part.serializer), part.former_names, _default(part)) for part in fields
     )
 
 
@@ -148,18 +104,16 @@ def _attrs_record(serializer: AttrsSerializer[Any]) -> RecordDescription:
 
 
 def _pojo(serializer: PojoSerializer[Any]) -> RecordDescription:
-    fields = [FieldDescription(part.name, _type_name(part.serializer), part.former_names) for part in serializer.fields]
+    fields = [FieldDescription(part.name, type_name(part.serializer), part.former_names) for part in serializer.fields]
     return RecordDescription(serializer.shape.name, tuple(fields))
 
 
 def _row(serializer: RowSerializer) -> RecordDescription:
-    return RecordDescription(_type_name(serializer), _row_fields(serializer))
-
-
-def _row_fields(serializer: RowSerializer) -> tuple[FieldDescription, ...]:
     names = serializer.field_names or [str(index) for index in range(len(serializer.field_serializers))]
     parts = zip(names, serializer.field_serializers, strict=True)
-    return tuple(FieldDescription(name, _type_name(part)) for name, part in parts)
+    return RecordDescription(
+        type_name(serializer), tuple(FieldDescription(name, type_name(part)) for name, part in parts)
+    )
 
 
 def _enumeration(serializer: EnumSerializer[Any]) -> RecordDescription:
@@ -171,55 +125,6 @@ _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 _SHOWN_ALIKE: Final = (type(None), bool, int, float, str, bytes)
 """Types whose repr is the same in every process."""
 
-
-def _always(name: str) -> Callable[[Any], str]:
-    return lambda serializer: name
-
-
-def _inside(before: str, part: str, after: str) -> Callable[[Any], str]:
-    """Format a type that contains one other type."""
-    return lambda serializer: f"{before}{_type_name(getattr(serializer, part))}{after}"
-
-
-def _joined(parts: Iterable[TypeSerializer[Any]], between: str) -> str:
-    return between.join(map(_type_name, parts))
-
-
-_NAMES: Final[Mapping[type, Callable[[Any], str]]] = {
-    **dict.fromkeys((ByteSerializer, ByteValueSerializer), _always("int8")),
-    **dict.fromkeys((ShortSerializer, ShortValueSerializer), _always("int16")),
-    **dict.fromkeys((IntSerializer, IntValueSerializer), _always("int32")),
-    **dict.fromkeys((LongSerializer, LongValueSerializer), _always("int64")),
-    **dict.fromkeys((FloatSerializer, FloatValueSerializer), _always("float32")),
-    **dict.fromkeys((DoubleSerializer, DoubleValueSerializer), _always("float64")),
-    **dict.fromkeys((ListSerializer, ArrayListSerializer), _inside("list[", "element_serializer", "]")),
-    SetSerializer: _inside("set[", "element_serializer", "]"),
-    FrozenSetSerializer: _inside("frozenset[", "element_serializer", "]"),
-    MapSerializer: lambda one: f"dict[{_joined((one.key_serializer, one.value_serializer), ', ')}]",
-    NullableSerializer: _inside("", "inner", " | None"),
-    LiteralSerializer: lambda one: f"{_type_name(one.inner)}[{', '.join(sorted(map(shown, one.values)))}]",
-    ConvertingSerializer: _inside("", "inner", ""),
-    TupleSerializer: lambda one: f"tuple[{_joined(one.field_serializers, ', ')}]",
-    UnionSerializer: lambda one: _joined(one.member_serializers, " | "),
-    EitherSerializer: lambda one: (
-        f"Left[{_type_name(one.left_serializer)}] | Right[{_type_name(one.right_serializer)}]"
-    ),
-    RowSerializer: lambda one: f"Row[{', '.join(f'{part.name}: {part.type_name}' for part in _row_fields(one))}]",
-    GenericArraySerializer: _inside("array[", "component_serializer", " | None]"),
-    StringArraySerializer: _always("array[str | None]"),
-    BooleanPrimitiveArraySerializer: _always("array[bool]"),
-    ShortPrimitiveArraySerializer: _always("array[int16]"),
-    IntPrimitiveArraySerializer: _always("array[int32]"),
-    LongPrimitiveArraySerializer: _always("array[int64]"),
-    FloatPrimitiveArraySerializer: _always("array[float32]"),
-    DoublePrimitiveArraySerializer: _always("array[float64]"),
-    TtlSerializer: _inside("", "value_serializer", " with the time of its last access"),
-    TimerSerializer: lambda one: f"timer of {_joined((one.key_serializer, one.namespace_serializer), ' in ')}",
-    AvroSerializer: lambda one: f"Avro {json.dumps(one.schema, sort_keys=True)}",
-    ArrowSerializer: lambda one: f"record batch of {pa.struct(list(one.schema))}",
-    ArrowStructSerializer: lambda one: str(one.struct_type),
-}
-"""Names of types whose own name omits the width of numbers or the content."""
 
 _RECORDS: Final[Mapping[type, Callable[[Any], RecordDescription]]] = {
     AttrsSerializer: _attrs_record,

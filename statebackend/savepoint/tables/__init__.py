@@ -1,7 +1,8 @@
 """State as Arrow tables: the column type of each serializer, and entries as record batches."""
 
 from statebackend.savepoint.tables.column_batches import ColumnBatches
-from statebackend.savepoint.tables.column_forms import (
+from statebackend.savepoint.tables.state_tables import TabularState
+from statebackend.savepoint.value_forms import (
     ColumnForm,
     ColumnForms,
     ListForm,
@@ -9,7 +10,6 @@ from statebackend.savepoint.tables.column_forms import (
     ScalarForm,
     StructForm,
 )
-from statebackend.savepoint.tables.state_tables import TabularState
 
 __all__ = [
     "ColumnBatches",

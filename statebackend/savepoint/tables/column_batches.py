@@ -14,7 +14,6 @@ import pyarrow as pa
 from attrs import frozen
 
 from snapshots.errors import StateFormatError
-from statebackend.savepoint.tables.column_forms import ColumnForms
 from statebackend.savepoint.tables.state_tables import BATCH_BYTES, BATCH_ROWS, TabularState, bounded_columns
 from statebackend.savepoint.tables.whole_columns import (
     is_all_present,
@@ -22,6 +21,7 @@ from statebackend.savepoint.tables.whole_columns import (
     whole_timed_columns,
     without_first_bytes,
 )
+from statebackend.savepoint.value_forms import ColumnForms
 from statebackend.state.canonical import SCHEMA, CanonicalBatch
 from statebackend.state.descriptors import USER_KEY_ROLE
 from statebackend.state.state_kind import StateKind, TableForm

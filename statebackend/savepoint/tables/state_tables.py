@@ -31,7 +31,7 @@ from snapshots.errors import StateFormatError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.savepoint.errors import ColumnValueError
 from statebackend.savepoint.statistics import sizes_of_rows
-from statebackend.savepoint.tables.column_forms import ColumnForm, ColumnForms, ListForm, ScalarForm
+from statebackend.savepoint.value_forms import ColumnForm, ColumnForms, ListForm, ScalarForm
 from statebackend.state.canonical import CanonicalBatch
 from statebackend.state.descriptors import ELEMENT_ROLE, USER_KEY_ROLE
 from statebackend.state.errors import StateRestoreError

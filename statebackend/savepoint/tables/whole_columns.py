@@ -6,7 +6,7 @@ field: the sizes are computed for all rows at once, and the bytes of a field for
 
 A result of None means that the values must be decoded one by one: the type or the data needs more (non-ASCII or long
 text, lists), or the bytes are invalid and the serializer should report the error. Values equal those of the
-serializers and have the types of `column_forms`.
+serializers and have the types of `value_forms`.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ from statebackend.savepoint.savepoint import Savepoint, StateDescription, Stored
 from statebackend.savepoint.state_location import find_state
 from statebackend.savepoint.stored_entries import ALL_COLUMNS, stored_columns
 from statebackend.savepoint.tables.column_batches import ColumnBatches
-from statebackend.savepoint.tables.column_forms import ColumnForms
 from statebackend.savepoint.tables.state_tables import OperatorStateColumns
+from statebackend.savepoint.value_forms import ColumnForms
 from statebackend.spark.state_tables.options import HOW_TO_SHIP, StateTableError, TableOptions
 from statebackend.state.key_columns import columns_of_key
 from statebackend.state.key_groups import KeyGroupRange, KeyHashError, key_group_hasher

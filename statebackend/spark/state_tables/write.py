@@ -33,7 +33,7 @@ from statebackend.savepoint.rewrite.staged_entries import StagedEntries, StagedP
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.savepoint.state_location import find_state
 from statebackend.savepoint.stored_entries import StateEntry
-from statebackend.savepoint.tables.stored_values import stored_values
+from statebackend.savepoint.value_forms import stored_values
 from statebackend.spark.state_tables.options import HOW_TO_SHIP, Program, StateTableError, WriteOptions
 from statebackend.state.key_columns import columns_of_key, serializer_of_key
 from statebackend.state.key_groups import DEFAULT_MAX_PARALLELISM

@@ -15,7 +15,7 @@ import pytest
 import typeserializers as ts
 from statebackend.savepoint.errors import ColumnValueError
 from statebackend.savepoint.tables import ColumnForms
-from statebackend.savepoint.tables.stored_values import stored_values, way_back
+from statebackend.savepoint.value_forms import stored_values, way_back
 
 
 @attrs.frozen

@@ -1,8 +1,9 @@
-"""The types of stored values for conditions: the fields of a type, and how its values compare with a literal.
+"""Conditions on stored values: the fields of a type, and how its values compare with a literal.
 
-A `StoredType` is made from the serializer that wrote the values. It parses the literal of a condition as its own type,
-so ``value.amount>900`` compares decimals with a decimal, and it rejects a literal of another type. Parts are created
-only when a path reaches them, so the cost is linear in the length of the path and independent of the schema's size.
+A `StoredType` is made from the serializer that wrote the values (`statebackend.savepoint.value_forms`). It parses the
+literal of a condition as its own type, so ``value.amount>900`` compares decimals with a decimal, and it rejects a
+literal of another type. Parts are created only when a path reaches them, so the cost is linear in the length of the
+path and independent of the schema's size.
 """
 
 from __future__ import annotations
@@ -21,92 +22,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final, Protocol, TypeAlias
 
-import pyarrow as pa
 from attrs import field, frozen
 
 from statebackend.savepoint.plain_values import plain_value
-from typeserializers.arrow import ArrowSerializer, ArrowStructSerializer
-from typeserializers.avro import AvroSerializer, NamedSchemas, type_of
-from typeserializers.containers.converting import ConvertingSerializer
-from typeserializers.containers.eithers import EitherSerializer
-from typeserializers.containers.lists import ArrayListSerializer, ListSerializer
-from typeserializers.containers.maps import MapSerializer
-from typeserializers.containers.nullable import NullableSerializer
-from typeserializers.containers.object_arrays import GenericArraySerializer, StringArraySerializer
-from typeserializers.containers.primitive_arrays import (
-    BooleanPrimitiveArraySerializer,
-    CharPrimitiveArraySerializer,
-    DoublePrimitiveArraySerializer,
-    FloatPrimitiveArraySerializer,
-    IntPrimitiveArraySerializer,
-    LongPrimitiveArraySerializer,
-    ShortPrimitiveArraySerializer,
-)
-from typeserializers.containers.rows import Row, RowSerializer
-from typeserializers.containers.sets import FrozenSetSerializer, SetSerializer
-from typeserializers.containers.ttl import TtlSerializer
-from typeserializers.containers.tuples import TupleSerializer
-from typeserializers.containers.unions import UnionSerializer
-from typeserializers.kernel.references import ReferenceSerializer
-from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.pojos.pojo_serializer import PojoSerializer
-from typeserializers.records.record_serializer import AttrsSerializer
+from typeserializers.containers.rows import Row
 from typeserializers.records.record_shape import field_names
-from typeserializers.scalars.big_numbers import BigDecSerializer, BigIntSerializer
-from typeserializers.scalars.byte_arrays import BytesSerializer, UuidSerializer
-from typeserializers.scalars.enums import EnumSerializer
-from typeserializers.scalars.fixed_width import (
-    BooleanSerializer,
-    ByteSerializer,
-    DoubleSerializer,
-    FloatSerializer,
-    IntSerializer,
-    LongSerializer,
-    ShortSerializer,
-)
-from typeserializers.scalars.literals import LiteralSerializer
-from typeserializers.scalars.strings import CharSerializer, StringSerializer
-from typeserializers.scalars.value_types import (
-    BooleanValueSerializer,
-    ByteValueSerializer,
-    CharValueSerializer,
-    DoubleValueSerializer,
-    FloatValueSerializer,
-    IntValueSerializer,
-    LongValueSerializer,
-    ShortValueSerializer,
-    StringValueSerializer,
-)
-from typeserializers.scalars.void import NullValueSerializer, VoidSerializer
-from typeserializers.times.calendar_values import (
-    LocalDate,
-    LocalDateSerializer,
-    LocalDateTime,
-    LocalDateTimeSerializer,
-    LocalTime,
-    LocalTimeSerializer,
-)
-from typeserializers.times.moments import (
-    Date,
-    DateSerializer,
-    Instant,
-    InstantSerializer,
-    SqlDate,
-    SqlDateSerializer,
-    SqlTime,
-    SqlTimeSerializer,
-    SqlTimestamp,
-    SqlTimestampSerializer,
-)
-from typeserializers.times.python_times import (
-    PythonDateSerializer,
-    PythonDateTimeSerializer,
-    PythonTimeSerializer,
-    TimedeltaSerializer,
-)
-from typeserializers.times.timers import TimeWindowSerializer
-
-__all__ = ["LONG", "ListType", "StateCondition", "StoredType", "Unparsed", "equals", "part_of", "stored_type"]
+from typeserializers.times.calendar_values import LocalDate, LocalDateTime, LocalTime
+from typeserializers.times.moments import Date, Instant, SqlDate, SqlTime, SqlTimestamp
 
 Test: TypeAlias = "Callable[[Any], bool]"
 
@@ -588,11 +510,14 @@ def _no_literal(text: str) -> Any:
     raise _LiteralError(f"every value is null, and {text!r} is not")
 
 
-def _of_class(*classes: type) -> Test:
+def of_class(*classes: type) -> Test:
+    """Return a test of the class of a value."""
     return lambda value: isinstance(value, classes)
 
 
-def _constants(name: str, members: Mapping[str, str], accepts: Test, of_value: Callable[[Any], str]) -> ScalarType:
+def constants(name: str, members: Mapping[str, str], accepts: Test, of_value: Callable[[Any], str]) -> ScalarType:
+    """Return the type of an enumeration. ``members`` maps each literal to the name of its constant."""
+
     def parse(text: str) -> str:
         if text not in members:
             raise _LiteralError(f"{text!r} is not a constant of {name}, which has {', '.join(members)}")
@@ -602,256 +527,46 @@ def _constants(name: str, members: Mapping[str, str], accepts: Test, of_value: C
 
 
 LONG: Final = ScalarType("integer", _is_integer, _exact, _itself)
-_BOOL: Final = ScalarType(
-    "bool", _of_class(bool), {"true": True, "false": False}.__getitem__, _itself, is_ordered=False
-)
-_DOUBLE: Final = ScalarType("float64", _of_class(float), _double, _number_key)
-_SINGLE: Final = ScalarType("float32", _of_class(float), _single, _number_key)
-_DECIMAL: Final = ScalarType("decimal", _of_class(decimal.Decimal), lambda text: (False, _finite(text)), _number_key)
-_TEXT: Final = ScalarType("str", lambda value: isinstance(value, str) and not isinstance(value, enum.Enum), str, str)
-_BYTES: Final = ScalarType("bytes", _of_class(bytes, bytearray, memoryview), _bytes, bytes)
-_UUID: Final = ScalarType("UUID", _of_class(uuid.UUID), uuid.UUID, _itself)
-_DATE: Final = ScalarType(
+BOOL: Final = ScalarType("bool", of_class(bool), {"true": True, "false": False}.__getitem__, _itself, is_ordered=False)
+DOUBLE: Final = ScalarType("float64", of_class(float), _double, _number_key)
+SINGLE: Final = ScalarType("float32", of_class(float), _single, _number_key)
+DECIMAL: Final = ScalarType("decimal", of_class(decimal.Decimal), lambda text: (False, _finite(text)), _number_key)
+TEXT: Final = ScalarType("str", lambda value: isinstance(value, str) and not isinstance(value, enum.Enum), str, str)
+BYTES: Final = ScalarType("bytes", of_class(bytes, bytearray, memoryview), _bytes, bytes)
+UUID: Final = ScalarType("UUID", of_class(uuid.UUID), uuid.UUID, _itself)
+DATE: Final = ScalarType(
     "date",
     lambda value: isinstance(value, datetime.date) and not isinstance(value, datetime.datetime),
     _date,
     _date_key,
 )
-_TIME: Final = ScalarType("time", _of_class(datetime.time), _time, _time_key)
-_MOMENT: Final = ScalarType("datetime", _of_class(datetime.datetime), _moment, _moment_key)
-_DURATION: Final = ScalarType(
-    "timedelta (in seconds)", _of_class(datetime.timedelta), _duration, lambda value: value // _MICROSECOND
+TIME: Final = ScalarType("time", of_class(datetime.time), _time, _time_key)
+MOMENT: Final = ScalarType("datetime", of_class(datetime.datetime), _moment, _moment_key)
+DURATION: Final = ScalarType(
+    "timedelta (in seconds)", of_class(datetime.timedelta), _duration, lambda value: value // _MICROSECOND
 )
-_NULL: Final = ScalarType("null", lambda value: False, _no_literal, _itself, is_ordered=False)
-_CONSTANT: Final = ScalarType("enum", _of_class(enum.Enum), str, lambda value: value.name, is_ordered=False)
+NULL: Final = ScalarType("null", lambda value: False, _no_literal, _itself, is_ordered=False)
+_CONSTANT: Final = ScalarType("enum", of_class(enum.Enum), str, lambda value: value.name, is_ordered=False)
 
 _ANY_SCALAR: Final = UnionType(
-    (_CONSTANT, _BOOL, LONG, _DOUBLE, _DECIMAL, _TEXT, _BYTES, _UUID, _DATE, _TIME, _MOMENT, _DURATION)
+    (_CONSTANT, BOOL, LONG, DOUBLE, DECIMAL, TEXT, BYTES, UUID, DATE, TIME, MOMENT, DURATION)
 )
 
 
-def _always(stored: StoredType) -> Callable[[Any], StoredType]:
-    return lambda serializer: stored
-
-
-def _java(
-    value_class: type, parse: Callable[[str], Any], sort_key: Callable[[Any], Any]
-) -> Callable[[Any], StoredType]:
+def _java(value_class: type, parse: Callable[[str], Any], sort_key: Callable[[Any], Any]) -> ScalarType:
     names = field_names(value_class) or ()
-    return _always(ScalarType(value_class.__name__, _of_class(value_class), parse, sort_key, field_names=names))
+    return ScalarType(value_class.__name__, of_class(value_class), parse, sort_key, field_names=names)
 
 
 def _sql_days(text: str) -> int:
     return datetime.date.fromisoformat(text).toordinal() - _EPOCH.toordinal()
 
 
-def stored_type(serializer: TypeSerializer[Any]) -> StoredType:
-    """Return the type of a serializer's values."""
-    make = _TYPES.get(type(serializer))
-    return AnyType(type(serializer).__name__) if make is None else make(serializer)
-
-
-def _lazy(serializer: TypeSerializer[Any]) -> Callable[[], StoredType]:
-    return lambda: stored_type(serializer)
-
-
-def _inside(name: str) -> Callable[[Any], StoredType]:
-    return lambda serializer: stored_type(getattr(serializer, name))
-
-
-def _record(serializer: Any) -> StoredType:
-    parts = {part.name: _lazy(part.serializer) for part in serializer.fields}
-    return RecordType(serializer.type_name, parts, _of_class(serializer.python_type))
-
-
-def _pojo(serializer: PojoSerializer[Any]) -> StoredType:
-    subclasses = (*serializer.registered_subclasses, *serializer.unregistered_subclasses)
-    return _record(serializer) if not subclasses else UnionType((*map(_record, subclasses), _record(serializer)))
-
-
-def _row(serializer: RowSerializer) -> StoredType:
-    names = serializer.field_names or _positions(serializer.field_serializers)
-    parts = zip(names, map(_lazy, serializer.field_serializers), strict=True)
-    return RecordType("Row", dict(parts), _of_class(Row))
-
-
-def _tuple(serializer: TupleSerializer) -> StoredType:
-    parts = zip(_positions(serializer.field_serializers), map(_lazy, serializer.field_serializers), strict=True)
-    return RecordType("tuple", dict(parts), _of_class(tuple))
-
-
-def _positions(parts: Sequence[Any]) -> list[str]:
-    return [f"f{index}" for index in range(len(parts))]
-
-
-def _enumeration(serializer: EnumSerializer[Any]) -> StoredType:
-    known = serializer.python_type.__members__
-    members = {name: known[name].name for name in known}
-    return _constants(serializer.type_name, members, _of_class(enum.Enum), lambda value: str(value.name))
-
-
-def _either(serializer: EitherSerializer[Any, Any]) -> StoredType:
-    def value() -> StoredType:
-        return UnionType((stored_type(serializer.left_serializer), stored_type(serializer.right_serializer)))
-
-    return RecordType("either", {"value": value}, lambda one: True)
-
-
-def _elements(name: str, *, is_set: bool = False) -> Callable[[Any], StoredType]:
-    return lambda serializer: ListType("set" if is_set else "list", _lazy(getattr(serializer, name)), is_set)
-
-
-def _list_of(element: StoredType) -> Callable[[Any], StoredType]:
-    return lambda serializer: ListType("list", lambda: element)
-
-
-def _avro(schema: Any, named: NamedSchemas) -> StoredType:
-    found = named.resolved(schema)
-    kind = type_of(found)
-    details: Mapping[str, Any] = found if isinstance(found, dict) else {}
-    logical = _AVRO_LOGICAL.get(str(details.get("logicalType")))
-    if logical is not None:
-        return logical
-    if kind == "union":
-        return UnionType(tuple(_avro(branch, named) for branch in found))
-    if kind in ("record", "error"):
-        parts = {one["name"]: _avro_later(one["type"], named) for one in details["fields"]}
-        return RecordType(details["name"], parts, lambda value: isinstance(value, Mapping) and set(value) == set(parts))
-    if kind == "enum":
-        members = {name: name for name in details["symbols"]}
-        return _constants(details["name"], members, _of_class(str), str)
-    if kind == "array":
-        return ListType("array", _avro_later(details["items"], named))
-    if kind == "map":
-        return MapType("map", lambda: _TEXT, _avro_later(details["values"], named))
-    return _AVRO_PRIMITIVES.get(kind, AnyType(kind))
-
-
-def _avro_later(schema: Any, named: NamedSchemas) -> Callable[[], StoredType]:
-    return lambda: _avro(schema, named)
-
-
-_AVRO_PRIMITIVES: Final[Mapping[str, StoredType]] = {
-    "null": _NULL,
-    "boolean": _BOOL,
-    "int": LONG,
-    "long": LONG,
-    "float": _SINGLE,
-    "double": _DOUBLE,
-    "bytes": _BYTES,
-    "fixed": _BYTES,
-    "string": _TEXT,
-}
-
-_AVRO_LOGICAL: Final[Mapping[str, StoredType]] = {
-    "decimal": _DECIMAL,
-    "uuid": _UUID,
-    "date": _DATE,
-    **dict.fromkeys(("time-millis", "time-micros"), _TIME),
-    **dict.fromkeys(
-        ("timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"), _MOMENT
-    ),
-}
-
-
-def _arrow(data_type: pa.DataType) -> StoredType:
-    if pa.types.is_struct(data_type):
-        parts = {part.name: _arrow_later(part.type) for part in data_type}
-        return RecordType("struct", parts, _of_class(Mapping))
-    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type) or pa.types.is_fixed_size_list(data_type):
-        return ListType("list", _arrow_later(data_type.value_type))
-    return next((stored for is_of, stored in _ARROW if is_of(data_type)), AnyType(str(data_type)))
-
-
-def _arrow_later(data_type: pa.DataType) -> Callable[[], StoredType]:
-    return lambda: _arrow(data_type)
-
-
-_ARROW: Final[Sequence[tuple[Callable[[pa.DataType], bool], StoredType]]] = (
-    (pa.types.is_boolean, _BOOL),
-    (pa.types.is_integer, LONG),
-    (pa.types.is_float32, _SINGLE),
-    (pa.types.is_floating, _DOUBLE),
-    (pa.types.is_decimal, _DECIMAL),
-    (pa.types.is_string, _TEXT),
-    (pa.types.is_large_string, _TEXT),
-    (pa.types.is_binary, _BYTES),
-    (pa.types.is_large_binary, _BYTES),
-    (pa.types.is_fixed_size_binary, _BYTES),
-    (pa.types.is_date, _DATE),
-    (pa.types.is_time, _TIME),
-    (pa.types.is_timestamp, _MOMENT),
-    (pa.types.is_duration, _DURATION),
-    (pa.types.is_null, _NULL),
-)
-
-_TYPES: Final[Mapping[type, Callable[[Any], StoredType]]] = {
-    **dict.fromkeys(
-        (
-            ByteSerializer,
-            ShortSerializer,
-            IntSerializer,
-            LongSerializer,
-            ByteValueSerializer,
-            ShortValueSerializer,
-            IntValueSerializer,
-            LongValueSerializer,
-            BigIntSerializer,
-        ),
-        _always(LONG),
-    ),
-    **dict.fromkeys((BooleanSerializer, BooleanValueSerializer), _always(_BOOL)),
-    **dict.fromkeys((DoubleSerializer, DoubleValueSerializer), _always(_DOUBLE)),
-    **dict.fromkeys((FloatSerializer, FloatValueSerializer), _always(_SINGLE)),
-    BigDecSerializer: _always(_DECIMAL),
-    **dict.fromkeys(
-        (StringSerializer, StringValueSerializer, CharSerializer, CharValueSerializer, CharPrimitiveArraySerializer),
-        _always(_TEXT),
-    ),
-    BytesSerializer: _always(_BYTES),
-    UuidSerializer: _always(_UUID),
-    EnumSerializer: _enumeration,
-    **dict.fromkeys((VoidSerializer, NullValueSerializer), _always(_NULL)),
-    PythonDateSerializer: _always(_DATE),
-    PythonTimeSerializer: _always(_TIME),
-    PythonDateTimeSerializer: _always(_MOMENT),
-    TimedeltaSerializer: _always(_DURATION),
-    LocalDateSerializer: _java(LocalDate, _date, _date_key),
-    LocalTimeSerializer: _java(LocalTime, _time, _local_time_key),
-    LocalDateTimeSerializer: _java(
-        LocalDateTime, _local_moment, lambda value: (_date_key(value), _local_time_key(value))
-    ),
-    InstantSerializer: _java(Instant, _moment, lambda value: value.epoch_second * 1_000_000_000 + value.nano),
-    DateSerializer: _java(Date, _moment, lambda value: value.epoch_milli * 1_000_000),
-    SqlDateSerializer: _java(SqlDate, _sql_days, lambda value: value.epoch_milli // _DAY_MS),
-    SqlTimeSerializer: _java(SqlTime, _time, lambda value: value.epoch_milli % _DAY_MS * 1_000_000),
-    SqlTimestampSerializer: _java(SqlTimestamp, _moment, _sql_timestamp_key),
-    **dict.fromkeys((NullableSerializer, ConvertingSerializer, LiteralSerializer), _inside("inner")),
-    TtlSerializer: _inside("value_serializer"),
-    ReferenceSerializer: _inside("target"),
-    AttrsSerializer: _record,
-    PojoSerializer: _pojo,
-    RowSerializer: _row,
-    TupleSerializer: _tuple,
-    TimeWindowSerializer: lambda serializer: RecordType(
-        "time window", {"start": lambda: LONG, "end": lambda: LONG}, lambda value: hasattr(value, "start")
-    ),
-    EitherSerializer: _either,
-    UnionSerializer: lambda serializer: UnionType(tuple(map(stored_type, serializer.member_serializers))),
-    **dict.fromkeys((ListSerializer, ArrayListSerializer), _elements("element_serializer")),
-    **dict.fromkeys((SetSerializer, FrozenSetSerializer), _elements("element_serializer", is_set=True)),
-    GenericArraySerializer: _elements("component_serializer"),
-    StringArraySerializer: _list_of(_TEXT),
-    BooleanPrimitiveArraySerializer: _list_of(_BOOL),
-    **dict.fromkeys(
-        (ShortPrimitiveArraySerializer, IntPrimitiveArraySerializer, LongPrimitiveArraySerializer), _list_of(LONG)
-    ),
-    FloatPrimitiveArraySerializer: _list_of(_SINGLE),
-    DoublePrimitiveArraySerializer: _list_of(_DOUBLE),
-    MapSerializer: lambda serializer: MapType(
-        "map", _lazy(serializer.key_serializer), _lazy(serializer.value_serializer)
-    ),
-    AvroSerializer: lambda serializer: _avro(serializer.schema, serializer.named),
-    ArrowStructSerializer: lambda serializer: _arrow(serializer.struct_type),
-    ArrowSerializer: lambda serializer: RecordType("record batch", {}, lambda value: True),
-}
+LOCAL_DATE: Final = _java(LocalDate, _date, _date_key)
+LOCAL_TIME: Final = _java(LocalTime, _time, _local_time_key)
+LOCAL_DATE_TIME: Final = _java(LocalDateTime, _local_moment, lambda value: (_date_key(value), _local_time_key(value)))
+INSTANT: Final = _java(Instant, _moment, lambda value: value.epoch_second * 1_000_000_000 + value.nano)
+JAVA_DATE: Final = _java(Date, _moment, lambda value: value.epoch_milli * 1_000_000)
+SQL_DATE: Final = _java(SqlDate, _sql_days, lambda value: value.epoch_milli // _DAY_MS)
+SQL_TIME: Final = _java(SqlTime, _time, lambda value: value.epoch_milli % _DAY_MS * 1_000_000)
+SQL_TIMESTAMP: Final = _java(SqlTimestamp, _moment, _sql_timestamp_key)
