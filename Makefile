@@ -3,6 +3,7 @@
 # make check    the quick round of a contributor: lint, and the tests that need no JVM
 # make test     run the tests, on two processes        (make test TESTS=tests/checkpoint PROCESSES=0 for some, on one)
 # make lint     ruff (rules and format), import-linter, and mypy --strict on the packages
+# make docs     build the documentation site into build/site; warnings are errors
 # make bench    run the benchmarks                     (make bench SUITE="spark_stateful --json" for one)
 # make simulate run schedules under faults, random graphs and upgrades  (make simulate SCHEDULES=10000 SEED=1)
 # make chaos    kill processes of the flights job on Spark    (make chaos KILLS=50 SEED=7)
@@ -11,6 +12,7 @@
 # Each target prepares what it needs. The environment is rebuilt when its pins or the packaging change.
 
 VENV := .venv
+DOCS_VENV := .venv-docs
 CLASSES := $(VENV)/spark-classes.jsa
 RUN := scripts/environment/run.sh
 PACKAGES := snapshots typeserializers migration statebackend
@@ -21,7 +23,7 @@ KILLS ?= 10
 SCHEDULES ?= 1000
 SEED ?= 1
 
-.PHONY: environment demo check test lint bench simulate chaos clean
+.PHONY: environment demo check test lint docs bench simulate chaos clean
 .DELETE_ON_ERROR:
 
 environment: $(VENV)/.installed
@@ -49,6 +51,17 @@ lint: environment
 	$(VENV)/bin/lint-imports --no-logo
 	$(VENV)/bin/python -m mypy --strict $(PACKAGES) verification tests/typing
 
+# The site's generator shares no dependency with the product, so it has an environment of its own.
+$(DOCS_VENV)/.installed: scripts/requirements/docs.txt | environment
+	@rm -rf $(DOCS_VENV)
+	@$(VENV)/bin/python -m venv $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/python -m pip --disable-pip-version-check --no-input install --quiet --requirement $<
+	@touch $@
+
+docs: $(DOCS_VENV)/.installed
+	@NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(DOCS_VENV)/bin:$$PATH" $(DOCS_VENV)/bin/mkdocs build --quiet
+	@echo "build/site/index.html"
+
 bench: environment
 	@$(RUN) python -m benchmarks $(SUITE)
 
@@ -59,5 +72,5 @@ simulate: environment
 	@$(RUN) python -m verification.simulation --schedules $(SCHEDULES) --seed $(SEED)
 
 clean:
-	rm -rf $(VENV) *.egg-info build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DOCS_VENV) *.egg-info build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
