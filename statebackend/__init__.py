@@ -147,6 +147,7 @@ if TYPE_CHECKING:
         TimerService,
     )
     from statebackend.streaming.output_tag import OutputTag
+    from statebackend.streaming.rows.record_schema import ColumnType
     from statebackend.streaming.sink import Sink, SinkError
     from statebackend.streaming.time.watermark_generators import WatermarkGenerator, WatermarkOutput
     from statebackend.streaming.watermark_strategy import FUTURE_RECORDS, WatermarkStrategy
@@ -207,6 +208,7 @@ __all__ = [
     "BroadcastStream",
     "CheckpointError",
     "CheckpointNotFoundError",
+    "ColumnType",
     "ConnectedStreams",
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
@@ -543,6 +545,7 @@ __getattr__, __dir__ = lazy_exports(
             "TimerService",
         ),
         "statebackend.streaming.output_tag": ("OutputTag",),
+        "statebackend.streaming.rows.record_schema": ("ColumnType",),
         "statebackend.streaming.sink": (
             "Sink",
             "SinkError",

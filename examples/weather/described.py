@@ -23,7 +23,6 @@ def _described(version: int) -> LocalStreamEnvironment:
         VERSIONS[version],
         env.from_elements([], FLIGHT_SCHEMA),
         env.from_elements([], WEATHER_SCHEMA),
-        lambda one: [one],
         "http://nobody.invalid",
         Outputs([], [], []),
     )

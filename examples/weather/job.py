@@ -14,7 +14,6 @@ Windows and timers go by event time, which is that of the flight: when it should
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
@@ -54,11 +53,10 @@ def build(
     program: ModuleType,
     flights: DataStream,
     weather: DataStream,
-    has_left: Callable[[Any], Any],
     airlines_url: str,
     outputs: Outputs,
 ) -> None:
-    """Chains a version of the job; ``has_left`` is a step that takes cancelled flights out."""
+    """Chains a version of the job."""
     timed = flights.assign_timestamps_and_watermarks(
         WatermarkStrategy.for_bounded_out_of_orderness(OUT_OF_ORDER).with_timestamps("departure")
     )
@@ -95,7 +93,7 @@ def build(
     late.sink_to(outputs.late, uid="late")
 
     silent = (
-        timed.transform(has_left)
+        timed.filter(lambda flight: flight.tailnum is not None and flight.dep_delay is not None)
         .key_by("tailnum")
         .process(ReportSilence(), uid="silence", schema=SILENT_SCHEMA, order_by=FLIGHT_ORDER)
     )

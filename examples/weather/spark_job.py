@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from examples.weather.job import VERSIONS, Outputs, build
 from examples.weather.reports import FILES_PER_EPOCH, FLIGHT_SCHEMA, WEATHER_SCHEMA
 from statebackend.spark import ParquetSink, SparkStreamEnvironment
-
-HAS_LEFT: Final = "tailnum IS NOT NULL AND dep_delay IS NOT NULL"
 
 
 def weather_job(
@@ -38,7 +35,6 @@ def weather_job(
         VERSIONS[version],
         env.from_dataframe(_stream(spark, incoming / "flights", FLIGHT_SCHEMA)),
         env.from_dataframe(_stream(spark, incoming / "weather", WEATHER_SCHEMA)),
-        lambda frame: frame.where(HAS_LEFT),
         airlines_url,
         Outputs(ParquetSink(rows / "delays"), ParquetSink(rows / "late"), last_sink(rows / "silent")),
     )

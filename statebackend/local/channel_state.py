@@ -7,7 +7,7 @@ channel first what was its reader's, then what was its sender's.
 
 How the records of an input are written when they belong to a checkpoint: as rows of the schema that is declared.
 
-Where no schema is declared (plain elements, or what a transform makes of records) nothing says what a record is, and
+Where no schema is declared (plain elements, or what a step makes of records) nothing says what a record is, and
 nothing is pickled: such an input has no form, and its channels are not overtaken.
 
 The bytes of one part of channel state: meta data, which stands in the handle, and the elements, which are a file.
@@ -50,7 +50,7 @@ from statebackend.local.network.channel_barriers import SubtaskCapture, SubtaskT
 from statebackend.streaming.errors import EpochError, JobDefinitionError, JobRestoreError, format_value
 from statebackend.streaming.operators.operator import place_of_input
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
-from statebackend.streaming.rows.record_serializer import stored_records
+from statebackend.streaming.rows.record_serializer import stored_form
 from statebackend.streaming.time.operator_watermarks import OperatorWatermarkState
 from statebackend.streaming.time.status_watermark_valve import ValveChannel, ValveState
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -87,13 +87,18 @@ class RecordForm:
 
     envelope: bytes
     column_count: int
+    record_class: type | None
     _serializer: TypeSerializer[Any]
     _to_stored: Callable[[Any], Any]
     _to_row: Callable[[Any], Any]
 
+    def _is_row(self, record: Any) -> bool:
+        return isinstance(record, tuple) and len(record) == self.column_count
+
     def to_bytes(self, record: Any) -> bytes:
         """Raises `StateFormatError` for what is no row of the schema."""
-        if not isinstance(record, tuple) or len(record) != self.column_count:
+        kind = self.record_class
+        if not (self._is_row(record) if kind is None else isinstance(record, kind)):
             raise MalformedDataError(
                 f"{format_value(record, 200)} is no row of the {self.column_count} columns declared"
             )
@@ -124,11 +129,13 @@ def _record_form(schema: DeclaredSchema | None, where: str) -> RecordForm | None
     if schema is None:
         return None
     try:
-        records = stored_records(schema.arrow, where)
+        records = stored_form(schema, where)
     except JobDefinitionError:
         return None
     envelope = snapshot_to_bytes(records.serializer.snapshot_configuration())
-    return RecordForm(envelope, len(schema.names), records.serializer, records.to_stored, records.to_row)
+    return RecordForm(
+        envelope, len(schema.names), schema.record_class, records.serializer, records.to_stored, records.to_row
+    )
 
 
 def forms_of_operators(schemas: Mapping[str, Sequence[DeclaredSchema | None]]) -> RecordForms:

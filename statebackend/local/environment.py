@@ -76,8 +76,8 @@ from statebackend.streaming.errors import JobDefinitionError, format_instance
 from statebackend.streaming.observing.job_events import JobListener, JobListeners
 from statebackend.streaming.observing.progress import LoggedProgress
 from statebackend.streaming.output_tag import check_uid
-from statebackend.streaming.rows.declared_schema import parsed_schema
 from statebackend.streaming.rows.record_copies import copied_records
+from statebackend.streaming.rows.record_schema import output_schema
 from statebackend.streaming.runtime.event_time import EventTime, whole_milliseconds
 from statebackend.streaming.runtime.job_start import (
     Engine,
@@ -96,7 +96,7 @@ from statebackend.streaming.runtime.settings import (
 )
 from statebackend.streaming.runtime.starting_point import StartingPoint, check_no_roll_back, starting_point
 from statebackend.streaming.sink import SinkError
-from statebackend.streaming.stream_graph import JobGraph, ReplayableSource, SourceNode, StreamGraph
+from statebackend.streaming.stream_graph import DataFrameNode, JobGraph, ReplayableSource, SourceNode, StreamGraph
 
 __all__ = ["CheckpointChoices", "check_timestamp_columns", "checkpoint_to_continue", "go_back", "settings_of"]
 
@@ -318,21 +318,19 @@ class LocalStreamEnvironment:
         self._stopping = threading.Event()
         self._listeners = JobListeners()
 
-    def from_elements(
-        self, elements: Iterable[Any], schema: str | None = None, *, uid: str | None = None
-    ) -> DataStream:
+    def from_elements(self, elements: Iterable[Any], schema: Any = None, *, uid: str | None = None) -> DataStream:
         """A stream of records: objects with attributes, or mappings.
 
-        ``schema``, as DDL, is that of the elements, which are then checked and become rows, as those of a DataFrame
-        are. Without it they stay what they are, and the first one decides on the types of keys: an ``int`` is a
-        ``bigint``, as Spark reads it from Python.
+        ``schema`` is that of the elements: a record class, DDL or a ``StructType``. Then they are checked and become
+        rows, as those of a DataFrame are. Without it they stay what they are, and the first one decides on the types
+        of keys: an ``int`` is a ``bigint``, as Spark reads it from Python.
 
         ``uid`` is what the source is called in checkpoints and savepoints, where its part of event time is found again.
         """
-        declared = None if schema is None else parsed_schema(schema, "from_elements")
+        declared = None if schema is None else output_schema(schema, "from_elements", "")
         return DataStream(self._graph, self._graph.add_source(SourceNode(ElementSource(list(elements), declared), uid)))
 
-    def from_source(self, source: ReplayableSource, schema: str | None = None, *, uid: str) -> DataStream:
+    def from_source(self, source: ReplayableSource, schema: Any = None, *, uid: str) -> DataStream:
         """A stream of the records of a source that can be read again; ``schema`` as for `from_elements`.
 
         How far its splits are read stands in checkpoints and savepoints under ``uid``, so that a job that is started
@@ -345,7 +343,7 @@ class LocalStreamEnvironment:
                 f"has splits() and read()"
             )
         check_uid("source", "from_source", "how far it is read", uid)
-        declared = None if schema is None else parsed_schema(schema, "from_source")
+        declared = None if schema is None else output_schema(schema, "from_source", "")
         return DataStream(self._graph, self._graph.add_source(SourceNode(ReplayedSource(source, declared), uid)))
 
     def add_listener(self, listener: JobListener) -> None:
@@ -399,7 +397,7 @@ class LocalStreamEnvironment:
         """
         # In this order: what the program says is rejected before its records are looked at, and both before anything is
         # touched.
-        checked = self._checked(sources_tell_time=False)
+        checked = self._runnable(sources_tell_time=False)
         records = {node: _records_of(node.source) for node in checked.graph.sources}
         warn_of_blocked_timers(checked.event_time, name)
         driving = _Driving(DownstreamFirst(), checkpoints=self._checkpoints)
@@ -437,7 +435,7 @@ class LocalStreamEnvironment:
         ``scheduler`` says who moves next, ``capacity`` how many elements a channel has room for, the ``listener`` is
         told what comes out, and ``checkpoints`` says how they are taken. Raises as `execute`.
         """
-        checked = self._checked(sources_tell_time)
+        checked = self._runnable(sources_tell_time)
         driving = _Driving(scheduler or DownstreamFirst(), capacity, listener, checkpoints or self._checkpoints)
         with self._opened(checked, name, from_savepoint, allow_non_restored_state, roll_back_to, driving) as run:
             yield run
@@ -462,7 +460,7 @@ class LocalStreamEnvironment:
         messages and timers are in ``checkpoints``, and who moves next is up to the ``scheduler``. Behind the block the
         run is closed, which raises nothing that a file system raises that is gone.
         """
-        checked = self._checked(sources_tell_time)
+        checked = self._runnable(sources_tell_time)
         latest = store.latest()
         state = None if latest is None else RestoredState(latest, directory.file_system)
         point = StartingPoint(state, is_own=state is not None)
@@ -471,6 +469,16 @@ class LocalStreamEnvironment:
         parts = self._parts(checked, directory, store, allow_non_restored_state, driving)
         with LocalRun(parts, point, reports) as run:
             yield run
+
+    def _runnable(self, sources_tell_time: bool) -> _CheckedJob:
+        """The checked job. Raises `JobDefinitionError` if only Spark can run it."""
+        checked = self._checked(sources_tell_time)
+        if any(isinstance(node, DataFrameNode) for node in checked.graph.nodes):
+            raise JobDefinitionError(
+                "transform_dataframe() takes a function of a DataFrame, which only the Spark runtime can run; use "
+                "map(), filter() or flat_map()"
+            )
+        return checked
 
     def _checked(self, sources_tell_time: bool) -> _CheckedJob:
         graph = self._graph.job()
@@ -529,7 +537,7 @@ class LocalStreamEnvironment:
         return LocalJobParts(
             graph=checked.graph,
             operators=checked.prepared.operators,
-            unions=checked.prepared.unions,
+            steps=checked.prepared.steps,
             directory=directory,
             store=store,
             backend=self.backend,

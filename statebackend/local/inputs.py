@@ -1,6 +1,6 @@
 """The inputs of an operator in this process: which records of a stream each subtask is given, with what keys.
 
-The types of keys come from the declared schema of an input. Where there is none (plain elements, or what a transform
+The types of keys come from the declared schema of an input. Where there is none (plain elements, or what a step
 makes of records) the first record decides. All keyed inputs of an operator have keys of the same types: what a schema
 tells holds for the inputs that have none, and two that differ are rejected.
 
@@ -26,9 +26,17 @@ from statebackend.state.key_groups import KeyHashError, key_groups_hasher, subta
 from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.key_types import canonical_key, check_keys_agree
 from statebackend.streaming.operators.operator import ObjectBatch, check_keys, place_of_input
+from statebackend.streaming.operators.record_steps import StepResults
 from statebackend.streaming.rows.declared_schema import DeclaredSchema, unknown_column
-from statebackend.streaming.rows.record_copies import copied, copied_records
-from statebackend.streaming.stream_graph import BroadcastInput, KeyedInput, OperatorNode, SpreadInput
+from statebackend.streaming.rows.record_copies import copied_records
+from statebackend.streaming.stream_graph import (
+    KEY_TYPES,
+    BroadcastInput,
+    KeyedInput,
+    KeyFunction,
+    OperatorNode,
+    SpreadInput,
+)
 
 __all__ = ["KeyColumns", "KnownStream", "LocalInput", "LocalStream", "known_key_types", "local_inputs"]
 
@@ -40,14 +48,11 @@ class LocalStream:
     records: Sequence[Any]
     timestamps: Sequence[int | None] | None = None
 
-    def flat_mapped(self, function: Callable[[Any], Iterable[Any]]) -> LocalStream:
-        """What a function makes of each record; it has the time of that."""
-        results = [_results(function, record) for record in self.records]
-        made = [one for several in results for one in several]
-        if self.timestamps is None:
-            return LocalStream(made)
-        times = zip(self.timestamps, results, strict=True)
-        return LocalStream(made, [time_ms for time_ms, several in times for _ in several])
+    def through(self, results_of: Callable[[Sequence[Any]], StepResults]) -> LocalStream:
+        """The results of a step; each has the timestamp of its record."""
+        results, positions = results_of(self.records)
+        times = self.timestamps
+        return LocalStream(results, None if times is None else [times[position] for position in positions])
 
     def copied(self) -> LocalStream:
         """The same records for another reader; raises `StreamJobError` for one that cannot be copied."""
@@ -63,24 +68,6 @@ class LocalStream:
         times = self.timestamps
         records = [self.records[index] for index in places]
         return LocalStream(records, None if times is None else [times[index] for index in places])
-
-
-def _results(function: Callable[[Any], Iterable[Any]], record: Any) -> Sequence[Any]:
-    """What a function makes of a record, copied: the function may change it when it is called again."""
-    results = function(record)
-    if isinstance(results, (list, tuple)) and len(results) == 1 and results[0] is record:
-        return results
-    return list(map(copied, results))
-
-
-_TYPE_NAMES: Final[Mapping[type, str]] = {
-    str: "string",
-    bool: "boolean",
-    int: "bigint",
-    bytes: "binary",
-    date: "date",
-    datetime: "timestamp",
-}
 
 
 def field_getter(key: Any, place: str, given_to: str) -> Callable[[Any], Any]:
@@ -130,19 +117,25 @@ def column_types(
     """The Spark names of the key columns' types: as declared, else those of the first record's values."""
     types = []
     for key, get in zip(keys, getters, strict=True):
-        known = declared.type_of(key) if declared is not None and isinstance(key, str) else None
+        known = _declared_type(key, declared)
         if known is not None:
             types.append(known)
             continue
         value = get(first_record)
-        name = _TYPE_NAMES.get(type(value))
+        name = KEY_TYPES.get(type(value))
         if name is None:
             raise JobDefinitionError(
                 f"operator {operator_uid!r}: the key {key!r} is {format_value(value, 80)}, a {type(value).__name__}, "
-                f"which cannot be a key; keys are {', '.join(kind.__name__ for kind in _TYPE_NAMES)}"
+                f"which cannot be a key; keys are {', '.join(kind.__name__ for kind in KEY_TYPES)}"
             )
         types.append(name)
     return tuple(types)
+
+
+def _declared_type(key: Any, declared: DeclaredSchema | None) -> str | None:
+    if isinstance(key, KeyFunction):
+        return key.type_name
+    return declared.type_of(key) if declared is not None and isinstance(key, str) else None
 
 
 Getter = Callable[[Any], Any]
@@ -287,7 +280,7 @@ class _KeyedLocalInput:
 
     def declared_key_types(self) -> tuple[str, ...] | None:
         declared = self._declared
-        types = [declared.type_of(key) if declared and isinstance(key, str) else None for key in self._keys]
+        types = [_declared_type(key, declared) for key in self._keys]
         known = tuple(name for name in types if name is not None)
         return known if len(known) == len(types) else None
 

@@ -23,7 +23,7 @@ from statebackend.local.network.channel import DEFAULT_CAPACITY, Channel, Record
 from statebackend.local.network.channel_barriers import no_clock
 from statebackend.local.network.network import Network, Scheduler
 from statebackend.local.network.subtasks import OperatorSubtask, OutputListener, OutputSubtask, SourceSubtask
-from statebackend.local.operator import LocalOperator, Recast
+from statebackend.local.operator import LocalOperator, Step
 from statebackend.local.source import Chain, LocalSource, readers_of_edges, senders_of
 from statebackend.local.subtask import LocalSubtask
 from statebackend.streaming.runtime.event_time import EventTime
@@ -36,7 +36,6 @@ from statebackend.streaming.stream_graph import (
     SinkNode,
     SourceNode,
     TimestampsNode,
-    UnionNode,
     upstream_of,
 )
 from statebackend.streaming.time.watermark_alignment import AlignmentGroup
@@ -59,7 +58,7 @@ class NetworkParts:
 
     graph: JobGraph
     operators: Mapping[str, LocalOperator]
-    unions: Mapping[UnionNode, Sequence[Recast]]
+    steps: Mapping[Node, Sequence[Step]]
     event_time: EventTime | None
     parallelism: int
     now_ms: Callable[[], int]
@@ -187,7 +186,7 @@ class _Building:
     def _chain(self, subtask_id: SubtaskId, ends: _Ends) -> Chain:
         ends.sinks = self._sinks
         self._ends[subtask_id] = ends
-        return Chain(self._readers, self._parts.unions, ends)
+        return Chain(self._readers, self._parts.steps, ends)
 
     def _channels_to(self, reader: SubtaskId, inputs: Sequence[Any]) -> list[Channel]:
         """The channels of a reader, from each subtask that sends to any of its inputs."""

@@ -40,7 +40,7 @@ from statebackend.local.network.channel_barriers import SubtaskCapture
 from statebackend.local.network.network import Move, Scheduler
 from statebackend.local.network.subtasks import OutputListener
 from statebackend.local.network_watermarks import operator_watermarks, restore_network
-from statebackend.local.operator import LocalOperator, Recast
+from statebackend.local.operator import LocalOperator, Step
 from statebackend.local.run_checkpoints import CheckpointFailedError
 from statebackend.local.run_snapshots import CheckpointSettings, RunSnapshots, RunSnapshotsParts
 from statebackend.local.sinks import SinkRecords, StagedSinks
@@ -68,7 +68,7 @@ from statebackend.streaming.runtime.restore_plan import restores_by_subtask
 from statebackend.streaming.runtime.starting_point import StartingPoint
 from statebackend.streaming.runtime.subtask import FrozenSubtask, OperatorParts
 from statebackend.streaming.runtime.worker_functions import RunIdentity, WorkerFunctions
-from statebackend.streaming.stream_graph import JobGraph, UnionNode
+from statebackend.streaming.stream_graph import JobGraph, Node
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["LocalJobParts", "LocalRun", "RunOperators", "RunOperatorsParts"]
@@ -193,7 +193,7 @@ class LocalJobParts:
 
     graph: JobGraph
     operators: Mapping[str, LocalOperator]
-    unions: Mapping[UnionNode, Sequence[Recast]]
+    steps: Mapping[Node, Sequence[Step]]
     directory: JobDirectory
     store: CompletedCheckpointStore
     backend: StateBackend
@@ -549,7 +549,7 @@ class LocalRun:
         return NetworkParts(
             graph=parts.graph,
             operators=parts.operators,
-            unions=parts.unions,
+            steps=parts.steps,
             event_time=parts.event_time,
             parallelism=parts.parallelism,
             now_ms=self.current.now_ms,

@@ -14,33 +14,44 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from statebackend.local.inputs import KeyColumns, KnownStream, LocalInput, LocalStream, known_key_types, local_inputs
 from statebackend.streaming.key_types import key_serializer_for
 from statebackend.streaming.operators.operator import ObjectBatch
+from statebackend.streaming.operators.record_steps import results_of_step
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.declared_schema import (
     OF_OUTPUT_TAG,
     OF_PROCESS,
     DeclaredSchema,
     check_not_reserved,
-    output_schema,
     place_of_output,
+)
+from statebackend.streaming.rows.record_schema import (
+    AS_RECORDS,
+    RecordType,
+    columns_of_class,
+    output_schema,
+    record_type,
 )
 from statebackend.streaming.rows.row_reader import RowReader
 from statebackend.streaming.rows.row_writer import RowEncoder, RowWriter
 from statebackend.streaming.rows.union import rows_as, united_guess, united_schema
 from statebackend.streaming.runtime.state_registration import RegisteredStates, registered_states
 from statebackend.streaming.stream_graph import (
+    FILTER,
     BroadcastInput,
+    DataFrameNode,
     JobGraph,
+    Node,
     OperatorNode,
+    RecordsNode,
+    RecordStepNode,
     SinkNode,
     SourceNode,
     StreamEdge,
     TimestampsNode,
-    TransformNode,
     UnionNode,
 )
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -48,7 +59,10 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 __all__ = ["ElementSource", "LocalOperator", "PreparedGraph", "Recast", "prepare_graph", "rows_of"]
 
 Recast = Callable[[Sequence[Any]], list[Any]]
-"""Makes of the records of a stream those of a union that it is part of."""
+"""Makes other records of the records of a stream, one of each."""
+
+Step = Callable[[LocalStream], LocalStream]
+"""Makes another stream of one input of a stateless step."""
 
 
 @frozen
@@ -120,7 +134,7 @@ class LocalOperator:
 
     def emitted_rows(self, tag: OutputTag[Any] | None, records: Sequence[Any]) -> list[Any]:
         """What a subtask emitted, as rows of the declared schema; `RowMismatchError` for what is none."""
-        return _rows_by(self._writers[tag], records, _place_of(self.uid, tag))
+        return rows_by(self._writers[tag], records, _place_of(self.uid, tag))
 
     def encoder(self, tag: OutputTag[Any] | None) -> RowEncoder:
         """What is done to the rows of an output when they are emitted."""
@@ -129,24 +143,25 @@ class LocalOperator:
 
 def rows_of(records: Sequence[Any], schema: DeclaredSchema, where: str | None = None) -> list[Any]:
     """Records as rows of a schema, checked as on Spark; ``where`` begins the messages of errors."""
-    return _rows_by(RowWriter(schema.arrow, where), records, where)
+    return rows_by(RowWriter(schema.arrow, where), records, where)
 
 
 def _place_of(uid: str, tag: OutputTag[Any] | None) -> str:
     return place_of_output(uid, None if tag is None else tag.name)
 
 
-def _rows_by(writer: RowWriter, records: Sequence[Any], where: str | None) -> list[Any]:
+def rows_by(writer: RowWriter, records: Sequence[Any], where: str | None) -> list[Any]:
+    """Records as rows of the schema of a writer."""
     reader = RowReader(writer.schema, where)
     return [row for batch in writer.batches(records) for row in reader.rows(batch)]
 
 
 @frozen
 class PreparedGraph:
-    """The operators of a job by uid, and for each union what is done to the records of each of its inputs."""
+    """The operators of a job by uid, and what each stateless step does to each of its inputs."""
 
     operators: Mapping[str, LocalOperator]
-    unions: Mapping[UnionNode, Sequence[Recast]]
+    steps: Mapping[Node, Sequence[Step]]
 
 
 def prepare_graph(graph: JobGraph, parallelism: int, max_parallelism: int) -> PreparedGraph:
@@ -157,7 +172,7 @@ def prepare_graph(graph: JobGraph, parallelism: int, max_parallelism: int) -> Pr
     preparation = _Preparation(graph, parallelism, max_parallelism)
     for node in graph.nodes:
         _PREPARERS[type(node)](preparation, node)
-    return PreparedGraph(preparation.operators, preparation.unions)
+    return PreparedGraph(preparation.operators, preparation.steps)
 
 
 class _Preparation:
@@ -169,7 +184,7 @@ class _Preparation:
         self._max_parallelism = max_parallelism
         self._inputs: dict[StreamEdge, KnownStream] = {}
         self.operators: dict[str, LocalOperator] = {}
-        self.unions: dict[UnionNode, Sequence[Recast]] = {}
+        self.steps: dict[Node, Sequence[Step]] = {}
 
     def source(self, node: SourceNode) -> None:
         source: ElementSource = node.source
@@ -177,9 +192,35 @@ class _Preparation:
         recast: Recast = list if source.schema is None else partial(rows_of, schema=source.schema)
         self._inputs[StreamEdge(node)] = KnownStream(source.schema, source.schema is not None, partial(recast, first))
 
-    def transform(self, node: TransformNode) -> None:
-        # It may do anything; a name that is left is taken to mean the same type.
+    def dataframe(self, node: DataFrameNode) -> None:
+        # Only Spark runs it. A job that is only described has it, and a name that is left has the same type.
         self._inputs[StreamEdge(node)] = KnownStream(self._inputs[node.inputs[0]].schema, is_rows=False)
+
+    def record_step(self, node: RecordStepNode) -> None:
+        given = self._inputs[node.inputs[0]]
+        place = f"{node.method}()"
+        results_of = partial(results_of_step, node.method, node.function)
+        known = KnownStream(given.schema, is_rows=False)
+        if node.method == FILTER:
+            known = evolve(given, first=tuple)
+        elif node.schema is not None:
+            known = KnownStream(output_schema(node.schema, place, ""), is_rows=True)
+        # Without a schema a function may return anything; a name that is left has the same type.
+        self._inputs[StreamEdge(node)] = known
+        if node.schema is None or known.schema is None:
+            self.steps[node] = [lambda stream: stream.through(results_of)]
+            return
+        writer = RowWriter(known.schema.arrow, place)
+        encoded = partial(results_of, encoder=writer.encoder)
+        self.steps[node] = [lambda stream: stream.through(encoded).recast(partial(rows_by, writer, where=place))]
+
+    def records(self, node: RecordsNode) -> None:
+        given = self._inputs[node.inputs[0]]
+        kind = record_type(node.record_class, AS_RECORDS)
+        recast = _objects(kind, given)
+        self.steps[node] = [lambda stream: stream.recast(recast)]
+        schema = evolve(kind.schema, record_class=node.record_class)
+        self._inputs[StreamEdge(node)] = KnownStream(schema, is_rows=True, first=lambda: recast(given.first()))
 
     def timestamps(self, node: TimestampsNode) -> None:
         # The records are what they were.
@@ -192,12 +233,15 @@ class _Preparation:
         guesses = [one.schema for one in inputs if one.schema is not None]
         schema: DeclaredSchema | None = None
         recasts: Sequence[Recast] = [list] * len(inputs)
-        if of_rows:
+        if of_rows and of_rows[0].record_class is not None:
+            # All are objects of one class.
+            schema = of_rows[0]
+        elif of_rows:
             schema = united_schema(of_rows)
             recasts = [_recast(one, schema) for one in inputs]
         elif len(guesses) == len(inputs):
             schema = united_guess(guesses)
-        self.unions[node] = recasts
+        self.steps[node] = [partial(_recast_stream, recast) for recast in recasts]
 
         def first() -> Sequence[Any]:
             firsts = (recast(one.first()) for one, recast in zip(inputs, recasts, strict=True))
@@ -218,7 +262,9 @@ class _Preparation:
 
 _PREPARERS: Final[Mapping[type, Callable[[_Preparation, Any], None]]] = {
     SourceNode: _Preparation.source,
-    TransformNode: _Preparation.transform,
+    DataFrameNode: _Preparation.dataframe,
+    RecordStepNode: _Preparation.record_step,
+    RecordsNode: _Preparation.records,
     UnionNode: _Preparation.unite,
     TimestampsNode: _Preparation.timestamps,
     OperatorNode: _Preparation.process,
@@ -250,6 +296,26 @@ def _prepared(
     operator = LocalOperator(node, states, outputs, max_parallelism, local_inputs(node, streams), in_flight)
     operator.learn_keys(lambda index: streams[index].first())
     return operator
+
+
+def _recast_stream(recast: Recast, stream: LocalStream) -> LocalStream:
+    return stream.recast(recast)
+
+
+def _objects(kind: RecordType, given: KnownStream) -> Recast:
+    """The function that makes objects of the records of a stream. Raises `JobDefinitionError` if they do not fit."""
+    writer = RowWriter(kind.schema.arrow, AS_RECORDS)
+    reader = RowReader(writer.schema, AS_RECORDS, record_class=kind.record_class)
+    places: list[int] | None = None
+    if given.row_schema is not None:
+        names = columns_of_class(kind, given.row_schema, AS_RECORDS)
+        places = list(map(given.row_schema.names.index, names))
+
+    def objects(records: Sequence[Any]) -> list[Any]:
+        rows = records if places is None else [tuple([row[place] for place in places]) for row in records]
+        return [one for batch in writer.batches(rows) for one in reader.rows(batch)]
+
+    return objects
 
 
 def _recast(one: KnownStream, united: DeclaredSchema) -> Recast:

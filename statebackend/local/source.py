@@ -20,17 +20,18 @@ from attrs import frozen
 from statebackend.checkpoint.metadata import ChannelWatermark
 from statebackend.local.inputs import LocalStream, field_getter
 from statebackend.local.network.channel import SubtaskOutput
-from statebackend.local.operator import Recast
+from statebackend.local.operator import Step
 from statebackend.streaming.errors import StreamJobError, UserFunctionError, describe_exception, format_value
 from statebackend.streaming.stream_graph import (
     JobGraph,
     Node,
     NodeKind,
+    RecordsNode,
+    RecordStepNode,
     SinkNode,
     SourceNode,
     StreamEdge,
     TimestampsNode,
-    TransformNode,
     UnionNode,
 )
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, timestamp_of
@@ -68,11 +69,11 @@ def readers_of_edges(graph: JobGraph) -> Readers:
 
 
 class Chain:
-    """See the module; ``unions`` say what is done to the records of each input of a union."""
+    """See the module; ``steps`` say what each stateless step does to each of its inputs."""
 
-    def __init__(self, readers: Readers, unions: Mapping[UnionNode, Sequence[Recast]], ends: ChainEnds) -> None:
+    def __init__(self, readers: Readers, steps: Mapping[Node, Sequence[Step]], ends: ChainEnds) -> None:
         self._readers = readers
-        self._unions = unions
+        self._steps = steps
         self._ends = ends
 
     def send(self, edge: StreamEdge, stream: LocalStream) -> None:
@@ -94,11 +95,8 @@ class Chain:
         streams = [stream, *(stream.copied() for _ in readers[1:])]
         return [(node, index, given) for (node, index), given in reversed(list(zip(readers, streams, strict=False)))]
 
-    def _transform(self, node: TransformNode, index: int, stream: LocalStream) -> _Following:
-        return self._read(StreamEdge(node), stream.flat_mapped(node.function))
-
-    def _unite(self, node: UnionNode, index: int, stream: LocalStream) -> _Following:
-        return self._read(StreamEdge(node), stream.recast(self._unions[node][index]))
+    def _step(self, node: Node, index: int, stream: LocalStream) -> _Following:
+        return self._read(StreamEdge(node), self._steps[node][index](stream))
 
     def _timestamps(self, node: TimestampsNode, index: int, stream: LocalStream) -> _Following:
         self._ends.to_timestamps(node, stream)
@@ -113,8 +111,9 @@ _Following = Sequence[tuple[Any, int, LocalStream]]
 """What is to be read next: nodes, with their inputs and what they are sent."""
 
 _STEPS: Final[Mapping[type, Callable[[Chain, Any, int, LocalStream], _Following]]] = {
-    TransformNode: Chain._transform,
-    UnionNode: Chain._unite,
+    RecordStepNode: Chain._step,
+    RecordsNode: Chain._step,
+    UnionNode: Chain._step,
     TimestampsNode: Chain._timestamps,
     SinkNode: Chain._sink,
 }

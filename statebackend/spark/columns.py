@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas import types as spark_arrow_types
 from pyspark.sql.types import StructType
 
+from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.rows.row_reader import RowReader
 
 __all__ = [
@@ -27,13 +28,14 @@ __all__ = [
     "column_named",
     "sequence_of",
     "spark_row_reader",
+    "struct_type_of",
     "to_arrow_schema",
 ]
 
 
-def spark_row_reader(schema: pa.Schema, where: str | None = None) -> RowReader:
-    """A reader whose rows are instances of `pyspark.sql.Row`; ``where`` begins the messages of its errors."""
-    return RowReader(schema, where, Row)
+def spark_row_reader(schema: pa.Schema, where: str | None = None, record_class: type | None = None) -> RowReader:
+    """A reader of `pyspark.sql.Row` or of objects of a class; ``where`` begins the messages of its errors."""
+    return RowReader(schema, where, Row, record_class)
 
 
 def to_arrow_schema(schema: StructType | str, timezone: str | None = None) -> pa.Schema:
@@ -49,6 +51,13 @@ def to_arrow_schema(schema: StructType | str, timezone: str | None = None) -> pa
     convert: Any = spark_arrow_types.to_arrow_schema
     # Before Spark 4.3 the function has no such argument: timestamps are in UTC.
     return convert(struct, timezone=timezone) if "timezone" in (convert.__kwdefaults__ or ()) else convert(struct)
+
+
+def struct_type_of(schema: DeclaredSchema) -> StructType:
+    """The Spark type of rows of a schema."""
+    convert: Any = spark_arrow_types.from_arrow_schema
+    struct: StructType = convert(schema.arrow)
+    return struct
 
 
 def column_named(name: str) -> Column:

@@ -7,7 +7,7 @@ one operator. `AsyncDataStream` applies functions that call other systems, as in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, overload
 
@@ -32,8 +32,10 @@ from statebackend.streaming.connected_streams import (
     checked_function,
 )
 from statebackend.streaming.errors import JobDefinitionError, format_instance, format_value
-from statebackend.streaming.functions import KeyedProcessFunction
+from statebackend.streaming.functions import KeyedProcessFunction, user_functions_of
 from statebackend.streaming.output_tag import OutputTag
+from statebackend.streaming.rows.declared_schema import parsed_schema
+from statebackend.streaming.rows.record_schema import annotated_output, is_record_class, record_type, returned_type
 from statebackend.streaming.stateful_processor import (
     StatefulProcessorFunction,
     TimeMode,
@@ -41,18 +43,26 @@ from statebackend.streaming.stateful_processor import (
     checked_processor,
 )
 from statebackend.streaming.stream_graph import (
+    FILTER,
+    FLAT_MAP,
+    KEY_TYPES,
+    MAP,
     ONLY_SINK,
+    DataFrameNode,
     KeyedInput,
+    KeyFunction,
     OperatorInput,
     OperatorNode,
+    RecordsNode,
+    RecordStepNode,
     SinkNode,
     SpreadInput,
     StreamEdge,
     StreamGraph,
     TimestampsNode,
-    TransformNode,
     UnionNode,
     has_timestamps,
+    record_class_of,
     source_of_timestamps,
 )
 from statebackend.streaming.time.timestamps import Duration, duration_ms
@@ -79,15 +89,36 @@ class DataStream:
         self.edge = edge
         """The edge of the graph that carries its records."""
 
-    def key_by(self, *keys: Any) -> KeyedStream:
-        """Partition the stream by one or more columns, given by name or, on Spark, as expressions.
+    def key_by(self, *keys: Any, key_type: Any = None) -> KeyedStream:
+        """Partition the stream by one or more columns.
 
-        With several columns the key is a tuple. A null key is an error.
+        Args:
+            keys: Names of columns, functions of a record or, on Spark, expressions. With several columns the key is a
+                tuple. A null key is an error.
+            key_type: What the only key, a function, returns: a Python type (`str`, `int`, `bool`, `bytes`, `date`,
+                `datetime`) or a column type such as ``"int"``. By default the type that the function is annotated to
+                return. Spark needs it. Without it the first record decides in the local runtime.
+
+        Example:
+            ```python
+            payments.key_by(lambda payment: payment.card[:4], key_type=str)
+            ```
         """
         if not keys:
             raise JobDefinitionError("key_by needs at least one column")
         if any(isinstance(key, (list, tuple)) for key in keys):
             raise JobDefinitionError("key_by takes columns as arguments: key_by('a', 'b'), not key_by(['a', 'b'])")
+        if key_type is not None:
+            if len(keys) != 1 or not callable(keys[0]):
+                raise JobDefinitionError("key_type of key_by() is the type of one function; columns have types already")
+            type_name = KEY_TYPES.get(key_type, key_type)
+            if not isinstance(type_name, str):
+                raise JobDefinitionError(
+                    f"key_type of key_by() is {format_value(key_type, 80)}; pass one of "
+                    f"{', '.join(kind.__name__ for kind in KEY_TYPES)}, or a column type such as 'int'"
+                )
+            [column] = parsed_schema(type_name, "key_type of key_by()").columns
+            keys = (KeyFunction(keys[0], column.type_name),)
         return KeyedStream(self.graph, self.edge, keys)
 
     def group_by(self, *columns: Any) -> GroupedStream:
@@ -98,9 +129,68 @@ class DataStream:
         is_list = len(columns) == 1 and isinstance(columns[0], (list, tuple))
         return GroupedStream(self.graph, self.edge, self.key_by(*(columns[0] if is_list else columns)).keys)
 
-    def transform(self, function: Callable[[Any], Any]) -> DataStream:
-        """Apply a stateless step: DataFrame to DataFrame on Spark, record to records in the local runtime."""
-        return DataStream(self.graph, self.graph.add(TransformNode((self.edge,), function)))
+    def map(self, function: Callable[[Any], Any], *, schema: Any = None) -> DataStream:
+        """Replace each record by what a function returns for it.
+
+        Args:
+            function: The function. It is sent to the workers, and is called again if Spark repeats a task.
+            schema: The schema of the results, as for `KeyedStream.process`. A function that is annotated to return a
+                record class needs none. Spark needs a schema. Without one the local runtime emits the results as they
+                are.
+
+        Example:
+            ```python
+            payments.map(lambda one: (one.card, one.amount * 2), schema="card string, amount bigint")
+            ```
+        """
+        return self._step(MAP, function, schema)
+
+    def filter(self, function: Callable[[Any], Any]) -> DataStream:
+        """Keep the records for which a function returns a true value."""
+        return self._step(FILTER, function, None)
+
+    def flat_map(self, function: Callable[[Any], Iterable[Any] | None], *, schema: Any = None) -> DataStream:
+        """Replace each record by any number of records: what a function yields or returns in a list.
+
+        The arguments are as for `map`.
+        """
+        return self._step(FLAT_MAP, function, schema)
+
+    def _step(self, method: str, function: Callable[[Any], Any], schema: Any) -> DataStream:
+        if not callable(function):
+            raise JobDefinitionError(f"{method}() takes a function of a record, not {format_value(function, 80)}")
+        hint = returned_type(function) if schema is None and method != FILTER else None
+        node = RecordStepNode((self.edge,), method, function, hint if is_record_class(hint) else schema)
+        return DataStream(self.graph, self.graph.add(node))
+
+    def as_records(self, record_class: type) -> DataStream:
+        """Make objects of a record class of the rows of this stream.
+
+        The class is an attrs class, a dataclass, a NamedTuple, a pydantic model or a msgspec struct. Its fields are
+        columns of the stream; other columns are left out. Functions after this step receive the objects.
+
+        Args:
+            record_class: The class. `docs/writing-a-job.md` lists the column type of each Python type.
+
+        Raises:
+            JobDefinitionError: It is no record class, or a field has no column type. When the job starts: the stream
+                does not have the column of a field, or has it in another type.
+
+        Example:
+            ```python
+            env.from_dataframe(frame).as_records(Payment).key_by("card").process(DetectFraud(), uid="fraud")
+            ```
+        """
+        record_type(record_class, "as_records()")
+        return DataStream(self.graph, self.graph.add(RecordsNode((self.edge,), record_class)))
+
+    def transform_dataframe(self, function: Callable[[Any], Any]) -> DataStream:
+        """Apply a function from DataFrame to DataFrame. Only the Spark runtime can run it.
+
+        Use it for what Spark computes in columns, such as ``frame.where("flights > 1")``. `map`, `filter` and
+        `flat_map` run on both runtimes.
+        """
+        return DataStream(self.graph, self.graph.add(DataFrameNode((self.edge,), function)))
 
     def union(self, *others: DataStream) -> DataStream:
         """Merge this stream with others, in no defined order.
@@ -116,6 +206,10 @@ class DataStream:
         if not others:
             raise JobDefinitionError("union() needs at least one other stream")
         edges = (self.edge, *(other.edge for other in others))
+        classes = {record_class_of(edge) for edge in edges}
+        if len(classes) > 1:
+            names = ", ".join(sorted("rows" if one is None else one.__name__ for one in classes))
+            raise JobDefinitionError(f"union() of streams with different records: {names}; call as_records() after it")
         return DataStream(self.graph, self.graph.add(UnionNode(edges)))
 
     def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy[Any]) -> ProcessedStream:
@@ -218,7 +312,12 @@ class ProcessedStream(DataStream):
         name: str,
         schema: Any,
     ) -> ProcessedStream:
-        """Add an operator to the graph and return its output. Raises as `StreamGraph.add_operator`."""
+        """Add an operator to the graph and return its output. Raises as `StreamGraph.add_operator`.
+
+        Without a schema the functions define it by their annotations.
+        """
+        if schema is None:
+            schema = next(filter(None, map(annotated_output, user_functions_of(function))), None)
         return cls(graph, graph.add_operator(OperatorNode(inputs, uid, name, function, schema)))
 
     def get_side_output(self, tag: OutputTag[Any]) -> DataStream:
@@ -262,8 +361,9 @@ class KeyedStream:
         Args:
             function: The function.
             uid: Identifies the operator's state in checkpoints and must never change.
-            schema: The schema of the emitted records: DDL (``"tailnum string, flights bigint"``) or, on Spark, a
-                ``StructType``.
+            schema: The schema of the emitted records: a record class, DDL (``"tailnum string, flights bigint"``) or
+                a ``StructType``. A function that is annotated with a record class needs none:
+                ``KeyedProcessFunction[str, Payment, Alert]``.
             name: The display name; the class of the function by default.
             order_by: Columns that sort the records of a key within each epoch. Without them the order is that of
                 arrival, which a shuffle on Spark does not define.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, overload
 
 from attrs import Attribute, field, frozen
 
@@ -27,15 +27,29 @@ def _check_name(tag: OutputTag[Any], attribute: Attribute[Any], name: object) ->
         )
 
 
-@frozen
+@frozen(init=False)
 class OutputTag(Generic[T]):
-    """The name of a side output and the schema of its records, as for `process`: DDL or, on Spark, a StructType.
+    """The name of a side output and the schema of its records, as for `KeyedStream.process`.
 
     Tags are equal by name. Raises `JobDefinitionError` if the name is not a printable text.
+
+    Example:
+        ```python
+        late = OutputTag("late", Payment)
+        context.output(late, payment)
+        ```
     """
 
     name: str = field(validator=_check_name)
     schema: Any = field(default=None, eq=False)
+
+    @overload
+    def __init__(self, name: str, schema: type[T]) -> None: ...
+    @overload
+    def __init__(self: OutputTag[Any], name: str, schema: Any = None) -> None: ...
+
+    def __init__(self, name: str, schema: Any = None) -> None:
+        self.__attrs_init__(name, schema)
 
 
 _PLACE: Final = re.compile("source-(0|[1-9][0-9]*)")

@@ -17,25 +17,35 @@ restarted job continues exactly after the records that its state contains. One r
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import date, datetime
 from enum import Enum
 from itertools import count
 from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
 
 from attrs import field, frozen
 
-from statebackend.streaming.errors import JobDefinitionError, format_value
+from statebackend.streaming.errors import JobDefinitionError, UserFunctionError, describe_exception, format_value
 from statebackend.streaming.output_tag import OutputTag, check_uid, uid_of_place
+from statebackend.streaming.rows.record_schema import returned_type
 from statebackend.streaming.watermark_strategy import WatermarkStrategy
 
 __all__ = [
+    "FILTER",
+    "FLAT_MAP",
+    "KEY_TYPES",
+    "MAP",
     "ONLY_SINK",
     "BroadcastInput",
+    "DataFrameNode",
     "JobGraph",
+    "KeyFunction",
     "KeyedInput",
     "Node",
     "NodeKind",
     "OperatorInput",
     "OperatorNode",
+    "RecordStepNode",
+    "RecordsNode",
     "ReplayableSource",
     "SinkNode",
     "SourceNode",
@@ -44,9 +54,9 @@ __all__ = [
     "StreamEdge",
     "StreamGraph",
     "TimestampsNode",
-    "TransformNode",
     "UnionNode",
     "name_of_input",
+    "record_class_of",
     "source_of_timestamps",
     "upstream_of",
 ]
@@ -112,13 +122,43 @@ class SourceNode:
 
 
 @frozen(eq=False)
-class TransformNode:
-    """A stateless step; the function belongs to the environment."""
+class DataFrameNode:
+    """A stateless step of Spark: a function from DataFrame to DataFrame."""
 
     kind: ClassVar = NodeKind.STEP
 
     inputs: tuple[StreamEdge]
     function: Callable[[Any], Any]
+
+
+MAP: Final = "map"
+FILTER: Final = "filter"
+FLAT_MAP: Final = "flat_map"
+
+
+@frozen(eq=False)
+class RecordStepNode:
+    """A stateless step that calls a function with each record: ``method`` is `MAP`, `FILTER` or `FLAT_MAP`.
+
+    ``schema`` is that of the results, or None. A filter passes the records on and has none.
+    """
+
+    kind: ClassVar = NodeKind.STEP
+
+    inputs: tuple[StreamEdge]
+    method: str
+    function: Callable[[Any], Any]
+    schema: Any = None
+
+
+@frozen(eq=False)
+class RecordsNode:
+    """Makes objects of a record class of the rows of a stream."""
+
+    kind: ClassVar = NodeKind.STEP
+
+    inputs: tuple[StreamEdge]
+    record_class: type
 
 
 @frozen(eq=False)
@@ -140,6 +180,43 @@ class TimestampsNode:
     strategy: WatermarkStrategy[Any]
 
 
+@frozen
+class KeyFunction:
+    """A key column that a function computes from each record; ``type_name`` is its type, or None if it is unknown."""
+
+    function: Callable[[Any], Any]
+    type_name: str | None = None
+
+    def __call__(self, record: Any) -> Any:
+        try:
+            return self.function(record)
+        except Exception as error:
+            raise UserFunctionError(
+                f"key_by(), record {format_value(record, 200)}: the function raised {describe_exception(error)}"
+            ) from error
+
+
+KEY_TYPES: Final[Mapping[Any, str]] = {
+    str: "string",
+    bool: "boolean",
+    int: "bigint",
+    bytes: "binary",
+    date: "date",
+    datetime: "timestamp",
+}
+"""The column type of a key of each Python type."""
+
+
+def _as_keys(keys: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return key columns with each function as a `KeyFunction` of the type that it is annotated to return."""
+    return tuple(
+        KeyFunction(one, KEY_TYPES.get(returned_type(one)))
+        if callable(one) and not isinstance(one, KeyFunction)
+        else one
+        for one in keys
+    )
+
+
 @frozen(eq=False)
 class KeyedInput:
     """An input that is distributed by key: all records of a key go to one subtask.
@@ -148,7 +225,7 @@ class KeyedInput:
     """
 
     edge: StreamEdge
-    keys: tuple[Any, ...]
+    keys: tuple[Any, ...] = field(converter=_as_keys)
     order_by: tuple[Any, ...] = ()
 
 
@@ -210,7 +287,7 @@ class SinkNode:
     sink: Any
 
 
-Node = SourceNode | TransformNode | UnionNode | TimestampsNode | OperatorNode | SinkNode
+Node = SourceNode | DataFrameNode | RecordStepNode | RecordsNode | UnionNode | TimestampsNode | OperatorNode | SinkNode
 
 
 @frozen
@@ -389,7 +466,7 @@ def source_of_timestamps(edge: StreamEdge) -> SourceNode:
     Raises `JobDefinitionError` after an operator or a union, and for records that have timestamps already.
     """
     node, tag = edge.node, edge.tag
-    while isinstance(node, TransformNode):
+    while isinstance(node, (DataFrameNode, RecordStepNode, RecordsNode)):
         node, tag = node.inputs[0].node, node.inputs[0].tag
     if isinstance(node, SourceNode):
         return node
@@ -402,6 +479,14 @@ def source_of_timestamps(edge: StreamEdge) -> SourceNode:
         f"assign_timestamps_and_watermarks(): {what}; give each source its timestamps once, behind the "
         f"source and before operators and unions"
     )
+
+
+def record_class_of(edge: StreamEdge) -> type | None:
+    """Return the class of the records of a stream, or None if they are rows."""
+    node = edge.node
+    while isinstance(node, (TimestampsNode, UnionNode)) or (isinstance(node, RecordStepNode) and node.method == FILTER):
+        node = node.inputs[0].node
+    return node.record_class if isinstance(node, RecordsNode) else None
 
 
 def has_timestamps(edge: StreamEdge) -> bool:

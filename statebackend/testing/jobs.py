@@ -91,7 +91,7 @@ class HarnessJob:
         """The environment of the job."""
         self._sources: dict[str, SourceNode] = {}
 
-    def source(self, name: str, schema: str | None = None) -> DataStream:
+    def source(self, name: str, schema: Any = None) -> DataStream:
         """A stream whose records the test sends, under this name; ``schema`` as that of `from_elements`.
 
         Raises `JobDefinitionError` for a name that is taken.

@@ -57,7 +57,6 @@ def run(
         program,
         env.from_elements(flights, FLIGHT_SCHEMA),
         env.from_elements(observed, WEATHER_SCHEMA),
-        lambda one: [] if one.tailnum is None or one.dep_delay is None else [one],
         server.url,
         outputs,
     )

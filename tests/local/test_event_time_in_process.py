@@ -143,7 +143,7 @@ def test_what_a_step_makes_of_a_record_has_the_timestamp_of_that() -> None:
     env = LocalStreamEnvironment()
     elements = [{"k": "a", "t": 3}, {"k": "a", "t": 8}]
     stream = env.from_elements(elements).assign_timestamps_and_watermarks(bounded(lambda record: record["t"]))
-    doubled = stream.transform(lambda record: [(record["k"], 1), (record["k"], 2)])
+    doubled = stream.flat_map(lambda record: [(record["k"], 1), (record["k"], 2)])
     windows = doubled.key_by(lambda pair: pair[0]).window(EventTimeSessionWindows.with_gap(4))
     schema = "k string, t bigint, n bigint"
     windows.process(Counted(), uid="sums", schema=schema, element_type=tuple[str, int]).sink_to(results)
@@ -315,7 +315,7 @@ def test_sources_of_an_alignment_group_wait_for_each_other(epoch_size: int | Non
     env = LocalStreamEnvironment(epoch_size=epoch_size)
     streams = [
         env.from_elements([("a", time_ms, 1) for time_ms in times], SCHEMA)
-        .transform(noted)
+        .flat_map(noted)
         .assign_timestamps_and_watermarks(
             WatermarkStrategy.for_monotonous_timestamps()
             .with_timestamps(lambda record: record[1])

@@ -146,7 +146,7 @@ def counted_in_union(*streams: tuple[list[Any], str | None], transformed: bool =
     """The records of a union counted by their column ``v``."""
     environment = LocalStreamEnvironment()
     sources = [environment.from_elements(elements, schema) for elements, schema in streams]
-    first, *others = (one.transform(lambda record: [record]) for one in sources) if transformed else sources
+    first, *others = (one.flat_map(lambda record: [record]) for one in sources) if transformed else sources
     result: list[Any] = []
 
     class CountKeys(Count):
@@ -201,7 +201,7 @@ def keyed_by(job_dir: Path, key: Any, elements: list[Any], schema: str | None, v
     """Counts by a key, in a directory that may have state of keys of another type."""
     environment = LocalStreamEnvironment(job_dir=job_dir, max_parallelism=8)
     stream = environment.from_elements(elements, schema)
-    stream = stream if via is None else stream.transform(via)
+    stream = stream if via is None else stream.flat_map(via)
     result: list[Any] = []
     stream.key_by(key).process(Count(), uid="u", schema=SEEN).sink_to(result)
     environment.execute()

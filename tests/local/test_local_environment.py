@@ -548,14 +548,14 @@ def test_a_key_or_order_that_no_record_has_is_reported_with_the_operator() -> No
 def test_an_epoch_in_which_no_record_has_reached_an_operator_yet_is_one_without_a_checkpoint(tmp_path: Path) -> None:
     results: list[Any] = []
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job", epoch_size=1)
-    large = environment.from_elements(SALES).transform(lambda sale: [sale] if sale.amount > 3 else [])
+    large = environment.from_elements(SALES).flat_map(lambda sale: [sale] if sale.amount > 3 else [])
     large.key_by("shop").process(SumPerShop(), uid="totals", schema=SUMS).sink_to(results)
     job = environment.execute("sales")
     assert (job.epochs, results) == (5, [("south", 1, 5), ("north", 1, 4)])
     assert run(SumPerShop(), [Sale("south", 1)], job_dir=tmp_path / "job") == [("south", 2, 6)]
 
     environment = LocalStreamEnvironment(job_dir=tmp_path / "nothing")
-    environment.from_elements(SALES).transform(lambda sale: []).key_by("shop").process(
+    environment.from_elements(SALES).flat_map(lambda sale: []).key_by("shop").process(
         SumPerShop(), uid="totals", schema=SUMS
     ).sink_to(results)
     with pytest.raises(EpochError, match="nothing to save"):

@@ -91,7 +91,7 @@ def test_a_chain_of_steps_may_be_as_long_as_it_likes() -> None:
     def build(job: HarnessJob) -> None:
         stream = job.source("in", RECORD)
         for _ in range(2000):
-            stream = stream.transform(lambda row: [row])
+            stream = stream.flat_map(lambda row: [row])
         keyed = stream.key_by(lambda row: row.k)
         job.output("out", keyed.process(Echo(), uid="echo", schema=RECORD))
 

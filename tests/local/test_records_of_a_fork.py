@@ -121,7 +121,7 @@ def test_a_stateless_step_changes_nothing_for_another_reader() -> None:
 
     environment = LocalStreamEnvironment()
     stream = environment.from_elements(ELEMENTS["dicts"]())
-    adds(stream.transform(clear), "x").sink_to(sinks[0], uid="cleared")
+    adds(stream.flat_map(clear), "x").sink_to(sinks[0], uid="cleared")
     adds(stream, "y").sink_to(sinks[1], uid="kept")
     environment.execute()
     assert [sorted_rows(sink) for sink in sinks] == [[("a", ["x"]), ("b", ["x"])], with_tag("y")]
@@ -132,7 +132,7 @@ def test_a_record_that_comes_twice_is_two_records() -> None:
     environment = LocalStreamEnvironment()
     stream = environment.from_elements(ELEMENTS["dicts"]())
     adds(stream.union(stream), "x").sink_to(sinks[0], uid="union")
-    adds(stream.transform(lambda record: [record, record]), "y").sink_to(sinks[1], uid="step")
+    adds(stream.flat_map(lambda record: [record, record]), "y").sink_to(sinks[1], uid="step")
     environment.execute()
     assert [sorted_rows(sink) for sink in sinks] == [sorted(with_tag("x") * 2), sorted(with_tag("y") * 2)]
 

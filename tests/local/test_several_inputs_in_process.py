@@ -117,7 +117,7 @@ def test_keys_of_different_types_are_rejected_with_both_inputs_and_types() -> No
 def test_a_stream_without_schema_takes_the_key_types_of_the_other() -> None:
     env = LocalStreamEnvironment(parallelism=3)
     left = env.from_elements([{"k": 5, "v": 1}], schema="k int, v bigint")
-    right = env.from_elements([{"k": 5, "v": 2}]).transform(lambda row: [_Plain(row["k"], row["v"])])
+    right = env.from_elements([{"k": 5, "v": 2}]).flat_map(lambda row: [_Plain(row["k"], row["v"])])
     out: list[Any] = []
     left.connect(right).key_by("k", "k").process(Merge(), uid="merge", schema="k int, s string, t bigint").sink_to(out)
     env.execute()

@@ -22,6 +22,7 @@ from statebackend import (
     SplitListStateDescriptor,
     StateDescriptor,
     StateRestoreError,
+    UserFunctionError,
     ValueStateDescriptor,
 )
 from statebackend.checkpoint.errors import CheckpointNotFoundError, SavepointError
@@ -194,8 +195,8 @@ def test_a_job_that_has_not_ended_an_epoch_has_no_state_to_look_into(tmp_path: P
     def failing(row: Any) -> Any:
         raise ValueError("no such thing")
 
-    counted(env.from_elements([("a", 1)], "k string, v bigint").transform(failing)).sink_to([])
-    with pytest.raises(ValueError, match="no such thing"):
+    counted(env.from_elements([("a", 1)], "k string, v bigint").flat_map(failing)).sink_to([])
+    with pytest.raises(UserFunctionError, match="no such thing"):
         env.execute("job")
     with pytest.raises(
         CheckpointNotFoundError, match="has no completed checkpoint: the job has not completed its first ep"

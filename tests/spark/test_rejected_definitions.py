@@ -90,7 +90,7 @@ def test_one_frame_is_one_source_and_has_one_uid(workplace: Workplace) -> None:
             {},
             "operator 'words': key_by does not fit the operator's input, which has the columns",
         ),
-        ("word", {"schema": 5}, "operator 'words': schema must be DDL or a StructType, not int"),
+        ("word", {"schema": 5}, "operator 'words': schema must be DDL, a record class or a StructType, not int"),
     ],
 )
 def test_columns_that_the_input_does_not_have(
@@ -131,7 +131,7 @@ def test_two_columns_of_one_name_in_one_of_several_sources(workplace: Workplace)
     environment = workplace.environment()
     doubled = workplace.stream().select("word", F.col("number").alias("word"), "number")
     first = environment.from_dataframe(workplace.stream(), uid="first").key_by("word")
-    second = environment.from_dataframe(doubled, uid="second").transform(lambda frame: frame.select("number"))
+    second = environment.from_dataframe(doubled, uid="second").transform_dataframe(lambda frame: frame.select("number"))
     for stream, uid in ((first, "a"), (second.key_by("number"), "b")):
         stream.process(CountWords(), uid=uid, schema=COUNTED).sink_to(NoopSink(), uid=uid)
     rejected(environment, r"source 2 of the job has two columns of the same name \(word, word, number\); rename one")

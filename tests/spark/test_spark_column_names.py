@@ -52,7 +52,7 @@ def test_a_key_and_an_order_with_dots_and_backticks_are_the_columns_of_these_nam
         SCHEMA,
         BATCHES,
         lambda stream: (
-            stream.transform(with_odd_names)
+            stream.transform_dataframe(with_odd_names)
             .key_by("a.b")
             .process(EmitColumns(), uid="odd", schema="`x.y` string, number int", order_by="a`b")
             .key_by("x.y")
@@ -77,7 +77,7 @@ def test_without_a_column_of_that_name_a_dotted_key_is_the_field_of_a_struct(
         SCHEMA,
         BATCHES,
         lambda stream: (
-            stream.transform(lambda frame: frame.select(F.struct(F.col("word").alias("b")).alias("a")))
+            stream.transform_dataframe(lambda frame: frame.select(F.struct(F.col("word").alias("b")).alias("a")))
             .key_by("a.b")
             .process(CountPerKey(), uid="count", schema=COUNTED)
             .sink_to(sink)
@@ -100,7 +100,7 @@ def test_columns_that_differ_in_letter_case_only_are_rejected_before_the_job_run
             SCHEMA,
             BATCHES,
             lambda stream: (
-                stream.transform(lambda frame: frame.select("word", F.col("word").alias("WORD")))
+                stream.transform_dataframe(lambda frame: frame.select("word", F.col("word").alias("WORD")))
                 .key_by("word")
                 .process(CountPerKey(), uid="count", schema=COUNTED)
                 .sink_to(NoopSink())

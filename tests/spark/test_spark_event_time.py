@@ -149,9 +149,9 @@ class Job:
         windows = events.key_by("k").window(TumblingEventTimeWindows.of(SIZES[0])).side_output_late_data(LATE)
         totals = windows.process(Total("v"), uid="inner", schema=TOTALS)
         # The records of the batch are before those that belong before the watermark.
-        all_of_it = events.transform(as_totals).union(totals)
+        all_of_it = events.transform_dataframe(as_totals).union(totals)
         of_totals = all_of_it.key_by("k").window(TumblingEventTimeWindows.of(SIZES[1]))
-        totals.transform(self.shown).sink_to(self.sinks[0], uid="first")
+        totals.transform_dataframe(self.shown).sink_to(self.sinks[0], uid="first")
         of_totals.process(Total("total"), uid="outer", schema=TOTALS).sink_to(self.sinks[1], uid="second")
         totals.get_side_output(LATE).sink_to(self.sinks[2], uid="late")
         job = env.execute("windows", trigger={"availableNow": True})
@@ -195,7 +195,7 @@ def test_what_spark_cannot_carry_out_is_rejected_before_anything_is_touched(
         job = Job(spark, tmp_path)
         env = job.environment()
         events = env.from_dataframe(job.source()).assign_timestamps_and_watermarks(given)
-        events = events if step is None else events.transform(step)
+        events = events if step is None else events.transform_dataframe(step)
         windows = events.key_by("k").window(TumblingEventTimeWindows.of(10))
         windows.process(Total("v"), uid="inner", schema=TOTALS).sink_to(memory_sink())
         with pytest.raises(JobDefinitionError, match=match):

@@ -63,9 +63,9 @@ class Trace:
         timed = self.play.env.from_dataframe(
             frame, uid=f"source-{self.number}-{name}"
         ).assign_timestamps_and_watermarks(strategy)
-        self.clocks.append(timed.transform(only_moves))
+        self.clocks.append(timed.transform_dataframe(only_moves))
         names = [column.split()[0] for column in schema.split(", ")]
-        return timed.transform(lambda rows: records_of(rows, names))
+        return timed.transform_dataframe(lambda rows: records_of(rows, names))
 
     def output(self, name: str, stream: DataStream) -> None:
         """Lets an output be seen."""

@@ -95,7 +95,7 @@ class Place:
         environment = self.environment()
         sales = environment.from_dataframe(self.stream("sales", SALES))
         returns = environment.from_dataframe(self.stream("returns", RETURNS))
-        build(sales, returns.transform(lambda frame: frame.select("shop", "amount")), totals_sink, large_sink)
+        build(sales, returns.transform_dataframe(lambda frame: frame.select("shop", "amount")), totals_sink, large_sink)
         job = environment.execute("graph", trigger={"availableNow": True}, **execute)
         job.await_termination()
         return job
@@ -104,7 +104,7 @@ class Place:
 def build(sales: Any, returns: Any, totals_sink: Any, large_sink: Any) -> None:
     totals = sales.key_by("shop").process(Totals(), uid="totals", schema=TOTALS, order_by="amount")
     totals.sink_to(totals_sink)
-    large = totals.get_side_output(LARGE).transform(_amounts)
+    large = totals.get_side_output(LARGE).transform_dataframe(_amounts)
     both = large.union(returns).key_by("shop")
     both.process(Totals(), uid="large", schema=TOTALS, order_by="amount").sink_to(large_sink, uid="large")
 
@@ -200,7 +200,7 @@ def test_a_stream_may_be_read_by_several_and_a_frame_given_twice_is_one_source(
     frame = place.stream("sales", SALES)
     sales = environment.from_dataframe(frame)
     everything, again = memory_sink(), memory_sink()
-    sales.transform(lambda rows: rows.select("shop", "`a.b`.c")).sink_to(everything, uid="everything")
+    sales.transform_dataframe(lambda rows: rows.select("shop", "`a.b`.c")).sink_to(everything, uid="everything")
     counted = sales.key_by("shop").process(Totals(), uid="totals", schema=TOTALS, order_by="amount")
     grouped = environment.from_dataframe(frame).union(sales).key_by("amount")
     grouped.process(Totals(), uid="by amount", schema=TOTALS).sink_to(again, uid="again")
@@ -208,7 +208,7 @@ def test_a_stream_may_be_read_by_several_and_a_frame_given_twice_is_one_source(
     chained = counted.key_by("shop").process(Totals(), uid="chained", schema=TOTALS, order_by="total")
     twice = (memory_sink(), memory_sink())
     chained.sink_to(twice[0], uid="once")
-    chained.transform(lambda rows: rows.orderBy("total")).sink_to(twice[1], uid="twice")
+    chained.transform_dataframe(lambda rows: rows.orderBy("total")).sink_to(twice[1], uid="twice")
     environment.execute("graph", trigger={"availableNow": True}).await_termination()
     sold_rows = [(row["shop"], row["amount"]) for batch in SALES_BATCHES for row in batch]
     assert rows_of(everything) == sorted(sold_rows)

@@ -358,7 +358,7 @@ def test_two_operators_in_a_row_each_keep_their_state(workplace: Workplace) -> N
     sink = memory_sink()
     counted = environment.from_dataframe(workplace.stream()).key_by("word")
     words = counted.process(CountWords(), uid="words", schema="word string, times bigint, total bigint")
-    even = words.transform(lambda frame: frame.where(F.col("times") < 4))
+    even = words.transform_dataframe(lambda frame: frame.where(F.col("times") < 4))
     even.key_by(F.col("times") * 10).process(HowOften(), uid="how often", schema="times bigint, count bigint").sink_to(
         sink
     )

@@ -264,7 +264,9 @@ def test_a_watermark_on_the_frame_is_taken_over_or_rejected(place: Place) -> Non
     place.add(("a", 1_000, 1), ("a", 31_000, 2))
     sink = Telling()
     windows = (
-        stream.transform(lambda frame: frame.drop("at")).key_by("k").window(TumblingEventTimeWindows.of("10 seconds"))
+        stream.transform_dataframe(lambda frame: frame.drop("at"))
+        .key_by("k")
+        .window(TumblingEventTimeWindows.of("10 seconds"))
     )
     windows.process(Summed(), uid="sums", schema=SUMS).sink_to(sink)
     job = env.execute("marked", trigger={"availableNow": True})

@@ -101,7 +101,9 @@ def test_a_step_may_sort_merge_join_or_ask_first_and_the_operator_runs_once(
         place = tmp_path / step.__name__
 
         def chain(stream: DataStream, step: Any = step, sink: Any = sink) -> None:
-            counted = stream.key_by("word").process(CountPerKey(), uid="count", schema=COUNTED).transform(step)
+            counted = (
+                stream.key_by("word").process(CountPerKey(), uid="count", schema=COUNTED).transform_dataframe(step)
+            )
             if not is_last:
                 counted = counted.key_by("key", "count").process(CountPerKey(), uid="again", schema=COUNTED)
             counted.sink_to(sink)
@@ -152,7 +154,7 @@ def test_how_rows_are_handed_on_follows_from_what_is_behind(spark: SparkSession)
 def test_a_step_that_returns_no_frame_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
     from statebackend.spark.parquet_sink import NoopSink
 
-    with pytest.raises(JobDefinitionError, match=r"transform\(\) must return a DataFrame, not list"):
+    with pytest.raises(JobDefinitionError, match=r"transform_dataframe\(\) must return a DataFrame, not list"):
         run_chain(
             spark,
             tmp_path,
@@ -161,7 +163,7 @@ def test_a_step_that_returns_no_frame_is_rejected(spark: SparkSession, tmp_path:
             lambda stream: (
                 stream.key_by("word")
                 .process(CountPerKey(), uid="count", schema=COUNTED)
-                .transform(lambda frame: frame.collect())
+                .transform_dataframe(lambda frame: frame.collect())
                 .sink_to(NoopSink())
             ),
         )
@@ -204,7 +206,7 @@ def test_a_step_that_turns_into_another_one_while_the_job_runs_fails_the_epoch(
             lambda stream: (
                 stream.key_by("word")
                 .process(CountPerKey(), uid="count", schema=COUNTED)
-                .transform(step)
+                .transform_dataframe(step)
                 .sink_to(NoopSink())
             ),
         )

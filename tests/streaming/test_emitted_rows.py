@@ -69,7 +69,7 @@ def test_what_a_stateless_step_returns_is_as_it_was_returned() -> None:
     rows: list[Any] = []
     one = ReusedDict()
     environment = LocalStreamEnvironment()
-    stream = environment.from_elements(RECORDS, SOURCE).transform(lambda record: [one.next()])
+    stream = environment.from_elements(RECORDS, SOURCE).flat_map(lambda record: [one.next()])
 
     class Passes(KeyedProcessFunction[Any, Any, Any]):
         def process_element(self, value: Any, context: Any) -> Any:

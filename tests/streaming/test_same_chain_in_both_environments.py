@@ -342,6 +342,9 @@ def test_the_rows_of_a_union_are_those_of_spark(spark: SparkSession, name: str) 
         "a: string, b: array<struct<x: int, y: map<string, array<decimal(38,18)>>>>",
         "`a.b` STRING NOT NULL COMMENT 'a \"comment\"', `c``d` Struct<e: Array<Int>, `f g`: DOUBLE NOT NULL>",
         "c decimal, d void, e dec(3)",
+        "a interval day to second, b INTERVAL HOUR TO MINUTE, c interval day, d time, e TIME(3)",
+        "interval day to second",
+        "time(3)",
         "bigint",
         "array<int>",
         "decimal(5,1)",
@@ -351,7 +354,8 @@ def test_a_schema_is_read_as_spark_reads_it(spark: SparkSession, ddl: str) -> No
     from pyspark.sql.types import StructField, StructType
 
     from statebackend.spark.columns import to_arrow_schema
-    from statebackend.streaming.rows.declared_schema import output_schema, parsed_schema
+    from statebackend.streaming.rows.declared_schema import parsed_schema
+    from statebackend.streaming.rows.record_schema import output_schema
 
     theirs: Any = StructType.fromDDL(ddl)
     if not isinstance(theirs, StructType):

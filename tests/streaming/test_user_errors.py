@@ -127,7 +127,7 @@ def test_a_default_that_does_not_fit_names_operator_class_and_state() -> None:
 
 def test_a_job_without_an_operator_is_rejected() -> None:
     environment = LocalStreamEnvironment()
-    environment.from_elements([1]).transform(lambda one: [one]).sink_to([])
+    environment.from_elements([1]).flat_map(lambda one: [one]).sink_to([])
     with pytest.raises(JobDefinitionError, match="no operator with state between its source and its sink"):
         environment.execute()
 

@@ -24,13 +24,15 @@ from statebackend.streaming.rows.declared_schema import RESERVED_PREFIX
 from statebackend.streaming.runtime.event_time import EventTime, check_follows_from_epochs
 from statebackend.streaming.runtime.settings import unfit_column, unfit_type
 from statebackend.streaming.stream_graph import (
+    DataFrameNode,
     JobGraph,
     Node,
     NodeKind,
     OperatorNode,
+    RecordsNode,
+    RecordStepNode,
     StreamEdge,
     TimestampsNode,
-    TransformNode,
     UnionNode,
 )
 
@@ -95,18 +97,18 @@ class EventTimeColumn:
         of_no_source = _time_struct(timestamp, F.lit(None), F.lit(None))
         yield strategy.future_tag, timed.where(is_future).withColumn(TIME_COLUMN, of_no_source)
 
-    def before_step(self, node: TransformNode, frame: DataFrame) -> DataFrame:
+    def before_step(self, node: DataFrameNode | RecordStepNode | RecordsNode, frame: DataFrame) -> DataFrame:
         """What a step reads."""
         return self._fitting(frame, self._has_time[node.inputs[0].node], self._has_time[node])
 
-    def check_step(self, node: TransformNode, result: DataFrame) -> None:
+    def check_step(self, node: DataFrameNode, result: DataFrame) -> None:
         """Raises `JobDefinitionError` for a step to an operator that has lost the column."""
         if not self._has_time[node]:
             return
         types = {field.name: field.dataType.simpleString() for field in result.schema.fields}
         if types.get(TIME_COLUMN) != TIME_TYPE.simpleString():
             raise JobDefinitionError(
-                f"a transform() behind {_METHOD} or an operator, and before an operator, gives out no column "
+                f"a transform_dataframe() behind {_METHOD} or an operator, and before an operator, gives out no column "
                 f"{TIME_COLUMN!r}, which carries the event time of its rows: keep it as it is, with withColumn(...) or "
                 f"select(..., {TIME_COLUMN!r}); or transform the records before {_METHOD}"
             )

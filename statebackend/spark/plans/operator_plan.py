@@ -33,10 +33,11 @@ from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, StructField, StructType
 
-from statebackend.spark.columns import AddedColumns, KeptColumns, column_meant_by, column_named
+from statebackend.spark.columns import AddedColumns, KeptColumns, column_meant_by, column_named, struct_type_of
 from statebackend.spark.plans.event_time_column import TimeOfOperator
 from statebackend.spark.plans.map_in_arrow import ArrowMap
 from statebackend.spark.plans.placement import SubtaskPlacement
+from statebackend.spark.plans.record_steps import PreparedStep, prepare_key_functions
 from statebackend.spark.tasks.arrow_input import (
     EARLY_FIELD,
     INPUT_COLUMN,
@@ -44,6 +45,7 @@ from statebackend.spark.tasks.arrow_input import (
     KEY_GROUP_COLUMN,
     SUBTASK_COLUMN,
     TIME_COLUMN,
+    TIME_TYPE,
     InputColumns,
     row_column_of_input,
 )
@@ -60,15 +62,23 @@ from statebackend.streaming.rows.declared_schema import (
     check_columns,
     check_not_reserved,
     missing_schema,
-    output_schema,
     parsed_schema,
     place_of_output,
     unknown_column,
     unreadable_schema,
 )
+from statebackend.streaming.rows.record_schema import output_schema
 from statebackend.streaming.runtime.state_registration import RegisteredStates, registered_states
 from statebackend.streaming.stateful_processor import StatefulProcessorFunction
-from statebackend.streaming.stream_graph import BroadcastInput, KeyedInput, OperatorInput, OperatorNode, SpreadInput
+from statebackend.streaming.stream_graph import (
+    BroadcastInput,
+    KeyedInput,
+    KeyFunction,
+    OperatorInput,
+    OperatorNode,
+    SpreadInput,
+    record_class_of,
+)
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = [
@@ -134,6 +144,8 @@ class PreparedInput:
     may_be_early: bool
     steps: tuple[Mapping[str, Column], ...]
     subtask: Column
+    key_step: PreparedStep | None = None
+    """Computes the key columns that are functions of a record."""
     _added: tuple[AddedColumns, ...] = field(init=False)
 
     @_added.default
@@ -148,6 +160,8 @@ class PreparedInput:
 
     def rows(self, frame: DataFrame) -> DataFrame:
         """The rows with everything beside them that leads them to their subtasks."""
+        if self.key_step is not None:
+            frame = self.key_step.over(frame)
         for columns in self._added:
             frame = columns.over(frame)
         return frame
@@ -171,22 +185,36 @@ def _keyed(
     frame: DataFrame, given: KeyedInput, uid: str, time: TimeOfOperator, parallelism: int, max_parallelism: int
 ) -> PreparedInput:
     row_columns = tuple(frame.columns)
+    functions = {
+        f"{KEY_COLUMN_PREFIX}{index}": key for index, key in enumerate(given.keys) if isinstance(key, KeyFunction)
+    }
+    record_class = record_class_of(given.edge)
+    key_step, keyed = None, frame
+    if functions:
+        timed = frame.withColumn(TIME_COLUMN, F.lit(None).cast(TIME_TYPE)) if time.is_in_input else frame
+        key_step = prepare_key_functions(timed, functions, record_class, uid)
+        keyed = key_step.over(timed)
     keys = [_key_column(key, index, row_columns, uid) for index, key in enumerate(given.keys)]
-    types = tuple(field.dataType.simpleString() for field in _selected(frame, keys, uid, "key_by", given.keys).fields)
+    types = tuple(field.dataType.simpleString() for field in _selected(keyed, keys, uid, "key_by", given.keys).fields)
     key_columns = tuple(
         key if isinstance(key, str) and key in row_columns else f"{KEY_COLUMN_PREFIX}{index}"
         for index, key in enumerate(given.keys)
     )
-    expressions = {name: key for key, name in zip(keys, key_columns, strict=True) if name not in row_columns}
+    expressions = {
+        name: key
+        for key, name in zip(keys, key_columns, strict=True)
+        if name not in row_columns and name not in functions
+    }
     key_group = F.pmod(F.xxhash64(*map(column_named, key_columns)), F.lit(max_parallelism)).cast("int")
     return PreparedInput(
-        InputColumns(row_columns, key_columns, time.is_in_input),
-        _known_schema(frame),
+        InputColumns(row_columns, key_columns, time.is_in_input, record_class),
+        _known_schema(frame, record_class),
         types,
         _order_columns(given.order_by, row_columns, uid),
         time.may_be_early,
         (*([expressions] if expressions else []), {KEY_GROUP_COLUMN: key_group}),
         F.expr(f"cast({KEY_GROUP_COLUMN} * {parallelism} div {max_parallelism} as int)"),
+        key_step,
     )
 
 
@@ -214,10 +242,10 @@ def _keyless(
     time: TimeOfOperator,
     steps: tuple[Mapping[str, Column], ...],
 ) -> PreparedInput:
-    row_columns = tuple(frame.columns)
+    row_columns, record_class = tuple(frame.columns), record_class_of(given.edge)
     return PreparedInput(
-        InputColumns(row_columns, (), time.is_in_input),
-        _known_schema(frame),
+        InputColumns(row_columns, (), time.is_in_input, record_class),
+        _known_schema(frame, record_class),
         None,
         _order_columns(given.order_by, row_columns, uid),
         time.may_be_early,
@@ -233,10 +261,10 @@ _PREPARERS: Final[Mapping[type, Callable[..., PreparedInput]]] = {
 }
 
 
-def _known_schema(frame: DataFrame) -> DeclaredSchema | None:
-    """The schema of rows of a frame; None if a column has a type that only Spark knows."""
+def _known_schema(frame: DataFrame, record_class: type | None) -> DeclaredSchema | None:
+    """The schema of the records of a frame; None if a column has a type that only Spark knows."""
     try:
-        return output_schema(frame.schema, "", "")
+        return evolve(output_schema(frame.schema, "", ""), record_class=record_class)
     except JobDefinitionError:
         return None
 
@@ -277,10 +305,12 @@ def _check_names_are_distinct(frame: DataFrame, uid: str) -> None:
 
 
 def _key_column(key: Any, index: int, columns: Sequence[str], uid: str) -> Column:
+    if isinstance(key, KeyFunction):
+        return column_named(f"{KEY_COLUMN_PREFIX}{index}")
     column = column_meant_by(key, columns) if isinstance(key, str) else key
     if not isinstance(column, Column):
         raise JobDefinitionError(
-            f"operator {uid!r}: key_by takes column names or expressions, not {type(key).__name__}"
+            f"operator {uid!r}: key_by takes column names, functions or expressions, not {type(key).__name__}"
         )
     return column if isinstance(key, str) else column.alias(f"{KEY_COLUMN_PREFIX}{index}")
 
@@ -473,15 +503,15 @@ def prepare_operator(
         ) from error
     if node.schema is None:
         raise missing_schema(f"operator {uid!r}", OF_PROCESS)
-    output_type = _output_type(frames[0], node.schema, f"operator {uid!r}")
+    main_type = output_type(frames[0], node.schema, f"operator {uid!r}")
     side_types: dict[OutputTag[Any], StructType] = {}
     for tag in tags:
         where = place_of_output(uid, tag.name)
         if tag.schema is None:
             raise missing_schema(where, OF_OUTPUT_TAG)
-        side_types[tag] = _output_type(frames[0], tag.schema, where)
+        side_types[tag] = output_type(frames[0], tag.schema, where)
     states = registered_states(unpickled(function_pickle), uid, parallelism, [one.schema for one in inputs])
-    layout = OutputLayout(output_type, side_types, has_time=emits_time)
+    layout = OutputLayout(main_type, side_types, has_time=emits_time)
     rows = OneInput(inputs[0]) if len(inputs) == 1 else InputUnion(inputs, frames, node.input_order)
     arrow_map = ArrowMap(frames[0].sparkSession, layout.schema, rows.task_columns)
     return PreparedOperator(
@@ -515,7 +545,8 @@ def processed_without_rows(
     return operator.arrow_map.apply(placement.without_rows(spark, operator.uid, operator.task_schema), task.run)
 
 
-def _output_type(frame: DataFrame, schema: Any, where: str) -> StructType:
+def output_type(frame: DataFrame, schema: Any, where: str) -> StructType:
+    """The Spark type of a declared schema. Raises `JobDefinitionError` if it cannot be read."""
     declared = _struct_type(schema, where)
     text = schema if isinstance(schema, str) else declared.simpleString()
     check_columns(declared.names, text, where, is_case_sensitive=is_case_sensitive(frame.sparkSession))
@@ -532,7 +563,8 @@ def _struct_type(schema: Any, where: str) -> StructType:
         except AnalysisException as error:
             raise _unreadable(schema, where, error) from error
         return parsed if isinstance(parsed, StructType) else StructType([StructField("value", parsed)])
-    raise JobDefinitionError(f"{where}: schema must be DDL or a StructType, not {type(schema).__name__}")
+    # A record class; anything else is rejected in the words of the other runtime.
+    return struct_type_of(output_schema(schema, where, OF_PROCESS))
 
 
 def _unreadable(schema: str, where: str, error: AnalysisException) -> JobDefinitionError:

@@ -4,8 +4,9 @@ A plan is built node by node, in the order of the graph. If the readers of an op
 than once (an unknown step or sink, or several readers), the rows are computed and cached first. So the tasks of an
 operator run once per epoch. The batch is cached too if there are several sources or readers.
 
-A no-data epoch leaves out what has no rows. A source has none; nor has a step that assigns timestamps, or a union, if
-all its inputs have none. A step of the user may make rows from none, as a count does, and an operator may fire timers.
+A no-data epoch leaves out what has no rows. A source has none; nor has a union, a function of records or a step that
+assigns timestamps, if all its inputs have none. A function of a DataFrame may make rows from none, as a count does, and
+an operator may fire timers.
 An operator whose inputs all have no rows needs no shuffle. Nodes that only such operators read are left out.
 """
 
@@ -18,28 +19,32 @@ from typing import Any, Final
 from attrs import define, field, frozen
 from pyspark.sql import DataFrame
 
+from statebackend.spark.columns import KeptColumns
 from statebackend.spark.plans.event_time_column import EventTimeColumn
 from statebackend.spark.plans.operator_plan import PreparedOperator, processed, processed_without_rows
 from statebackend.spark.plans.placement import SubtaskPlacement
+from statebackend.spark.plans.record_steps import PreparedStep
 from statebackend.spark.sources.source_union import split_sources
 from statebackend.spark.tasks.epoch_task import EpochTask
 from statebackend.streaming.runtime.job_sinks import JobSinks
 from statebackend.streaming.stream_graph import (
+    DataFrameNode,
     JobGraph,
     Node,
     OperatorNode,
+    RecordsNode,
+    RecordStepNode,
     SinkNode,
     SourceNode,
     StreamEdge,
     TimestampsNode,
-    TransformNode,
     UnionNode,
 )
 
 __all__ = ["EpochPlan", "InactiveNodes", "Pipeline", "inactive_nodes"]
 
 
-_PASSING_ON: Final = (TimestampsNode, UnionNode)
+_PASSING_ON: Final = (RecordStepNode, RecordsNode, TimestampsNode, UnionNode)
 
 
 @frozen
@@ -95,6 +100,8 @@ class Pipeline:
 
     graph: JobGraph
     operators: Mapping[str, PreparedOperator]
+    steps: Mapping[RecordStepNode, PreparedStep]
+    records: Mapping[RecordsNode, KeptColumns]
     source: DataFrame
     sinks: JobSinks
     is_source_kept: bool
@@ -149,6 +156,8 @@ class _Building:
         self._session = frame.sparkSession
         self._silent = silent
         self._operators = pipeline.operators
+        self._steps = pipeline.steps
+        self._records = pipeline.records
         self._time = pipeline.time
         self._tasks = tasks
         self._placement = placement
@@ -163,8 +172,17 @@ class _Building:
     def source(self, node: SourceNode) -> None:
         """The frames of sources are there from the beginning."""
 
-    def transform(self, node: TransformNode) -> None:
+    def dataframe(self, node: DataFrameNode) -> None:
         self._frames[StreamEdge(node)] = node.function(self._time.before_step(node, self._frames[node.inputs[0]]))
+
+    def record_step(self, node: RecordStepNode) -> None:
+        self._frames[StreamEdge(node)] = self._steps[node].over(self._frame_before(node))
+
+    def records(self, node: RecordsNode) -> None:
+        self._frames[StreamEdge(node)] = self._records[node].of(self._frame_before(node))
+
+    def _frame_before(self, node: RecordStepNode | RecordsNode) -> DataFrame:
+        return self._time.before_step(node, self._frames[node.inputs[0]])
 
     def unite(self, node: UnionNode) -> None:
         frames = self._time.before_union(node, [self._frames[edge] for edge in node.inputs])
@@ -194,7 +212,9 @@ class _Building:
 
 _BUILDERS: Final[Mapping[type, Callable[[_Building, Any], None]]] = {
     SourceNode: _Building.source,
-    TransformNode: _Building.transform,
+    DataFrameNode: _Building.dataframe,
+    RecordStepNode: _Building.record_step,
+    RecordsNode: _Building.records,
     UnionNode: _Building.unite,
     TimestampsNode: _Building.assign_timestamps,
     OperatorNode: _Building.process,

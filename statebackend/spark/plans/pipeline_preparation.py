@@ -22,25 +22,29 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from statebackend.spark.columns import KeptColumns
 from statebackend.spark.plans.event_time_column import EventTimeColumn
 from statebackend.spark.plans.map_in_arrow import map_in_arrow
-from statebackend.spark.plans.operator_plan import PreparedOperator, prepare_operator
+from statebackend.spark.plans.operator_plan import PreparedOperator, output_type, prepare_operator
 from statebackend.spark.plans.pipeline import Pipeline
+from statebackend.spark.plans.record_steps import PreparedStep, prepare_record_step, prepare_records
 from statebackend.spark.sources.source_union import united_sources
 from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.rows.union import columns_do_not_fit
 from statebackend.streaming.runtime.job_sinks import JobSinks
 from statebackend.streaming.sink import reads_once
 from statebackend.streaming.stream_graph import (
+    DataFrameNode,
     JobGraph,
     Node,
     NodeKind,
     OperatorNode,
+    RecordsNode,
+    RecordStepNode,
     SinkNode,
     SourceNode,
     StreamEdge,
     TimestampsNode,
-    TransformNode,
     UnionNode,
 )
 
@@ -119,7 +123,16 @@ def prepare_pipeline(spark: SparkSession, graph: JobGraph, parallelism: int, max
     sinks = JobSinks.of(graph, _SINK_ADVICE)
     source = united_sources([node.source for node in graph.sources])
     is_source_kept = sum(_reads(graph, node) for node in graph.sources) > 1
-    return Pipeline(graph, preparation.operators, source, sinks, is_source_kept, preparation.time)
+    return Pipeline(
+        graph,
+        preparation.operators,
+        preparation.steps,
+        preparation.record_columns,
+        source,
+        sinks,
+        is_source_kept,
+        preparation.time,
+    )
 
 
 class _Preparation:
@@ -135,20 +148,36 @@ class _Preparation:
         self._nodes_with_actions: set[Node] = set()
         self.operators: dict[str, PreparedOperator] = {}
         """Those seen so far by uid."""
+        self.steps: dict[RecordStepNode, PreparedStep] = {}
+        self.record_columns: dict[RecordsNode, KeptColumns] = {}
 
     def source(self, node: SourceNode) -> None:
         self._frames[StreamEdge(node)] = self._spark.createDataFrame([], node.source.schema)
 
-    def transform(self, node: TransformNode) -> None:
+    def dataframe(self, node: DataFrameNode) -> None:
         jobs_before = jobs_started(self._spark)
         result = node.function(self.time.before_step(node, self._frames[node.inputs[0]]))
         if not isinstance(result, DataFrame):
-            raise JobDefinitionError(f"transform() must return a DataFrame, not {type(result).__name__}")
+            raise JobDefinitionError(f"transform_dataframe() must return a DataFrame, not {type(result).__name__}")
         # An action of another query counts too: then rows are kept without need.
         if jobs_started(self._spark) != jobs_before:
             self._nodes_with_actions.add(node)
         self.time.check_step(node, result)
         self._frames[StreamEdge(node)] = result
+
+    def record_step(self, node: RecordStepNode) -> None:
+        frame = self._frame_before(node)
+        schema = None if node.schema is None else output_type(frame, node.schema, f"{node.method}()")
+        self.steps[node] = prepare_record_step(frame, node, schema)
+        self._frames[StreamEdge(node)] = self.steps[node].over(frame)
+
+    def records(self, node: RecordsNode) -> None:
+        frame = self._frame_before(node)
+        self.record_columns[node] = prepare_records(frame, node)
+        self._frames[StreamEdge(node)] = self.record_columns[node].of(frame)
+
+    def _frame_before(self, node: RecordStepNode | RecordsNode) -> DataFrame:
+        return self.time.before_step(node, self._frames[node.inputs[0]])
 
     def unite(self, node: UnionNode) -> None:
         frames = self.time.before_union(node, [self._frames[edge] for edge in node.inputs])
@@ -199,7 +228,9 @@ class _Preparation:
 
 _PREPARERS: Final[Mapping[type, Callable[[_Preparation, Any], None]]] = {
     SourceNode: _Preparation.source,
-    TransformNode: _Preparation.transform,
+    DataFrameNode: _Preparation.dataframe,
+    RecordStepNode: _Preparation.record_step,
+    RecordsNode: _Preparation.records,
     UnionNode: _Preparation.unite,
     TimestampsNode: _Preparation.assign_timestamps,
     OperatorNode: _Preparation.process,

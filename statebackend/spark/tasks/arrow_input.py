@@ -148,12 +148,13 @@ class InputColumns:
     """Which columns of an input are the record, and which its key; goes to the workers.
 
     An input that is broadcast has no key, and its rows no key groups. ``has_time`` says whether the column of event
-    time is beside them.
+    time is beside them. With a ``record_class`` the records are objects of it, and otherwise rows.
     """
 
     record: tuple[str, ...]
     key: tuple[str, ...]
     has_time: bool = False
+    record_class: type | None = None
 
 
 class InputReader:
@@ -182,7 +183,7 @@ class InputReader:
         """The records of a batch as rows; raises as `RowReader.rows`."""
         columns = batch.select(self._record_names)
         if self._rows is None:
-            self._rows = spark_row_reader(columns.schema, self._place)
+            self._rows = spark_row_reader(columns.schema, self._place, self._columns.record_class)
         return self._rows.rows(columns)
 
     def keys(self, batch: pa.RecordBatch) -> Sequence[Any]:

@@ -120,8 +120,9 @@ class OperatorTask:
             # All rows of a batch belong to one subtask, so a step after the operator has changed the plan.
             raise EpochError(
                 f"operator {self.parts.operator_uid!r}: task {subtask_index} received the rows of subtask {owner}. A "
-                f"step after the operator, in transform() or in the function of the sink, runs its partitions in other "
-                f"tasks, as coalesce() and union() do. Use repartition(n) there instead of coalesce(n)"
+                f"step after the operator, in transform_dataframe() or in the function of the sink, runs its "
+                f"partitions in other tasks, as coalesce() and union() do. Use repartition(n) there instead of "
+                f"coalesce(n)"
             )
         return batch
 

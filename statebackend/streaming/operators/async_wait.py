@@ -66,7 +66,7 @@ from statebackend.streaming.operators.function_calls import call_user, check_res
 from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator
 from statebackend.streaming.rows.declared_schema import DeclaredSchema, place_of_output
 from statebackend.streaming.rows.record_copies import copied
-from statebackend.streaming.rows.record_serializer import StoredRecords, stored_records
+from statebackend.streaming.rows.record_serializer import StoredRecords, stored_form
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.containers.tuples import TupleSerializer
@@ -144,7 +144,7 @@ def snapshot_of_records(context: RuntimeContext, schema: DeclaredSchema | None, 
     """
     place = place_of_output(context.operator_uid)
     try:
-        form = None if schema is None else stored_records(schema.arrow, place)
+        form = None if schema is None else stored_form(schema, place)
     except JobDefinitionError:
         if needed:
             raise

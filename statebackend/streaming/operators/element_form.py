@@ -16,7 +16,7 @@ from attrs import frozen
 
 from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
-from statebackend.streaming.rows.record_serializer import stored_records
+from statebackend.streaming.rows.record_serializer import stored_form
 from statebackend.streaming.rows.row_reader import is_row_class, row_class
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -68,8 +68,10 @@ class ElementForm:
 
     @classmethod
     def of_schema(cls, schema: DeclaredSchema, where: str) -> ElementForm:
-        """Rows of a schema. Raises `JobDefinitionError`, starting with ``where``, for an unsupported column type."""
-        records, values = stored_records(schema.arrow, where), values_in_order(schema.names)
+        """Records of a schema. Raises `JobDefinitionError`, starting with ``where``, for an unsupported column type."""
+        records, values = stored_form(schema, where), values_in_order(schema.names)
+        if schema.record_class is not None:
+            return cls.as_they_are(records.serializer)
         to_row = functools.partial(tuple.__new__, row_class(schema.names))
         return cls(records.serializer, records.to_stored, records.to_row, lambda made: to_row(values(made)))
 

@@ -49,7 +49,8 @@ from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.functions import OperatorStateStore, RuntimeContext
 from statebackend.streaming.operators.function_calls import call_failure, call_user, of_key
 from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator
-from statebackend.streaming.rows.declared_schema import output_schema, place_of_output
+from statebackend.streaming.rows.declared_schema import place_of_output
+from statebackend.streaming.rows.record_schema import output_schema
 from statebackend.streaming.rows.record_serializer import stored_records
 from statebackend.streaming.stateful_processor import (
     ExpiredTimerInfo,

@@ -3,7 +3,7 @@
     schema   := column ("," column)*  |  type              a bare type is one column called "value"
     column   := name [":"] type ["NOT" "NULL"] ["COMMENT" text]
     name     := letters, digits, _  |  `anything, a backtick doubled`
-    type     := a name of `_SIMPLE`  |  decimal[(p[, s])]
+    type     := a name of `_SIMPLE`  |  decimal[(p[, s])]  |  time[(p)]  |  interval unit [to unit]
                 |  array<type>  |  map<type, type>  |  struct<column, ...>
 
 The types are Spark's types with an Arrow form. Type names in a parsed schema are Spark's simple strings, because a
@@ -27,12 +27,15 @@ __all__ = [
     "OF_PROCESS",
     "Column",
     "DeclaredSchema",
+    "array_column",
     "check_columns",
     "check_not_reserved",
+    "map_column",
     "missing_schema",
-    "output_schema",
     "parsed_schema",
     "place_of_output",
+    "schema_of_struct_type",
+    "struct_column",
     "unknown_column",
     "unreadable_schema",
 ]
@@ -41,6 +44,9 @@ TIME_ZONE: Final = "UTC"
 """The time zone of instants without a session."""
 
 _LARGEST_PRECISION: Final = 38
+_TIME_PRECISION: Final = 6
+_UNITS: Final = ("day", "hour", "minute", "second")
+"""The units of an interval with a form in Arrow. Months have no fixed length, and pyarrow does not have them."""
 
 _TOKEN: Final = re.compile(
     r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<word>\w+)|(?P<text>'[^']*'|\"[^\"]*\")|(?P<mark>[<>(),:]))"
@@ -81,9 +87,10 @@ class Column:
 
 @frozen
 class DeclaredSchema:
-    """The columns of a stream."""
+    """The columns of a stream. ``record_class`` is the class of its records if they are not rows."""
 
     columns: tuple[Column, ...]
+    record_class: type | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -98,6 +105,10 @@ class DeclaredSchema:
     def arrow(self) -> pa.Schema:
         """The Arrow schema of emitted rows. Every column is nullable."""
         return pa.schema([column.arrow_field.with_nullable(True) for column in self.columns])
+
+    def column(self, name: str) -> Column | None:
+        """Return the column that a program means by a name; None if there is none."""
+        return next((column for column in self.columns if column.name == name), None)
 
     def type_of(self, name: str) -> str | None:
         """Return the type of a column, or of a struct field by its path; None if it does not exist.
@@ -135,18 +146,8 @@ def unreadable_schema(ddl: str, where: str, why: object) -> JobDefinitionError:
     )
 
 
-def output_schema(declared: object, where: str, how: str) -> DeclaredSchema:
-    """Return the schema of an operator's output, given as DDL or as Spark's ``StructType``.
-
-    In a `JobDefinitionError`, ``where`` names the output and ``how`` the way to pass its schema.
-    """
-    if declared is None:
-        raise missing_schema(where, how)
-    if isinstance(declared, str):
-        return parsed_schema(declared, where)
-    if not hasattr(declared, "fields"):
-        raise JobDefinitionError(f"{where}: schema must be DDL or a StructType, not {type(declared).__name__}")
-    struct: Any = declared
+def schema_of_struct_type(struct: Any, where: str) -> DeclaredSchema:
+    """Return Spark's ``StructType`` as a schema. Raises `JobDefinitionError` as `parsed_schema`."""
     check_columns([one.name for one in struct.fields], struct.simpleString(), where)
     return DeclaredSchema(_column_of("", struct, True, where).fields)
 
@@ -169,27 +170,33 @@ def _column_of(name: str, data_type: Any, nullable: bool, where: str) -> Column:
     """Convert a Spark type, recognised by its attributes. Its field names may be anything."""
     if hasattr(data_type, "fields"):
         fields = tuple(_column_of(one.name, one.dataType, one.nullable, where) for one in data_type.fields)
-        return evolve(_struct_column(name, fields), nullable=nullable)
+        return evolve(struct_column(name, fields), nullable=nullable)
     if hasattr(data_type, "elementType"):
-        return evolve(_array_column(name, _column_of("element", data_type.elementType, True, where)), nullable=nullable)
+        element = _column_of("element", data_type.elementType, data_type.containsNull, where)
+        return evolve(array_column(name, element), nullable=nullable)
     if hasattr(data_type, "keyType"):
-        key, value = (_column_of("", one, True, where) for one in (data_type.keyType, data_type.valueType))
-        return evolve(_map_column(name, key, value), nullable=nullable)
+        key = _column_of("key", data_type.keyType, False, where)
+        value = _column_of("value", data_type.valueType, data_type.valueContainsNull, where)
+        return evolve(map_column(name, key, value), nullable=nullable)
     [column] = parsed_schema(data_type.simpleString(), where).columns
     return evolve(column, name=name, nullable=nullable)
 
 
-def _struct_column(name: str, fields: tuple[Column, ...]) -> Column:
+def struct_column(name: str, fields: tuple[Column, ...]) -> Column:
+    """A column of structs."""
     shown_fields = ",".join(f"{one.name}:{one.type_name}" for one in fields)
     return Column(name, f"struct<{shown_fields}>", pa.struct([one.arrow_field for one in fields]), fields=fields)
 
 
-def _array_column(name: str, element: Column) -> Column:
-    return Column(name, f"array<{element.type_name}>", pa.list_(pa.field("element", element.arrow_type)))
+def array_column(name: str, element: Column) -> Column:
+    """A column of arrays."""
+    arrow_type = pa.list_(pa.field("element", element.arrow_type, element.nullable))
+    return Column(name, f"array<{element.type_name}>", arrow_type)
 
 
-def _map_column(name: str, key: Column, value: Column) -> Column:
-    arrow_type = pa.map_(key.arrow_type, pa.field("value", value.arrow_type))
+def map_column(name: str, key: Column, value: Column) -> Column:
+    """A column of maps."""
+    arrow_type = pa.map_(key.arrow_type, pa.field("value", value.arrow_type, value.nullable))
     return Column(name, f"map<{key.type_name},{value.type_name}>", arrow_type)
 
 
@@ -204,8 +211,8 @@ def place_of_output(operator_uid: str, tag_name: str | None = None) -> str:
     return operator if tag_name is None else f"{operator}, side output {tag_name!r}"
 
 
-OF_PROCESS: Final = "schema='name type, ...' beside its uid, the schema of what it emits"
-OF_OUTPUT_TAG: Final = "OutputTag(name, schema='name type, ...'), the schema of its rows"
+OF_PROCESS: Final = "schema=RecordClass or schema='name type, ...' beside its uid, the schema of what it emits"
+OF_OUTPUT_TAG: Final = "OutputTag(name, RecordClass) or OutputTag(name, 'name type, ...'), the schema of its rows"
 """How programs pass the schemas of outputs and side outputs."""
 
 
@@ -251,7 +258,12 @@ class _Parser:
         """Parse the whole text."""
         if not self._tokens:
             raise _SyntaxError("it is empty")
-        is_type = self._tokens[0][0] == "word" and (len(self._tokens) == 1 or self._tokens[1][1] in ("<", "("))
+        kind, first = self._tokens[0]
+        is_type = kind == "word" and (
+            len(self._tokens) == 1
+            or self._tokens[1][1] in ("<", "(")
+            or (first.lower() == "interval" and self._tokens[1][1].lower() in _UNITS)
+        )
         if is_type:
             columns: tuple[Column, ...] = (self._typed("value"),)
         else:
@@ -303,11 +315,34 @@ class _Parser:
             raise _SyntaxError(f"decimal({precision},{scale}) is no type")
         return Column(name, f"decimal({precision},{scale})", pa.decimal128(precision, scale))
 
+    def _time(self, name: str, type_name: str) -> Column:
+        precision = _TIME_PRECISION
+        if self._takes("mark", "("):
+            precision = self._number()
+            self._expect("mark", ")")
+        if precision > _TIME_PRECISION:
+            raise _SyntaxError(f"time({precision}) is no type")
+        return Column(name, f"time({precision})", pa.time64("ns"))
+
+    def _interval(self, name: str, type_name: str) -> Column:
+        units = [self._unit()]
+        if self._takes("word", "to"):
+            units.append(self._unit())
+        if list(map(_UNITS.index, units)) != sorted(set(map(_UNITS.index, units))):
+            raise _SyntaxError(f"interval {' to '.join(units)} is no type")
+        return Column(name, f"interval {' to '.join(units)}", pa.duration("us"))
+
+    def _unit(self) -> str:
+        _, word = self._take("the unit of an interval")
+        if word.lower() not in _UNITS:
+            raise _SyntaxError(f"an interval of {word} is no type that is known here; use {', '.join(_UNITS)}")
+        return word.lower()
+
     def _array(self, name: str, type_name: str) -> Column:
         self._expect("mark", "<")
         element = self._typed("element")
         self._expect("mark", ">")
-        return _array_column(name, element)
+        return array_column(name, element)
 
     def _map(self, name: str, type_name: str) -> Column:
         self._expect("mark", "<")
@@ -315,7 +350,7 @@ class _Parser:
         self._expect("mark", ",")
         value = self._typed("value")
         self._expect("mark", ">")
-        return _map_column(name, key, value)
+        return map_column(name, key, value)
 
     def _struct(self, name: str, type_name: str) -> Column:
         self._expect("mark", "<")
@@ -323,7 +358,7 @@ class _Parser:
         if not self._takes("mark", ">"):
             fields = self._columns()
             self._expect("mark", ">")
-        return _struct_column(name, fields)
+        return struct_column(name, fields)
 
     def _take(self, expected: str) -> tuple[str, str]:
         if self._next == len(self._tokens):
@@ -351,6 +386,8 @@ class _Parser:
 
     _MAKERS: Final[Mapping[str, Callable[[Any, str, str], Column]]] = {
         **dict.fromkeys(("decimal", "dec", "numeric"), _decimal),
+        "time": _time,
+        "interval": _interval,
         "array": _array,
         "map": _map,
         "struct": _struct,

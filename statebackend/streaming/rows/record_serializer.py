@@ -24,7 +24,9 @@ import attrs
 import pyarrow as pa
 from attrs import frozen
 
+from statebackend.state.descriptors import as_serializer
 from statebackend.streaming.errors import JobDefinitionError
+from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.rows.row_reader import RecordRow, row_class
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.containers.maps import MapSerializer
@@ -45,9 +47,14 @@ from typeserializers.scalars.fixed_width import (
 )
 from typeserializers.scalars.strings import StringSerializer
 from typeserializers.scalars.void import VoidSerializer
-from typeserializers.times.python_times import PythonDateSerializer, PythonDateTimeSerializer
+from typeserializers.times.python_times import (
+    PythonDateSerializer,
+    PythonDateTimeSerializer,
+    PythonTimeSerializer,
+    TimedeltaSerializer,
+)
 
-__all__ = ["StoredRecords", "stored_records"]
+__all__ = ["StoredRecords", "stored_form", "stored_records"]
 
 _Change = Callable[[Any], Any]
 
@@ -78,6 +85,17 @@ def stored_records(schema: pa.Schema, where: str, base: type[tuple[Any, ...]] = 
         return _stored_records(schema.remove_metadata(), base)
     except _UnknownTypeError as error:
         raise JobDefinitionError(f"{where}: {error}; cast it to another type before") from None
+
+
+def stored_form(schema: DeclaredSchema, where: str) -> StoredRecords:
+    """Return the stored form of the records of a stream: rows, or objects of a record class. Raises as above."""
+    if schema.record_class is None:
+        return stored_records(schema.arrow, where)
+    return StoredRecords(as_serializer(schema.record_class), _unchanged, _unchanged, _unchanged)
+
+
+def _unchanged(record: Any) -> Any:
+    return record
 
 
 @lru_cache(maxsize=256)
@@ -220,6 +238,8 @@ _SCALARS: Final[dict[pa.DataType, TypeSerializer[Any]]] = {
     pa.binary(): BytesSerializer(),
     pa.large_binary(): BytesSerializer(),
     pa.date32(): PythonDateSerializer(),
+    pa.time64("ns"): PythonTimeSerializer(),
+    pa.duration("us"): TimedeltaSerializer(),
     pa.null(): VoidSerializer(),
 }
 

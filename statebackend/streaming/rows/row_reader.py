@@ -25,7 +25,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from statebackend.streaming.errors import StreamJobError, format_value, one_line
+from statebackend.streaming.errors import StreamJobError, describe_exception, format_value, one_line
+from statebackend.streaming.rows.record_schema import AS_RECORDS, RecordType, record_type
 from statebackend.streaming.rows.time_zones import time_zone_named
 
 __all__ = [
@@ -128,6 +129,15 @@ class UnreadableRowError(StreamJobError, ValueError):
     """Python cannot represent a value of a record. The message names the column and shows the record."""
 
 
+def _failure(kind: RecordType, columns: list[list[Any]]) -> Exception | None:
+    """Why no record can be made of these values."""
+    try:
+        kind.make_all(columns)
+    except Exception as reason:
+        return reason
+    return None
+
+
 def _cell(read: Callable[[pa.Array], list[Any]], column: pa.Array) -> Any:
     """The value of a column of one row, or why it cannot be read."""
     try:
@@ -137,11 +147,18 @@ def _cell(read: Callable[[pa.Array], list[Any]], column: pa.Array) -> Any:
 
 
 class RowReader:
-    """Converts record batches of one schema to lists of rows."""
+    """Converts record batches of one schema to lists of rows, or of objects of a record class."""
 
-    def __init__(self, schema: pa.Schema, where: str | None = None, base: type[tuple[Any, ...]] = RecordRow) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        where: str | None = None,
+        base: type[tuple[Any, ...]] = RecordRow,
+        record_class: type | None = None,
+    ) -> None:
         """``where`` starts error messages. ``base`` is the base class of the rows."""
         self.schema = schema
+        self._kind = None if record_class is None else record_type(record_class, AS_RECORDS)
         self._where = f"{where}: " if where is not None else ""
         self.row_class = row_class(tuple(schema.names), base)
         self._types = list(schema.types)
@@ -159,7 +176,30 @@ class RowReader:
             columns = [read(column) for read, column in zip(self._readers, batch.columns, strict=True)]
         except _UNREADABLE as error:
             raise self._explained(batch, error) from error
-        return list(map(self._new_row, zip(*columns, strict=True)))
+        if self._kind is None:
+            return list(map(self._new_row, zip(*columns, strict=True)))
+        return self._records(self._kind, batch, columns)
+
+    def _records(self, kind: RecordType, batch: pa.RecordBatch, columns: list[list[Any]]) -> list[Any]:
+        for declared, column in zip(kind.schema.columns, batch.columns, strict=True):
+            if column.null_count and not declared.nullable:
+                index = column.is_null().index(True).as_py()
+                raise self._unreadable(
+                    kind, f"{declared.name}: it is null, and its type is not optional", columns, index
+                )
+        try:
+            return kind.make_all(columns)
+        except Exception as error:
+            for index in range(batch.num_rows):
+                reason = _failure(kind, [column[index : index + 1] for column in columns])
+                if reason is not None:
+                    raise self._unreadable(kind, describe_exception(reason), columns, index) from error
+            raise
+
+    def _unreadable(self, kind: RecordType, reason: str, columns: list[list[Any]], index: int) -> UnreadableRowError:
+        values = zip(self.schema.names, (column[index] for column in columns), strict=True)
+        record = ", ".join(f"{name}={format_value(value, 80)}" for name, value in values)
+        return UnreadableRowError(f"{self._where}a row is no {kind.record_class.__name__}: {reason}; the row: {record}")
 
     def _explained(self, batch: pa.RecordBatch, error: Exception) -> Exception:
         for index in range(batch.num_rows):

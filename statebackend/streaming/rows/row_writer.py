@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import enum
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -34,6 +35,7 @@ from attrs import field, frozen
 
 from statebackend.streaming.errors import StreamJobError, format_value
 from statebackend.streaming.rows.record_copies import IMMUTABLE_TYPES, copied
+from statebackend.streaming.rows.record_schema import constant_value
 from statebackend.streaming.rows.row_reader import is_row_class, row_class
 from statebackend.streaming.rows.time_zones import time_zone_named
 from typeserializers.records.record_shape import field_names
@@ -289,7 +291,7 @@ class _ColumnWriter:
     def array(self, values: Sequence[Any]) -> pa.Array:
         """The values as an array. Raises one of `_CONVERSION_ERRORS`, without the value."""
         kinds = set(map(type, values))
-        if any(map(_is_of_numpy, kinds)):
+        if any(map(_has_plain_form, kinds)):
             values = [_plain(value) for value in values]
             kinds = set(map(type, values))
         for kind in kinds:
@@ -330,13 +332,15 @@ def _kinds(*accepted: type, but_not: tuple[type, ...] = ()) -> Callable[[type], 
     return lambda kind: issubclass(kind, accepted) and not issubclass(kind, but_not)
 
 
-def _is_of_numpy(kind: type) -> bool:
-    return kind.__module__ == "numpy"
+def _has_plain_form(kind: type) -> bool:
+    return kind.__module__ == "numpy" or issubclass(kind, enum.Enum)
 
 
 def _plain(value: Any) -> Any:
-    """Convert numpy scalars to Python: Arrow would truncate a numpy 1.5 to 1 in an integer column."""
-    return value.tolist() if _is_of_numpy(type(value)) else value
+    """Convert numpy scalars and enums to Python values: Arrow would truncate a numpy 1.5 to 1 in an integer column."""
+    if not _has_plain_form(type(value)):
+        return value
+    return constant_value(value) if isinstance(value, enum.Enum) else value.tolist()
 
 
 _Rules = tuple[Callable[[type], bool], _Prepare | None]

@@ -7,6 +7,7 @@ from typing import Any
 from statebackend import OutputTag, WatermarkStrategy
 from statebackend.spark.plans.pipeline import InactiveNodes, inactive_nodes
 from statebackend.streaming.stream_graph import (
+    DataFrameNode,
     JobGraph,
     KeyedInput,
     OperatorNode,
@@ -14,7 +15,6 @@ from statebackend.streaming.stream_graph import (
     SourceNode,
     StreamEdge,
     TimestampsNode,
-    TransformNode,
     UnionNode,
 )
 
@@ -45,7 +45,7 @@ def test_what_only_operators_read_that_are_fed_by_nothing_is_left_out() -> None:
 
 def test_operators_and_steps_may_bring_rows_of_their_own() -> None:
     source = SourceNode(None)
-    step = TransformNode((StreamEdge(source),), str)
+    step = DataFrameNode((StreamEdge(source),), str)
     first, counted = operator("first", source), operator("counted", step)
     chained, late = operator("chained", first), operator("late", StreamEdge(first, AHEAD), source)
     nodes = (source, step, first, counted, chained, late, sink(chained), sink(counted), sink(late))

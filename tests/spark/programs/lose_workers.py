@@ -103,7 +103,7 @@ def main(work: Path) -> None:
             local_state_directory=work / f"local-{backend}",
         )
         sink = MemorySink()
-        corners = environment.from_dataframe(stream).transform(kill_idle_workers).key_by("word")
+        corners = environment.from_dataframe(stream).transform_dataframe(kill_idle_workers).key_by("word")
         corners.process(CountCorners(work), uid="corners", schema="word string, times int").sink_to(sink)
         environment.execute("lose workers", trigger={"availableNow": True}).await_termination()
         found[backend] = {

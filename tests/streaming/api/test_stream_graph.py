@@ -34,7 +34,7 @@ def test_a_graph_forks_and_joins_and_each_node_comes_behind_what_it_reads() -> N
     graph = StreamGraph()
     left, right = source(graph), source(graph)
     first = left.key_by("k").process(Nothing(), uid="first")
-    both = first.get_side_output(LATE).union(right, left.transform(list))
+    both = first.get_side_output(LATE).union(right, left.flat_map(list))
     both.key_by("k").process(Nothing(), uid="second").sink_to([], uid="b")
     first.sink_to([], uid="a")
     job = graph.job()
@@ -59,7 +59,7 @@ def test_any_graph_is_in_topological_order(data: st.DataObject) -> None:
         if step == "source":
             streams.append(source(graph))
         elif step == "transform":
-            streams.append(stream.transform(list))
+            streams.append(stream.flat_map(list))
         elif step == "union":
             streams.append(stream.union(*data.draw(st.lists(st.sampled_from(streams), min_size=1, max_size=3))))
         elif step == "sink":
@@ -82,7 +82,7 @@ def test_any_graph_is_in_topological_order(data: st.DataObject) -> None:
 def test_what_no_sink_receives_is_no_part_of_the_job() -> None:
     graph = StreamGraph()
     used, unused = source(graph), source(graph)
-    unused.transform(list)
+    unused.flat_map(list)
     used.key_by("k").process(Nothing(), uid="u").sink_to([])
     assert [edge for node in graph.job().nodes for edge in node.inputs if edge.node is unused.edge.node] == []
     assert len(graph.job().sources) == 1
@@ -94,7 +94,7 @@ def test_sources_are_known_by_their_uids_and_those_without_by_their_place_among_
     unused = source(graph)
     streams[0].union(*streams[1:]).key_by("k").process(Nothing(), uid="count").sink_to([])
     assert graph.job().source_uids == ("flights", "source-0", "weather", "source-1")
-    unused.transform(list)
+    unused.flat_map(list)
     assert len(graph.job().source_uids) == 4
 
 
@@ -132,7 +132,7 @@ def test_streams_of_two_environments_are_not_joined() -> None:
     stream, foreign = source(graph), source(another)
     for read in (
         lambda: stream.union(foreign),
-        lambda: DataStream(graph, foreign.edge).transform(list),
+        lambda: DataStream(graph, foreign.edge).flat_map(list),
         lambda: DataStream(graph, StreamEdge(SourceNode(None))).sink_to([]),
     ):
         with pytest.raises(JobDefinitionError, match="a stream of another environment cannot be read here"):

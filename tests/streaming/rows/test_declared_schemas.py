@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from statebackend import JobDefinitionError
-from statebackend.streaming.rows.declared_schema import OF_PROCESS, output_schema, parsed_schema
+from statebackend.streaming.rows.declared_schema import OF_PROCESS, parsed_schema
+from statebackend.streaming.rows.record_schema import output_schema
 from statebackend.streaming.rows.row_reader import row_class
 
 
@@ -55,9 +56,11 @@ def test_what_is_no_schema_is_rejected_with_what_is_wrong(ddl: str, told: str) -
 
 
 def test_an_output_needs_a_schema_of_a_kind_that_is_known() -> None:
-    with pytest.raises(JobDefinitionError, match=r"^here: pass schema='name type, ...' beside its uid"):
+    with pytest.raises(
+        JobDefinitionError, match=r"^here: pass schema=RecordClass or schema='name type, ...' beside its uid"
+    ):
         output_schema(None, "here", OF_PROCESS)
-    with pytest.raises(JobDefinitionError, match=r"^here: schema must be DDL or a StructType, not int"):
+    with pytest.raises(JobDefinitionError, match=r"^here: schema must be DDL, a record class or a StructType, not int"):
         output_schema(7, "here", OF_PROCESS)
 
 

@@ -96,6 +96,6 @@ def test_a_column_of_another_type_is_rejected() -> None:
 
 
 def test_a_type_that_no_state_can_hold_is_rejected_with_its_column() -> None:
-    schema = pa.schema([pa.field("a", pa.struct([pa.field("t", pa.duration("us"))]))])
-    with pytest.raises(JobDefinitionError, match=r"here: a\.t is a duration\[us\], which no state can hold"):
+    schema = pa.schema([pa.field("a", pa.struct([pa.field("t", pa.duration("ns"))]))])
+    with pytest.raises(JobDefinitionError, match=r"here: a\.t is a duration\[ns\], which no state can hold"):
         stored_records(schema, "here")

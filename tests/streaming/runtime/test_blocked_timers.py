@@ -93,7 +93,7 @@ def test_rules_without_timestamps_and_what_comes_through_other_operators_are_tol
 
 def test_windows_over_a_union_with_a_source_without_timestamps_are_told(caplog: pytest.LogCaptureFixture) -> None:
     job = Job()
-    no_records = job.untimed.transform(lambda row: [])
+    no_records = job.untimed.flat_map(lambda row: [])
     windows = job.timed.union(no_records).key_by("k").window(TumblingEventTimeWindows.of(10))
     [told] = job.warnings(windows.count(uid="windows", schema="k string, start bigint, n bigint"), caplog)
     assert told.startswith("job 'the job': operator 'windows': the records of source 'untimed' come without timestamps")

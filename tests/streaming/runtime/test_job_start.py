@@ -144,7 +144,9 @@ def test_state_of_another_type_is_rejected_before_anything_is_touched(tmp_path: 
 def test_an_output_without_a_schema_and_an_unknown_column_are_rejected(tmp_path: Path) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     environment.from_elements([{"key": "a"}]).key_by("key").process(Count(), uid="count").sink_to([])
-    with pytest.raises(JobDefinitionError, match=r"operator 'count': pass schema='name type, ...' beside its uid"):
+    with pytest.raises(
+        JobDefinitionError, match=r"operator 'count': pass schema=RecordClass or schema='name type, ...' beside its uid"
+    ):
         environment.execute("job")
     with pytest.raises(JobDefinitionError, match="which has the columns key: there is no column 'other'"):
         run(tmp_path / "job", [{"key": "a"}], key="other", schema="key string")

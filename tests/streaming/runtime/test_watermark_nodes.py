@@ -7,12 +7,12 @@ from attrs import frozen
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.runtime.event_time import watermark_nodes
 from statebackend.streaming.stream_graph import (
+    DataFrameNode,
     JobGraph,
     NodeKind,
     SinkNode,
     SourceNode,
     StreamEdge,
-    TransformNode,
     UnionNode,
 )
 from statebackend.streaming.time.job_watermarks import GraphWatermarks
@@ -36,7 +36,7 @@ def edges(*nodes: Any) -> Any:
 def test_watermarks_go_from_sources_through_steps_to_operators_and_to_no_sink() -> None:
     left, right = SourceNode("left"), SourceNode("right")
     union = UnionNode(edges(left, right))
-    step = TransformNode(edges(union), str)
+    step = DataFrameNode(edges(union), str)
     count: Any = Operator("count", edges(step))
     side = StreamEdge(count, OutputTag("late"))
     join: Any = Operator("join", (side, *edges(right)))

@@ -158,6 +158,6 @@ _WRITE: Final[Mapping[str, Callable[[Node, Sequence[DataStream], Mapping[str, An
     "cogroup": _cogroup,
     "union": lambda node, read, named: read[0].union(*read[1:]),
     "broadcast": _broadcast,
-    "map": lambda node, read, named: read[0].transform(mapped(node)),
+    "map": lambda node, read, named: read[0].flat_map(mapped(node)),
     "async": _async,
 }

@@ -186,7 +186,7 @@ def test_a_processor_in_event_time_needs_a_watermark_of_every_source() -> None:
     without = environment.from_elements([("a", 1)], "k string, t bigint")
     strategy: Any = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamps("t")
     timed = environment.from_elements([("a", 1)], "k string, t bigint").assign_timestamps_and_watermarks(strategy)
-    for stream in (without, timed.union(without).transform(lambda record: [record])):
+    for stream in (without, timed.union(without).flat_map(lambda record: [record])):
         with pytest.raises(JobDefinitionError, match="needs watermarks, and a source of the stream has none"):
             stream.group_by("k").transform_with_state(Latest(), "k string, text string", "update", "eventTime")
 

@@ -1,0 +1,124 @@
+"""Functions of records in Spark plans: ``map``, ``filter``, ``flat_map``, ``as_records`` and keys by function.
+
+Each is checked once over a frame without rows, and applied to the frame of every epoch. Functions run in
+``mapInArrow``, which works partition by partition. So operators before a step need not be cached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import evolve, frozen
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField, StructType
+
+from statebackend.spark.columns import KeptColumns, column_named, struct_type_of, to_arrow_schema
+from statebackend.spark.plans.map_in_arrow import ArrowMap
+from statebackend.spark.tasks.arrow_input import TIME_COLUMN, TIME_TYPE, InputColumns
+from statebackend.spark.tasks.program_pickles import pickled
+from statebackend.spark.tasks.record_steps import KeyTask, RecordStepTask
+from statebackend.streaming.errors import JobDefinitionError
+from statebackend.streaming.rows.declared_schema import DeclaredSchema, check_not_reserved, parsed_schema
+from statebackend.streaming.rows.record_schema import AS_RECORDS, columns_of_class, output_schema, record_type
+from statebackend.streaming.stream_graph import (
+    FILTER,
+    KeyFunction,
+    RecordsNode,
+    RecordStepNode,
+    record_class_of,
+)
+
+__all__ = ["PreparedStep", "prepare_key_functions", "prepare_record_step", "prepare_records"]
+
+
+@frozen
+class PreparedStep:
+    """A function of records over the frames of all epochs."""
+
+    arrow_map: ArrowMap
+    task: RecordStepTask | KeyTask
+
+    def over(self, frame: DataFrame) -> DataFrame:
+        """The frame of the results."""
+        return self.arrow_map.apply(frame, self.task.run)
+
+
+def prepare_record_step(frame: DataFrame, node: RecordStepNode, schema: StructType | None) -> PreparedStep:
+    """Check a step over a frame without rows. Raises `JobDefinitionError` if it cannot run on Spark."""
+    place = f"{node.method}()"
+    if schema is None and node.method != FILTER:
+        raise JobDefinitionError(
+            f"{place}: Spark needs the schema of what the function returns; pass schema=RecordClass or "
+            f"schema='name type, ...', or annotate the function: def function(record) -> RecordClass"
+        )
+    has_time = TIME_COLUMN in frame.columns
+    record = tuple(name for name in frame.columns if name != TIME_COLUMN)
+    columns = InputColumns(record, (), has_time, record_class_of(node.inputs[0]))
+    output = frame.schema if schema is None else _with_time(schema, has_time=has_time)
+    task = RecordStepTask(
+        node.method,
+        _pickled(node.function, place),
+        columns,
+        None if schema is None else to_arrow_schema(schema),
+    )
+    return PreparedStep(_arrow_map(frame, output), task)
+
+
+def _with_time(schema: StructType, *, has_time: bool) -> StructType:
+    return StructType([*schema.fields, *([StructField(TIME_COLUMN, TIME_TYPE, True)] if has_time else [])])
+
+
+def _arrow_map(frame: DataFrame, output: StructType) -> ArrowMap:
+    return ArrowMap(frame.sparkSession, output, list(map(column_named, frame.columns)))
+
+
+def _pickled(function: Any, place: str) -> bytes:
+    try:
+        return pickled(function)
+    except Exception as error:
+        raise JobDefinitionError(
+            f"{place}: the function cannot be sent to the workers ({type(error).__name__}: {error}); make connections "
+            f"and the like inside the function"
+        ) from error
+
+
+def prepare_records(frame: DataFrame, node: RecordsNode) -> KeptColumns:
+    """The columns of a record class. Raises `JobDefinitionError` if the frame does not have them."""
+    kind = record_type(node.record_class, AS_RECORDS)
+    record = frame.drop(TIME_COLUMN)
+    check_not_reserved(record.columns, AS_RECORDS)
+    names = columns_of_class(kind, output_schema(record.schema, AS_RECORDS, ""), AS_RECORDS)
+    columns = []
+    for name, column in zip(names, kind.schema.columns, strict=True):
+        found = column_named(name)
+        if record.schema[name].dataType.simpleString() != column.type_name:
+            found = found.cast(column.type_name)
+        columns.append(found.alias(column.name))
+    time = [column_named(TIME_COLUMN)] if TIME_COLUMN in frame.columns else []
+    return KeptColumns([*columns, *time])
+
+
+def prepare_key_functions(
+    frame: DataFrame, functions: Mapping[str, KeyFunction], record_class: type | None, uid: str
+) -> PreparedStep:
+    """Functions that compute key columns of these names. Raises `JobDefinitionError` for a key of unknown type."""
+    place = f"operator {uid!r}: key_by()"
+    columns = []
+    for name, one in functions.items():
+        if one.type_name is None:
+            raise JobDefinitionError(
+                f"{place}: Spark needs the type of the key; pass key_by(function, key_type=str), or annotate the "
+                f"function: def function(record) -> str"
+            )
+        [column] = parsed_schema(one.type_name, place).columns
+        columns.append(evolve(column, name=name))
+    record = tuple(name for name in frame.columns if name != TIME_COLUMN)
+    keys = struct_type_of(DeclaredSchema(tuple(columns)))
+    task = KeyTask(
+        _pickled(list(functions.values()), place),
+        InputColumns(record, (), False, record_class),
+        to_arrow_schema(keys),
+        place,
+    )
+    return PreparedStep(_arrow_map(frame, StructType([*frame.schema.fields, *keys.fields])), task)
