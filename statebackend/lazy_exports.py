@@ -1,32 +1,37 @@
-"""Exports of a package that are imported on first use (PEP 562).
+"""Exports of a package that are imported on first use (PEP 562), by the imports in its ``__init__.pyi`` (SPEC 1).
 
-Importing ``statebackend`` must be cheap and must not fail: pytest imports it in every run, for the plugin. So the check
-for foreign files (`snapshots.packages`) runs when a name is first used.
+Each exported name is in one place: type checkers and editors read the stub, and so does `lazy_exports`. It reads the
+stub when a name is first used. Importing ``statebackend`` must be cheap and must not fail: pytest imports it in every
+run, for the plugin. So the check for foreign files (`snapshots.packages`) runs then, too.
 """
 
 from __future__ import annotations
 
+import pkgutil
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 __all__ = ["lazy_exports"]
 
 
-def lazy_exports(
-    package: str, names: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns ``__getattr__`` and ``__dir__`` of a package.
+def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package with an ``__init__.pyi``."""
 
-    Args:
-        package: The name of the package.
-        names: The exported names, by the module that defines them.
-    """
-    module_of = {name: module for module, exported in names.items() for name in exported}
+    @cache
+    def modules() -> dict[str, str]:
+        stub = (pkgutil.get_data(package, "__init__.pyi") or b"").decode()
+        imports = re.findall(r"^from (\S+) import (\([^)]*\)|.*)", stub, re.MULTILINE)
+        return {name: module for module, names in imports for name in re.findall(r"(\w+) as \1\b", names)}
 
     def get(name: str) -> Any:
-        module = module_of.get(name)
+        if name == "__all__":
+            return sorted(modules())
+        # Python looks for dunder names, such as ``__path__``, when it imports.
+        module = None if name.startswith("__") else modules().get(name)
         if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         _check_packages()
@@ -35,7 +40,7 @@ def lazy_exports(
         return value
 
     def names_of_package() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *module_of})
+        return sorted({*vars(sys.modules[package]), *modules()})
 
     return get, names_of_package
 

@@ -71,7 +71,7 @@ def is_there(dotted: str) -> bool:
     parts = dotted.split(".")
     for length in range(len(parts), 0, -1):
         stem = REPOSITORY.joinpath(*parts[:length])
-        for path in (stem.with_suffix(".py"), stem / "__init__.py"):
+        for path in (stem.with_suffix(".py"), stem / "__init__.pyi", stem / "__init__.py"):
             if path.is_file():
                 return all(name in names_in(path) for name in parts[length:])
     return False

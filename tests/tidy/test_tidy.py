@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -197,3 +198,16 @@ def test_no_two_files_of_tests_have_one_name() -> None:
             places[path.stem].append(path.relative_to(tests).as_posix())
 
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize("stub", sorted(REPOSITORY.glob("statebackend/**/*.pyi")), ids=lambda path: path.parent.name)
+def test_every_name_in_the_stub_of_a_package_is_exported(stub: Path) -> None:
+    package = importlib.import_module(".".join(stub.parent.relative_to(REPOSITORY).parts))
+    imports = [node for node in ast.parse(stub.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]
+    names = {alias.asname: node.module for node in imports for alias in node.names}
+    assert package.__all__ == sorted(names)
+    assert {*names, "__name__"} <= set(dir(package))
+    for name, module in names.items():
+        assert getattr(package, name) is getattr(importlib.import_module(module), name)
+    with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+        package.no_such_name  # noqa: B018
