@@ -55,7 +55,7 @@ class Dropped:
 def our_count(records: Sequence[Record], *, has_checkpoints: bool, clock: Callable[[], float]) -> float:
     """Records a second, by a clock in seconds, of the job in this process."""
     interval_ms = INTERVAL_MS if has_checkpoints else None
-    environment = LocalStreamEnvironment(parallelism=1, backend="heap", checkpoint_interval_ms=interval_ms)
+    environment = LocalStreamEnvironment(parallelism=1, backend="heap", checkpoint_interval=interval_ms)
     stream = environment.from_elements(records).key_by(lambda record: record[0])
     stream.process(Count(), uid="count", schema="k string, n bigint").sink_to(Dropped())
     began_s = clock()

@@ -97,6 +97,7 @@ from statebackend.streaming.runtime.settings import (
 from statebackend.streaming.runtime.starting_point import StartingPoint, check_no_roll_back, starting_point
 from statebackend.streaming.sink import SinkError
 from statebackend.streaming.stream_graph import DataFrameNode, JobGraph, ReplayableSource, SourceNode, StreamGraph
+from statebackend.streaming.time.timestamps import Duration, duration_ms
 
 __all__ = ["CheckpointChoices", "check_timestamp_columns", "checkpoint_to_continue", "go_back", "settings_of"]
 
@@ -139,18 +140,10 @@ def settings_of(choices: CheckpointChoices) -> CheckpointSettings:
         raise JobDefinitionError(f"checkpointing_mode is {choices.mode!r}; it is 'exactly_once' or 'at_least_once'")
     check_whole_numbers(
         {
-            "checkpoint_interval_ms": choices.interval_ms,
-            "aligned_checkpoint_timeout_ms": choices.aligned_timeout_ms,
             "max_concurrent_checkpoints": choices.max_concurrent,
-            "min_pause_between_checkpoints_ms": choices.min_pause_ms,
-            "checkpoint_timeout_ms": choices.timeout_ms,
             "tolerable_failed_checkpoints": choices.tolerable_failures,
         }
     )
-    if choices.interval_ms is not None and choices.interval_ms < 1:
-        raise JobDefinitionError(f"checkpoint_interval_ms is {choices.interval_ms}; it is at least 1")
-    if choices.timeout_ms < 1:
-        raise JobDefinitionError(f"checkpoint_timeout_ms is {choices.timeout_ms}; it is at least 1")
     try:
         is_exactly_once = choices.mode == "exactly_once"
         has_timeout = choices.aligned_timeout_ms > 0
@@ -247,12 +240,12 @@ class LocalStreamEnvironment:
     does. With
     ``epoch_size`` an epoch, and so a checkpoint, ends after that many elements; without, all elements are one epoch.
 
-    With ``checkpoint_interval_ms`` sources are read on and on, and a checkpoint is taken every so often while records
+    With ``checkpoint_interval`` sources are read on and on, and a checkpoint is taken every so often while records
     go on; state is written by threads beside them. ``checkpointing_mode`` is ``"exactly_once"`` or, without channels
     that stand still at barriers, ``"at_least_once"``. With ``unaligned_checkpoints`` barriers overtake records, which
-    are part of the checkpoint then: at once, or behind ``aligned_checkpoint_timeout_ms``. At most
-    ``max_concurrent_checkpoints`` are under way, ``min_pause_between_checkpoints_ms`` lies between the end of one and
-    the begin of the next, and one that takes longer than ``checkpoint_timeout_ms`` is given up.
+    are part of the checkpoint then: at once, or behind ``aligned_checkpoint_timeout``. At most
+    ``max_concurrent_checkpoints`` are under way, ``min_pause_between_checkpoints`` lies between the end of one and
+    the begin of the next, and one that takes longer than ``checkpoint_timeout`` is given up.
     ``tolerable_failed_checkpoints`` in a row may fail; one more ends the job.
 
     ``metrics`` turns metrics of keyed state on (see `LocalJob.metrics`). ``rules`` judge and carry out what restored
@@ -270,13 +263,13 @@ class LocalStreamEnvironment:
         parallelism: int = 1,
         max_parallelism: int = DEFAULT_MAX_PARALLELISM,
         epoch_size: int | None = None,
-        checkpoint_interval_ms: int | None = None,
+        checkpoint_interval: Duration | None = None,
         checkpointing_mode: Literal["exactly_once", "at_least_once"] = "exactly_once",
         unaligned_checkpoints: bool = False,
-        aligned_checkpoint_timeout_ms: int = 0,
+        aligned_checkpoint_timeout: Duration = 0,
         max_concurrent_checkpoints: int = 1,
-        min_pause_between_checkpoints_ms: int = 0,
-        checkpoint_timeout_ms: int = 600_000,
+        min_pause_between_checkpoints: Duration = 0,
+        checkpoint_timeout: Duration = "10 minutes",
         tolerable_failed_checkpoints: int = 0,
         metrics: StateMetricsConfig | None = None,
         rules: EvolutionRules | None = None,
@@ -287,20 +280,22 @@ class LocalStreamEnvironment:
         check_whole_numbers({"epoch_size": epoch_size})
         if epoch_size is not None and epoch_size < 1:
             raise JobDefinitionError(f"epoch_size is {epoch_size}; an epoch needs at least one element")
-        if epoch_size is not None and checkpoint_interval_ms is not None:
+        if epoch_size is not None and checkpoint_interval is not None:
             raise JobDefinitionError(
-                "epoch_size takes a checkpoint after so many elements, checkpoint_interval_ms after so much time: "
+                "epoch_size takes a checkpoint after so many elements, checkpoint_interval after so much time: "
                 "leave one of them"
             )
         self._checkpoints = settings_of(
             CheckpointChoices(
-                interval_ms=checkpoint_interval_ms,
+                interval_ms=None
+                if checkpoint_interval is None
+                else duration_ms(checkpoint_interval, "checkpoint_interval", at_least_ms=1),
                 mode=checkpointing_mode,
                 is_unaligned=unaligned_checkpoints,
-                aligned_timeout_ms=aligned_checkpoint_timeout_ms,
+                aligned_timeout_ms=duration_ms(aligned_checkpoint_timeout, "aligned_checkpoint_timeout", at_least_ms=0),
                 max_concurrent=max_concurrent_checkpoints,
-                min_pause_ms=min_pause_between_checkpoints_ms,
-                timeout_ms=checkpoint_timeout_ms,
+                min_pause_ms=duration_ms(min_pause_between_checkpoints, "min_pause_between_checkpoints", at_least_ms=0),
+                timeout_ms=duration_ms(checkpoint_timeout, "checkpoint_timeout", at_least_ms=1),
                 tolerable_failures=tolerable_failed_checkpoints,
             )
         )

@@ -314,10 +314,11 @@ class _KeyedLocalInput:
         return keys
 
     def _reject_truth_values(self, values: Sequence[Sequence[Any]], types: Sequence[str]) -> None:
-        """To Python True is 1, and would have the state of the key 1."""
+        """To Python True is 1, and the two would have one state."""
         for index, (type_name, column) in enumerate(zip(types, values, strict=True)):
-            if type_name in _WHOLE_NUMBERS and bool in set(map(type, column)):
-                raise self._unlike(f"key column {index} is of type {type_name}, which cannot hold a bool")
+            wrong = bool if type_name in _WHOLE_NUMBERS else int if type_name == "boolean" else None
+            if wrong is not None and wrong in set(map(type, column)):
+                raise self._unlike(f"key column {index} is of type {type_name}, which cannot hold a {wrong.__name__}")
 
     def _unlike(self, reason: str) -> KeyHashError:
         return KeyHashError(

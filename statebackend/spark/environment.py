@@ -40,7 +40,7 @@ from statebackend.spark.no_data_epochs import EmptyBatch, NoDataEpochs
 from statebackend.spark.plans.pipeline import Pipeline
 from statebackend.spark.plans.pipeline_preparation import prepare_pipeline
 from statebackend.spark.plans.placement import locality_advice
-from statebackend.spark.query import check_timeout, start_query
+from statebackend.spark.query import Timeout, start_query, timeout_seconds
 from statebackend.spark.rollback import check_log, planned_roll_back, roll_back
 from statebackend.spark.session import (
     check_classic_session,
@@ -106,8 +106,9 @@ class SparkStreamEnvironment:
     local disk of each executor (see `statebackend.streaming.runtime.local_state_root`); by default below the system's
     temporary directory. ``metrics`` turns metrics of keyed state on (see `SparkJob.metrics`). ``rules`` judge and
     carry out what restored state becomes, here and in the workers; None: those of this library. An epoch that takes
-    longer than ``epoch_timeout_s`` seconds is given up and the job fails; None is no limit. ``high_availability`` says
-    how drivers of the job agree on who leads it, such as `ZooKeeperHighAvailability`; by default it is
+    longer than ``epoch_timeout_s`` (seconds, or a text such as "5 minutes") is given up and the job fails; None is no
+    limit. ``high_availability`` says how drivers of the job agree on who leads it, such as
+    `ZooKeeperHighAvailability`; by default it is
     the lock file of the job directory, or on an object store a lease there, and a second driver is rejected.
     ``spark_log_directory`` is where Spark keeps its own log of the job, which must be a disk that every driver of the
     job finds again; by default it is in the job directory, which an object store cannot do for.
@@ -128,14 +129,14 @@ class SparkStreamEnvironment:
         local_state_directory: str | os.PathLike[str] | None = None,
         metrics: StateMetricsConfig | None = None,
         rules: EvolutionRules | None = None,
-        epoch_timeout_s: float | None = None,
+        epoch_timeout_s: Timeout | None = None,
         high_availability: JobServices | None = None,
         spark_log_directory: str | os.PathLike[str] | None = None,
     ) -> None:
         check_given(parallelism, max_parallelism, metrics, rules, high_availability)
         check_whole_numbers({"retained_checkpoints": retained_checkpoints})
         try:
-            check_timeout("epoch_timeout_s", epoch_timeout_s)
+            self.epoch_timeout_s = timeout_seconds("epoch_timeout_s", epoch_timeout_s)
         except ValueError as error:
             raise JobDefinitionError(str(error)) from error
         check_classic_session(spark)
@@ -149,7 +150,6 @@ class SparkStreamEnvironment:
         self.retained_checkpoints = retained_checkpoints
         self.metrics = metrics
         self.rules = rules or LIBRARY_RULES
-        self.epoch_timeout_s = epoch_timeout_s
         self._services = _services(self.job_dir, high_availability, spark_log_directory)
         self._local_state_directory = None if local_state_directory is None else os.fspath(local_state_directory)
         self._graph = StreamGraph()

@@ -24,7 +24,7 @@ from statebackend.checkpoint.store.job_directory import JobDirectory
 from statebackend.savepoint.export import SavepointReport
 from statebackend.spark.epoch_driver import EpochDriver
 from statebackend.spark.no_data_epochs import NoDataEpochs
-from statebackend.spark.query import DEFAULT_STOP_TIMEOUT_S, Interrupts, QueryEnd, check_timeout
+from statebackend.spark.query import DEFAULT_STOP_TIMEOUT_S, Interrupts, QueryEnd, Timeout, timeout_seconds
 from statebackend.spark.rollback import RollbackReport
 from statebackend.spark.savepoints import take_savepoint
 from statebackend.spark.session import streaming_errors_unlogged
@@ -149,7 +149,7 @@ class SparkJob:
         """
         return self._recorder.restore_report()
 
-    def await_termination(self, timeout_s: float | None = None) -> bool:
+    def await_termination(self, timeout_s: Timeout | None = None) -> bool:
         """Waits for the job to end, or for so many seconds; returns whether it has ended. Raises what made it fail.
 
         A job with the trigger ``availableNow`` or ``once`` has ended when everything has fired that is due then, which
@@ -158,7 +158,7 @@ class SparkJob:
         Ctrl-C stops the job as `stop` does, says in one line what became of the running epoch, and then raises
         `KeyboardInterrupt`. A second one gives the running epoch up.
         """
-        check_timeout("timeout_s", timeout_s)
+        timeout_s = timeout_seconds("timeout_s", timeout_s)
         interrupts = Interrupts()
         with interrupts.counted():
             try:
@@ -245,13 +245,13 @@ class SparkJob:
             )
         return latest.checkpoint_id
 
-    def stop(self, timeout_s: float | None = DEFAULT_STOP_TIMEOUT_S) -> None:
+    def stop(self, timeout_s: Timeout | None = DEFAULT_STOP_TIMEOUT_S) -> None:
         """Ends the job after the epoch that is running; a stopped job continues when it is executed again.
 
         Raises `EpochTimeoutError` if the epoch does not end within so many seconds (None: no limit) and was given up:
         its tasks are cancelled and the job has ended, unless the message says otherwise.
         """
-        check_timeout("timeout_s", timeout_s)
+        timeout_s = timeout_seconds("timeout_s", timeout_s)
         try:
             self._end.stop(timeout_s)
         finally:
@@ -260,7 +260,7 @@ class SparkJob:
     def stop_with_savepoint(
         self,
         path: str | os.PathLike[str],
-        timeout_s: float | None = DEFAULT_STOP_TIMEOUT_S,
+        timeout_s: Timeout | None = DEFAULT_STOP_TIMEOUT_S,
         *,
         drain: bool = False,
     ) -> SavepointReport:
@@ -273,7 +273,7 @@ class SparkJob:
         Raises what made the job fail, if it has failed, and `EpochTimeoutError` as `stop` does; `savepoint` then still
         saves the last epoch that completed.
         """
-        check_timeout("timeout_s", timeout_s)
+        timeout_s = timeout_seconds("timeout_s", timeout_s)
         try:
             if drain:
                 self._no_data_epochs.announce_drain()

@@ -22,7 +22,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -30,9 +31,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from snapshots.loggers import logger_of
 from statebackend.spark.epoch_driver import EpochDriver, cancel_until
 from statebackend.spark.session import configured, streaming_errors_unlogged
+from statebackend.state.durations import duration_ms
 from statebackend.streaming.errors import EpochTimeoutError
 
-__all__ = ["DEFAULT_STOP_TIMEOUT_S", "Interrupts", "QueryEnd", "check_timeout", "start_query"]
+__all__ = ["DEFAULT_STOP_TIMEOUT_S", "Interrupts", "QueryEnd", "Timeout", "start_query", "timeout_seconds"]
 
 
 _LOG_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
@@ -97,11 +99,21 @@ _END_POLL_S = 0.2
 _logger = logger_of(__name__)
 
 
-def check_timeout(name: str, timeout_s: float | None) -> None:
-    """Raises `ValueError` unless it is None or a number of seconds from 0 on."""
+Timeout: TypeAlias = float | str | timedelta
+"""Seconds, a text such as "5 minutes", or a `timedelta`."""
+
+
+def timeout_seconds(name: str, timeout_s: Timeout | None) -> float | None:
+    """Return the seconds of a timeout, None for no limit. Raises `ValueError` for what is no timeout."""
+    if isinstance(timeout_s, (str, timedelta)):
+        timeout_s = duration_ms(timeout_s, name) / 1000
     is_number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)
     if timeout_s is not None and not (is_number and 0 <= timeout_s <= threading.TIMEOUT_MAX):
-        raise ValueError(f"{name} is {timeout_s!r}; it takes seconds from 0 on, or None for no limit")
+        raise ValueError(
+            f"{name} is {timeout_s!r}; "
+            f"it takes seconds from 0 on, or None for no limit, or a duration such as '5 minutes'"
+        )
+    return timeout_s
 
 
 class Interrupts:

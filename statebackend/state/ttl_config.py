@@ -11,13 +11,13 @@ restore.
 
 from __future__ import annotations
 
-import datetime
 import enum
 from typing import Any, Final
 
 from attrs import field, frozen
 
 from snapshots.errors import shown
+from statebackend.state.durations import Duration, DurationError, duration_ms
 from statebackend.state.errors import StateRegistrationError
 
 LONGEST_TTL_MS: Final = (1 << 63) - 1
@@ -45,16 +45,11 @@ def _check_positive(instance: Any, attribute: Any, value: Any) -> None:
         )
 
 
-def _check_ttl_ms(instance: Any, attribute: Any, value: Any) -> None:
-    if type(value) is not int or not 0 < value <= LONGEST_TTL_MS:
-        so = ""
-        if isinstance(value, datetime.timedelta):
-            milliseconds = value // datetime.timedelta(milliseconds=1)
-            so = f"; this timedelta is ttl_ms={milliseconds}" if milliseconds > 0 else ""
-        raise StateRegistrationError(
-            f"ttl_ms must be a whole number of milliseconds from 1 to {LONGEST_TTL_MS}, not {shown(value)}{so}. State "
-            f"that is to live for ever has no StateTtlConfig"
-        )
+def _as_ttl_ms(ttl: Duration) -> int:
+    try:
+        return duration_ms(ttl, "the time-to-live", at_least_ms=1)
+    except DurationError as error:
+        raise StateRegistrationError(f"{error}. State that never expires has no StateTtlConfig") from None
 
 
 def _check_kind(*kinds: type) -> Any:
@@ -89,7 +84,8 @@ class StateTtlConfig:
     access or by such a snapshot.
     """
 
-    ttl_ms: int = field(validator=_check_ttl_ms)
+    ttl_ms: int = field(converter=_as_ttl_ms)
+    """The time-to-live in milliseconds; pass a text such as "7 days", a `timedelta`, or milliseconds."""
     update_type: TtlUpdateType = field(
         default=TtlUpdateType.ON_CREATE_AND_WRITE, validator=_check_kind(TtlUpdateType), kw_only=True
     )

@@ -24,8 +24,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar, overload, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    overload,
+    runtime_checkable,
+)
 
 from statebackend.state.descriptors import Descriptor, StateHolder, descriptors_on_class
 from statebackend.state.errors import NoCurrentKeyError, StateRegistrationError
@@ -53,6 +65,7 @@ from statebackend.state.states import (
 from statebackend.state.value_state import ValueStateDescriptor
 from statebackend.streaming.errors import format_value
 from statebackend.streaming.output_tag import OutputTag
+from statebackend.streaming.time.timestamps import Time
 
 if TYPE_CHECKING:
     from statebackend.state.value_state import DefaultedValueStateDescriptor
@@ -114,12 +127,19 @@ class TimeDomain(Enum):
     PROCESSING_TIME = "processing time"
 
 
+Delay: TypeAlias = str | timedelta
+"""A delay from now: a text such as "10 minutes", or a `timedelta`."""
+
+
 class TimerService(ABC):
     """Time, and the timers of the current key.
 
+    A time is a number of milliseconds since 1970 or a datetime with a time zone. A delay is a text such as
+    "30 minutes" or a `timedelta`.
+
     There is one timer per key, time domain and timestamp; registering it again changes nothing. Methods that register
     raise `JobDefinitionError` in a function that does not override ``on_timer``. Methods that register or delete raise
-    `SerializationError` if the time is not an integer of 64 bits, and change nothing then.
+    `SerializationError` if the time is not valid or does not fit 64 bits, and change nothing then.
     """
 
     @abstractmethod
@@ -131,25 +151,27 @@ class TimerService(ABC):
         """The processing time in milliseconds since 1970. It is constant within an epoch."""
 
     @abstractmethod
-    def register_event_time_timer(self, timestamp_ms: int) -> None:
-        """Call ``on_timer`` for the current key when the watermark reaches this time, in milliseconds.
+    def register_event_time_timer(self, time: Time | Delay) -> None:
+        """Call ``on_timer`` for the current key when the watermark reaches this time.
 
-        A time that the watermark has already reached is due with the next watermark.
+        A delay starts at the timestamp of the record or event-time timer. A time that the watermark has already reached
+        is due with the next watermark.
         """
 
     @abstractmethod
-    def delete_event_time_timer(self, timestamp_ms: int) -> None:
+    def delete_event_time_timer(self, time: Time) -> None:
         """Delete the event-time timer of the current key, if it exists."""
 
     @abstractmethod
-    def register_processing_time_timer(self, timestamp_ms: int) -> None:
-        """Call ``on_timer`` for the current key when the clock reaches this time, in milliseconds since 1970.
+    def register_processing_time_timer(self, time: Time | Delay) -> None:
+        """Call ``on_timer`` for the current key when the clock reaches this time.
 
-        An epoch has one processing time, so the timer fires in the first later epoch that reaches it.
+        A delay starts at the current processing time. An epoch has one processing time, so the timer fires in the first
+        later epoch that reaches it.
         """
 
     @abstractmethod
-    def delete_processing_time_timer(self, timestamp_ms: int) -> None:
+    def delete_processing_time_timer(self, time: Time) -> None:
         """Delete the processing-time timer of the current key, if it exists."""
 
 

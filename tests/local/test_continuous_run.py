@@ -28,7 +28,7 @@ RECORD = "k string, n bigint"
 MODES: dict[str, dict[str, Any]] = {
     "aligned": {},
     "unaligned": {"unaligned_checkpoints": True},
-    "unaligned after a time": {"unaligned_checkpoints": True, "aligned_checkpoint_timeout_ms": 1},
+    "unaligned after a time": {"unaligned_checkpoints": True, "aligned_checkpoint_timeout": 1},
     "at least once": {"checkpointing_mode": "at_least_once"},
     "several at once": {"max_concurrent_checkpoints": 3},
 }
@@ -54,7 +54,7 @@ def elements(count: int, keys: int = 7) -> list[Any]:
 def run(given: list[Any], job_dir: Path | None = None, parallelism: int = 2, **options: Any) -> tuple[Any, list[Any]]:
     results: list[Any] = []
     environment = LocalStreamEnvironment(
-        job_dir=job_dir, parallelism=parallelism, checkpoint_interval_ms=options.pop("interval_ms", 1), **options
+        job_dir=job_dir, parallelism=parallelism, checkpoint_interval=options.pop("interval_ms", 1), **options
     )
     counted = environment.from_elements(given, RECORD).key_by("k").process(Count(), uid="count", schema=RECORD)
     counted.key_by("k").process(Count(), uid="again", schema=RECORD).sink_to(results)
@@ -87,7 +87,7 @@ class UntilOutput:
 
 
 def read_twice_counted(job_dir: Path, source: UntilOutput, results: list[Any], parallelism: int, **options: Any) -> Any:
-    environment = LocalStreamEnvironment(job_dir=job_dir, parallelism=parallelism, checkpoint_interval_ms=1, **options)
+    environment = LocalStreamEnvironment(job_dir=job_dir, parallelism=parallelism, checkpoint_interval=1, **options)
     counted = environment.from_source(source, RECORD, uid="records").key_by("k")
     again = counted.process(Count(), uid="count", schema=RECORD).key_by("k")
     again.process(Count(), uid="again", schema=RECORD).sink_to(results)
@@ -112,9 +112,7 @@ def test_every_record_counts_once_in_state_and_output(tmp_path: Path, backend: s
 
 def test_a_job_that_fails_goes_on_from_a_checkpoint_that_output_agrees_with(tmp_path: Path) -> None:
     def execute(results: list[Any], source: Any, parallelism: int) -> None:
-        environment = LocalStreamEnvironment(
-            job_dir=tmp_path / "job", parallelism=parallelism, checkpoint_interval_ms=1
-        )
+        environment = LocalStreamEnvironment(job_dir=tmp_path / "job", parallelism=parallelism, checkpoint_interval=1)
         given = environment.from_source(source, RECORD, uid="records").key_by("k")
         given.process(Count(), uid="count", schema=RECORD).sink_to(results)
         environment.execute("job")
@@ -155,7 +153,7 @@ def test_time_of_the_job_goes_on_between_batches() -> None:
             fired.append(timestamp)
             yield from ()
 
-    environment = LocalStreamEnvironment(checkpoint_interval_ms=1000, clock=lambda: next(clock))
+    environment = LocalStreamEnvironment(checkpoint_interval=1000, clock=lambda: next(clock))
     environment.from_elements(elements(10_000), RECORD).key_by("k").process(
         Timed(), uid="timed", schema=RECORD
     ).sink_to([])
@@ -174,7 +172,7 @@ def test_watermarks_come_behind_each_batch_and_a_drain_behind_the_last() -> None
         def on_timer(self, timestamp: int, context: Any) -> Iterator[Any]:
             yield context.current_key, timestamp
 
-    environment = LocalStreamEnvironment(parallelism=2, checkpoint_interval_ms=1)
+    environment = LocalStreamEnvironment(parallelism=2, checkpoint_interval=1)
     timed = environment.from_elements(elements(5000), RECORD).assign_timestamps_and_watermarks(
         WatermarkStrategy.for_bounded_out_of_orderness(10).with_timestamps("n")
     )
@@ -212,7 +210,7 @@ def test_a_job_that_stops_before_its_sources_end_fires_its_timers_only_if_it_is_
         results.append(tuple(row))
         environment.request_stop()
 
-    environment = LocalStreamEnvironment(checkpoint_interval_ms=1)
+    environment = LocalStreamEnvironment(checkpoint_interval=1)
     numbers = environment.from_source(Endless(), RECORD, uid="numbers").assign_timestamps_and_watermarks(
         WatermarkStrategy.for_bounded_out_of_orderness(10).with_timestamps("n")
     )
@@ -227,10 +225,10 @@ def test_a_job_that_stops_before_its_sources_end_fires_its_timers_only_if_it_is_
     ("options", "told"),
     [
         ({"epoch_size": 5}, "leave one of them"),
-        ({"interval_ms": 0}, "checkpoint_interval_ms is 0"),
+        ({"interval_ms": 0}, "checkpoint_interval is 0"),
         ({"checkpointing_mode": "twice"}, "checkpointing_mode is 'twice'"),
         ({"max_concurrent_checkpoints": 0}, "max_concurrent_checkpoints"),
-        ({"checkpoint_timeout_ms": 0}, "checkpoint_timeout_ms is 0"),
+        ({"checkpoint_timeout": 0}, "checkpoint_timeout is 0"),
         ({"tolerable_failed_checkpoints": -1}, "tolerable_failures"),
         ({"checkpointing_mode": "at_least_once", "unaligned_checkpoints": True}, "barriers overtake nothing"),
     ],

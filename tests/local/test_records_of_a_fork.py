@@ -188,7 +188,7 @@ class Reusing:
 def test_a_replayable_source_may_use_its_objects_again(interval_ms: int | None) -> None:
     rows: list[Any] = []
     source = Reusing()
-    environment = LocalStreamEnvironment(checkpoint_interval_ms=interval_ms)
+    environment = LocalStreamEnvironment(checkpoint_interval=interval_ms)
     adds(environment.from_source(source, uid="source"), "x").sink_to(rows)
     environment.execute()
     assert sorted_rows(rows) == with_tag("x")

@@ -52,8 +52,8 @@ def run(source: Any, sink: Any, job_dir: Path, **options: Any) -> Any:
 
 
 HOW: dict[str, dict[str, Any]] = {
-    "by the clock": {"checkpoint_interval_ms": 1},
-    "unaligned": {"checkpoint_interval_ms": 1, "unaligned_checkpoints": True},
+    "by the clock": {"checkpoint_interval": 1},
+    "unaligned": {"checkpoint_interval": 1, "unaligned_checkpoints": True},
     "by records": {"epoch_size": 500},
     "all at once": {},
 }
@@ -150,7 +150,7 @@ def test_what_a_split_has_passed_over_without_a_record_is_passed_over_once(tmp_p
 def test_nothing_is_read_again_by_a_job_that_was_at_its_end(tmp_path: Path) -> None:
     results: list[Any] = []
     run(Lists(splits_of(20)), results, tmp_path / "job")
-    run(Lists(splits_of(20)), results, tmp_path / "job", checkpoint_interval_ms=1)
+    run(Lists(splits_of(20)), results, tmp_path / "job", checkpoint_interval=1)
     assert len(results) == 60
 
 
@@ -292,7 +292,7 @@ def test_a_directory_of_a_job_that_never_came_to_a_checkpoint_remembers_the_save
 
 @pytest.mark.parametrize(
     ("how", "ahead"),
-    [({}, 2200), ({"epoch_size": 1}, 4), ({"epoch_size": 3}, 4), ({"checkpoint_interval_ms": 1}, 2200)],
+    [({}, 2200), ({"epoch_size": 1}, 4), ({"epoch_size": 3}, 4), ({"checkpoint_interval": 1}, 2200)],
     ids=str,
 )
 def test_a_source_at_its_end_holds_none_of_its_alignment_group(how: dict[str, Any], ahead: int) -> None:
@@ -335,7 +335,7 @@ class Waiting(Lists):
         return SplitRead(got.records, got.position)
 
 
-@pytest.mark.parametrize("how", [{}, {"epoch_size": 3}, {"checkpoint_interval_ms": 60_000}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"epoch_size": 3}, {"checkpoint_interval": 60_000}], ids=str)
 def test_a_job_over_a_source_without_an_end_stops_when_it_is_asked_to_and_makes_no_checkpoints_of_nothing(
     monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
 ) -> None:

@@ -135,7 +135,7 @@ def test_what_is_not_committed_yet_is_given_to_no_other_sink(tmp_path: Path) -> 
 
 def test_a_job_with_checkpoints_by_the_clock_commits_each_record_once(tmp_path: Path) -> None:
     sink = Files(tmp_path / "out")
-    environment = LocalStreamEnvironment(job_dir=tmp_path / "job", checkpoint_interval_ms=1)
+    environment = LocalStreamEnvironment(job_dir=tmp_path / "job", checkpoint_interval=1)
     stream = environment.from_elements([("a", number) for number in range(5000)], RECORD)
     stream.key_by("k").process(Count(), uid="count", schema=RECORD).sink_to(sink, uid="files")
     environment.execute("job")

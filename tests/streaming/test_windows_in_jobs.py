@@ -30,6 +30,7 @@ from statebackend.streaming.time.timestamps import MAX_TIMESTAMP
 from statebackend.testing.jobs import Emitted, HarnessJob, JobTestHarness
 from typeserializers import AttrsSerializer
 
+SCHEMA = "k string, v bigint"
 ROWS = [("a", 1), ("b", 10), ("a", 2), ("a", 4), ("b", 20), ("a", 8)]
 
 
@@ -236,3 +237,49 @@ def test_open_windows_go_on_with_another_accumulator(tmp_path: Path, before: str
         source.send(("b", 16), 20)
         source.end()
         assert len(emitted(harness)) == (2 if is_tumbling else 3)
+
+
+class Largest(AggregateFunction[Any, int, str]):
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: Any, accumulator: int) -> int:
+        return max(value.v, accumulator)
+
+    def get_result(self, accumulator: int) -> str:
+        return f"largest {accumulator}"
+
+
+def test_a_result_goes_to_a_plain_function_of_key_window_and_result() -> None:
+    def show(key: str, window: Any, result: Any) -> list[Any]:
+        return [(key, window.start, window.end, str(getattr(result, "v", result)))]
+
+    def silent(key: str, window: Any, result: Any) -> None:
+        return None
+
+    def build(job: HarnessJob) -> None:
+        for number, function in enumerate((show, silent)):
+            windows = job.source(f"in {number}", SCHEMA).key_by("k").window(TumblingEventTimeWindows.of("10 ms"))
+            names: dict[str, Any] = {"schema": "k string, start bigint, end bigint, v string"}
+            largest = windows.aggregate(Largest(), function, uid=f"aggregate {number}", **names)
+            summed = windows.reduce(lambda a, b: a if a.v > b.v else b, function, uid=f"reduce {number}", **names)
+            counted = windows.count(function, uid=f"count {number}", **names)
+            for name, stream in (("aggregate", largest), ("reduce", summed), ("count", counted)):
+                job.output(f"{name} {number}", stream)
+
+    with JobTestHarness(build) as harness:
+        for number in range(2):
+            source = harness.source(f"in {number}")
+            source.send(("a", 3), timestamp_ms=1)
+            source.send(("a", 2), timestamp_ms=2)
+            source.end()
+        for name, result in (("aggregate", "largest 3"), ("reduce", "3"), ("count", "2")):
+            assert [tuple(row) for row in harness.taken_records(f"{name} 0")] == [("a", 0, 10, result)]
+            assert harness.taken_records(f"{name} 1") == []
+
+
+def test_what_is_no_function_of_a_result_is_rejected() -> None:
+    windows = LocalStreamEnvironment().from_elements([], SCHEMA).key_by("k").window(TumblingEventTimeWindows.of(10))
+    for wrong in (Show, 1, "text"):
+        with pytest.raises(JobDefinitionError, match="a function over windows must be an instance of a ProcessWindow"):
+            windows.aggregate(Largest(), wrong, uid="w", schema="k string")  # type: ignore[arg-type]

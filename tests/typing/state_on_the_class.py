@@ -56,7 +56,7 @@ class Mean(AggregateFunction[int, list[int], float]):
 
 
 class Follow(KeyedProcessFunction[str, int, str]):
-    aircraft = ValueStateDescriptor("aircraft", Aircraft, default=Aircraft(), ttl=StateTtlConfig(1))
+    aircraft = ValueStateDescriptor("aircraft", Aircraft, default=Aircraft(), ttl=StateTtlConfig("7 days"))
     last = ValueStateDescriptor("last", int)
     legs = ListStateDescriptor("legs", Aircraft)
     airports = MapStateDescriptor("airports", str, int)

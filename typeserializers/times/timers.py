@@ -10,6 +10,7 @@ state.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar, final
 
@@ -27,6 +28,8 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.kernel.value_hooks import exact_parts
 from typeserializers.scalars.fixed_width import LongSerializer
 
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+
 WINDOWS: Final = "org.apache.flink.streaming.api.windowing.windows."
 
 
@@ -43,6 +46,16 @@ class TimeWindow(NamedTuple):
     def max_timestamp(self) -> int:
         """The last millisecond that belongs to the window."""
         return self.end - 1
+
+    @property
+    def start_time(self) -> datetime.datetime:
+        """The start as a datetime in UTC. Raises `OverflowError` outside of the years 1 to 9999."""
+        return _EPOCH + datetime.timedelta(milliseconds=self.start)
+
+    @property
+    def end_time(self) -> datetime.datetime:
+        """The end (exclusive), as `start_time`."""
+        return _EPOCH + datetime.timedelta(milliseconds=self.end)
 
     def intersects(self, other: TimeWindow) -> bool:
         """Whether the windows overlap or touch, so that sessions would merge."""

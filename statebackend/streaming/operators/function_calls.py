@@ -6,8 +6,11 @@ Errors of the product are raised unchanged: they already name the operator, or t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import date, time, timedelta
+from decimal import Decimal
 from types import GeneratorType
 from typing import Any, Final
+from uuid import UUID
 
 from snapshots.errors import StateFormatError
 from statebackend.checkpoint.errors import CheckpointError
@@ -67,16 +70,21 @@ def call_user(uid: str, method: str, call: Callable[[], object]) -> None:
 
 _CHARACTERS: Final = 80
 
-PLAIN_RESULTS: Final = frozenset({GeneratorType, list, tuple})
+PLAIN_RESULTS: Final = frozenset({GeneratorType, list})
 """Result classes that are always valid. Skipping `check_results` for them saves time."""
+
+
+_SINGLE_VALUES: Final = (bool, int, float, str, bytes, bytearray, Decimal, date, time, timedelta, UUID, type(None))
 
 
 def check_results(result: Any, method: str) -> None:
     """Raise `TypeError` for a result that is not an iterable, or is itself a record.
 
-    A tuple is not a record here. ``method`` names the function in the message.
+    A tuple is a record if it holds a single value, such as a number. ``method`` names the function in the message.
     """
     is_record = hasattr(result, "_fields") or hasattr(result, "asDict")
+    if type(result) is tuple:
+        is_record = any(isinstance(item, _SINGLE_VALUES) for item in result)
     if is_record or isinstance(result, (str, bytes, bytearray, Mapping)):
         raise TypeError(
             f"{method} returned {format_value(result, _CHARACTERS)}, which is one record and not an iterable of "

@@ -87,6 +87,10 @@ def keyed_multiple_input_operator(function: KeyedMultipleInputFunction[Any, Any]
     return KeyedProcessOperator(function, uid, KeyedCallForms(method))
 
 
+def _no_timestamp() -> None:
+    return None
+
+
 def _encoded_into(rows: list[Any], encoder: RowEncoder) -> Callable[[Any], object]:
     """Return the consumer of rows of a side output."""
     append, encode, unchanged = rows.append, encoder.encode, encoder.unchanged
@@ -117,24 +121,33 @@ class KeyedProcessOperator(Operator):
         call_user(self._uid, "open", lambda: open_function(self._function, opening))
         self._no_timers = NoTimers(self._uid, type(self._function).__name__, context.clock, context.watermark_ms)
         internal = register_timers(self._function, context)
-        self.timers: TimerService = self._no_timers if internal is None else KeyedTimers(internal)
+
+        def timers_at(timestamp: Callable[[], int | None]) -> TimerService:
+            return self._no_timers if internal is None else KeyedTimers(internal, timestamp)
+
+        self.timers = timers_at(_no_timestamp)
         """The time of the operator."""
         self._context = forms.process_context(
             context.epoch_id,
             {tag: _encoded_into(rows, emitter.encoder(tag)) for tag, rows in self._side.items()},
             self.timers,
         )
+
+        def of_record() -> int | None:
+            return self._with_timestamps.timestamp
+
         self._with_timestamps = forms.process_context(
-            context.epoch_id, self.output.side_outputs_at(lambda: self._with_timestamps.timestamp), self.timers
+            context.epoch_id, self.output.side_outputs_at(of_record), timers_at(of_record)
         )
+
+        def of_timer() -> int | None:
+            return self._at_event_time.timestamp
+
         self._at_event_time = forms.timer_context(
-            context.epoch_id,
-            self.output.side_outputs_at(lambda: self._at_event_time.timestamp),
-            self.timers,
-            TimeDomain.EVENT_TIME,
+            context.epoch_id, self.output.side_outputs_at(of_timer), timers_at(of_timer), TimeDomain.EVENT_TIME
         )
         self._at_processing_time = forms.timer_context(
-            context.epoch_id, self.output.side_outputs_at(lambda: None), self.timers, TimeDomain.PROCESSING_TIME
+            context.epoch_id, self.output.side_outputs_at(_no_timestamp), self.timers, TimeDomain.PROCESSING_TIME
         )
 
     def process_batch(self, input_index: int, batch: InputBatch) -> None:

@@ -7,11 +7,15 @@ Removing it leaves restored timers that no function would fire, so a start rejec
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
+from snapshots.errors import SerializationError, shown
+from statebackend.state.durations import DurationError, duration_ms
 from statebackend.streaming.errors import JobDefinitionError
-from statebackend.streaming.functions import KeyedFunction, TimerService
+from statebackend.streaming.functions import Delay, KeyedFunction, TimerService
 from statebackend.streaming.time.internal_timer_service import InternalTimerService
+from statebackend.streaming.time.timestamps import Time, time_ms
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
 
@@ -43,10 +47,11 @@ def register_timers(function: KeyedFunction[Any, Any], context: RegistersTimers)
 
 
 class KeyedTimers(TimerService):
-    """The timers of the current key, without a namespace."""
+    """The timers of the current key, without a namespace, for calls that have a timestamp or none."""
 
-    def __init__(self, timers: InternalTimerService[Any]) -> None:
+    def __init__(self, timers: InternalTimerService[Any], timestamp: Callable[[], int | None]) -> None:
         self._timers = timers
+        self._timestamp = timestamp
 
     def current_watermark(self) -> int:
         return self._timers.current_watermark()
@@ -54,17 +59,35 @@ class KeyedTimers(TimerService):
     def current_processing_time(self) -> int:
         return self._timers.current_processing_time()
 
-    def register_event_time_timer(self, timestamp_ms: int) -> None:
-        self._timers.register_event_time_timer(VOID_NAMESPACE, timestamp_ms)
+    def register_event_time_timer(self, time: Time | Delay) -> None:
+        if time.__class__ is not int:
+            time = _registered_ms(time, self._timestamp)
+        self._timers.register_event_time_timer(VOID_NAMESPACE, time)
 
-    def delete_event_time_timer(self, timestamp_ms: int) -> None:
-        self._timers.delete_event_time_timer(VOID_NAMESPACE, timestamp_ms)
+    def delete_event_time_timer(self, time: Time) -> None:
+        self._timers.delete_event_time_timer(VOID_NAMESPACE, time_ms(time))
 
-    def register_processing_time_timer(self, timestamp_ms: int) -> None:
-        self._timers.register_processing_time_timer(VOID_NAMESPACE, timestamp_ms)
+    def register_processing_time_timer(self, time: Time | Delay) -> None:
+        if time.__class__ is not int:
+            time = _registered_ms(time, self._timers.current_processing_time)
+        self._timers.register_processing_time_timer(VOID_NAMESPACE, time)
 
-    def delete_processing_time_timer(self, timestamp_ms: int) -> None:
-        self._timers.delete_processing_time_timer(VOID_NAMESPACE, timestamp_ms)
+    def delete_processing_time_timer(self, time: Time) -> None:
+        self._timers.delete_processing_time_timer(VOID_NAMESPACE, time_ms(time))
+
+
+def _registered_ms(time: object, now: Callable[[], int | None]) -> int:
+    if not isinstance(time, (str, timedelta)):
+        return time_ms(time)
+    now_ms = now()
+    if now_ms is None:
+        raise SerializationError(
+            "a timer", (f"the delay {shown(time)} starts at a timestamp, and this call has none; pass a time",)
+        )
+    try:
+        return now_ms + duration_ms(time, "the delay", at_least_ms=0)
+    except DurationError as error:
+        raise SerializationError("a timer", (str(error),)) from None
 
 
 class NoTimers(TimerService):
@@ -83,16 +106,16 @@ class NoTimers(TimerService):
     def current_processing_time(self) -> int:
         return self._clock()
 
-    def register_event_time_timer(self, timestamp_ms: int) -> None:
+    def register_event_time_timer(self, time: Time | Delay) -> NoReturn:
         self._reject()
 
-    def delete_event_time_timer(self, timestamp_ms: int) -> None:
+    def delete_event_time_timer(self, time: Time) -> None:
         pass
 
-    def register_processing_time_timer(self, timestamp_ms: int) -> None:
+    def register_processing_time_timer(self, time: Time | Delay) -> NoReturn:
         self._reject()
 
-    def delete_processing_time_timer(self, timestamp_ms: int) -> None:
+    def delete_processing_time_timer(self, time: Time) -> None:
         pass
 
     def _reject(self) -> NoReturn:

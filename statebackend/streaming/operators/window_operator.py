@@ -56,7 +56,7 @@ from statebackend.streaming.operators.subtask_context import DelegatingContext
 from statebackend.streaming.operators.window_state import FoldError, window_state
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.time.internal_timer_service import DueTimers, InternalTimerService
-from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, clamped
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, Time, clamped, time_ms
 from statebackend.streaming.windows.triggers import EventTimeTrigger, OnMergeContext, Trigger, TriggerResult
 from statebackend.streaming.windows.window_definition import WindowDefinition
 from statebackend.streaming.windows.window_functions import WindowContext, WindowRuntimeContext, WindowStateStore
@@ -240,17 +240,17 @@ class WindowTriggerContext(OnMergeContext):
     def current_processing_time(self) -> int:
         return self._timers.current_processing_time()
 
-    def register_event_time_timer(self, timestamp_ms: int) -> None:
-        self._timers.register_event_time_timer(self.window, timestamp_ms)
+    def register_event_time_timer(self, time: Time) -> None:
+        self._timers.register_event_time_timer(self.window, time if time.__class__ is int else time_ms(time))
 
-    def register_processing_time_timer(self, timestamp_ms: int) -> None:
-        self._timers.register_processing_time_timer(self.window, timestamp_ms)
+    def register_processing_time_timer(self, time: Time) -> None:
+        self._timers.register_processing_time_timer(self.window, time if time.__class__ is int else time_ms(time))
 
-    def delete_event_time_timer(self, timestamp_ms: int) -> None:
-        self._timers.delete_event_time_timer(self.window, timestamp_ms)
+    def delete_event_time_timer(self, time: Time) -> None:
+        self._timers.delete_event_time_timer(self.window, time if time.__class__ is int else time_ms(time))
 
-    def delete_processing_time_timer(self, timestamp_ms: int) -> None:
-        self._timers.delete_processing_time_timer(self.window, timestamp_ms)
+    def delete_processing_time_timer(self, time: Time) -> None:
+        self._timers.delete_processing_time_timer(self.window, time if time.__class__ is int else time_ms(time))
 
     def get_partitioned_state(self, descriptor: StateDescriptor) -> Any:
         handle = self._states.handle(descriptor)

@@ -26,7 +26,7 @@ from statebackend.state.folding_states import ReducingStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.value_state import ValueStateDescriptor
 from statebackend.streaming.errors import JobDefinitionError, format_value
-from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, Duration, clamped, duration_ms
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, Duration, Time, clamped, duration_ms
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.fixed_width import LongSerializer
 
@@ -66,7 +66,10 @@ class TriggerResult(Enum):
 
 
 class TriggerContext(ABC):
-    """The argument of a trigger: time, and the timers and state of the current key and window."""
+    """The argument of a trigger: time, and the timers and state of the current key and window.
+
+    The time of a timer is a number of milliseconds since 1970 or a datetime with a time zone.
+    """
 
     @abstractmethod
     def current_watermark(self) -> int:
@@ -77,19 +80,19 @@ class TriggerContext(ABC):
         """The processing time, in milliseconds since 1970."""
 
     @abstractmethod
-    def register_event_time_timer(self, timestamp_ms: int) -> None:
+    def register_event_time_timer(self, time: Time) -> None:
         """Call `Trigger.on_event_time` when the watermark reaches this time. Idempotent."""
 
     @abstractmethod
-    def register_processing_time_timer(self, timestamp_ms: int) -> None:
+    def register_processing_time_timer(self, time: Time) -> None:
         """Call `Trigger.on_processing_time` at this time. Idempotent."""
 
     @abstractmethod
-    def delete_event_time_timer(self, timestamp_ms: int) -> None:
+    def delete_event_time_timer(self, time: Time) -> None:
         """Delete a timer, if it exists."""
 
     @abstractmethod
-    def delete_processing_time_timer(self, timestamp_ms: int) -> None:
+    def delete_processing_time_timer(self, time: Time) -> None:
         """Delete a timer, if it exists."""
 
     @abstractmethod
@@ -334,11 +337,28 @@ def _interval_start(timestamp_ms: int, interval_ms: int) -> int:
     )
 
 
+_MOST_FIRINGS: Final = 1_000
+"""The most firings of a window at one watermark or time of the clock."""
+
+
 @frozen
-class ContinuousEventTimeTrigger(Trigger[Any, Any]):
-    """Fires whenever the watermark passes a multiple of an interval, and at the end of the window."""
+class _ContinuousTrigger(Trigger[Any, Any]):
+    """The base of triggers that fire at multiples of an interval."""
 
     interval_ms: int
+
+    def _bounded(self, timestamp_ms: int, due_ms: int) -> int:
+        """The firing time after which at most `_MOST_FIRINGS` multiples of the interval are due."""
+        skipped = (due_ms - timestamp_ms) // self.interval_ms - _MOST_FIRINGS + 1
+        return timestamp_ms + max(skipped, 0) * self.interval_ms
+
+
+@frozen
+class ContinuousEventTimeTrigger(_ContinuousTrigger):
+    """Fires whenever the watermark passes a multiple of an interval, and at the end of the window.
+
+    One watermark fires a window at most 1,000 times, for the last intervals that it passes.
+    """
 
     @classmethod
     def of(cls, interval: Duration) -> ContinuousEventTimeTrigger:
@@ -366,7 +386,8 @@ class ContinuousEventTimeTrigger(Trigger[Any, Any]):
             return _CONTINUE
         # At the maximum watermark a window without an end would fire forever.
         if context.current_watermark() < MAX_TIMESTAMP or window.max_timestamp < MAX_TIMESTAMP:
-            self._register_next(timestamp_ms, window.max_timestamp, context)
+            due_ms = min(context.current_watermark(), window.max_timestamp)
+            self._register_next(self._bounded(timestamp_ms, due_ms), window.max_timestamp, context)
         return _FIRE
 
     def on_processing_time(self, timestamp_ms: int, window: Any, context: TriggerContext) -> TriggerResult:
@@ -391,10 +412,11 @@ class ContinuousEventTimeTrigger(Trigger[Any, Any]):
 
 
 @frozen
-class ContinuousProcessingTimeTrigger(Trigger[Any, Any]):
-    """Fires whenever the clock passes a multiple of an interval, if the window has received a record."""
+class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
+    """Fires whenever the clock passes a multiple of an interval, if the window has received a record.
 
-    interval_ms: int
+    One time of the clock fires a window at most 1,000 times, for the last intervals that it passes.
+    """
 
     @classmethod
     def of(cls, interval: Duration) -> ContinuousProcessingTimeTrigger:
@@ -418,7 +440,8 @@ class ContinuousProcessingTimeTrigger(Trigger[Any, Any]):
         if not _takes_fire_time(timestamp_ms, context):
             return _CONTINUE
         if timestamp_ms < window.max_timestamp:
-            self._register_next(timestamp_ms, window.max_timestamp, context)
+            due_ms = min(context.current_processing_time(), window.max_timestamp)
+            self._register_next(self._bounded(timestamp_ms, due_ms), window.max_timestamp, context)
         else:
             # A processing-time window is disposed now. The end of an event-time window means nothing to the clock: a
             # timer there would fire again at once, forever.

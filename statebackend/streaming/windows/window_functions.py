@@ -103,3 +103,14 @@ class AppliedWindowFunction(ProcessWindowFunction[Any, Any, Any, Any]):
 
     def process(self, key: Any, context: WindowContext[Any], elements: list[Any]) -> Iterable[Any] | None:
         return self.function(key, context.window, elements)
+
+
+@frozen
+class ResultWindowFunction(ProcessWindowFunction[Any, Any, Any, Any]):
+    """A plain function of key, window and the result of `reduce`, `aggregate` or `count`."""
+
+    function: Callable[[Any, Any, Any], Iterable[Any] | None]
+
+    def process(self, key: Any, context: WindowContext[Any], elements: list[Any]) -> Iterable[Any] | None:
+        [result] = elements
+        return self.function(key, context.window, result)

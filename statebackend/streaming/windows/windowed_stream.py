@@ -14,7 +14,7 @@ streams, and late records are dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from attrs import evolve, field, frozen
 
@@ -34,7 +34,12 @@ from statebackend.streaming.windows.window_definition import (
     WindowContents,
     WindowDefinition,
 )
-from statebackend.streaming.windows.window_functions import AppliedWindowFunction, ProcessWindowFunction, WindowContext
+from statebackend.streaming.windows.window_functions import (
+    AppliedWindowFunction,
+    ProcessWindowFunction,
+    ResultWindowFunction,
+    WindowContext,
+)
 
 __all__ = [
     "AddWindows",
@@ -82,6 +87,12 @@ class KeyAndWindow(ProcessWindowFunction[Any, Any, Any, Any]):
 S = TypeVar("S", covariant=True)
 
 
+WindowFunction: TypeAlias = (
+    ProcessWindowFunction[Any, Any, Any, Any] | Callable[[Any, Any, Any], "Iterable[Any] | None"]
+)
+"""What receives the result of a window: an object, or a plain function of key, window and result."""
+
+
 class AddWindows(Protocol[S]):
     """Adds the operation to the graph and returns its output."""
 
@@ -118,12 +129,17 @@ class WindowedStream(Generic[S]):
 
     def side_output_late_data(self, tag: OutputTag[Any]) -> WindowedStream[S]:
         """Send records that are late for all their windows to a side output. Without it they are dropped."""
+        if not self._assigner.is_event_time:
+            raise JobDefinitionError(
+                f"side_output_late_data() requires event-time windows; no record is late for windows of "
+                f"{type(self._assigner).__name__}"
+            )
         return evolve(self, late_tag=_instance(tag, OutputTag, "side_output_late_data()", "an OutputTag"))
 
     def reduce(
         self,
         function: Callable[[Any, Any], Any],
-        window_function: ProcessWindowFunction[Any, Any, Any, Any] | None = None,
+        window_function: WindowFunction | None = None,
         *,
         uid: str = "",
         schema: Any = None,
@@ -132,14 +148,17 @@ class WindowedStream(Generic[S]):
     ) -> S:
         """Fold the records of a window into one with ``function(left, right)``, as they arrive.
 
-        The result is emitted when the window fires, or passed to ``window_function`` as the only element.
+        The result is emitted when the window fires, or passed to ``window_function``: as the only element, or
+        to a plain function of key, window and result.
         """
-        return self._end(ReducedContents(function), window_function, function, uid, schema, name, element_type)
+        return self._end(
+            ReducedContents(function), _result_function(window_function), function, uid, schema, name, element_type
+        )
 
     def aggregate(
         self,
         function: AggregateFunction[Any, Any, Any],
-        window_function: ProcessWindowFunction[Any, Any, Any, Any] | None = None,
+        window_function: WindowFunction | None = None,
         *,
         uid: str = "",
         schema: Any = None,
@@ -149,15 +168,15 @@ class WindowedStream(Generic[S]):
     ) -> S:
         """Fold the records of a window into an accumulator, as they arrive.
 
-        The result is emitted when the window fires, or passed to ``window_function`` as the only element.
+        The result is emitted when the window fires, or passed to ``window_function`` as in `reduce`.
         ``accumulator_type`` is a serializer or type hint; by default the return type of ``create_accumulator``.
         """
         contents = AggregatedContents.of(function, accumulator_type)
-        return self._end(contents, window_function, function, uid, schema, name, element_type)
+        return self._end(contents, _result_function(window_function), function, uid, schema, name, element_type)
 
     def count(
         self,
-        window_function: ProcessWindowFunction[Any, Any, Any, Any] | None = None,
+        window_function: WindowFunction | None = None,
         *,
         uid: str = "",
         schema: Any = None,
@@ -166,11 +185,13 @@ class WindowedStream(Generic[S]):
         """Count the records of a window, a batch at a time where they come in columns.
 
         When the window fires it emits a row: key, start and end of the window in milliseconds, and count. With
-        ``window_function``, that function receives the count as the only element.
+        ``window_function``, that function receives the count as in `reduce`.
         """
         function = Count()
         contents = AggregatedContents.of(function, None)
-        return self._end(contents, window_function or KeyAndWindow(), function, uid, schema, name, None)
+        return self._end(
+            contents, _result_function(window_function) or KeyAndWindow(), function, uid, schema, name, None
+        )
 
     def process(
         self,
@@ -254,9 +275,16 @@ def checked_lateness_ms(lateness: Duration, assigner: WindowAssigner[Any]) -> in
 def _process_function(function: Any) -> ProcessWindowFunction[Any, Any, Any, Any]:
     if not isinstance(function, ProcessWindowFunction):
         raise JobDefinitionError(
-            f"a function over windows must be an instance of a ProcessWindowFunction, not {format_instance(function)}"
+            f"a function over windows must be an instance of a ProcessWindowFunction, or a plain function for apply() "
+            f"and results, not {format_instance(function)}"
         )
     return function
+
+
+def _result_function(function: Any) -> Any:
+    if isinstance(function, (ProcessWindowFunction, type)) or not callable(function):
+        return function
+    return ResultWindowFunction(function)
 
 
 def _instance(given: Any, kind: type, method: str, what: str) -> Any:

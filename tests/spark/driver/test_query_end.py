@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from statebackend.spark import epoch_driver as repeated_cancelling
 from statebackend.spark import query as query_end
-from statebackend.spark.query import Interrupts, QueryEnd, check_timeout
+from statebackend.spark.query import Interrupts, QueryEnd, timeout_seconds
 from statebackend.streaming.errors import EpochTimeoutError
 
 
@@ -214,12 +215,15 @@ def test_interrupts_are_left_to_others_in_other_threads_and_where_they_are_ignor
     assert found == [former, signal.SIG_IGN]
 
 
-@pytest.mark.parametrize("right", [None, 0, 1, 0.5, 1e9])
-def test_a_timeout_is_seconds_or_none(right: float | None) -> None:
-    check_timeout("timeout_s", right)
+@pytest.mark.parametrize(
+    ("right", "seconds"),
+    [(None, None), (0, 0), (1, 1), (0.5, 0.5), (1e9, 1e9), ("5 minutes", 300), (timedelta(milliseconds=1500), 1.5)],
+)
+def test_a_timeout_is_seconds_a_duration_or_none(right: Any, seconds: float | None) -> None:
+    assert timeout_seconds("timeout_s", right) == seconds
 
 
-@pytest.mark.parametrize("wrong", [-1, -0.001, float("nan"), float("inf"), True, "1", [1]])
+@pytest.mark.parametrize("wrong", [-1, -0.001, float("nan"), float("inf"), True, "1", [1], "-1 minute", "1 month"])
 def test_any_other_timeout_is_rejected(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=r"timeout_s is .*seconds from 0 on, or None for no limit"):
-        check_timeout("timeout_s", wrong)
+    with pytest.raises(ValueError, match=r"timeout_s is .*(seconds from 0 on, or None for no limit|no duration)"):
+        timeout_seconds("timeout_s", wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -37,11 +38,13 @@ def test_a_clean_up_looks_at_a_whole_number_of_entries_from_one_on(entries: Any)
     assert [IncrementalCleanup(number).entries_per_access for number in (1, LONGEST_TTL_MS)] == [1, LONGEST_TTL_MS]
 
 
-@pytest.mark.parametrize("ttl_ms", [0, -1, True, 1.0, None, "1 day", LONGEST_TTL_MS + 1])
-def test_a_life_is_a_whole_number_of_milliseconds(ttl_ms: Any) -> None:
-    with pytest.raises(StateRegistrationError, match="ttl_ms must be a whole number of milliseconds from 1 to "):
-        StateTtlConfig(ttl_ms)
+@pytest.mark.parametrize("ttl", [0, -1, True, 1.0, None, "1 month", "7", timedelta(0), LONGEST_TTL_MS + 1])
+def test_a_time_to_live_is_a_duration_of_at_least_a_millisecond(ttl: Any) -> None:
+    with pytest.raises(StateRegistrationError, match=r"the time-to-live is .*State that never expires has no StateTtl"):
+        StateTtlConfig(ttl)
     assert [StateTtlConfig(number).ttl_ms for number in (1, LONGEST_TTL_MS)] == [1, LONGEST_TTL_MS]
+    for ttl in ("7 days", timedelta(days=7), 604_800_000):
+        assert StateTtlConfig(ttl) == StateTtlConfig(ttl_ms=604_800_000)
 
 
 @pytest.mark.parametrize(

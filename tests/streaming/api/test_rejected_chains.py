@@ -78,13 +78,25 @@ WHOLE = [
     "parallelism",
     "max_parallelism",
     "epoch_size",
-    "checkpoint_interval_ms",
-    "aligned_checkpoint_timeout_ms",
     "max_concurrent_checkpoints",
-    "min_pause_between_checkpoints_ms",
-    "checkpoint_timeout_ms",
     "tolerable_failed_checkpoints",
 ]
+
+DURATIONS = [
+    "checkpoint_interval",
+    "aligned_checkpoint_timeout",
+    "min_pause_between_checkpoints",
+    "checkpoint_timeout",
+]
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+def test_times_of_an_environment_are_durations(name: str) -> None:
+    for given in ("1 second", datetime.timedelta(seconds=1), 1000):
+        LocalStreamEnvironment(**{name: given})
+    for given in (True, 2.0, "3", -1, "-1 second"):
+        with pytest.raises(JobDefinitionError, match=rf"^{name} is {re.escape(repr(given))}[,;]"):
+            LocalStreamEnvironment(**{name: given})
 
 
 @pytest.mark.parametrize("name", WHOLE)

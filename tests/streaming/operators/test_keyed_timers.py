@@ -149,7 +149,7 @@ def test_a_timer_that_a_function_deletes_does_not_fire_and_no_other_goes_with_it
     current = TimerKey()
     queues = backend.get_priority_queue(event), backend.get_priority_queue(processing)
     service: Any = InternalTimerService(*queues, current, lambda: 100)
-    timers: Any = KeyedTimers(service)
+    timers: Any = KeyedTimers(service, lambda: None)
     current.key, current.key_group = "a", 0
     kind = "event_time" if is_event_time else "processing_time"
     for time in (5, 7):

@@ -31,7 +31,7 @@ def test_what_a_function_leaves_in_cycles_is_freed_while_the_job_runs() -> None:
             most = max(most, len(knots))
             return ()
 
-    environment = LocalStreamEnvironment(checkpoint_interval_ms=3_600_000)
+    environment = LocalStreamEnvironment(checkpoint_interval=3_600_000)
     stream = environment.from_elements([("a", number) for number in range(RECORDS)]).key_by(lambda record: record[0])
     stream.process(Knotting(), uid="knots", schema="k string").sink_to([])
     environment.execute("knots")
