@@ -1,0 +1,675 @@
+"""A Flink savepoint as one of ours: its metadata, and its state as rows of ours that are made when they are read.
+
+`open_flink_savepoint` reads `_metadata` and the header of each state file, and checks that all files exist. The result
+is an ordinary `RestoredState`, so tables, comparison, export and the compatibility check work unchanged. Its file
+system, `FlinkFiles`, makes the rows. It pickles as its URI, for the tasks of Spark.
+
+An operator has its uid, or its id if the uid is not stored (`_metadata` before version 5). Keys keep Flink's key groups.
+A subtask without keyed state, such as a finished one, has its key groups without entries.
+
+**Where files are.** A savepoint names its files relative to its own directory. A checkpoint names absolute paths: in its
+directory, and in `shared` and `taskowned` beside it. If a path names another directory, ``moved`` says where that is
+now; else the same file is expected at the same place relative to the opened directory. No other file is read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Final, TypeVar
+
+import pyarrow as pa
+from attrs import evolve, frozen
+
+from snapshots.data_views import DataInputView
+from snapshots.envelope import snapshot_to_bytes
+from snapshots.errors import MalformedDataError, StateFormatError, UnresolvableSerializerError, printable
+from statebackend.checkpoint.errors import (
+    CorruptFileError,
+    InvariantViolationError,
+    MissingFileError,
+    UnsafePathError,
+)
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.fs.store_uri import parent_and_name
+from statebackend.checkpoint.invariants import checked_relative_path
+from statebackend.checkpoint.metadata import CheckpointKind, CheckpointMetadata
+from statebackend.checkpoint.state_handles import (
+    FileHandle,
+    KeyedStateHandle,
+    OpaqueStateHandle,
+    OperatorState,
+    SubtaskState,
+)
+from statebackend.savepoint.foreign.errors import ForeignFormatError, naming_position
+from statebackend.savepoint.foreign.flink_headers import (
+    KeyedHeader,
+    OperatorHeader,
+    Snapshot,
+    StoredState,
+    read_keyed_header,
+    read_operator_header,
+)
+from statebackend.savepoint.foreign.flink_metadata import (
+    MAGIC,
+    FlinkMetadata,
+    FlinkOperator,
+    IncrementalHandle,
+    KeyGroupsHandle,
+    OperatorHandle,
+    StreamHandle,
+    SubtaskHandles,
+    read_flink_metadata,
+)
+from statebackend.savepoint.foreign.flink_rocksdb import FlinkDatabase, is_needed
+from statebackend.savepoint.foreign.flink_rows import (
+    GroupReader,
+    Row,
+    RowMaker,
+    canonical_group,
+    heap_group,
+    raw_timers,
+    step_of,
+)
+from statebackend.savepoint.foreign.snappy_frames import decompress_frames
+from statebackend.savepoint.restored_state import RestoredState
+from statebackend.state.canonical import SCHEMA, batches_of
+from statebackend.state.descriptors import ELEMENT_ROLE, VALUE_ROLE
+from statebackend.state.key_groups import KeyGroupRange
+from statebackend.state.operator_state_descriptors import KEY_ROLE, OperatorStateMode
+from statebackend.state.operator_state_handles import (
+    FileSlice,
+    OperatorStateMeta,
+    OperatorStateRow,
+    StatePart,
+    encode_operator_state,
+    encoded_rows,
+)
+from statebackend.state.operator_state_handles import OperatorStateHandle as OwnOperatorState
+from statebackend.state.priority_queue import PRIORITY_QUEUE
+from statebackend.state.private_directory import temporary_directory
+from statebackend.state.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateFile, StateMeta, encode_meta
+from typeserializers.scalars.void import VoidNamespaceSerializerSnapshot
+
+__all__ = ["FlinkFiles", "is_flink_metadata", "open_flink_savepoint"]
+
+METADATA_FILE_NAME: Final = "_metadata"
+MAX_HEADER_BYTES: Final = 64 << 20
+"""The largest header of a state file that is read."""
+
+_Header = TypeVar("_Header", KeyedHeader, OperatorHeader)
+T = TypeVar("T")
+
+_NO_CHECKSUM: Final = "xxh3:" + 32 * "0"
+"""Flink stores no checksums of files."""
+
+_CHECKPOINT_DIRECTORY: Final = re.compile(r"chk-\d+")
+_BESIDE_CHECKPOINTS: Final = ("shared", "taskowned")
+_MODES: Final = {
+    "SPLIT_DISTRIBUTE": OperatorStateMode.SPLIT,
+    "UNION": OperatorStateMode.UNION,
+    "BROADCAST": OperatorStateMode.BROADCAST,
+}
+
+
+def is_flink_metadata(file_system: CheckpointFileSystem) -> bool:
+    """Return whether the `_metadata` of the directory is Flink's, by its magic number."""
+    with file_system.open_input(METADATA_FILE_NAME) as file:
+        return bool(file.read(len(MAGIC)) == MAGIC)
+
+
+def open_flink_savepoint(uri: str | os.PathLike[str], moved: Mapping[str, str] | None = None) -> RestoredState:
+    """Open the directory of a Flink savepoint or retained checkpoint.
+
+    Args:
+        uri: The directory, in which `_metadata` is.
+        moved: Directories that absolute paths in `_metadata` name, with their present places.
+
+    Raises:
+        ForeignFormatError: A file is damaged, of an unknown version, or outside of the known directories.
+        UnsupportedForeignStateError: There is state that cannot be read here.
+        MissingFileError: A file is missing.
+        CorruptFileError: A file does not have its size.
+    """
+    files = FlinkFiles(os.fspath(uri), moved or {})
+    return RestoredState(files.checkpoint_metadata, files)
+
+
+@frozen
+class _Region:
+    """Bytes of state: where they are, and where they start in their file."""
+
+    file_system: CheckpointFileSystem
+    path: str
+    start: int
+    size_bytes: int
+
+    @property
+    def location(self) -> str:
+        return self.file_system.location(self.path)
+
+    @contextmanager
+    def opened(self) -> Iterator[Callable[[int, int], bytes]]:
+        """Open the file; gives a function that reads the bytes from one position to another one of the region."""
+        with self.file_system.open_input(self.path) as file:
+
+            def read(first: int, stop: int) -> bytes:
+                if not 0 <= first <= stop <= self.size_bytes:
+                    raise ForeignFormatError(
+                        f"{self.location}: bytes {self.start + first} to {self.start + stop} are outside of the state, "
+                        f"which has {self.size_bytes} bytes from {self.start} on"
+                    )
+                file.seek(self.start + first)
+                data: bytes = file.read(stop - first)
+                if len(data) != stop - first:
+                    raise ForeignFormatError(f"{self.location}, byte {self.start + first}: the file is truncated")
+                return data
+
+            yield read
+
+
+@frozen
+class _Part:
+    """What one subtask has: its handles and their headers."""
+
+    handles: SubtaskHandles
+    key_groups: KeyGroupRange
+    key_snapshot: Snapshot | None = None
+    header: KeyedHeader | None = None
+    metas: tuple[StateMeta, ...] = ()
+    timers: tuple[tuple[str, Snapshot], ...] = ()
+
+
+class FlinkFiles(CheckpointFileSystem):
+    """The files of a Flink savepoint, and the rows of ours that they contain."""
+
+    def __init__(self, uri: str, moved: Mapping[str, str]) -> None:
+        place = CheckpointFileSystem.from_uri(uri)
+        super().__init__(place._whole_uri, place._storage)
+        self._given_uri = uri
+        self._moved = dict(moved)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return FlinkFiles, (self._whole_uri, self._moved)
+
+    # What is in the directory.
+
+    @cached_property
+    def _flink(self) -> FlinkMetadata:
+        return read_flink_metadata(self.read_file(METADATA_FILE_NAME), self.location(METADATA_FILE_NAME))
+
+    @cached_property
+    def _regions(self) -> dict[str, _Region]:
+        """The bytes of state by the paths that handles of ours have. Filled by `_files_of`."""
+        return {}
+
+    @cached_property
+    def _elements(self) -> dict[str, _Elements]:
+        """The rows of operator state by the paths of the files that they are given in."""
+        return {}
+
+    @cached_property
+    def _parts(self) -> dict[str, _Part]:
+        """The keyed state of each subtask by its state id."""
+        return {}
+
+    @cached_property
+    def checkpoint_metadata(self) -> CheckpointMetadata:
+        """The metadata as ours. See `open_flink_savepoint` for what it raises."""
+        location = self.location(METADATA_FILE_NAME)
+        is_checkpoint = _CHECKPOINT_DIRECTORY.fullmatch(self._name) is not None
+        try:
+            operators = tuple(map(self._operator_state, self._flink.operators))
+            return CheckpointMetadata(
+                checkpoint_id=self._flink.checkpoint_id,
+                kind=CheckpointKind.CHECKPOINT if is_checkpoint else CheckpointKind.SAVEPOINT,
+                job_id="flink",
+                job_name="flink",
+                timestamp_ms=self._modified_ms(),
+                max_parallelism=max((operator.max_parallelism for operator in operators), default=1),
+                operators=operators,
+                properties={"flink.metadata-version": str(self._flink.version)},
+            )
+        except InvariantViolationError as error:
+            raise ForeignFormatError(f"{location}: {error}") from error
+
+    @property
+    def _name(self) -> str:
+        return parent_and_name(self._uri)[1]
+
+    def _modified_ms(self) -> int:
+        path = self.local_path(METADATA_FILE_NAME)
+        return 0 if path is None else max(0, int(os.stat(path).st_mtime * 1000))
+
+    def _operator_state(self, operator: FlinkOperator) -> OperatorState:
+        uid = operator.uid or operator.operator_id
+        by_index = {subtask.index: subtask for subtask in operator.subtasks}
+        parts = [
+            self._part(uid, operator, by_index.get(index, SubtaskHandles(index)))
+            for index in range(operator.parallelism)
+        ]
+        key_snapshot = next((part.key_snapshot for part in parts if part.key_snapshot is not None), None)
+        subtasks = []
+        for part in parts:
+            keyed = None if key_snapshot is None else self._keyed_handle(operator, part, key_snapshot)
+            subtasks.append(SubtaskState(keyed, self._operator_part(operator, part.handles)))
+        return OperatorState(uid, operator.name or uid, operator.max_parallelism, tuple(subtasks))
+
+    def _part(self, uid: str, operator: FlinkOperator, handles: SubtaskHandles) -> _Part:
+        count, index = operator.max_parallelism, handles.index
+        # Flink's division of key groups among subtasks.
+        first = (index * count + operator.parallelism - 1) // operator.parallelism
+        last = ((index + 1) * count - 1) // operator.parallelism
+        part = _Part(handles, KeyGroupRange(first, last))
+        for handle in (handles.keyed, handles.raw_keyed):
+            if handle is not None and (handle.first_key_group, handle.key_group_count) != (first, last - first + 1):
+                raise ForeignFormatError(
+                    f"{self.location(METADATA_FILE_NAME)}: operator {printable(uid)}, subtask {index}: it has key groups "
+                    f"from {handle.first_key_group} on, {handle.key_group_count} of them; Flink gives it {first} to {last}"
+                )
+        if handles.keyed is not None:
+            header = self._keyed_header(handles.keyed)
+            part = evolve(part, header=header, key_snapshot=header.key_snapshot)
+        if handles.raw_keyed is not None:
+            timers = self._raw_timer_states(handles.raw_keyed)
+            key_snapshot = part.key_snapshot
+            if timers and key_snapshot is None:
+                key_snapshot = timers[0][1].nested_snapshots[0]  # type: ignore[attr-defined]
+            part = evolve(part, timers=timers, key_snapshot=key_snapshot)
+        return part
+
+    def _keyed_handle(self, operator: FlinkOperator, part: _Part, key_snapshot: Snapshot) -> KeyedStateHandle:
+        handles = part.handles
+        streams: list[StreamHandle] = []
+        if isinstance(handles.keyed, IncrementalHandle):
+            streams += [handles.keyed.meta, *(stream for _, stream in handles.keyed.files)]
+        elif handles.keyed is not None:
+            streams.append(handles.keyed.stream)
+        if handles.raw_keyed is not None:
+            streams.append(handles.raw_keyed.stream)
+        files = tuple(self._file(stream) for stream in streams)
+        files = tuple(dict.fromkeys(files))
+        state_id = f"{operator.operator_id}-{handles.index}"
+        references = tuple(StateFile(index, state_id) for index in range(len(files)))
+        metas: list[StateMeta] = []
+        if part.header is not None:
+            with self._naming(streams[0]):
+                metas += [state.meta(references) for state in part.header.states]
+        part = evolve(part, metas=tuple(metas))
+        self._parts[state_id] = part
+        metas += [_queue(name, snapshot, references) for name, snapshot in part.timers]
+        meta = encode_meta(KeyedStateMeta(key_snapshot, 0, tuple(metas)))
+        return KeyedStateHandle(state_id, CANONICAL_BACKEND, part.key_groups.start, part.key_groups.end, meta, files)
+
+    @contextmanager
+    def _naming(self, stream: StreamHandle) -> Iterator[None]:
+        try:
+            yield
+        except StateFormatError as error:
+            raise ForeignFormatError(f"{self._region(stream).location}: {error}") from error
+
+    def _keyed_header(self, handle: KeyGroupsHandle | IncrementalHandle) -> KeyedHeader:
+        if isinstance(handle, IncrementalHandle):
+            region = self._region(handle.meta)
+            return self._header(region, region.size_bytes, read_keyed_header)
+        region = self._region(handle.stream)
+        stop = min((offset for offset in handle.offsets if offset), default=region.size_bytes)
+        return self._header(region, stop, read_keyed_header)
+
+    def _header(self, region: _Region, stop: int, read_header: Callable[[DataInputView], _Header]) -> _Header:
+        if not 0 <= stop <= min(region.size_bytes, MAX_HEADER_BYTES):
+            raise ForeignFormatError(
+                f"{region.location}: the meta data ends at byte {region.start + stop}, which is not in the state"
+            )
+        with region.opened() as read:
+            source = DataInputView(read(0, stop))
+        with naming_position(region.location, source, region.start):
+            return read_header(source)
+
+    # Keyed state.
+
+    def columns(
+        self, state_id: str, state_name: str, key_groups: Sequence[KeyGroupRange], columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a state of a subtask in these key groups, as `statebackend.savepoint.stored_entries` does.
+
+        Raises:
+            ForeignFormatError: A file is damaged.
+            UnresolvableSerializerError: A serializer is unknown here, so that entries have no known end.
+        """
+        for batch in batches_of(self._rows(state_id, state_name, key_groups)):
+            yield pa.record_batch(list(batch), schema=SCHEMA).select(list(columns))
+
+    def _rows(self, state_id: str, state_name: str, key_groups: Sequence[KeyGroupRange]) -> Iterator[Row]:
+        # Another process has not read the headers yet.
+        max_parallelism = self.checkpoint_metadata.max_parallelism
+        part = self._parts[state_id]
+        operator = next(one for one in self._flink.operators if state_id.startswith(one.operator_id))
+        max_parallelism = operator.max_parallelism
+        wanted = [group for one in key_groups for group in range(one.start, one.end + 1)]
+        raw = part.handles.raw_keyed
+        if raw is not None and state_name in [name for name, _ in part.timers]:
+            yield from self._group_rows(raw, wanted, _raw_group(state_name), no_offset=-1)
+            return
+        index = next(index for index, meta in enumerate(part.metas) if meta.name == state_name)
+        keyed, header = part.handles.keyed, part.header
+        assert keyed is not None
+        assert header is not None
+        if isinstance(keyed, IncrementalHandle):
+            maker = RowMaker(header.key_snapshot, part.metas[index], max_parallelism)
+            yield from self._database_rows(keyed, maker, state_name, wanted)
+        elif keyed.is_canonical:
+            maker = RowMaker(header.key_snapshot, part.metas[index], max_parallelism)
+            read = canonical_group(index, len(part.metas), maker)
+            yield from self._group_rows(keyed, wanted, read, is_compressed=header.is_compressed)
+        else:
+            read = heap_group(index, header.key_snapshot, part.metas)
+            yield from self._group_rows(keyed, wanted, read, is_compressed=header.is_compressed, has_number=True)
+
+    def _group_rows(
+        self,
+        handle: KeyGroupsHandle,
+        key_groups: Iterable[int],
+        read_group: GroupReader,
+        *,
+        is_compressed: bool = False,
+        has_number: bool = False,
+        no_offset: int = 0,
+    ) -> Iterator[Row]:
+        region = self._region(handle.stream)
+        ends = sorted({*handle.offsets, region.size_bytes})
+        following = dict(zip(ends, ends[1:], strict=False))
+        with region.opened() as read:
+            for key_group in key_groups:
+                start = handle.offsets[key_group - handle.first_key_group]
+                if start == no_offset:
+                    continue
+                stop = following.get(start)
+                if stop is None or start < 0:
+                    raise ForeignFormatError(
+                        f"{region.location}: key group {key_group} starts at byte {region.start + start}, which is not "
+                        f"in the state of {region.size_bytes} bytes from byte {region.start} on"
+                    )
+                data = read(start, stop)
+                with _naming_group(region, start, key_group):
+                    if has_number:
+                        if data[:4] != key_group.to_bytes(4, "big"):
+                            raise MalformedDataError(f"the data is not of this key group but of 0x{data[:4].hex()}")
+                        data = data[4:]
+                    rows = read_group(decompress_frames(data) if is_compressed else data, key_group)
+                yield from _sorted(rows)
+
+    def _database_rows(
+        self, handle: IncrementalHandle, maker: RowMaker, state_name: str, key_groups: Iterable[int]
+    ) -> Iterator[Row]:
+        location = self.location(METADATA_FILE_NAME)
+        with temporary_directory() as directory:
+            for name, stream in handle.files:
+                if is_needed(name, location):
+                    self._bring(stream, os.path.join(directory, name))
+            database = FlinkDatabase(directory, location)
+            for key_group in key_groups:
+                first = maker.prefix(key_group)
+                rows = []
+                for key, value in database.scan(state_name, first, maker.prefix(key_group + 1)):
+                    try:
+                        rows.append(maker.row(key_group, key, value))
+                    except StateFormatError as error:
+                        raise ForeignFormatError(
+                            f"{location}, state {printable(state_name)}, key group {key_group}: {error}"
+                        ) from error
+                yield from _sorted(rows)
+
+    def _bring(self, stream: StreamHandle, target: str) -> None:
+        region = self._region(stream)
+        if os.path.exists(target):
+            raise ForeignFormatError(f"{region.location}: {os.path.basename(target)} is there twice")
+        local = region.file_system.local_path(region.path) if stream.path is not None else None
+        if local is not None:
+            # RocksDB only reads it.
+            os.symlink(local, target)
+            return
+        with region.opened() as read, open(target, "xb") as file:
+            for start in range(0, region.size_bytes, 8 << 20):
+                file.write(read(start, min(start + (8 << 20), region.size_bytes)))
+
+    def _raw_timer_states(self, handle: KeyGroupsHandle) -> tuple[tuple[str, Snapshot], ...]:
+        """Return the queues of raw keyed state. Each key group describes all of them: the first one is read."""
+        found: dict[str, Snapshot] = {}
+
+        def read(data: bytes, key_group: int) -> list[Row]:
+            found.update({name: snapshot for name, snapshot, _ in raw_timers(data)})
+            return []
+
+        held = [handle.first_key_group + index for index, offset in enumerate(handle.offsets) if offset != -1]
+        for _ in self._group_rows(handle, held[:1], read, no_offset=-1):
+            pass
+        return tuple(found.items())
+
+    # Operator state.
+
+    def _operator_part(self, operator: FlinkOperator, handles: SubtaskHandles) -> OpaqueStateHandle | None:
+        handle = handles.operator_state
+        if handle is None or not handle.states:
+            return None
+        if handle.stream is None:
+            raise ForeignFormatError(
+                f"{self.location(METADATA_FILE_NAME)}: operator {printable(operator.uid or operator.operator_id)} has "
+                f"operator state without a file"
+            )
+        region = self._region(handle.stream)
+        offsets = [offset for state in handle.states for offset in state.offsets]
+        header = self._header(region, min(offsets, default=region.size_bytes), read_operator_header)
+        stored = {state.name: state for state in (*header.lists, *header.broadcast)}
+        ends = _ends(handle, list(stored), region)
+        states = []
+        for number, state in enumerate(handle.states):
+            try:
+                roles = _operator_roles(state.mode, stored.get(state.name), state.name)
+            except MalformedDataError as error:
+                raise ForeignFormatError(f"{region.location}: {error}") from error
+            spans = [(offset, ends[state.name, index]) for index, offset in enumerate(state.offsets)]
+            elements = _Elements(region, header.is_compressed, state.mode == "BROADCAST", roles, tuple(spans))
+            slices: tuple[FileSlice, ...] = ()
+            if elements.row_count:
+                path = f"operator-state/{operator.operator_id}/{handles.index}/{number}"
+                self._elements[path] = elements
+                # A row of no bytes counts as one.
+                size_bytes = max(elements.row_count, sum(stop - start for start, stop in spans))
+                slices = (FileSlice(FileHandle(path, size_bytes, _NO_CHECKSUM), 0, elements.row_count),)
+            envelopes = {role: snapshot_to_bytes(snapshot) for role, snapshot in roles.items()}
+            states.append(OperatorStateMeta(state.name, _MODES[state.mode], (StatePart(envelopes, slices),)))
+        return encode_operator_state(OwnOperatorState(tuple(states)), CANONICAL_BACKEND)
+
+    # Files.
+
+    def read_file(self, handle_or_path: FileHandle | str) -> bytes:
+        """All bytes of a file; of operator state, a Parquet file as `read_slice` expects it."""
+        if isinstance(handle_or_path, str):
+            return super().read_file(handle_or_path)
+        if not self._elements:
+            # Another process has not read the headers yet.
+            self.checkpoint_metadata  # noqa: B018
+        elements = self._elements.get(handle_or_path.path)
+        if elements is not None:
+            return encoded_rows(elements.rows())
+        region = self._regions[handle_or_path.path]
+        with region.opened() as read:
+            return read(0, region.size_bytes)
+
+    def verify_present(self, handles: Iterable[FileHandle]) -> None:
+        """Check that each file is there with its size. Raises `MissingFileError` or `CorruptFileError`."""
+        for handle in handles:
+            region = self._regions.get(handle.path)
+            if region is None:
+                continue
+            try:
+                found = region.file_system.size(region.path)
+            except MissingFileError as error:
+                raise MissingFileError(
+                    f"{region.location} is missing, which {self.location(METADATA_FILE_NAME)} names. If the files were "
+                    f"moved, say where they are (moved=...; on the command line --moved OLD=NEW)"
+                ) from error
+            if found < region.start + region.size_bytes or (region.start == 0 and found != region.size_bytes):
+                raise CorruptFileError(f"{region.location} has {found} bytes; {region.size_bytes} are expected")
+
+    def verify_content(self, handle: FileHandle) -> None:
+        """Check the size alone: Flink stores no checksums of files."""
+        self.verify_present([handle])
+
+    def _file(self, stream: StreamHandle) -> FileHandle:
+        region = self._region(stream)
+        name = f"{METADATA_FILE_NAME}@{stream.start}" if stream.path is None else region.path
+        if self._regions.setdefault(name, region) != region:
+            # Another directory has a file of this name.
+            name = f"{len(self._regions)}/{name}"
+            self._regions[name] = region
+        return FileHandle(name, stream.size_bytes, _NO_CHECKSUM)
+
+    def _region(self, stream: StreamHandle) -> _Region:
+        if stream.path is None:
+            return _Region(self, METADATA_FILE_NAME, stream.start, stream.size_bytes)
+        try:
+            file_system, path = (self, stream.path) if stream.is_relative else self._located(stream.path)
+            return _Region(file_system, checked_relative_path(path), 0, stream.size_bytes)
+        except UnsafePathError as error:
+            raise ForeignFormatError(f"{self.location(METADATA_FILE_NAME)}: {error}") from error
+
+    def _located(self, path: str) -> tuple[CheckpointFileSystem, str]:
+        """Return where the file of an absolute path is."""
+        place = _plain_path(path)
+        for old, new in sorted(self._moved.items(), key=lambda item: -len(item[0])):
+            inside = _inside(place, _plain_path(old))
+            if inside is not None:
+                return CheckpointFileSystem.from_uri(new), inside
+        root: CheckpointFileSystem = self
+        prefix = ""
+        if _CHECKPOINT_DIRECTORY.fullmatch(self._name) is not None:
+            root, prefix = CheckpointFileSystem.from_uri(parent_and_name(self._whole_uri)[0]), f"{self._name}/"
+        inside = _inside(place, _plain_path(root.uri))
+        if inside is not None:
+            return root, inside
+        # The directory was moved: the file is where it was, seen from the opened directory.
+        *_, directory, name = ["", *place.split("/")]
+        if prefix and directory in (self._name, *_BESIDE_CHECKPOINTS):
+            return root, f"{directory}/{name}"
+        if root.exists(checked_relative_path(prefix + name)):
+            return root, prefix + name
+        raise ForeignFormatError(
+            f"{self.location(METADATA_FILE_NAME)} names {printable(path)}, which is outside of the directory. If you "
+            f"trust it, say where its directory is now (moved=...; on the command line --moved OLD=NEW)"
+        )
+
+
+def _plain_path(uri: str) -> str:
+    """Return the URI without its scheme if it is of a local file, and without a slash at the end."""
+    local = re.fullmatch("file:/+(.*)", uri, re.DOTALL)
+    return (f"/{local[1]}" if local else uri).rstrip("/")
+
+
+def _inside(place: str, directory: str) -> str | None:
+    return place[len(directory) + 1 :] if place.startswith(f"{directory}/") else None
+
+
+@contextmanager
+def _naming_group(region: _Region, start: int, key_group: int) -> Iterator[None]:
+    try:
+        yield
+    except UnresolvableSerializerError:
+        raise
+    except StateFormatError as error:
+        raise ForeignFormatError(
+            f"{region.location}, key group {key_group} from byte {region.start + start} on: {error}"
+        ) from error
+
+
+def _sorted(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (row[1], row[2], row[3] or b""))
+
+
+def _raw_group(state_name: str) -> GroupReader:
+    def read(data: bytes, key_group: int) -> list[Row]:
+        return [
+            (key_group, element, b"\0", None, b"")
+            for name, _, elements in raw_timers(data)
+            if name == state_name
+            for element in elements
+        ]
+
+    return read
+
+
+def _queue(name: str, snapshot: Snapshot, files: tuple[StateFile, ...]) -> StateMeta:
+    return StateMeta.of_one_schema(
+        name, PRIORITY_QUEUE, VoidNamespaceSerializerSnapshot(), {ELEMENT_ROLE: snapshot}, files
+    )
+
+
+def _operator_roles(mode: str, state: StoredState | None, name: str) -> dict[str, Snapshot]:
+    if state is None:
+        raise MalformedDataError(f"the file does not describe the operator state {name!r}")
+    if mode != "BROADCAST":
+        return {ELEMENT_ROLE: state.snapshot("VALUE_SERIALIZER")}
+    return {KEY_ROLE: state.snapshot("KEY_SERIALIZER"), VALUE_ROLE: state.snapshot("VALUE_SERIALIZER")}
+
+
+def _ends(handle: OperatorHandle, order: Sequence[str], region: _Region) -> dict[tuple[str, int], int]:
+    """Return where each element ends: where the next one starts, in the order of the file."""
+    places = {name: place for place, name in enumerate(order)}
+    starts = sorted(
+        (offset, places.get(state.name, 0), index, state.name)
+        for state in handle.states
+        for index, offset in enumerate(state.offsets)
+    )
+    ends = [offset for offset, *_ in starts[1:]] + [region.size_bytes]
+    return {(name, index): end for (_, _, index, name), end in zip(starts, ends, strict=True)} if starts else {}
+
+
+@frozen(slots=False)
+class _Elements:
+    """The rows of one operator state of one subtask."""
+
+    region: _Region
+    is_compressed: bool
+    is_broadcast: bool
+    snapshots: Mapping[str, Snapshot]
+    spans: tuple[tuple[int, int], ...]
+
+    @cached_property
+    def row_count(self) -> int:
+        if not self.is_broadcast:
+            return len(self.spans)
+        return sum(self._read(lambda data: [DataInputView(data).read_count()]))
+
+    def rows(self) -> list[OperatorStateRow]:
+        return self._read(self._entries if self.is_broadcast else lambda data: [(None, data)])
+
+    def _read(self, read: Callable[[bytes], list[T]]) -> list[T]:
+        found: list[T] = []
+        with self.region.opened() as read_bytes:
+            for start, stop in self.spans:
+                data = read_bytes(start, stop)
+                try:
+                    found += read(decompress_frames(data) if self.is_compressed else data)
+                except UnresolvableSerializerError:
+                    raise
+                except StateFormatError as error:
+                    raise ForeignFormatError(
+                        f"{self.region.location}, byte {self.region.start + start}: {error}"
+                    ) from error
+        return found
+
+    def _entries(self, data: bytes) -> list[OperatorStateRow]:
+        step_key, step_value = (step_of(snapshot.restore_serializer()) for snapshot in self.snapshots.values())
+        position, rows = 4, []
+        for _ in range(DataInputView(data).read_count()):
+            key_end = step_key(data, position)
+            end = step_value(data, key_end)
+            rows.append((data[position:key_end], data[key_end:end]))
+            position = end
+        if position != len(data):
+            raise MalformedDataError(f"{len(data) - position} bytes follow the entries")
+        return rows

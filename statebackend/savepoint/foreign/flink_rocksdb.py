@@ -1,0 +1,110 @@
+"""Opens the files of a RocksDB database that Flink's backend wrote, and scans a column family.
+
+The files get their names in a private directory and are opened read-only. Flink appends to lists with RocksDB's merge
+operator for texts, separator ``,``. `rocksdict` has no method for it, but loads it from an options file; the one that
+is written here has nothing else. The options of the checkpoint are never read: they could name other directories.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import rocksdict
+
+from statebackend.savepoint.foreign.errors import ForeignFormatError
+
+__all__ = ["FlinkDatabase", "is_needed"]
+
+_FILE_NAME: Final = re.compile(r"\d{1,20}\.sst|MANIFEST-\d{1,20}|CURRENT|OPTIONS-\d{1,20}")
+_MANIFEST: Final = re.compile(rb"MANIFEST-\d{1,20}\n")
+
+_OPTIONS: Final = """[Version]
+  rocksdb_version=8.10.0
+  options_file_version=1.1
+
+[DBOptions]
+  stats_persist_period_sec=0
+
+[CFOptions "default"]
+  merge_operator={id=StringAppendOperator;delimiter=,;}
+
+[TableOptions/BlockBasedTable "default"]
+"""
+
+
+def is_needed(name: str, location: str) -> bool:
+    """Return whether the file is opened: all but the options.
+
+    Raises:
+        ForeignFormatError: It is no name of a file of such a database.
+    """
+    if _FILE_NAME.fullmatch(name) is None:
+        raise ForeignFormatError(f"{location} names the file {name!r}, which is none of a RocksDB database")
+    return not name.startswith("OPTIONS")
+
+
+class FlinkDatabase:
+    """The database in ``directory``, which nobody else uses. ``location`` names it in errors.
+
+    Raises:
+        ForeignFormatError: The files are no database, or not all of one.
+    """
+
+    def __init__(self, directory: str, location: str) -> None:
+        self._location = location
+        current = os.path.join(directory, "CURRENT")
+        content = b""
+        if os.path.exists(current):
+            with open(current, "rb") as file:
+                content = file.read(64)
+        if _MANIFEST.fullmatch(content) is None:
+            raise ForeignFormatError(f"{location}: there is no file CURRENT of RocksDB that names a manifest")
+        options_directory = os.path.join(directory, "options")
+        os.mkdir(options_directory, mode=0o700)
+        for name, text in (("CURRENT", "MANIFEST-000001\n"), ("OPTIONS-000007", _OPTIONS)):
+            with open(os.path.join(options_directory, name), "w", encoding="ascii") as file:
+                file.write(text)
+        try:
+            families = {name: _options(options_directory) for name in rocksdict.Rdict.list_cf(directory)}
+            families.pop("default", None)
+            self._database: Any = rocksdict.Rdict(
+                directory,
+                _options(options_directory),
+                column_families=families,
+                access_type=rocksdict.AccessType.read_only(),
+            )
+        except Exception as error:
+            # rocksdict raises nothing more specific.
+            raise ForeignFormatError(f"{location}: RocksDB cannot open the files: {error}") from error
+        self._names = frozenset(families)
+
+    def scan(self, state_name: str, first: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries of a state from the key ``first`` on, before ``stop``.
+
+        Raises:
+            ForeignFormatError: The files are damaged.
+        """
+        if state_name not in self._names:
+            return
+        try:
+            iterator: Any = self._database.get_column_family(state_name).iter()
+            iterator.seek(first)
+            while iterator.valid():
+                key = iterator.key()
+                if key >= stop:
+                    return
+                yield key, iterator.value()
+                iterator.next()
+            iterator.status()
+        except Exception as error:
+            raise ForeignFormatError(
+                f"{self._location}, state {state_name!r}: RocksDB cannot read the files: {error}"
+            ) from error
+
+
+def _options(directory: str) -> Any:
+    _, families = rocksdict.Options.load_latest(directory)
+    return families["default"]

@@ -1,0 +1,418 @@
+"""Keyed state of Flink as canonical rows of ours (`statebackend.state.canonical`), key group by key group.
+
+**Canonical savepoints**, of every backend. A file has, at the offset of each key group that is not empty:
+
+    group := (u16(state id) entry*)* u16(0xFFFF)
+    entry := i32(length) key i32(length) value          the first bit of the key is set on the last entry before a u16
+
+**RocksDB**: the same keys and values, in a column family per state.
+
+    key   := key group (1 byte, or 2 if there are more than 128)  key  [length]  namespace  [length]  [user key of a map]
+             lengths only if key and namespace both vary in length: little-endian, as few bytes as possible
+    value := the value; of a list its elements with ``,`` between them; of a map bool(is null) [value]
+    key   := key group, timer; value empty                                    of a priority queue
+
+**HashMap**, native. At the offset of each key group, without lengths:
+
+    group := i32(key group) (i16(state id) i32(n) entry*)*      entry := namespace key value | timer
+
+A list is i32(n) and its elements there, a map i32(n) and keys with bool(is null) and values. After an unknown value
+serializer the next state is searched: the first position from which the rest of the group can be read.
+
+**Raw keyed state**: the timers of RocksDB with heap timers, in checkpoints.
+
+    group   := u32(0xF1CD859F) i32(2) i32(n) service*
+    service := UTF(name) envelope(key) envelope(namespace) i32(n) timer* i32(n) timer*     event time, processing time
+    timer   := key namespace i64(timestamp)
+
+Compression frames each group of a canonical savepoint, and each state in a group of a native one, with Snappy.
+
+A row of ours has key, namespace and user key apart, a list with its count, and a timer as the bytes of its serializer.
+The rows of a key group are sorted, so memory holds one key group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+from snapshots.data_views import DataInputView
+from snapshots.envelope import read_versioned_snapshot
+from snapshots.errors import EndOfDataError, MalformedDataError, StateFormatError, UnresolvableSerializerError
+from statebackend.savepoint.foreign.flink_headers import Snapshot
+from statebackend.state.canonical import Address, CanonicalRow
+from statebackend.state.descriptors import ELEMENT_ROLE
+from statebackend.state.priority_queue import TimeDomain, timer_state_name
+from statebackend.state.state_kind import TableForm
+from statebackend.state.state_meta import StateMeta
+from typeserializers.containers.lists import ListSerializer
+from typeserializers.kernel.stepping_over import stepping_over
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.times.timers import TimerSerializerSnapshot
+
+__all__ = [
+    "GroupReader",
+    "RowMaker",
+    "canonical_group",
+    "heap_group",
+    "raw_timers",
+]
+
+_SHORT: Final = struct.Struct(">H")
+_INT: Final = struct.Struct(">i")
+_END: Final = 0xFFFF
+_LAST: Final = 0x80
+_SEPARATOR: Final = 0x2C
+_VOID: Final = b"\0"
+_RAW_MAGIC: Final = 0xF1CD859F
+_SIGN: Final = 1 << 63
+
+Step: TypeAlias = Callable[[bytes, int], int]
+"""From the position of a value to the position after it."""
+
+Row: TypeAlias = CanonicalRow
+GroupReader: TypeAlias = Callable[[bytes, int], list[Row]]
+"""From the bytes of a key group and its number to its rows of one state."""
+
+
+def step_of(serializer: TypeSerializer[Any]) -> Step:
+    """Return the function that steps over a value without creating it."""
+    length = serializer.length
+    if length >= 0:
+
+        def step_fixed(data: bytes, position: int) -> int:
+            if position + length > len(data):
+                raise _truncated(position)
+            return position + length
+
+        return step_fixed
+    read = stepping_over(serializer).codec.read
+
+    def step(data: bytes, position: int) -> int:
+        try:
+            _, end = read(data, position)
+        except StateFormatError:
+            raise
+        except Exception as error:
+            # Generated code raises what it meets in damaged bytes.
+            raise MalformedDataError(f"no value at byte {position}: {type(error).__name__}: {error}") from error
+        if end > len(data):
+            raise _truncated(position)
+        return end
+
+    return step
+
+
+def _truncated(position: int) -> EndOfDataError:
+    return EndOfDataError(f"the value at byte {position} is truncated")
+
+
+class RowMaker:
+    """Makes rows of ours from the composite keys and the values of one state.
+
+    Raises:
+        UnresolvableSerializerError: The serializer of the key, the namespace or the user key is unknown here.
+    """
+
+    def __init__(self, key_snapshot: Snapshot, state: StateMeta, max_parallelism: int) -> None:
+        self._prefix_bytes = 1 if max_parallelism <= 128 else 2
+        self._form = state.form
+        if state.form is None:
+            return
+        keys = key_snapshot.restore_serializer()
+        namespaces = state.namespace_snapshot.restore_serializer()
+        self._step_key, self._step_namespace = step_of(keys), step_of(namespaces)
+        self._has_lengths = keys.length < 0 and namespaces.length < 0
+        self._key_length, self._namespace_length = keys.length, namespaces.length
+        self._last_address: tuple[bytes, bytes, bytes] | None = None
+        self._element: TypeSerializer[Any] | None = None
+        if state.form is TableForm.LIST:
+            # Elements of an unknown serializer stay together, as they are stored.
+            with contextlib.suppress(UnresolvableSerializerError):
+                self._element = state.role_snapshots[ELEMENT_ROLE].restore_serializer()
+
+    def prefix(self, key_group: int) -> bytes:
+        """Return the first bytes of the keys of a key group."""
+        return key_group.to_bytes(self._prefix_bytes, "big")
+
+    def row(self, key_group: int, raw_key: bytes, value: bytes) -> Row:
+        """Return the row of one entry of a canonical savepoint or of RocksDB."""
+        prefix = self._prefix_bytes
+        if int.from_bytes(raw_key[:prefix], "big") != key_group:
+            raise MalformedDataError(f"a key of key group {int.from_bytes(raw_key[:prefix], 'big')} in this key group")
+        if self._form is None:
+            return key_group, raw_key[prefix:], _VOID, None, b""
+        if self._form is TableForm.MAP:
+            key, namespace, end = self._address(raw_key)
+            if not value:
+                raise MalformedDataError("an entry of a map has no value")
+            # Flink writes a null value once as a flag alone, once with bytes that no reader looks at.
+            return key_group, key, namespace, raw_key[end:], b"\1" if value[0] else value
+        key, namespace = self._key_and_namespace(raw_key)
+        return key_group, key, namespace, None, self._list(value) if self._form is TableForm.LIST else value
+
+    def _key_and_namespace(self, raw_key: bytes) -> tuple[bytes, bytes]:
+        prefix = self._prefix_bytes
+        if self._namespace_length >= 0:
+            end = len(raw_key) - self._namespace_length
+        elif self._key_length >= 0:
+            end = prefix + self._key_length
+        else:
+            key, namespace, end = self._address(raw_key)
+            if end != len(raw_key):
+                raise MalformedDataError(f"{len(raw_key) - end} bytes follow the namespace of a key")
+            return key, namespace
+        if not prefix <= end <= len(raw_key):
+            raise EndOfDataError(f"a key of {len(raw_key)} bytes is truncated")
+        return raw_key[prefix:end], raw_key[end:]
+
+    def _address(self, raw_key: bytes) -> tuple[bytes, bytes, int]:
+        """Return key, namespace and the position after them."""
+        last = self._last_address
+        # A serialized key is no prefix of another one, so equal bytes are the same key. Entries of a map share it.
+        if last is not None and raw_key.startswith(last[0]):
+            return last[1], last[2], len(last[0])
+        prefix = self._prefix_bytes
+        key_end = self._step_key(raw_key, prefix)
+        position = self._after_length(raw_key, key_end, key_end - prefix)
+        namespace_end = self._step_namespace(raw_key, position)
+        end = self._after_length(raw_key, namespace_end, namespace_end - position)
+        key, namespace = raw_key[prefix:key_end], raw_key[position:namespace_end]
+        self._last_address = raw_key[:end], key, namespace
+        return key, namespace, end
+
+    def _after_length(self, raw_key: bytes, position: int, length: int) -> int:
+        if not self._has_lengths:
+            return position
+        size = max(1, (length.bit_length() + 7) // 8)
+        if raw_key[position : position + size] != length.to_bytes(size, "little"):
+            raise MalformedDataError(f"the length {length} is not at byte {position} of a key")
+        return position + size
+
+    def _list(self, value: bytes) -> bytes:
+        element = self._element
+        if element is None:
+            return value
+        length = element.length
+        if length > 0:
+            count, rest = divmod(len(value) + 1, length + 1)
+            starts = range(0, len(value), length + 1)
+            if rest or any(value[start + length] != _SEPARATOR for start in starts[:-1]):
+                raise MalformedDataError(f"a list of {len(value)} bytes has no elements of {length} bytes")
+            return _INT.pack(count) + b"".join([value[start : start + length] for start in starts])
+        step = step_of(element)
+        elements: list[bytes] = []
+        position = 0
+        while True:
+            end = step(value, position)
+            elements.append(value[position:end])
+            if end == len(value):
+                return _INT.pack(len(elements)) + b"".join(elements)
+            if value[end] != _SEPARATOR:
+                raise MalformedDataError(f"no separator at byte {end} of a list")
+            position = end + 1
+
+
+def canonical_group(state_id: int, state_count: int, maker: RowMaker) -> GroupReader:
+    """Return the reader of one state in the key groups of a canonical savepoint."""
+
+    def read(data: bytes, key_group: int) -> list[Row]:
+        rows: list[Row] = []
+        unpack, make = _INT.unpack_from, maker.row
+        position, found = 0, _short(data, 0)
+        while found != _END:
+            if found >= state_count:
+                raise MalformedDataError(f"byte {position}: there is no state {found}")
+            position += 2
+            is_last = False
+            while not is_last:
+                start = position + 4
+                [length] = unpack(data, position)
+                end = start + length
+                if length <= 0 or end + 4 > len(data):
+                    raise MalformedDataError(f"byte {position}: a key of {length} bytes")
+                [value_length] = unpack(data, end)
+                position = end + 4 + value_length
+                if value_length < 0 or position > len(data):
+                    raise MalformedDataError(f"byte {end}: a value of {value_length} bytes")
+                is_last = data[start] >= _LAST
+                if found == state_id:
+                    key = data[start:end]
+                    if is_last:
+                        key = bytes((key[0] & ~_LAST,)) + key[1:]
+                    rows.append(make(key_group, key, data[end + 4 : position]))
+            found = _short(data, position)
+        if position + 2 != len(data):
+            raise MalformedDataError(f"{len(data) - position - 2} bytes follow the key group at byte {position + 2}")
+        return rows
+
+    return read
+
+
+def _short(data: bytes, position: int) -> int:
+    if position + 2 > len(data):
+        raise _truncated(position)
+    number: int = _SHORT.unpack_from(data, position)[0]
+    return number
+
+
+class _HeapState:
+    """Steps over, or reads, the entries of one state in a key group of the HashMap backend."""
+
+    def __init__(self, key_snapshot: Snapshot, state: StateMeta) -> None:
+        self._name = state.name
+        self._form = state.form
+        self._reason: UnresolvableSerializerError | None = None
+        try:
+            self._set_steps(key_snapshot, state)
+        except UnresolvableSerializerError as error:
+            self._reason = error
+
+    def _set_steps(self, key_snapshot: Snapshot, state: StateMeta) -> None:
+        if state.form is None:
+            self._step_value = step_of(state.role_snapshots[ELEMENT_ROLE].restore_serializer())
+            return
+        self._step_namespace = step_of(state.namespace_snapshot.restore_serializer())
+        self._step_key = step_of(key_snapshot.restore_serializer())
+        values = [snapshot.restore_serializer() for snapshot in state.role_snapshots.values()]
+        if state.form is TableForm.MAP:
+            self._step_user_key, self._step_value = map(step_of, values)
+        else:
+            self._step_value = step_of(ListSerializer(values[0]) if state.form is TableForm.LIST else values[0])
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the entries can be stepped over."""
+        return self._reason is None
+
+    def read(self, data: bytes, position: int, key_group: int, rows: list[Row] | None) -> int:
+        """Read the entries after the state id; return the position after them. Append them to ``rows``, if given."""
+        count = _count(data, position)
+        position += 4
+        if self._reason is not None and count:
+            raise self._reason
+        for _ in range(count):
+            start = position
+            if self._form is None:
+                position = self._step_value(data, position)
+                if rows is not None:
+                    rows.append((key_group, data[start:position], _VOID, None, b""))
+                continue
+            key_start = self._step_namespace(data, position)
+            value_start = self._step_key(data, key_start)
+            key, namespace = data[key_start:value_start], data[start:key_start]
+            if self._form is TableForm.MAP:
+                position = self._read_map(data, value_start, (key_group, key, namespace), rows)
+                continue
+            position = self._step_value(data, value_start)
+            if rows is not None:
+                rows.append((key_group, key, namespace, None, data[value_start:position]))
+        return position
+
+    def _read_map(self, data: bytes, position: int, address: Address, rows: list[Row] | None) -> int:
+        count = _count(data, position)
+        position += 4
+        for _ in range(count):
+            key_end = self._step_user_key(data, position)
+            if key_end >= len(data):
+                raise _truncated(key_end)
+            is_null = data[key_end]
+            end = key_end + 1 if is_null else self._step_value(data, key_end + 1)
+            if rows is not None:
+                rows.append((*address, data[position:key_end], b"\1" if is_null else data[key_end:end]))
+            position = end
+        return position
+
+
+def _count(data: bytes, position: int) -> int:
+    if position + 4 > len(data):
+        raise _truncated(position)
+    count: int = _INT.unpack_from(data, position)[0]
+    if not 0 <= count <= len(data):
+        raise MalformedDataError(f"byte {position}: {count} entries")
+    return count
+
+
+_MAX_ATTEMPTS: Final = 1 << 14
+"""How often the state after an unknown one is looked for, in one key group."""
+
+
+def heap_group(state_id: int, key_snapshot: Snapshot, metas: Sequence[StateMeta]) -> GroupReader:
+    """Return the reader of one state in the key groups of the HashMap backend, from the first state id on."""
+    states = [_HeapState(key_snapshot, meta) for meta in metas]
+
+    def read(data: bytes, key_group: int) -> list[Row]:
+        rows: list[Row] = []
+        attempts = 0
+
+        def read_from(position: int, seen: frozenset[int]) -> None:
+            """Read all states from here on; the rest of the group must fit."""
+            nonlocal attempts
+            while position < len(data):
+                found = _short(data, position)
+                if found >= len(states) or found in seen:
+                    raise MalformedDataError(f"byte {position}: state {found} does not exist or is there twice")
+                seen |= {found}
+                state = states[found]
+                if state.is_known or not _count(data, position + 2):
+                    position = state.read(data, position + 2, key_group, rows if found == state_id else None)
+                    continue
+                if found == state_id:
+                    state.read(data, position + 2, key_group, rows)
+                if len(seen) == len(states):
+                    return
+                for start in range(position + 6, len(data) - 5):
+                    if _short(data, start) in seen or _short(data, start) >= len(states):
+                        continue
+                    attempts += 1
+                    if attempts > _MAX_ATTEMPTS:
+                        break
+                    held = len(rows)
+                    try:
+                        read_from(start, seen)
+                    except StateFormatError:
+                        del rows[held:]
+                    else:
+                        return
+                raise MalformedDataError(
+                    f"byte {position}: what follows the values of state {metas[found].name!r} is unknown"
+                )
+            if len(seen) != len(states):
+                raise EndOfDataError(f"{len(states) - len(seen)} states are missing at byte {position}")
+
+        read_from(0, frozenset())
+        return rows
+
+    return read
+
+
+def raw_timers(data: bytes) -> Iterator[tuple[str, Snapshot, list[bytes]]]:
+    """Yield the timers of one key group of raw keyed state: name of the queue, snapshot, and elements as we store them.
+
+    Raises:
+        StateFormatError: The bytes are damaged.
+    """
+    source = DataInputView(data)
+    if source.read_int() & 0xFFFFFFFF != _RAW_MAGIC:
+        raise MalformedDataError("raw keyed state that is not of timers")
+    version = source.read_int()
+    if version != 2:
+        raise MalformedDataError(f"timers of version {version}, not 2")
+    domains: tuple[TimeDomain, ...] = ("event", "processing")
+    for _ in range(source.read_count(22)):
+        name = source.read_utf()
+        keys, namespaces = read_versioned_snapshot(source), read_versioned_snapshot(source)
+        step_key, step_namespace = step_of(keys.restore_serializer()), step_of(namespaces.restore_serializer())
+        for domain in domains:
+            elements: list[bytes] = []
+            for _ in range(source.read_count(8)):
+                start = source.position
+                source.position = step_namespace(data, step_key(data, start))
+                address = data[start : source.position]
+                timestamp = source.read_long() + _SIGN
+                elements.append(timestamp.to_bytes(8, "big") + address)
+            yield timer_state_name(domain, name), TimerSerializerSnapshot.around(keys, namespaces), elements
+    if source.remaining:
+        raise MalformedDataError(f"{source.remaining} bytes follow the timers at byte {source.position}")

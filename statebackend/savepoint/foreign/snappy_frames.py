@@ -1,0 +1,107 @@
+"""Decompresses Snappy's framing format, in which Flink writes compressed state.
+
+    stream := chunk*          chunk := u8(type) u24(length, little-endian) body
+    0xff     the stream identifier ``sNaPpY``; streams may follow each other
+    0x00     u32(masked CRC-32C of the data, little-endian) compressed block of at most 65,536 bytes
+    0x01     u32(masked CRC-32C of the data, little-endian) data
+    0x80 to 0xfe     padding and skippable chunks; every other type is an error
+
+Python's libraries have no CRC-32C, so it is computed here, four bytes at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from typing import Final
+
+import pyarrow as pa
+
+from snapshots.errors import MalformedDataError
+
+__all__ = ["crc32c", "decompress_frames"]
+
+_IDENTIFIER: Final = b"sNaPpY"
+_MAX_BLOCK_BYTES: Final = 1 << 16
+_POLYNOMIAL: Final = 0x82F63B78
+
+
+def decompress_frames(data: bytes) -> bytes:
+    """Return the content of one or more framed streams.
+
+    Raises:
+        MalformedDataError: A chunk is invalid, or its checksum is wrong. The message has the position in ``data``.
+    """
+    codec = pa.Codec("snappy")
+    parts: list[bytes] = []
+    position = 0
+    while position < len(data):
+        start = position
+        kind, length = data[position], int.from_bytes(data[position + 1 : position + 4], "little")
+        body = data[position + 4 : position + 4 + length]
+        position += 4 + length
+        if position > len(data):
+            raise MalformedDataError(f"the compressed chunk at byte {start} is truncated")
+        if start == 0 and kind != 0xFF:
+            raise MalformedDataError("the compressed data does not begin with Snappy's stream identifier")
+        if kind == 0xFF:
+            if body != _IDENTIFIER:
+                raise MalformedDataError(f"the chunk at byte {start} is no stream identifier of Snappy")
+        elif kind in (0, 1):
+            parts.append(_block(codec, body, start, is_compressed=kind == 0))
+        elif kind < 0x80:
+            raise MalformedDataError(f"the compressed chunk at byte {start} is of the unknown type {kind}")
+    return b"".join(parts)
+
+
+def _block(codec: pa.Codec, body: bytes, start: int, *, is_compressed: bool) -> bytes:
+    content = body[4:]
+    size = _uncompressed_size(content, start) if is_compressed else len(content)
+    if len(body) < 4 or size > _MAX_BLOCK_BYTES:
+        raise MalformedDataError(f"the compressed chunk at byte {start} has {size} bytes of data")
+    if is_compressed:
+        try:
+            content = codec.decompress(content, size, asbytes=True)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise MalformedDataError(f"the compressed chunk at byte {start} cannot be decompressed: {error}") from error
+    crc = crc32c(content)
+    if int.from_bytes(body[:4], "little") != ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF:
+        raise MalformedDataError(f"the compressed chunk at byte {start} does not match its checksum")
+    return content
+
+
+def _uncompressed_size(block: bytes, start: int) -> int:
+    size = 0
+    for index, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return size
+    raise MalformedDataError(f"the compressed chunk at byte {start} does not begin with its size")
+
+
+@functools.cache
+def _tables() -> tuple[list[int], list[int]]:
+    """Return the CRC of each pair of bytes, and of each pair that two zero bytes follow."""
+    single = []
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
+        single.append(crc)
+    pairs = [single[single[pair & 0xFF] & 0xFF ^ pair >> 8] ^ single[pair & 0xFF] >> 8 for pair in range(1 << 16)]
+    return pairs, [pairs[crc & 0xFFFF] ^ crc >> 16 for crc in pairs]
+
+
+def crc32c(data: bytes) -> int:
+    """Return the CRC-32C (Castagnoli) of the bytes."""
+    pairs, shifted = _tables()
+    crc = 0xFFFFFFFF
+    whole = len(data) & ~3
+    for (word,) in struct.iter_unpack("<I", memoryview(data)[:whole]):
+        crc ^= word
+        crc = shifted[crc & 0xFFFF] ^ pairs[crc >> 16]
+    for byte in data[whole:]:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
