@@ -37,6 +37,7 @@ from statebackend.cli.printing import Printer
 from statebackend.cli.terminal import (
     AsJson,
     CheckpointId,
+    Moved,
     OperatorUid,
     Overwrite,
     Place,
@@ -214,12 +215,13 @@ def export(
     overwrite: Overwrite = False,
     checkpoint: CheckpointId = None,
     zookeeper: ZooKeeper = None,
+    moved: Moved = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the entries of a state to a Parquet, Arrow, CSV or JSON file."""
     if escape_formulas and to.value != "csv":
         raise typer.BadParameter("--escape-formulas is for --to csv")
-    with open_with_progress(path, checkpoint, zookeeper) as savepoint:
+    with open_with_progress(path, checkpoint, zookeeper, moved) as savepoint:
         entries = entries_of(savepoint, operator, state, key).with_forms(ColumnForms(as_text=as_text))
         written = export_state(entries, to.value, output, overwrite=overwrite, escape_formulas=escape_formulas)
     if written.formula_cells:

@@ -35,6 +35,7 @@ from statebackend.cli.streams import DIFFERENT
 from statebackend.cli.terminal import (
     AsJson,
     CheckpointId,
+    Moved,
     OperatorUid,
     Place,
     StateName,
@@ -445,10 +446,11 @@ def inspect(
         bool, typer.Option("--counts/--no-counts", help="Read all keyed state once, to count its entries.")
     ] = True,
     zookeeper: ZooKeeper = None,
+    moved: Moved = None,
     as_json: AsJson = False,
 ) -> None:
     """Describe a checkpoint or savepoint: job, operators, states, entries, sizes, event time, source and sinks."""
-    with open_with_progress(path, checkpoint, zookeeper) as savepoint:
+    with open_with_progress(path, checkpoint, zookeeper, moved) as savepoint:
         verified = sum(1 for _ in savepoint.verify()) if verify else None
         answer = inspection(savepoint, now_ms=wall_clock(), counts=counts)
     if verified is not None:
@@ -472,10 +474,11 @@ def show(
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many entries.")] = None,
     checkpoint: CheckpointId = None,
     zookeeper: ZooKeeper = None,
+    moved: Moved = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the entries of a state, decoded without the program's classes."""
-    savepoint = open_savepoint(path, checkpoint, zookeeper)
+    savepoint = open_savepoint(path, checkpoint, zookeeper, moved)
     try:
         conditions = [parsed_condition(text) for text in where or ()]
     except ConditionError as error:
@@ -498,9 +501,15 @@ def show(
         raise UnknownKeyError(nothing)
 
 
-def schema(path: Place, checkpoint: CheckpointId = None, zookeeper: ZooKeeper = None, as_json: AsJson = False) -> None:
+def schema(
+    path: Place,
+    checkpoint: CheckpointId = None,
+    zookeeper: ZooKeeper = None,
+    moved: Moved = None,
+    as_json: AsJson = False,
+) -> None:
     """Print the types of all states: records with their fields, former names and defaults."""
-    print_answer(as_json, schemas(open_savepoint(path, checkpoint, zookeeper)), print_schemas)
+    print_answer(as_json, schemas(open_savepoint(path, checkpoint, zookeeper, moved)), print_schemas)
 
 
 def diff(
@@ -509,13 +518,14 @@ def diff(
     entries: Annotated[bool, typer.Option("--entries", help="Compare keys and values too.")] = False,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many differing entries.")] = None,
     zookeeper: ZooKeeper = None,
+    moved: Moved = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare two checkpoints or savepoints. The status is 1 if they differ."""
     with spooled_answers() as found:
-        with open_with_progress(old, None, zookeeper) as one:
+        with open_with_progress(old, None, zookeeper, moved) as one:
             # Both are read in step, so one progress display is enough.
-            other = open_savepoint(new, None, zookeeper)
+            other = open_savepoint(new, None, zookeeper, moved)
             of_schemas = difference_of_schemas(schemas(one), schemas(other))
             for answer in islice(difference_of_entries(one, other), limit) if entries else ():
                 found.add(answer)

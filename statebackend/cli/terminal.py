@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 __all__ = [
     "AsJson",
     "CheckpointId",
+    "Moved",
     "OperatorUid",
     "Overwrite",
     "Place",
     "SpooledAnswers",
     "StateName",
     "ZooKeeper",
+    "moved_directories",
     "print_answer",
     "print_difference",
     "print_entries",
@@ -58,6 +60,23 @@ ZooKeeper: TypeAlias = Annotated[
         "--zookeeper", metavar="HOSTS[/ROOT]", help="The ZooKeeper that the job is led by: host:port,host:port/root."
     ),
 ]
+
+Moved: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--moved", metavar="OLD=NEW", help="A directory that a Flink checkpoint names, and where it is now."),
+]
+
+
+def moved_directories(moved: Sequence[str] | None) -> dict[str, str]:
+    """Return the directories of ``--moved``: old place to new place.
+
+    Raises:
+        BadParameter: There is no "=" in it.
+    """
+    pairs = [text.partition("=") for text in moved or ()]
+    if not all(old and new for old, _, new in pairs):
+        raise typer.BadParameter("--moved is OLD=NEW, as --moved file:/old/checkpoints=/new/checkpoints")
+    return {old: new for old, _, new in pairs}
 
 
 def services_of(zookeeper: str | None, *, stands_by: bool = True) -> JobServices | None:

@@ -22,12 +22,15 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import frozen
 
+from snapshots.envelope import snapshot_or_unopened
 from snapshots.errors import SerializationError, printable, shown
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.ha.services import JobServices
 from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.checkpoint.state_handles import KeyedStateHandle, OperatorState
 from statebackend.savepoint.errors import UnknownOperatorError, UnknownStateError
+from statebackend.savepoint.foreign.flink_files import FlinkFiles
+from statebackend.savepoint.foreign.flink_metadata import operator_id_of
 from statebackend.savepoint.html_pages import table_fragment
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.sizes import counted
@@ -193,13 +196,12 @@ class StoredOperator:
         """Return the description of an operator state, with its mode as kind. If parts differ, the last is used.
 
         Raises:
-            StateRestoreError: The schema cannot be read.
+            StateFormatError: The schema is damaged.
         """
         meta = self.operator_states[name]
         part = meta.parts[-1]
-        return StateDescription(
-            name, meta.mode.value, {role: describe_type(part.snapshot(name, role)) for role in part.envelopes}
-        )
+        snapshots = {role: snapshot_or_unopened(envelope) for role, envelope in part.envelopes.items()}
+        return StateDescription(name, meta.mode.value, {role: describe_type(one) for role, one in snapshots.items()})
 
     def parts(self) -> Sequence[StoredPart]:
         """Return the keyed state of the subtasks, in the order of their key groups. Decoded once."""
@@ -237,6 +239,22 @@ class StoredOperator:
         return f"<operator {self.uid!r}: {states}>"
 
 
+class _FlinkOperators(dict[str, StoredOperator]):
+    """Operators by uid. Where Flink stored only the id of an operator, the uid finds it, because the id is its hash."""
+
+    def __missing__(self, uid: str) -> StoredOperator:
+        found = super().get(operator_id_of(uid))
+        if found is None:
+            raise KeyError(uid)
+        return found
+
+    def __contains__(self, uid: object) -> bool:
+        return super().__contains__(uid) or (isinstance(uid, str) and super().__contains__(operator_id_of(uid)))
+
+    def get(self, uid: str, default: Any = None) -> Any:
+        return super().get(uid) or super().get(operator_id_of(uid), default)
+
+
 class Savepoint:
     """A savepoint or checkpoint opened for reading. ``metadata`` holds everything durable except the state itself."""
 
@@ -251,9 +269,9 @@ class Savepoint:
         self._known = tuple(known)
         self.metadata: CheckpointMetadata = restored.metadata
         self.uri = restored.file_system.uri
-        self.operators: Mapping[str, StoredOperator] = {
-            operator.uid: StoredOperator(operator, restored) for operator in restored.metadata.operators
-        }
+        operators = {operator.uid: StoredOperator(operator, restored) for operator in restored.metadata.operators}
+        is_flink = isinstance(restored.file_system, FlinkFiles)
+        self.operators: Mapping[str, StoredOperator] = _FlinkOperators(operators) if is_flink else operators
 
     @classmethod
     def open(
@@ -263,6 +281,7 @@ class Savepoint:
         *,
         known: Iterable[TypeSerializer[Any] | type[Any]] = (),
         high_availability: JobServices | None = None,
+        moved: Mapping[str, str] | None = None,
         progress: ProgressListener = no_progress,
     ) -> Savepoint:
         """Open a savepoint, a checkpoint or a job directory. Reads the metadata and checks that all files exist.
@@ -273,13 +292,15 @@ class Savepoint:
             known: Classes or serializers of the program. Records and enumerations with their names and fields are
                 decoded to them.
             high_availability: The services of the job. Required for a job directory of a job that uses ZooKeeper.
+            moved: Directories that the metadata of a Flink checkpoint names, with their present places.
             progress: Receives progress while whole states are read.
 
         Raises:
             SavepointError: There is no state at the path. See `find_state` for more.
             UnknownTypeError: No serializer can be inferred for a class in ``known``.
         """
-        return cls(find_state(uri, checkpoint_id, high_availability), [as_serializer(one) for one in known], progress)
+        restored = find_state(uri, checkpoint_id, high_availability, moved)
+        return cls(restored, [as_serializer(one) for one in known], progress)
 
     @property
     def file_system(self) -> CheckpointFileSystem:
@@ -323,10 +344,14 @@ class Savepoint:
         if key is _EVERY:
             return StateEntries(self._parts_of(operator_uid, state_name), self._known)
         stored = self._stored(operator_uid, state_name)
-        group = group_of_key(stored[0].meta, key, self.metadata.max_parallelism)
-        # Only the subtask with the group has entries of the key.
-        holding = [part for part in stored if part.holds(group)] or stored[:1]
-        return StateEntries([self._part_of_key(part, state_name, group, key) for part in holding], self._known)
+        if isinstance(self.file_system, FlinkFiles):
+            # Another hash than ours gave the key its group.
+            groups, holding = self._all_key_groups, stored
+        else:
+            group = group_of_key(stored[0].meta, key, self.metadata.max_parallelism)
+            # Only the subtask with the group has entries of the key.
+            groups, holding = KeyGroupRange(group, group), [part for part in stored if part.holds(group)] or stored[:1]
+        return StateEntries([self._part_of_key(part, state_name, groups, key) for part in holding], self._known)
 
     def read_operator_state(self, operator_uid: str, state_name: str) -> OperatorStateElements:
         """Return the elements of operator state, subtask by subtask; of broadcast state, the entries of every copy.
@@ -413,10 +438,9 @@ class Savepoint:
             parts.append(EntriesPart(part.meta, state, partial(columns, index, state)))
         return parts
 
-    def _part_of_key(self, part: StoredPart, state_name: str, group: int, key: Any) -> EntriesPart:
+    def _part_of_key(self, part: StoredPart, state_name: str, groups: KeyGroupRange, key: Any) -> EntriesPart:
         state = part.meta.state(state_name)
         assert state is not None
-        groups = KeyGroupRange(group, group)
 
         def columns() -> Iterator[pa.RecordBatch]:
             rows = map(CanonicalBatch.of, self._columns(part, state, groups))

@@ -5,6 +5,7 @@
 | a savepoint directory, with `_metadata` in it | the savepoint |
 | `<job directory>/checkpoints/chk-<id>...` | that checkpoint; its files are elsewhere in the job directory |
 | a job directory | its newest checkpoint, or the one with the given id |
+| a savepoint or retained checkpoint of Flink | see `statebackend.savepoint.foreign.flink_files` |
 
 The high-availability services of the job know which checkpoints are complete: the directory itself, an object in it,
 or ZooKeeper. A directory whose checkpoints are recorded elsewhere may contain metadata of incomplete checkpoints. It
@@ -17,6 +18,7 @@ the missing file.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from statebackend.checkpoint.errors import CheckpointNotFoundError, JobDirectoryMismatchError, SavepointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
@@ -34,13 +36,17 @@ from statebackend.checkpoint.store.checkpoint_directories import (
 from statebackend.checkpoint.store.job_directory import JOB_FILE_NAME, JobDirectory
 from statebackend.checkpoint.store.job_files import read_kept_in
 from statebackend.checkpoint.store.savepoint_directory import not_a_savepoint
+from statebackend.savepoint.foreign.flink_files import is_flink_metadata, open_flink_savepoint
 from statebackend.savepoint.restored_state import RestoredState
 
 __all__ = ["completed_checkpoints", "find_state"]
 
 
 def find_state(
-    uri: str | os.PathLike[str], checkpoint_id: int | None = None, services: JobServices | None = None
+    uri: str | os.PathLike[str],
+    checkpoint_id: int | None = None,
+    services: JobServices | None = None,
+    moved: Mapping[str, str] | None = None,
 ) -> RestoredState:
     """Return the state at a path or URI.
 
@@ -50,6 +56,7 @@ def find_state(
         uri: A savepoint, a checkpoint or a job directory.
         checkpoint_id: The checkpoint of a job directory; None for the newest.
         services: The high-availability services of the job; None for the default.
+        moved: Directories that the metadata of a Flink checkpoint names, with their present places.
 
     Raises:
         SavepointError: There is no state at the path.
@@ -62,7 +69,10 @@ def find_state(
     # Resolve names such as ".".
     place = file_system.local_path() or os.fspath(uri)
     if file_system.exists(METADATA_FILE_NAME):
-        found = _in_its_own_directory(place, file_system, services)
+        if is_flink_metadata(file_system):
+            found = open_flink_savepoint(file_system, moved)
+        else:
+            found = _in_its_own_directory(place, file_system, services)
         if checkpoint_id not in (None, found.metadata.checkpoint_id):
             raise CheckpointNotFoundError(
                 f"{file_system.uri} is {found.metadata.kind.value} {found.metadata.checkpoint_id} and holds no "

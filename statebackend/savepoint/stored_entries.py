@@ -28,6 +28,7 @@ from attrs import frozen
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.state_handles import KeyedStateHandle
 from statebackend.savepoint.conditions import LONG, ListType, StoredType
+from statebackend.savepoint.foreign.flink_files import FlinkFiles
 from statebackend.savepoint.value_forms import stored_type
 from statebackend.state.backend_parameters import KeyedStateBackendParameters, RestoredHandle
 from statebackend.state.canonical import SCHEMA, CanonicalBatch, rows_inside
@@ -100,6 +101,9 @@ def stored_columns(
         KeyGroupRange(max(held.start, one.start), min(held.end, one.end)) for one in key_groups if held.overlaps(one)
     ]
     if not wanted or not state.files:
+        return
+    if isinstance(file_system, FlinkFiles):
+        yield from file_system.columns(handle.state_id, state.name, wanted, columns)
         return
     with temporary_directory() as directory:
         if handle.backend == CANONICAL_BACKEND:

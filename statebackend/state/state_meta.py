@@ -24,7 +24,7 @@ from attrs import evolve, frozen
 
 from snapshots.composite import merge_snapshots
 from snapshots.data_views import DataInputView, DataOutputView
-from snapshots.envelope import snapshot_from_bytes, snapshot_or_unopened, snapshot_to_bytes
+from snapshots.envelope import snapshot_or_unopened, snapshot_to_bytes
 from snapshots.errors import StateFormatError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.state.clock import Clock
@@ -263,7 +263,7 @@ def _decode(source: DataInputView, file_count: int) -> KeyedStateMeta:
         raise StateRestoreError(f"the meta data of a state handle begins with {magic:#x}, not {MAGIC:#x}: not ours")
     if version != VERSION:
         raise StateRestoreError(f"version {version} of state meta data is not known here: a newer release wrote it")
-    key_snapshot = snapshot_from_bytes(source.read_sized_bytes())
+    key_snapshot = snapshot_or_unopened(source.read_sized_bytes())
     sequence = source.read_long()
     states = tuple(_decode_state(source, file_count) for _ in range(source.read_count(minimum_item_bytes=16)))
     if source.remaining:
@@ -280,7 +280,7 @@ def _decode_state(source: DataInputView, file_count: int) -> StateMeta:
     if kind is None:
         raise StateRestoreError(f"state {name!r} is of kind {kind_name!r}, which is not known here")
     try:
-        namespace_snapshot = snapshot_from_bytes(source.read_sized_bytes())
+        namespace_snapshot = snapshot_or_unopened(source.read_sized_bytes())
         roles = {
             source.read_utf(): snapshot_or_unopened(source.read_sized_bytes())
             for _ in range(source.read_count(minimum_item_bytes=6))

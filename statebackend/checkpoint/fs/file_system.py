@@ -183,7 +183,7 @@ class CheckpointFileSystem:
             return CheckpointFileSystem(place_inside(self._whole_uri, directory), self._storage.inside(directory))
         return CheckpointFileSystem.from_uri(place_inside(self._whole_uri, quote(directory)))
 
-    def __reduce__(self) -> tuple[object, tuple[str, ...]]:
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         if isinstance(self._storage, LocalStorage) and self._storage.below:
             return _inside, (self._storage.root, self._storage.below)
         # To another process of this program, which needs the credentials as much as this one.

@@ -4,16 +4,17 @@
 is an ordinary `RestoredState`, so tables, comparison, export and the compatibility check work unchanged. Its file
 system, `FlinkFiles`, makes the rows. It pickles as its URI, for the tasks of Spark.
 
-An operator has its uid, or its id if the uid is not stored (`_metadata` before version 5). Keys keep Flink's key groups.
-A subtask without keyed state, such as a finished one, has its key groups without entries.
+An operator has its uid, or its id if the uid is not stored (`_metadata` before version 5). Keys keep Flink's key
+groups. A subtask without keyed state, such as a finished one, has its key groups without entries.
 
-**Where files are.** A savepoint names its files relative to its own directory. A checkpoint names absolute paths: in its
-directory, and in `shared` and `taskowned` beside it. If a path names another directory, ``moved`` says where that is
-now; else the same file is expected at the same place relative to the opened directory. No other file is read.
+**Where files are.** A savepoint names its files relative to its own directory. A checkpoint names absolute paths: in
+its directory, and in `shared` and `taskowned` beside it. If a path names another directory, ``moved`` says where that
+is now; else the same file is expected at the same place relative to the opened directory. No other file is read.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -121,11 +122,11 @@ def is_flink_metadata(file_system: CheckpointFileSystem) -> bool:
         return bool(file.read(len(MAGIC)) == MAGIC)
 
 
-def open_flink_savepoint(uri: str | os.PathLike[str], moved: Mapping[str, str] | None = None) -> RestoredState:
-    """Open the directory of a Flink savepoint or retained checkpoint.
+def open_flink_savepoint(place: CheckpointFileSystem, moved: Mapping[str, str] | None = None) -> RestoredState:
+    """Open a Flink savepoint or retained checkpoint.
 
     Args:
-        uri: The directory, in which `_metadata` is.
+        place: The directory, in which `_metadata` is.
         moved: Directories that absolute paths in `_metadata` name, with their present places.
 
     Raises:
@@ -134,7 +135,7 @@ def open_flink_savepoint(uri: str | os.PathLike[str], moved: Mapping[str, str] |
         MissingFileError: A file is missing.
         CorruptFileError: A file does not have its size.
     """
-    files = FlinkFiles(os.fspath(uri), moved or {})
+    files = FlinkFiles(place._whole_uri, moved or {})
     return RestoredState(files.checkpoint_metadata, files)
 
 
@@ -189,10 +190,9 @@ class FlinkFiles(CheckpointFileSystem):
     def __init__(self, uri: str, moved: Mapping[str, str]) -> None:
         place = CheckpointFileSystem.from_uri(uri)
         super().__init__(place._whole_uri, place._storage)
-        self._given_uri = uri
         self._moved = dict(moved)
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         return FlinkFiles, (self._whole_uri, self._moved)
 
     # What is in the directory.
@@ -236,6 +236,10 @@ class FlinkFiles(CheckpointFileSystem):
         except InvariantViolationError as error:
             raise ForeignFormatError(f"{location}: {error}") from error
 
+    def _read_headers(self) -> None:
+        """Read the headers, which another process has not done that got this object."""
+        _ = self.checkpoint_metadata
+
     @property
     def _name(self) -> str:
         return parent_and_name(self._uri)[1]
@@ -267,8 +271,8 @@ class FlinkFiles(CheckpointFileSystem):
         for handle in (handles.keyed, handles.raw_keyed):
             if handle is not None and (handle.first_key_group, handle.key_group_count) != (first, last - first + 1):
                 raise ForeignFormatError(
-                    f"{self.location(METADATA_FILE_NAME)}: operator {printable(uid)}, subtask {index}: it has key groups "
-                    f"from {handle.first_key_group} on, {handle.key_group_count} of them; Flink gives it {first} to {last}"
+                    f"{self.location(METADATA_FILE_NAME)}: operator {printable(uid)}, subtask {index} has "
+                    f"{handle.key_group_count} key groups from {handle.first_key_group} on; it owns {first} to {last}"
                 )
         if handles.keyed is not None:
             header = self._keyed_header(handles.keyed)
@@ -344,8 +348,7 @@ class FlinkFiles(CheckpointFileSystem):
             yield pa.record_batch(list(batch), schema=SCHEMA).select(list(columns))
 
     def _rows(self, state_id: str, state_name: str, key_groups: Sequence[KeyGroupRange]) -> Iterator[Row]:
-        # Another process has not read the headers yet.
-        max_parallelism = self.checkpoint_metadata.max_parallelism
+        self._read_headers()
         part = self._parts[state_id]
         operator = next(one for one in self._flink.operators if state_id.startswith(one.operator_id))
         max_parallelism = operator.max_parallelism
@@ -381,7 +384,7 @@ class FlinkFiles(CheckpointFileSystem):
     ) -> Iterator[Row]:
         region = self._region(handle.stream)
         ends = sorted({*handle.offsets, region.size_bytes})
-        following = dict(zip(ends, ends[1:], strict=False))
+        following = dict(itertools.pairwise(ends))
         with region.opened() as read:
             for key_group in key_groups:
                 start = handle.offsets[key_group - handle.first_key_group]
@@ -413,14 +416,13 @@ class FlinkFiles(CheckpointFileSystem):
             database = FlinkDatabase(directory, location)
             for key_group in key_groups:
                 first = maker.prefix(key_group)
-                rows = []
-                for key, value in database.scan(state_name, first, maker.prefix(key_group + 1)):
-                    try:
-                        rows.append(maker.row(key_group, key, value))
-                    except StateFormatError as error:
-                        raise ForeignFormatError(
-                            f"{location}, state {printable(state_name)}, key group {key_group}: {error}"
-                        ) from error
+                entries = database.scan(state_name, first, maker.prefix(key_group + 1))
+                try:
+                    rows = [maker.row(key_group, key, value) for key, value in entries]
+                except StateFormatError as error:
+                    raise ForeignFormatError(
+                        f"{location}, state {printable(state_name)}, key group {key_group}: {error}"
+                    ) from error
                 yield from _sorted(rows)
 
     def _bring(self, stream: StreamHandle, target: str) -> None:
@@ -490,9 +492,7 @@ class FlinkFiles(CheckpointFileSystem):
         """All bytes of a file; of operator state, a Parquet file as `read_slice` expects it."""
         if isinstance(handle_or_path, str):
             return super().read_file(handle_or_path)
-        if not self._elements:
-            # Another process has not read the headers yet.
-            self.checkpoint_metadata  # noqa: B018
+        self._read_headers()
         elements = self._elements.get(handle_or_path.path)
         if elements is not None:
             return encoded_rows(elements.rows())
@@ -664,7 +664,8 @@ class _Elements:
 
     def _entries(self, data: bytes) -> list[OperatorStateRow]:
         step_key, step_value = (step_of(snapshot.restore_serializer()) for snapshot in self.snapshots.values())
-        position, rows = 4, []
+        position = 4
+        rows: list[OperatorStateRow] = []
         for _ in range(DataInputView(data).read_count()):
             key_end = step_key(data, position)
             end = step_value(data, key_end)

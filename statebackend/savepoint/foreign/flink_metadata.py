@@ -21,9 +21,9 @@ All integers are big-endian. ``UTF`` is Java's modified UTF-8 with an unsigned 1
                 | u8(2) i64(size) UTF(absolute URI)
                 | u8(6) UTF(path relative to this directory) i64(size)
 
-An operator id is the hash of the uid (`operator_id_of`): before version 5 it is all that is stored of the uid. Handles of
-the changelog backend (8 to 10, 13, 14) and of merged checkpoint files (15 and later) are rejected with advice, as are
-records in channels, which an unaligned checkpoint has. The layouts follow Flink's `MetadataV3Serializer` and its
+An operator id is the hash of the uid (`operator_id_of`): before version 5 it is all that is stored of the uid. Handles
+of the changelog backend (8 to 10, 13, 14) and of merged checkpoint files (15 and later) are rejected with advice, as
+are records in channels, which an unaligned checkpoint has. The layouts follow Flink's `MetadataV3Serializer` and its
 successors.
 """
 

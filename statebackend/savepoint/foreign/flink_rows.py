@@ -7,7 +7,7 @@
 
 **RocksDB**: the same keys and values, in a column family per state.
 
-    key   := key group (1 byte, or 2 if there are more than 128)  key  [length]  namespace  [length]  [user key of a map]
+    key   := key group (1 byte, or 2 if there are more than 128) key [length] namespace [length] [user key of a map]
              lengths only if key and namespace both vary in length: little-endian, as few bytes as possible
     value := the value; of a list its elements with ``,`` between them; of a map bool(is null) [value]
     key   := key group, timer; value empty                                    of a priority queue

@@ -66,6 +66,7 @@ class TableOptions:
     modules: tuple[str, ...] = ()
     as_text: bool = False
     high_availability: JobServices | None = None
+    moved: Mapping[str, str] | None = None
 
 
 @frozen
@@ -164,6 +165,13 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+def _moved(text: str) -> Mapping[str, str]:
+    pairs = [part.partition("=") for part in _names(text)]
+    if not all(old and new for old, _, new in pairs):
+        raise StateTableError(f"the option moved is OLD=NEW, as file:/old/checkpoints=/new/checkpoints, not {text!r}")
+    return {old: new for old, _, new in pairs}
+
+
 _READ: Final[Mapping[str, Callable[[str], Any]]] = {
     "path": str,
     "kind": _kind,
@@ -174,6 +182,7 @@ _READ: Final[Mapping[str, Callable[[str], Any]]] = {
     "modules": _names,
     "as_text": _truth,
     "zookeeper": _zookeeper,
+    "moved": _moved,
 }
 """What an option is, from its text."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,3 +97,19 @@ def test_the_examples_of_the_page_run(session: SparkSession, savepoint: Path) ->
     told = re.sub(r"[ |]+", " ", printed.getvalue())
     for line in ("shop 10 250.0", "per shop by amount map 100", "processing 100", "shop 3 294.0"):
         assert line in told, told
+
+
+def test_a_savepoint_of_flink_is_a_table(session: SparkSession) -> None:
+    golden = Path(__file__).resolve().parents[2] / "golden" / "flink_savepoints" / "1.13.6-rocksdb-canonical"
+    expected = json.loads((golden / "expected.json").read_text())
+    keyed = expected["keyedOperators"]["golden-keyed"]
+    pojos = table(session, golden / "savepoint", operator="golden-keyed", state="pojo")
+    wanted = {entry["key"]: entry["value"]["fields"]["longField"] for entry in keyed["states"]["pojo"]["entries"]}
+    assert {row.key: row.value.longField for row in pojos.collect()} == wanted
+    # Another hash than ours gave the keys their groups.
+    assert [row.value.boxedInt for row in pojos.where("key = 'key-098'").collect()] == [98]
+    timers = table(session, golden / "savepoint", operator="golden-keyed", kind="timers")
+    assert timers.count() == sum(map(len, keyed["timers"].values()))
+    broadcast = table(session, golden / "savepoint", operator="golden-op", state="op-broadcast", kind="broadcast")
+    [copy, _] = expected["operatorState"]["golden-op"]["states"]["op-broadcast"]["perSubtask"]
+    assert sorted(map(list, broadcast.collect())) == sorted(copy["entries"])

@@ -1,0 +1,166 @@
+"""The savepoints that Flink wrote, and what they contain as plain data in the form of their ``expected.json``."""
+
+from __future__ import annotations
+
+import enum
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+import typeserializers as ts
+from statebackend.savepoint.savepoint import Savepoint
+from statebackend.state.operator_state_descriptors import OperatorStateMode
+
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "flink_savepoints"
+NAMES = tuple(sorted(path.name for path in GOLDEN.iterdir() if path.is_dir()))
+
+_MODES = {
+    OperatorStateMode.SPLIT: "SPLIT_DISTRIBUTE",
+    OperatorStateMode.UNION: "UNION",
+    OperatorStateMode.BROADCAST: "BROADCAST",
+}
+
+
+def expected_of(name: str) -> dict[str, Any]:
+    """The content of a savepoint, from the model of the job that wrote it."""
+    content: dict[str, Any] = json.loads((GOLDEN / name / "expected.json").read_text())
+    return content
+
+
+def found_in(savepoint: Savepoint, expected: Mapping[str, Any]) -> dict[str, Any]:
+    """What the savepoint contains of the operators and states that are expected, and all of their timers."""
+    return {
+        "keyedOperators": {
+            uid: {
+                "states": {
+                    name: keyed_state(savepoint, uid, name)
+                    for name, state in savepoint.operators[uid].states.items()
+                    if state.kind != "priority_queue"
+                },
+                "timers": {
+                    name: timers(savepoint, uid, name)
+                    for name in operator["timers"] or _queues(savepoint, uid)
+                    if name in operator["timers"] or timers(savepoint, uid, name)
+                },
+            }
+            for uid, operator in expected["keyedOperators"].items()
+        },
+        "operatorState": {
+            uid: {name: operator_state(savepoint, uid, name) for name in savepoint.operators[uid].operator_states}
+            for uid in expected["operatorState"]
+        },
+    }
+
+
+def wanted_of(expected: Mapping[str, Any]) -> dict[str, Any]:
+    """The expected content in the order and form of `found_in`."""
+    return {
+        "keyedOperators": {
+            uid: {
+                "states": {
+                    name: sorted((_wanted_entry(entry) for entry in state["entries"]), key=_text)
+                    for name, state in operator["states"].items()
+                },
+                "timers": {name: sorted(entries, key=_text) for name, entries in operator["timers"].items()},
+            }
+            for uid, operator in expected["keyedOperators"].items()
+        },
+        "operatorState": {
+            uid: {
+                name: {"mode": state["mode"], "perSubtask": [_sorted_maps(one) for one in state["perSubtask"]]}
+                for name, state in operator["states"].items()
+            }
+            for uid, operator in expected["operatorState"].items()
+        },
+    }
+
+
+def _queues(savepoint: Savepoint, uid: str) -> list[str]:
+    return [name for name, state in savepoint.operators[uid].states.items() if state.kind == "priority_queue"]
+
+
+def _wanted_entry(entry: Mapping[str, Any]) -> Any:
+    # What the aggregate function returns is not stored.
+    return _sorted_maps({name: value for name, value in entry.items() if name != "result"})
+
+
+def _sorted_maps(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_sorted_maps(one) for one in value]
+    if isinstance(value, dict):
+        plain = {name: _sorted_maps(one) for name, one in value.items()}
+        return {**plain, "entries": sorted(plain["entries"], key=_text)} if plain.get("@type") == "map" else plain
+    return value
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def keyed_state(savepoint: Savepoint, uid: str, name: str) -> list[Any]:
+    """The entries of a state; the entries of one map are one."""
+    is_map = savepoint.schema(uid, name).kind == "map"
+    entries: dict[str, dict[str, Any]] = {}
+    for entry in savepoint.read(uid, name):
+        place = {"key": plain(entry.key)} | ({} if entry.namespace is None else {"namespace": plain(entry.namespace)})
+        value = _timed(entry.value, entry.last_access_ms)
+        if is_map:
+            held = entries.setdefault(_text(place), {**place, "value": {"@type": "map", "entries": []}})
+            held["value"]["entries"].append([plain(entry.user_key), value])
+            continue
+        assert _text(place) not in entries, f"{name} has two entries of {place}"
+        entries[_text(place)] = {**place, "value": value}
+    return sorted(map(_sorted_maps, entries.values()), key=_text)
+
+
+def _timed(value: Any, time_ms: Any) -> Any:
+    if time_ms is None:
+        return plain(value)
+    if isinstance(time_ms, tuple):
+        return [_timed(one, time) for one, time in zip(value, time_ms, strict=True)]
+    return {"value": plain(value), "timestamp": time_ms}
+
+
+def timers(savepoint: Savepoint, uid: str, name: str) -> list[Any]:
+    """The timers of a queue."""
+    found = (
+        {"key": plain(entry.key), "timestamp": entry.value}
+        | ({} if entry.namespace is None else {"namespace": plain(entry.namespace)})
+        for entry in savepoint.read(uid, name)
+    )
+    return sorted(found, key=_text)
+
+
+def operator_state(savepoint: Savepoint, uid: str, name: str) -> dict[str, Any]:
+    """The elements of an operator state, or the entries of each copy of a broadcast state."""
+    operator = savepoint.operators[uid]
+    mode = operator.operator_states[name].mode
+    is_broadcast = mode is OperatorStateMode.BROADCAST
+    subtasks: list[list[Any]] = [[] for _ in range(operator.parallelism)]
+    for element in savepoint.read_operator_state(uid, name):
+        value = plain(element.value)
+        subtasks[element.subtask_index].append([plain(element.key), value] if is_broadcast else value)
+    copies = [{"@type": "map", "entries": sorted(one, key=_text)} for one in subtasks] if is_broadcast else subtasks
+    return {"mode": _MODES[mode], "perSubtask": copies}
+
+
+def plain(value: Any) -> Any:
+    """A value as the JSON of the golden files has it."""
+    if isinstance(value, ts.TimeWindow):
+        return {"@type": "timeWindow", "start": value.start, "end": value.end}
+    if isinstance(value, tuple):
+        return {"@type": "tuple", "arity": len(value), "fields": [plain(one) for one in value]}
+    if isinstance(value, dict):
+        return {"@type": "map", "entries": sorted(([plain(key), plain(one)] for key, one in value.items()), key=_text)}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if isinstance(value, enum.Enum):
+        ordinal = list(type(value)).index(value)
+        return {"@type": "enum", "class": "golden.types.Color", "name": value.name, "declaredOrdinal": ordinal}
+    if attrs.has(type(value)):
+        fields = {field.name: plain(getattr(value, field.name)) for field in attrs.fields(type(value))}
+        return {"@type": "pojo", "class": f"golden.types.{type(value).__name__}", "fields": fields}
+    return value

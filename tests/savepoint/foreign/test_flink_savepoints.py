@@ -1,0 +1,57 @@
+"""Savepoints that Flink wrote are read whole: each entry, timer and operator element is the one of the job's model."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pyarrow.parquet as pq
+import pytest
+from golden_savepoints import GOLDEN, NAMES, expected_of, found_in, wanted_of
+
+from statebackend.cli.main import main
+from statebackend.savepoint.foreign.flink_metadata import operator_id_of
+from statebackend.savepoint.savepoint import Savepoint
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_entry_timer_and_element_is_read(name: str) -> None:
+    expected = expected_of(name)
+    found = found_in(Savepoint.open(GOLDEN / name / "savepoint"), expected)
+    assert found == wanted_of(expected)
+
+
+def test_savepoints_of_different_versions_and_backends_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = (str(GOLDEN / name / "savepoint") for name in ("1.20.5-hashmap-native", "1.13.6-rocksdb-canonical"))
+    assert main(["diff", old, new, "--entries", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"schema": [], "entries": []}
+
+
+def test_commands_print_what_flink_wrote(capsys: pytest.CaptureFixture[str]) -> None:
+    place = str(GOLDEN / "1.20.5-hashmap-native" / "savepoint")
+    assert main(["inspect", place, "--verify", "--json"]) == 0
+    inspected = json.loads(capsys.readouterr().out)
+    assert (inspected["kind"], inspected["checkpoint_id"], inspected["max_parallelism"]) == ("savepoint", 3, 128)
+    assert main(["show", place, "golden-window", "window-contents", "--key", "key-098", "--json"]) == 0
+    shown = [one["value"] for one in json.loads(capsys.readouterr().out)]
+    assert shown == [[["key-098", 9800 + number]] for number in range(4)]
+    assert main(["schema", place, "--json"]) == 0
+    schemas = json.loads(capsys.readouterr().out)
+    assert schemas[operator_id_of("golden-op")]["operator_states"]["op-broadcast"]["types"]["key"] == {"type": "str"}
+
+
+def test_a_state_is_exported(tmp_path: pathlib.Path) -> None:
+    place = str(GOLDEN / "hashmap-canonical" / "savepoint")
+    target = tmp_path / "pojo.parquet"
+    assert main(["export", place, "golden-keyed", "pojo", str(target), "--to", "parquet"]) == 0
+    entries = expected_of("hashmap-canonical")["keyedOperators"]["golden-keyed"]["states"]["pojo"]["entries"]
+    rows = pq.read_table(target).to_pylist()
+    assert {row["key"]: row["value"]["stringField"] for row in rows} == {
+        entry["key"]: entry["value"]["fields"]["stringField"] for entry in entries
+    }
+
+
+def test_a_key_is_found_without_its_hash() -> None:
+    savepoint = Savepoint.open(GOLDEN / "hashmap-canonical" / "savepoint")
+    assert [entry.value for entry in savepoint.read("golden-keyed", "count", key="key-098")] == [4]
+    assert list(savepoint.read("golden-keyed", "count", key="no key")) == []
