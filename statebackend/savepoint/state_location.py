@@ -70,7 +70,7 @@ def find_state(
     place = file_system.local_path() or os.fspath(uri)
     if file_system.exists(METADATA_FILE_NAME):
         if is_flink_metadata(file_system):
-            found = open_flink_savepoint(file_system, moved)
+            found = open_flink_savepoint(place, moved)
         else:
             found = _in_its_own_directory(place, file_system, services)
         if checkpoint_id not in (None, found.metadata.checkpoint_id):

@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -122,11 +123,11 @@ def is_flink_metadata(file_system: CheckpointFileSystem) -> bool:
         return bool(file.read(len(MAGIC)) == MAGIC)
 
 
-def open_flink_savepoint(place: CheckpointFileSystem, moved: Mapping[str, str] | None = None) -> RestoredState:
+def open_flink_savepoint(uri: str, moved: Mapping[str, str] | None = None) -> RestoredState:
     """Open a Flink savepoint or retained checkpoint.
 
     Args:
-        place: The directory, in which `_metadata` is.
+        uri: The directory, in which `_metadata` is.
         moved: Directories that absolute paths in `_metadata` name, with their present places.
 
     Raises:
@@ -135,8 +136,15 @@ def open_flink_savepoint(place: CheckpointFileSystem, moved: Mapping[str, str] |
         MissingFileError: A file is missing.
         CorruptFileError: A file does not have its size.
     """
-    files = FlinkFiles(place._whole_uri, moved or {})
+    files = _flink_files(uri, moved or {})
     return RestoredState(files.checkpoint_metadata, files)
+
+
+def _flink_files(uri: str, moved: Mapping[str, str]) -> FlinkFiles:
+    files = FlinkFiles.from_uri(uri)
+    assert isinstance(files, FlinkFiles)
+    files.moved = dict(moved)
+    return files
 
 
 @frozen
@@ -187,13 +195,10 @@ class _Part:
 class FlinkFiles(CheckpointFileSystem):
     """The files of a Flink savepoint, and the rows of ours that they contain."""
 
-    def __init__(self, uri: str, moved: Mapping[str, str]) -> None:
-        place = CheckpointFileSystem.from_uri(uri)
-        super().__init__(place._whole_uri, place._storage)
-        self._moved = dict(moved)
+    moved: Mapping[str, str] = MappingProxyType({})
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return FlinkFiles, (self._whole_uri, self._moved)
+        return _flink_files, (self._whole_uri, dict(self.moved))
 
     # What is in the directory.
 
@@ -541,7 +546,7 @@ class FlinkFiles(CheckpointFileSystem):
     def _located(self, path: str) -> tuple[CheckpointFileSystem, str]:
         """Return where the file of an absolute path is."""
         place = _plain_path(path)
-        for old, new in sorted(self._moved.items(), key=lambda item: -len(item[0])):
+        for old, new in sorted(self.moved.items(), key=lambda item: -len(item[0])):
             inside = _inside(place, _plain_path(old))
             if inside is not None:
                 return CheckpointFileSystem.from_uri(new), inside
