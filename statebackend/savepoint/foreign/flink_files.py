@@ -160,9 +160,22 @@ class _Region:
     def location(self) -> str:
         return self.file_system.location(self.path)
 
+    def check_present(self) -> None:
+        """Raise `MissingFileError` or `CorruptFileError` unless the file is there with its size."""
+        try:
+            found = self.file_system.size(self.path)
+        except MissingFileError as error:
+            raise MissingFileError(
+                f"{self.location} is missing. If the files of the savepoint were moved, say where they are (moved=...; "
+                f"on the command line --moved OLD=NEW)"
+            ) from error
+        if found < self.start + self.size_bytes or (self.path != METADATA_FILE_NAME and found != self.size_bytes):
+            raise CorruptFileError(f"{self.location} has {found} bytes; {self.size_bytes} are expected")
+
     @contextmanager
     def opened(self) -> Iterator[Callable[[int, int], bytes]]:
         """Open the file; gives a function that reads the bytes from one position to another one of the region."""
+        self.check_present()
         with self.file_system.open_input(self.path) as file:
 
             def read(first: int, stop: int) -> bytes:
@@ -509,17 +522,8 @@ class FlinkFiles(CheckpointFileSystem):
         """Check that each file is there with its size. Raises `MissingFileError` or `CorruptFileError`."""
         for handle in handles:
             region = self._regions.get(handle.path)
-            if region is None:
-                continue
-            try:
-                found = region.file_system.size(region.path)
-            except MissingFileError as error:
-                raise MissingFileError(
-                    f"{region.location} is missing, which {self.location(METADATA_FILE_NAME)} names. If the files were "
-                    f"moved, say where they are (moved=...; on the command line --moved OLD=NEW)"
-                ) from error
-            if found < region.start + region.size_bytes or (region.start == 0 and found != region.size_bytes):
-                raise CorruptFileError(f"{region.location} has {found} bytes; {region.size_bytes} are expected")
+            if region is not None:
+                region.check_present()
 
     def verify_content(self, handle: FileHandle) -> None:
         """Check the size alone: Flink stores no checksums of files."""
