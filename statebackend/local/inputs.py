@@ -121,7 +121,7 @@ def column_types(
         if known is not None:
             types.append(known)
             continue
-        value = get(first_record)
+        [value] = _plain_keys([get(first_record)])
         name = KEY_TYPES.get(type(value))
         if name is None:
             raise JobDefinitionError(
@@ -130,6 +130,13 @@ def column_types(
             )
         types.append(name)
     return tuple(types)
+
+
+def _plain_keys(values: list[Any]) -> list[Any]:
+    """Convert the numpy scalars among the values of a key column to Python values."""
+    if any(kind.__module__ == "numpy" for kind in set(map(type, values))):
+        return [value.tolist() if type(value).__module__ == "numpy" else value for value in values]
+    return values
 
 
 def _declared_type(key: Any, declared: DeclaredSchema | None) -> str | None:
@@ -304,7 +311,7 @@ class _KeyedLocalInput:
         return [_picked(whole, share) for share in shares]
 
     def _keys_of(self, records: Sequence[Any], columns: KeyColumns) -> list[Any]:
-        values = [[get(record) for record in records] for get in self._key_getters]
+        values = [_plain_keys([get(record) for record in records]) for get in self._key_getters]
         for index, canonical in enumerate(map(canonical_key, columns.types)):
             if canonical is not None:
                 values[index] = list(map(canonical, values[index]))

@@ -29,6 +29,7 @@ from snapshots.envelope import snapshot_to_bytes
 from snapshots.errors import StateFormatError, shown
 from statebackend.state.errors import StateBackendError, StateRegistrationError
 from typeserializers.containers.converting import ConvertingSerializer
+from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.serializer_inference import serializer_for
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.records.record_serializer import AttrsSerializer
@@ -141,6 +142,16 @@ def character_problem(name: str) -> str | None:
         if character in _BIDIRECTIONAL:
             return f"has the bidirectional character {code}; remove it"
     return None
+
+
+def check_elements(instance: Any, attribute: Any, serializer: TypeSerializer[Any]) -> None:
+    """Raises `StateRegistrationError` if the elements of a list state may be None."""
+    if isinstance(serializer, NullableSerializer):
+        inner = serializer.inner.type_name
+        raise StateRegistrationError(
+            f"list state {instance.name!r}: None cannot be an element of a list state, so its elements cannot be "
+            f"of type {serializer.type_name}; use {inner}"
+        )
 
 
 def check_state_name(what: str, name: object) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from attrs import evolve, field, frozen
 
 from snapshots.compatibility import PartsPlan, Plan
-from statebackend.state.descriptors import ELEMENT_ROLE, OnClass, as_serializer
+from statebackend.state.descriptors import ELEMENT_ROLE, OnClass, as_serializer, check_elements
 from statebackend.state.errors import StateRestoreError, null_element
 from statebackend.state.internal_states import InternalState, Lifetime, MergingState, TtlState, fold_namespaces
 from statebackend.state.state_kind import HandleSource, RowFilter, StateDescriptor, StateKind, TableForm
@@ -110,9 +110,9 @@ LIST: Final = ListKind()
 
 @frozen
 class ListStateDescriptor(StateDescriptor, OnClass[ListState[T]]):
-    """A list of elements per key."""
+    """A list of elements per key. Elements are never None."""
 
-    element_serializer: TypeSerializer[T] = field(converter=as_serializer)
+    element_serializer: TypeSerializer[T] = field(converter=as_serializer, validator=check_elements)
 
     kind = LIST
 

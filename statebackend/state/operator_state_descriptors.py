@@ -22,6 +22,7 @@ from statebackend.state.descriptors import (
     as_key_serializer,
     as_serializer,
     character_problem,
+    check_elements,
     check_state_name,
 )
 from statebackend.state.states import BroadcastState, ListState
@@ -91,7 +92,7 @@ class OperatorStateDescriptor:
 class SplitListStateDescriptor(OperatorStateDescriptor, OnClass[ListState[T]]):
     """A list whose elements are dealt out evenly when the parallelism changes, and stay where they are when not."""
 
-    element_serializer: TypeSerializer[T] = field(converter=as_serializer)
+    element_serializer: TypeSerializer[T] = field(converter=as_serializer, validator=check_elements)
 
     mode = OperatorStateMode.SPLIT
 
@@ -107,7 +108,7 @@ class UnionListStateDescriptor(OperatorStateDescriptor, OnClass[ListState[T]]):
     A subtask that goes on without choosing its own among them writes all of them into the next snapshot, as in Flink.
     """
 
-    element_serializer: TypeSerializer[T] = field(converter=as_serializer)
+    element_serializer: TypeSerializer[T] = field(converter=as_serializer, validator=check_elements)
 
     mode = OperatorStateMode.UNION
 

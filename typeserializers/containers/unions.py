@@ -129,6 +129,8 @@ class UnionSerializer(CompiledTypeSerializer[Any]):
         for base in value.__class__.__mro__:
             if base in index_by_class:
                 return index_by_class[base]
+        if value.__class__.__module__ == "numpy" and type(value.tolist()) in index_by_class:
+            return index_by_class[type(value.tolist())]
         raise TypeError(f"{shown(value)} is none of {self._described()}")
 
     def write_to(self, value: Any, out: DataOutputView) -> None:

@@ -596,7 +596,8 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         raise TypeError(f"not a writable {self.shape.name}: {shown(value)}")
 
     def __repr__(self) -> str:
-        return f"AttrsSerializer({self.shape.name})"
+        family = "Attrs" if attrs.has(self.shape.record_class) else "Record"
+        return f"{family}Serializer({self.shape.name})"
 
 
 def _reject_null(name: str) -> None:

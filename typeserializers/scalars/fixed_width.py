@@ -9,6 +9,7 @@ number and is rejected. Only a Python float is rounded to the 32 bits of a `Floa
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final, TypeVar
@@ -169,7 +170,9 @@ def stored_number(value: Any, format_character: str) -> Any:
     [stored] = struct.unpack(f">{format_character}", struct.pack(f">{format_character}", value))
     if value != value:
         return NAN
-    if stored != value and not isinstance(value, float):
+    # numpy would round its integers to compare them with a float.
+    exact = operator.index(value) if hasattr(value, "__index__") else value
+    if stored != exact and not isinstance(value, float):
         raise ValueError(f"cannot be stored as a float: it would become {stored!r}")
     return value
 

@@ -57,6 +57,22 @@ def whole_microseconds(nano: int) -> int:
     return microseconds
 
 
+def plain_numpy_time(value: Any, unit: str = "us") -> Any:
+    """Convert a datetime64 or timedelta64 of numpy to the value of Python; return any other value unchanged.
+
+    Raises `ValueError` for ``NaT``, and if the value is not a whole number of the unit.
+    """
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    if kind not in ("M", "m"):
+        return value
+    plain = value.astype(f"{kind}8[{unit}]")
+    if value != value:
+        raise ValueError("is not a time; use None in an optional field instead of NaT")
+    if plain != value:
+        raise ValueError(f"would be rounded; round it to the unit {unit!r}")
+    return plain.item()
+
+
 def plain_datetime(value: datetime.datetime) -> datetime.datetime:
     """Converts a datetime of a subclass, such as ``pandas.Timestamp``, to ``datetime.datetime``.
 

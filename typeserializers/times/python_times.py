@@ -35,6 +35,7 @@ from typeserializers.times.calendar_values import (
     LocalDateTime,
     LocalTime,
     plain_datetime,
+    plain_numpy_time,
     plain_timedelta,
     whole_microseconds,
 )
@@ -65,6 +66,7 @@ class PythonDateSerializer(FixedFieldsSerializer[datetime.date]):
     def converted(self, value: Any) -> datetime.date:
         if isinstance(value, LocalDate):
             return value.to_date()
+        value = plain_numpy_time(value, "D")
         if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
             return value
         raise TypeError("is not a datetime.date")
@@ -131,6 +133,7 @@ class TimedeltaSerializer(FixedFieldsSerializer[datetime.timedelta]):
         return datetime.timedelta()
 
     def converted(self, value: Any) -> datetime.timedelta:
+        value = plain_numpy_time(value)
         if isinstance(value, datetime.timedelta):
             return plain_timedelta(value)
         raise TypeError("is not a datetime.timedelta")
@@ -209,6 +212,7 @@ class PythonDateTimeSerializer(CompiledTypeSerializer[datetime.datetime]):
 def encode_datetime(value: Any) -> bytes:
     """Returns the bytes of a datetime; raises `TypeError` or `ValueError` with the reason."""
     if value.__class__ is not datetime.datetime:
+        value = plain_numpy_time(value)
         if isinstance(value, (LocalDateTime, Instant, Date, SqlTimestamp)):
             value = value.to_datetime()
         elif isinstance(value, datetime.datetime):

@@ -8,6 +8,7 @@ epochs, and the size and balance of state.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -328,9 +329,9 @@ class JobFigures:
         """Over all states that the run began from."""
         return sum(one.entries_migrated for one in self.restored)
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON has it: objects, lists, texts and numbers; what is no number (NaN, infinity) is null."""
-        return {"status": self.status, "watermark_lag_ms": self.watermark_lag_ms, **_plain(self)}
+    def to_json(self) -> str:
+        """Return the metrics as JSON text. NaN and infinity are null."""
+        return json.dumps({"status": self.status, "watermark_lag_ms": self.watermark_lag_ms, **_plain(self)})
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -13,14 +14,16 @@ from statebackend import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    SplitListStateDescriptor,
     StateTtlConfig,
+    UnionListStateDescriptor,
     ValueStateDescriptor,
 )
 from statebackend.state.errors import StateRegistrationError, StateRestoreError
 from statebackend.state.key_columns import KEY_COLUMNS, columns_of_key, serializer_of_key
 from statebackend.state.ttl_config import LONGEST_TTL_MS, IncrementalCleanup, TtlStateVisibility, TtlUpdateType
 from statebackend.testing.backends.evolving_records import MUTABLE_SUM
-from typeserializers import ListSerializer, LongSerializer, TupleSerializer
+from typeserializers import ListSerializer, LongSerializer, NullableSerializer, TupleSerializer
 
 DESCRIPTORS: list[Any] = [
     ValueStateDescriptor("state", int),
@@ -93,3 +96,14 @@ def test_a_default_that_the_serializer_cannot_write_is_rejected_at_once() -> Non
     with pytest.raises(StateRegistrationError, match=r"state 'count': the default 9223372036854775808 is not a value"):
         ValueStateDescriptor("count", int, 1 << 63)
     assert ValueStateDescriptor("count", int, (1 << 63) - 1).default == (1 << 63) - 1
+
+
+@pytest.mark.parametrize("descriptor", [ListStateDescriptor, SplitListStateDescriptor, UnionListStateDescriptor])
+def test_elements_of_a_list_are_never_none(descriptor: Any) -> None:
+    for hint in (int | None, NullableSerializer(LongSerializer())):
+        message = (
+            "list state 'l': None cannot be an element of a list state, so its elements cannot be of type int | None"
+        )
+        with pytest.raises(StateRegistrationError, match=re.escape(message)):
+            descriptor("l", hint)
+    descriptor("l", list[int | None])

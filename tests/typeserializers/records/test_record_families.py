@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import re
 import subprocess
@@ -16,7 +17,7 @@ import record_families as families
 from hypothesis import strategies as st
 
 import typeserializers as ts
-from snapshots import CompatibilityKind
+from snapshots import CompatibilityKind, SerializationError
 from snapshots.envelope import snapshot_to_bytes
 from statebackend.testing.serializers import SerializerContract
 from statebackend.testing.upgrades import UpgradeContract
@@ -302,3 +303,19 @@ def test_a_named_tuple_is_told_from_other_tuples_and_from_what_only_looks_like_o
     assert family.recognizes(families.OfNamedTuples.Flight)
     assert not family.recognizes(Pair)
     assert not family.recognizes(Imitation)
+
+
+def test_only_a_serializer_of_an_attrs_class_is_called_one() -> None:
+    @dataclasses.dataclass
+    class OfDataclass:
+        x: int = 0
+
+    @attrs.frozen
+    class OfAttrs:
+        x: int = 0
+
+    for record_class, name in ((OfDataclass, "RecordSerializer"), (OfAttrs, "AttrsSerializer")):
+        serializer: Any = ts.serializer_for(record_class)
+        assert repr(serializer).startswith(f"{name}(")
+        with pytest.raises(SerializationError, match=rf"^{name}\("):
+            serializer.to_bytes(record_class("text"))  # type: ignore[arg-type]
