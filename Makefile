@@ -2,6 +2,7 @@
 # make demo     run the jobs of examples/flights and examples/weather
 # make check    the quick round of a contributor: lint, and the tests that need no JVM
 # make test     run the tests, on two processes        (make test TESTS=tests/checkpoint PROCESSES=0 for some, on one)
+# make test-flink  read savepoints that the real Flink writes; needs a JDK and downloads Flink's jars
 # make lint     ruff (rules and format), import-linter, and mypy --strict on the packages
 # make docs     build the documentation site into build/site; warnings are errors
 # make bench    run the benchmarks                     (make bench SUITE="spark_stateful --json" for one)
@@ -23,7 +24,7 @@ KILLS ?= 10
 SCHEDULES ?= 1000
 SEED ?= 1
 
-.PHONY: environment demo check test lint docs bench simulate chaos clean
+.PHONY: environment demo check test test-flink lint docs bench simulate chaos clean
 .DELETE_ON_ERROR:
 
 environment: $(VENV)/.installed
@@ -41,6 +42,15 @@ demo: environment
 
 test: environment $(CLASSES)
 	@$(RUN) python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder $(TESTS)
+
+build/flink/.installed:
+	@python3 -m venv build/flink
+	@build/flink/bin/pip install --quiet apache-flink-libraries==2.3.0
+	@touch $@
+
+test-flink: environment build/flink/.installed
+	@FLINK_LIB=$$(echo build/flink/lib/python3*/site-packages/pyflink/lib) \
+		$(RUN) python -m pytest tests/savepoint/foreign/test_flink_engine.py
 
 check: lint
 	@$(RUN) python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder -m "not spark" $(TESTS)

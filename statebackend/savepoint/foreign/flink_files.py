@@ -662,7 +662,8 @@ class _Elements:
             for start, stop in self.spans:
                 data = read_bytes(start, stop)
                 try:
-                    found += read(decompress_frames(data) if self.is_compressed else data)
+                    # All elements are one stream, and each one starts a chunk.
+                    found += read(decompress_frames(data, is_whole=False) if self.is_compressed else data)
                 except UnresolvableSerializerError:
                     raise
                 except StateFormatError as error:

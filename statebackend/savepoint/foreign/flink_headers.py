@@ -24,7 +24,7 @@ from snapshots.data_views import DataInputView
 from snapshots.envelope import UnopenedSnapshot, read_versioned_snapshot, snapshot_to_bytes
 from snapshots.errors import MalformedDataError, StateFormatError, UnknownSnapshotError
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
-from statebackend.savepoint.foreign.errors import UnsupportedForeignStateError
+from statebackend.savepoint.foreign.snappy_frames import STREAM_START
 from statebackend.state.descriptors import ELEMENT_ROLE, USER_KEY_ROLE, VALUE_ROLE, StoredKind
 from statebackend.state.folding_states import ACCUMULATOR_ROLE
 from statebackend.state.priority_queue import PRIORITY_QUEUE
@@ -41,6 +41,7 @@ _KEYED_VERSION: Final = 6
 _OPERATOR_VERSIONS: Final = (5, 6)
 _SERIALIZER_VERSION: Final = 2
 _TYPES: Final = range(4)
+_SERIALIZER_ROLES: Final = frozenset({"KEY_SERIALIZER", "NAMESPACE_SERIALIZER", "VALUE_SERIALIZER"})
 _MIN_STATE_BYTES: Final = 14
 _MAX_UNKNOWN: Final = 100
 _MAX_ATTEMPTS: Final = 1 << 16
@@ -142,6 +143,9 @@ def read_operator_header(source: DataInputView) -> OperatorHeader:
     version = source.read_int()
     _check_version(version, _OPERATOR_VERSIONS)
     is_compressed = version >= 6 and source.read_boolean()
+    if is_compressed and source.data.endswith(STREAM_START):
+        # The stream of all elements begins before the first one.
+        source = DataInputView(source.data[: -len(STREAM_START)], source.position)
     _, states = _Header(source).read(("states", "states"))
     lists = tuple(state for state in states if state.type_code == 1)
     broadcast = tuple(state for state in states if state.type_code == 2)
@@ -200,7 +204,7 @@ class _Header:
         source.position = position
         while rest.roles or rest.states or rest.sections:
             if rest.roles:
-                tokens.append(source.read_utf())
+                tokens.append(self._role())
                 rest = evolve(rest, roles=rest.roles - 1)
             elif rest.states:
                 state = self._state_start()
@@ -221,6 +225,12 @@ class _Header:
             raise MalformedDataError(f"{source.remaining} bytes follow the meta data at byte {source.position}")
         return tokens
 
+    def _role(self) -> str:
+        role = self._source.read_utf()
+        if role not in _SERIALIZER_ROLES:
+            raise MalformedDataError(f"{role!r} before byte {self._source.position} is no role of a serializer")
+        return role
+
     def _state_count(self) -> int:
         count = self._source.read_short()
         if not 0 <= count * _MIN_STATE_BYTES <= self._source.remaining:
@@ -240,7 +250,7 @@ class _Header:
         source = self._source
         name, type_code = source.read_utf(), source.read_int()
         if type_code == 4:
-            raise UnsupportedForeignStateError(
+            raise MalformedDataError(
                 f"state {name!r} was written by Flink's asynchronous state API, whose entries cannot be read here. "
                 f"Use the synchronous API in the job, and take a savepoint of that"
             )

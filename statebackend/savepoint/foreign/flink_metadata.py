@@ -183,7 +183,7 @@ class _Reader:
         if checkpoint_id < 0:
             raise MalformedDataError(f"the checkpoint id is {checkpoint_id}")
         self._list(self._skip_master, 8)
-        operators = self._list(self._operator, 33)
+        operators = self._list(self._operator, 29)
         if self._version == VERSIONS.start and source.remaining:
             raise MalformedDataError(f"{source.remaining} bytes follow the last operator")
         ids = {operator.operator_id for operator in operators}

@@ -19,15 +19,18 @@ import pyarrow as pa
 
 from snapshots.errors import MalformedDataError
 
-__all__ = ["crc32c", "decompress_frames"]
+__all__ = ["STREAM_START", "crc32c", "decompress_frames"]
 
 _IDENTIFIER: Final = b"sNaPpY"
+STREAM_START: Final = b"\xff\x06\x00\x00" + _IDENTIFIER
+"""The chunk at the start of a stream."""
+
 _MAX_BLOCK_BYTES: Final = 1 << 16
 _POLYNOMIAL: Final = 0x82F63B78
 
 
-def decompress_frames(data: bytes) -> bytes:
-    """Return the content of one or more framed streams.
+def decompress_frames(data: bytes, *, is_whole: bool = True) -> bytes:
+    """Return the content of one or more framed streams, or of chunks inside a stream (``is_whole`` is false).
 
     Raises:
         MalformedDataError: A chunk is invalid, or its checksum is wrong. The message has the position in ``data``.
@@ -42,7 +45,7 @@ def decompress_frames(data: bytes) -> bytes:
         position += 4 + length
         if position > len(data):
             raise MalformedDataError(f"the compressed chunk at byte {start} is truncated")
-        if start == 0 and kind != 0xFF:
+        if is_whole and start == 0 and kind != 0xFF:
             raise MalformedDataError("the compressed data does not begin with Snappy's stream identifier")
         if kind == 0xFF:
             if body != _IDENTIFIER:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 
 import pyarrow.parquet as pq
 import pytest
-from golden_savepoints import GOLDEN, NAMES, expected_of, found_in, wanted_of
+from golden_savepoints import GOLDEN, NAMES, expected_of, found_in, keyed_state, timers, wanted_of
 
+from snapshots.errors import StateFormatError
 from statebackend.cli.main import main
 from statebackend.savepoint.foreign.flink_metadata import operator_id_of
 from statebackend.savepoint.savepoint import Savepoint
@@ -55,3 +57,19 @@ def test_a_key_is_found_without_its_hash() -> None:
     savepoint = Savepoint.open(GOLDEN / "hashmap-canonical" / "savepoint")
     assert [entry.value for entry in savepoint.read("golden-keyed", "count", key="key-098")] == [4]
     assert list(savepoint.read("golden-keyed", "count", key="no key")) == []
+
+
+@pytest.mark.parametrize("name", ["1.20.5-hashmap-native", "hashmap-canonical"])
+def test_an_unknown_serializer_is_named_and_all_other_states_are_read(name: str, tmp_path: pathlib.Path) -> None:
+    shutil.copytree(GOLDEN / name / "savepoint", tmp_path / "savepoint")
+    known, unknown = b".PojoSerializerSnapshot", b".PetaSerializerSnapshot"
+    for file in (tmp_path / "savepoint").iterdir():
+        file.write_bytes(file.read_bytes().replace(known, unknown))
+    savepoint = Savepoint.open(tmp_path / "savepoint")
+    assert "PetaSerializerSnapshot" in (savepoint.schema("golden-keyed", "pojo").unknown or "")
+    with pytest.raises(StateFormatError, match=r"unknown serializer snapshot .*PetaSerializerSnapshot"):
+        list(savepoint.read("golden-keyed", "pojo"))
+    wanted = wanted_of(expected_of(name))["keyedOperators"]["golden-keyed"]
+    del wanted["states"]["pojo"]
+    assert {state: keyed_state(savepoint, "golden-keyed", state) for state in wanted["states"]} == wanted["states"]
+    assert {queue: timers(savepoint, "golden-keyed", queue) for queue in wanted["timers"]} == wanted["timers"]

@@ -1,0 +1,99 @@
+"""Compressed state, many key groups, heap timers and incremental checkpoints of Flink 2.3, written by one job.
+
+The archive ``variants.tar.gz`` has a directory for each. Checkpoints name absolute paths of the machine that wrote
+them; their directories were moved as a whole.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import pickle
+import re
+import shutil
+import tarfile
+
+import pytest
+from golden_savepoints import GOLDEN
+
+from snapshots.errors import UnresolvableSerializerError
+from statebackend.checkpoint.errors import MissingFileError
+from statebackend.savepoint.foreign.errors import ForeignFormatError
+from statebackend.savepoint.savepoint import Savepoint
+
+VALUES = [*range(500), *range(50001, 50500)]
+"""What the job had received."""
+
+VARIANTS = ("hashmap-canonical-compressed", "hashmap-native-compressed", "rocksdb-heap-timers", "rocksdb-incremental")
+
+
+@pytest.fixture(scope="module")
+def variants(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    place: pathlib.Path = tmp_path_factory.mktemp("variants")
+    with tarfile.open(GOLDEN / "variants.tar.gz") as archive:
+        archive.extractall(place, filter="data")
+    return place
+
+
+def opened(variants: pathlib.Path, name: str) -> Savepoint:
+    [metadata] = (variants / name).rglob("_metadata")
+    return Savepoint.open(metadata.parent)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_all_states_and_timers_are_those_of_the_model(variants: pathlib.Path, name: str) -> None:
+    savepoint = opened(variants, name)
+    of_key: dict[str, list[int]] = {}
+    for value in VALUES:
+        of_key.setdefault(f"key-{value % 100}", []).append(value)
+    assert {entry.key: entry.value for entry in savepoint.read("op", "count")} == {
+        key: len(values) for key, values in of_key.items()
+    }
+    assert {entry.key: sorted(entry.value) for entry in savepoint.read("op", "list")} == of_key
+    assert {(entry.key, entry.user_key) for entry in savepoint.read("op", "map")} == {
+        (f"key-{value % 100}", f"m{value % 7}") for value in VALUES
+    }
+    timers = savepoint.read("op", "_timer_state/event_user-timers")
+    assert sorted(timer.value for timer in timers) == [1_000_000_000 + value for value in VALUES]
+    assert all(f"key-{timer.value % 100}" == timer.key for timer in timers)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_kryo_is_named_and_the_way_out_is_told(variants: pathlib.Path, name: str) -> None:
+    savepoint = opened(variants, name)
+    assert "Kryo" in (savepoint.schema("op", "kryo").unknown or "")
+    with pytest.raises(UnresolvableSerializerError, match=r"Case\$Secret with Kryo.* give Case\$Secret a serializer"):
+        list(savepoint.read("op", "kryo"))
+
+
+def test_state_is_read_by_another_process_from_its_uri(variants: pathlib.Path) -> None:
+    savepoint = opened(variants, "rocksdb-incremental")
+    files = pickle.loads(pickle.dumps(savepoint.file_system))
+    assert files.uri == savepoint.file_system.uri
+    assert files.checkpoint_metadata == savepoint.metadata
+
+
+def test_a_wrong_checksum_of_a_compressed_chunk_is_found(variants: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    [metadata] = (variants / "hashmap-canonical-compressed").rglob("_metadata")
+    for file in metadata.parent.iterdir():
+        data = bytearray(file.read_bytes())
+        # The first block after a stream identifier: type, length, and the checksum.
+        position = data.find(b"\xff\x06\x00\x00sNaPpY\x00")
+        if file.name != "_metadata" and position >= 0:
+            data[position + 14] ^= 1
+        (tmp_path / file.name).write_bytes(data)
+    savepoint = Savepoint.open(tmp_path)
+    with pytest.raises(ForeignFormatError, match=r"key group \d+ from byte \d+ on: .*does not match its checksum"):
+        list(savepoint.read("op", "count"))
+
+
+def test_files_in_other_directories_are_read_only_where_they_are_said_to_be(
+    variants: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    shutil.copytree(variants / "rocksdb-incremental", tmp_path / "job")
+    shutil.move(tmp_path / "job" / "shared", tmp_path / "elsewhere")
+    with pytest.raises(MissingFileError, match=r"shared/.* is missing.*moved=.*--moved OLD=NEW"):
+        Savepoint.open(tmp_path / "job" / "chk-3")
+    metadata = (tmp_path / "job" / "chk-3" / "_metadata").read_bytes()
+    [old] = set(re.findall(rb"file:[\w/.-]+/shared", metadata))
+    savepoint = Savepoint.open(tmp_path / "job" / "chk-3", moved={old.decode(): str(tmp_path / "elsewhere")})
+    assert sum(entry.value for entry in savepoint.read("op", "count")) == len(VALUES)
