@@ -70,8 +70,8 @@ def call_user(uid: str, method: str, call: Callable[[], object]) -> None:
 
 _CHARACTERS: Final = 80
 
-PLAIN_RESULTS: Final = frozenset({GeneratorType, list})
-"""Result classes that are always valid. Skipping `check_results` for them saves time."""
+PLAIN_RESULTS: Final = frozenset({GeneratorType, list, tuple})
+"""Result classes to iterate over at once. Skipping `check_results` saves time; a tuple is checked if that fails."""
 
 
 _SINGLE_VALUES: Final = (bool, int, float, str, bytes, bytearray, Decimal, date, time, timedelta, UUID, type(None))

@@ -27,7 +27,7 @@ from statebackend.streaming.operators.function_calls import (
     of_record,
 )
 from statebackend.streaming.operators.operator import InputBatch, OrderedOutput
-from statebackend.streaming.rows.row_writer import RowEncoder
+from statebackend.streaming.rows.row_writer import RowEncoder, RowMismatchError
 
 __all__ = ["YOUNG_OBJECTS", "RecordFunctionAdapter", "paused_garbage_collection"]
 
@@ -86,6 +86,7 @@ class RecordFunctionAdapter:
         function, encode, unchanged = self._function, self._encoder.encode, self._encoder.unchanged
         records = zip(batch.records, batch.keys, batch.key_groups, strict=True)
         record: Any = None
+        result: Any = None
         try:
             # The setter covers the states that are registered by now.
             set_key = self._key_setter()
@@ -99,7 +100,7 @@ class RecordFunctionAdapter:
                     for row in result:
                         emit(row if row.__class__ in unchanged else encode(row))
         except Exception as error:
-            raise self._failure(error, context, record) from error
+            raise self._failure(error, context, record, result) from error
         return emitted
 
     def run_with_timestamps(
@@ -113,6 +114,7 @@ class RecordFunctionAdapter:
         function, add = self._function, output.add
         records = zip(batch.records, batch.keys, batch.key_groups, timestamps, strict=True)
         record: Any = None
+        result: Any = None
         try:
             set_key = self._key_setter()
             for record, key, key_group, timestamp in records:
@@ -126,7 +128,12 @@ class RecordFunctionAdapter:
                     for row in result:
                         add(None, row, timestamp)
         except Exception as error:
-            raise self._failure(error, context, record) from error
+            raise self._failure(error, context, record, result) from error
 
-    def _failure(self, error: Exception, context: ProcessContext[Any], record: Any) -> Exception:
+    def _failure(self, error: Exception, context: ProcessContext[Any], record: Any, result: Any) -> Exception:
+        if type(result) is tuple and isinstance(error, RowMismatchError):
+            try:
+                check_results(result, self._method)
+            except TypeError as advice:
+                error = advice
         return call_failure(error, f"{of_key(self._uid, context.current_key)}, {of_record(record)}", self._method)

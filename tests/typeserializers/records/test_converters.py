@@ -211,6 +211,19 @@ def test_a_field_may_have_a_converter_of_its_own() -> None:
     assert judged(new, new).is_as_is
 
 
+def test_a_field_may_be_renamed_and_converted_at_once() -> None:
+    @attrs.frozen
+    class Before:
+        late: str = ""
+
+    @attrs.frozen
+    class After:
+        minutes: int = attrs.field(default=0, metadata=ts.former_names("late") | ts.converted_by(int))
+
+    old, new = ts.AttrsSerializer(Before, name="Departure"), ts.AttrsSerializer(After, name="Departure")
+    assert migrated(old, new, Before("90")) == After(90)
+
+
 def test_a_field_is_converted_only_where_the_rules_end() -> None:
     def never(value: Any) -> Any:
         raise AssertionError("the rules cover this")
