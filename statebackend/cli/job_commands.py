@@ -11,8 +11,17 @@ from snapshots.compatibility import CompatibilityIssue, CompatibilityKind, Field
 from statebackend.cli.job_loading import load_job
 from statebackend.cli.printing import Printer
 from statebackend.cli.streams import DIFFERENT, LOSES, REJECTED
-from statebackend.cli.terminal import AsJson, CheckpointId, ZooKeeper, print_answer, services_of
+from statebackend.cli.terminal import (
+    AsJson,
+    CheckpointId,
+    Moved,
+    ZooKeeper,
+    moved_directories,
+    print_answer,
+    services_of,
+)
 from statebackend.savepoint.errors import StateLockError
+from statebackend.savepoint.foreign.flink_files import with_uids
 from statebackend.savepoint.lockfile import (
     is_lock_file,
     locks_of_history,
@@ -20,6 +29,7 @@ from statebackend.savepoint.lockfile import (
     would_change,
     write_locks,
 )
+from statebackend.savepoint.restored_state import StoredSchemas
 from statebackend.savepoint.state_location import find_state
 from statebackend.state.state_backend import state_backend
 from statebackend.state.state_compatibility import SchemaReport, StateCompatibility
@@ -174,6 +184,7 @@ def check(
     ] = None,
     checkpoint: CheckpointId = None,
     zookeeper: ZooKeeper = None,
+    moved: Moved = None,
     backend: Annotated[
         str | None, typer.Option("--backend", help="The backend to restore to, where that is another.")
     ] = None,
@@ -197,7 +208,11 @@ def check(
     described = load_job(job)
     comparisons: list[Comparison] = []
     if path is not None:
-        stored = read_lock(path) if is_lock_file(path) else find_state(path, checkpoint, services_of(zookeeper))
+        if is_lock_file(path):
+            stored: StoredSchemas = read_lock(path)
+        else:
+            restored = find_state(path, checkpoint, services_of(zookeeper), moved_directories(moved))
+            stored = with_uids(restored, described.operators)
         other = None if backend is None else state_backend(backend)
         comparisons.append(CompatibilityChecker(described, stored).compare(backend=other, parallelism=parallelism))
     locks = [] if lock is None else [read_lock(lock)]

@@ -64,6 +64,7 @@ from statebackend.savepoint.foreign.flink_metadata import (
     OperatorHandle,
     StreamHandle,
     SubtaskHandles,
+    operator_id_of,
     read_flink_metadata,
 )
 from statebackend.savepoint.foreign.flink_rocksdb import FlinkDatabase, is_needed
@@ -96,7 +97,7 @@ from statebackend.state.private_directory import temporary_directory
 from statebackend.state.state_meta import CANONICAL_BACKEND, KeyedStateMeta, StateFile, StateMeta, encode_meta
 from typeserializers.scalars.void import VoidNamespaceSerializerSnapshot
 
-__all__ = ["FlinkFiles", "is_flink_metadata", "open_flink_savepoint"]
+__all__ = ["FlinkFiles", "is_flink_metadata", "open_flink_savepoint", "with_uids"]
 
 METADATA_FILE_NAME: Final = "_metadata"
 MAX_HEADER_BYTES: Final = 64 << 20
@@ -138,6 +139,15 @@ def open_flink_savepoint(uri: str, moved: Mapping[str, str] | None = None) -> Re
     """
     files = _flink_files(uri, moved or {})
     return RestoredState(files.checkpoint_metadata, files)
+
+
+def with_uids(restored: RestoredState, uids: Iterable[str]) -> RestoredState:
+    """Return the state of a Flink savepoint with these uids, where only ids of operators are stored; else as it is."""
+    if not isinstance(restored.file_system, FlinkFiles):
+        return restored
+    by_id = {operator_id_of(uid): uid for uid in uids}
+    operators = tuple(evolve(one, uid=by_id.get(one.uid, one.uid)) for one in restored.metadata.operators)
+    return evolve(restored, metadata=evolve(restored.metadata, operators=operators))
 
 
 def _flink_files(uri: str, moved: Mapping[str, str]) -> FlinkFiles:

@@ -73,3 +73,40 @@ def test_an_unknown_serializer_is_named_and_all_other_states_are_read(name: str,
     del wanted["states"]["pojo"]
     assert {state: keyed_state(savepoint, "golden-keyed", state) for state in wanted["states"]} == wanted["states"]
     assert {queue: timers(savepoint, "golden-keyed", queue) for queue in wanted["timers"]} == wanted["timers"]
+
+
+JOB = """
+from statebackend import KeyedProcessFunction, ValueStateDescriptor
+from statebackend.local import LocalStreamEnvironment
+from typeserializers import IntSerializer
+
+class Count(KeyedProcessFunction):
+    def open(self, context):
+        self.count = context.get_state(ValueStateDescriptor("lk-count", IntSerializer()))
+
+    def process_element(self, record, context):
+        return ()
+
+def build():
+    env = LocalStreamEnvironment()
+    records = env.from_elements([], "number long")
+    records.key_by("number").process(Count(), uid="golden-longkey", schema="a int").sink_to([])
+    return env
+"""
+
+
+def test_a_job_is_checked_against_a_savepoint_that_stores_only_operator_ids(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own_registrations: None
+) -> None:
+    (tmp_path / "job_of_numbers.py").write_text(JOB)
+    monkeypatch.chdir(tmp_path)
+    place = str(GOLDEN / "1.13.6-rocksdb-canonical" / "savepoint")
+    main(["check", place, "--job", "job_of_numbers:build", "--json"])
+    [comparison] = json.loads(capsys.readouterr().out)
+    assert comparison["rejection"] is None
+    assert list(comparison["operators"]) == ["golden-longkey"]
+    assert operator_id_of("golden-longkey") not in comparison["dropped_operators"]
+    assert operator_id_of("golden-keyed") in comparison["dropped_operators"]
+    text = json.dumps(comparison["operators"])
+    assert "lk-count" in text
+    assert "lk-map" in text

@@ -22,7 +22,7 @@ from statebackend.savepoint.savepoint import Savepoint
 from statebackend.state.errors import StateBackendError
 
 EXPECTED_ERRORS = (CheckpointError, StateFormatError, StateBackendError)
-SAMPLE = 60
+SAMPLE = 40
 MAX_GROWTH_KIB = 400 << 10
 
 
