@@ -36,7 +36,7 @@ UID = "simulated"
 
 
 @frozen
-class EpochCost:
+class CheckpointCost:
     """Processor time of the driver, and the most bytes that one task was sent, read, and acknowledged with."""
 
     driver_s: float
@@ -65,7 +65,7 @@ class SimulatedJob:
         self._operators: tuple[OperatorState, ...] = ()
         self._epoch_id = -1
 
-    def run_epoch(self) -> EpochCost:
+    def run_epoch(self) -> CheckpointCost:
         """Runs the next epoch."""
         self._epoch_id += 1
         epoch_id = self._epoch_id
@@ -95,7 +95,7 @@ class SimulatedJob:
         self._restore = {operator.uid: operator.subtasks for operator in operators}
         driver_s = time.process_time() - started
         states = self._restore[UID]
-        return EpochCost(
+        return CheckpointCost(
             driver_s,
             closure,
             max(len(encode_subtask_state(state)) for state in states),

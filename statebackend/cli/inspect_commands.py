@@ -134,7 +134,7 @@ def _operator(savepoint: Savepoint, operator: StoredOperator, counts: bool) -> A
         if schema.unknown is not None:
             answer["unknown"] = schema.unknown
         if counts:
-            answer |= _figures(savepoint.statistics(operator.uid, name))
+            answer |= _entry_counts(savepoint.statistics(operator.uid, name))
         states.append(answer)
     return {
         "uid": operator.uid,
@@ -149,7 +149,7 @@ def _operator(savepoint: Savepoint, operator: StoredOperator, counts: bool) -> A
     }
 
 
-def _figures(statistics: EntryStatistics) -> Answer:
+def _entry_counts(statistics: EntryStatistics) -> Answer:
     return {
         "entries": statistics.entries,
         "entry_bytes": statistics.size_bytes,

@@ -28,12 +28,12 @@ from statebackend.savepoint.html_pages import (
 )
 from statebackend.savepoint.sizes import NOTHING, counted, short_bytes, shown_bytes, shown_time
 from statebackend.savepoint.state_location import completed_checkpoints
-from statebackend.savepoint.statistics import CheckpointFigures, checkpoint_figures
+from statebackend.savepoint.statistics import CheckpointSizes, checkpoint_sizes
 
 __all__ = ["stored_page"]
 
 
-def stored_page(uri: str, checkpoints: Sequence[CheckpointFigures]) -> str:
+def stored_page(uri: str, checkpoints: Sequence[CheckpointSizes]) -> str:
     """Return the page. The checkpoints are oldest first, and there is at least one."""
     newest = checkpoints[-1]
     states = sum(len(one.bytes_by_state) for one in newest.operators)
@@ -59,7 +59,7 @@ def stored_page(uri: str, checkpoints: Sequence[CheckpointFigures]) -> str:
     return document(newest.job_name, kind="Report of stored state", status="stored", facts=facts, body=body)
 
 
-def _kept(checkpoints: Sequence[CheckpointFigures]) -> Section:
+def _kept(checkpoints: Sequence[CheckpointSizes]) -> Section:
     rows = [
         (
             str(one.checkpoint_id),
@@ -74,7 +74,7 @@ def _kept(checkpoints: Sequence[CheckpointFigures]) -> Section:
     return Section("Checkpoints", [Table("Kept", columns, rows, {0, 2, 3}).html()])
 
 
-def _growth(checkpoints: Sequence[CheckpointFigures]) -> list[Html]:
+def _growth(checkpoints: Sequence[CheckpointSizes]) -> list[Html]:
     if len(checkpoints) < 2:
         return []
     ends = f"checkpoint {checkpoints[0].checkpoint_id}", f"checkpoint {checkpoints[-1].checkpoint_id}"
@@ -110,7 +110,7 @@ def report(
     if CheckpointFileSystem.from_uri(path).exists(JOB_FILE_NAME):
         found = completed_checkpoints(path, services).retained
         kept = [one.metadata for checkpoint_id, one in sorted(found.items())] or kept
-    write_page(target, stored_page(newest.uri, [checkpoint_figures(one) for one in kept]), overwrite=overwrite)
+    write_page(target, stored_page(newest.uri, [checkpoint_sizes(one) for one in kept]), overwrite=overwrite)
     answer = {
         "path": written,
         "size_bytes": os.path.getsize(written),

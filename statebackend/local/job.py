@@ -11,14 +11,12 @@ from statebackend.checkpoint.store.savepoint_directory import create_savepoint_d
 from statebackend.local.local_run import LocalRun
 from statebackend.savepoint.export import SavepointReport, export_tasks, finish_savepoint
 from statebackend.state.backend_parameters import StateRestoreReport
-from statebackend.state.metrics import KeyedStateMetrics
 from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.errors import EpochError
+from statebackend.streaming.metrics import JobMetrics
 from statebackend.streaming.observing.job_events import JobListener
-from statebackend.streaming.observing.job_metrics import JobFigures
 from statebackend.streaming.observing.job_page import job_fragment
 from statebackend.streaming.observing.restore_report import RestoreReport
-from statebackend.streaming.runtime.metrics import OperatorBarriers, OperatorMetrics, TimeMetrics
 
 
 class LocalJob:
@@ -35,11 +33,7 @@ class LocalJob:
         self.epochs = run.epochs
         """How many epochs ran."""
         self._recorder = run.recorder
-        self.state_metrics_by_epoch: Sequence[OperatorMetrics] = [one.state_metrics for one in run.recorder.epochs]
-        """The metrics of keyed state by operator uid in each of the last thousand epochs; empty if metrics are off."""
-        self._barriers = run.barriers
         self._watermarks = run.watermarks()
-        self._time_metrics = run.time_metrics()
         self._store = parts.store
         self._file_system = parts.directory.file_system
         self._registered = {uid: operator.states.keyed for uid, operator in parts.operators.items()}
@@ -51,9 +45,13 @@ class LocalJob:
         """What became of each state that was restored; as text, for people. Empty if nothing was."""
         return self._recorder.restore_report()
 
-    def figures(self) -> JobFigures:
-        """All that was measured of the job, as a copy; see `statebackend.streaming.observing.job_metrics`."""
-        return self._recorder.figures()
+    def metrics(self) -> JobMetrics:
+        """Return all metrics of the job, as a copy.
+
+        ``metrics().values()`` has each declared metric, ``metrics().epochs`` those of single epochs, and
+        ``metrics().totals.state_metrics`` those of keyed state by operator uid, if they are on.
+        """
+        return self._recorder.metrics()
 
     def add_listener(self, listener: JobListener) -> None:
         """Lets a listener hear of what is still to come, which is savepoints; others go to the environment."""
@@ -64,26 +62,11 @@ class LocalJob:
         self._recorder.report(path)
 
     def _repr_html_(self) -> str:
-        return job_fragment(self.figures())
-
-    def metrics(self) -> Mapping[str, KeyedStateMetrics]:
-        """The metrics of keyed state by operator uid, over all epochs; empty if metrics are off.
-
-        Counters and latencies are sums; entries and sizes are as of the last epoch.
-        """
-        return self._recorder.totals.state_metrics
+        return job_fragment(self.metrics())
 
     def watermarks(self) -> Mapping[str, int]:
         """How far event time is, by operator uid and name of source, in milliseconds; without a watermark, left out."""
         return self._watermarks
-
-    def time_metrics(self) -> Mapping[str, TimeMetrics]:
-        """Watermark, lag and late records dropped, by operator uid and by name of source."""
-        return self._time_metrics
-
-    def barrier_metrics(self) -> Mapping[str, OperatorBarriers]:
-        """How long barriers took and how much they overtook, by operator uid, over all checkpoints of the run."""
-        return dict(self._barriers.operators)
 
     def savepoint(self, path: str | os.PathLike[str]) -> SavepointReport:
         """Writes a savepoint of the job's state to a new directory; every environment and backend can restore it."""

@@ -57,13 +57,12 @@ from statebackend.state.state_backend import StateBackend
 from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribedJob
 from statebackend.streaming.errors import StreamJobError
+from statebackend.streaming.metrics import ObservedRun, RunBarriers, TimeMetrics, time_metrics
 from statebackend.streaming.observing.job_events import JobListeners
-from statebackend.streaming.observing.job_metrics import ObservedRun
-from statebackend.streaming.observing.job_recorder import JobRecorder, LiveFigures
+from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetrics
 from statebackend.streaming.operators.operator_factories import operator_factory
 from statebackend.streaming.operators.record_function import paused_garbage_collection
 from statebackend.streaming.runtime.event_time import EventTime, not_before
-from statebackend.streaming.runtime.metrics import BarrierTotals, TimeMetrics, time_metrics
 from statebackend.streaming.runtime.restore_plan import restores_by_subtask
 from statebackend.streaming.runtime.starting_point import StartingPoint
 from statebackend.streaming.runtime.subtask import FrozenSubtask, OperatorParts
@@ -234,7 +233,7 @@ class LocalRun:
                 started_ms=wall_clock(),
                 restored_id=self.restored_id,
             ),
-            self._live_figures,
+            self._live_metrics,
             parts.listeners,
             keeps_subtasks_open=True,
         )
@@ -274,7 +273,7 @@ class LocalRun:
         return self._snapshots.completed_count
 
     @property
-    def barriers(self) -> BarrierTotals:
+    def barriers(self) -> RunBarriers:
         """How long the barriers of complete checkpoints took, and what they overtook."""
         return self._snapshots.metrics.barriers
 
@@ -421,10 +420,10 @@ class LocalRun:
         return {name: time_ms for name, time_ms in known.items() if time_ms > MIN_TIMESTAMP}
 
     def time_metrics(self) -> Mapping[str, TimeMetrics]:
-        """How far event time is for sources and operators, and what was late."""
+        """Return the event time of sources and operators."""
         event_time = self.parts.event_time
         names = () if event_time is None else event_time.names
-        return time_metrics(names, self.watermarks(), self._previous_time_ms, self._snapshots.metrics.late_records)
+        return time_metrics(names, self.watermarks(), self._previous_time_ms)
 
     def finish(self) -> None:
         """Closes what is open, behind the last record; raises what a function raises when it is closed."""
@@ -475,12 +474,12 @@ class LocalRun:
             self._give_up()
             raise
 
-    def _live_figures(self) -> LiveFigures:
+    def _live_metrics(self) -> LiveMetrics:
         newest = self._snapshots.newest
         if newest is None and self._restored is not None:
             newest = self._restored.metadata
         # Copies: who asks reads them while this thread goes on.
-        return LiveFigures(dict(self.schema_reports), newest, self.time_metrics(), dict(self.barriers.operators))
+        return LiveMetrics(dict(self.schema_reports), newest, self.time_metrics(), dict(self.barriers.operators))
 
     def _give_up(self) -> None:
         self._snapshots.close()

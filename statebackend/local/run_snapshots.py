@@ -43,7 +43,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -80,19 +79,10 @@ from statebackend.local.run_checkpoints import CheckpointAnswer, RunCheckpoints
 from statebackend.local.sinks import SinkRecords, StagedSinks, give_to_sinks
 from statebackend.local.split_feed import SplitPositions
 from statebackend.local.subtask import CurrentEpoch, LocalSubtask, SnapshotWork
-from statebackend.streaming.observing.job_metrics import EpochCost, EpochCounts
+from statebackend.streaming.metrics import CheckpointCost, RunBarriers, SinkMetrics, SubtaskMetrics
 from statebackend.streaming.observing.job_recorder import JobRecorder
 from statebackend.streaming.runtime.checkpoint_writing import store_checkpoint
 from statebackend.streaming.runtime.event_time import EventTime
-from statebackend.streaming.runtime.metrics import (
-    RECORDS_IN,
-    BarrierTotals,
-    OperatorMetrics,
-    late_records_of,
-    metrics_of_epoch,
-    metrics_of_epochs,
-    metrics_of_subtasks,
-)
 from statebackend.streaming.runtime.subtask import FrozenSubtask
 from statebackend.streaming.runtime.worker_functions import check_broadcast_copies
 from statebackend.streaming.time.job_watermarks import watermark_state
@@ -193,14 +183,10 @@ class CheckpointMetrics:
     """
 
     def __init__(self, recorder: JobRecorder) -> None:
-        self.barriers = BarrierTotals()
-        """How long the barriers of complete checkpoints took, and what they overtook."""
-        self.late_records: Counter[str] = Counter()
-        """How many records each operator has dropped, by uid."""
+        self.barriers = RunBarriers()
+        """The barriers of complete checkpoints."""
         self._recorder = recorder
-        self._late_records_reported = 0
-        self._records_in: Counter[TaskId] = Counter()
-        self._state_metrics: dict[TaskId, OperatorMetrics] = {}
+        self._subtasks: dict[TaskId, SubtaskMetrics] = {}
         self._triggered_s: dict[int, float] = {}
         self._ended_s = time.monotonic()
 
@@ -210,32 +196,23 @@ class CheckpointMetrics:
         self._triggered_s[checkpoint_id] = time.monotonic()
 
     def acknowledged(self, acknowledgement: Acknowledgement) -> None:
-        """A task has acknowledged a checkpoint, whatever becomes of that."""
-        self.late_records += late_records_of([acknowledgement])
-        task = acknowledgement.task
-        self._records_in[task] += int(acknowledgement.metrics.get(RECORDS_IN) or 0)
-        metrics = metrics_of_epoch([acknowledgement])
-        if metrics:
-            self._state_metrics[task] = metrics_of_epochs(self._state_metrics.get(task, {}), metrics)
+        """Add the metrics of a task that acknowledged a checkpoint, whether the checkpoint completes or not."""
+        task, metrics = acknowledgement.task, SubtaskMetrics.of(acknowledgement)
+        known = self._subtasks.get(task)
+        self._subtasks[task] = metrics if known is None else known.followed_by(metrics)
 
-    def completed(self, checkpoint_id: int, acknowledgements: Sequence[Acknowledgement]) -> None:
-        """A checkpoint is complete, and the sinks have what belongs to it."""
-        self.barriers.note(acknowledgements)
+    def completed(
+        self, checkpoint_id: int, acknowledgements: Sequence[Acknowledgement], sinks: Mapping[str, SinkMetrics]
+    ) -> None:
+        """Record the epoch of a complete checkpoint, after its output was given to the sinks."""
+        self.barriers.add(acknowledgements)
         now_s, ended_s = time.monotonic(), self._ended_s
         self._ended_s = now_s
-        cost = EpochCost(duration_s=now_s - ended_s, checkpoint_s=now_s - self._triggered_s.pop(checkpoint_id, now_s))
-        self._recorder.epoch_completed(checkpoint_id, acknowledgements, cost, counts=self._counts_taken())
-
-    def _counts_taken(self) -> EpochCounts:
-        records_in, self._records_in = self._records_in, Counter()
-        metrics, self._state_metrics = self._state_metrics, {}
-        late, reported = self.late_records.total(), self._late_records_reported
-        self._late_records_reported = late
-        return EpochCounts(
-            records_in=records_in,
-            late_records_dropped=late - reported,
-            state_metrics=metrics_of_subtasks(metrics.values()),
+        cost = CheckpointCost(
+            duration_s=now_s - ended_s, checkpoint_s=now_s - self._triggered_s.pop(checkpoint_id, now_s)
         )
+        subtasks, self._subtasks = self._subtasks, {}
+        self._recorder.epoch_completed(checkpoint_id, acknowledgements, cost, subtasks=subtasks, sinks=sinks)
 
     def answered(self, answer: CheckpointAnswer) -> None:
         """A request is over; what is given up at the end of the run has not failed."""
@@ -633,7 +610,7 @@ class RunSnapshots:
             # What a plain sink raises keeps no other from what is its own.
             stack.callback(give_to_sinks, self._output.taken(checkpoint_id))
             self._parts.staged.commit(checkpoint_id)
-        self.metrics.completed(checkpoint_id, acknowledgements)
+        self.metrics.completed(checkpoint_id, acknowledgements, self._output.sink_metrics(checkpoint_id))
 
     def checkpoint_failed(self, checkpoint_id: int) -> None:
         """Nobody waits for what is being written for it."""

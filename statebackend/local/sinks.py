@@ -26,6 +26,7 @@ from typing import Any, Final
 from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.local.network.channel import RecordBatch
 from statebackend.local.network.subtasks import OutputListener
+from statebackend.streaming.metrics import SinkMetrics
 from statebackend.streaming.runtime.job_sinks import JobSinks, no_sink
 from statebackend.streaming.sink import RecordSink, RollbackSink, SinkError, sink_identity
 from statebackend.streaming.stream_graph import JobGraph, SinkNode
@@ -192,6 +193,7 @@ class SinkRecords:
         self._listener = listener
         self._records: list[list[Any]] = [[] for _ in graph.sinks]
         self._cut: dict[int, list[list[Any]]] = {}
+        self._counts: dict[int, list[int]] = {}
 
     def on_records(self, sink_index: int, batch: RecordBatch) -> None:
         """Keeps the records."""
@@ -206,6 +208,7 @@ class SinkRecords:
 
     def cut(self, checkpoint_id: int) -> None:
         """What came out so far belongs to that checkpoint; what comes now, to a later one."""
+        self._counts[checkpoint_id] = list(map(len, self._records))
         for index, records in enumerate(self._records):
             if index in self._staged:
                 self._staged.stage(index, records, checkpoint_id, self._attempt_id)
@@ -223,6 +226,11 @@ class SinkRecords:
             for index, sink in enumerate(self._sinks)
             if index not in self._staged
         ]
+
+    def sink_metrics(self, checkpoint_id: int) -> Mapping[str, SinkMetrics]:
+        """Return what each sink received up to a checkpoint, since the call before."""
+        counts = [self._counts.pop(known) for known in sorted(self._counts) if known <= checkpoint_id]
+        return {sink.uid: SinkMetrics(sum(one[index] for one in counts)) for index, sink in enumerate(self._sinks)}
 
 
 def _give(sink: Any, records: Sequence[Any]) -> None:

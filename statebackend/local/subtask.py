@@ -10,6 +10,7 @@ Where records of an epoch are to be in order they wait here, until time moves or
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,10 +28,10 @@ from statebackend.local.source import Chain
 from statebackend.state.backend_parameters import StateRestoreReport
 from statebackend.state.progress import ProgressListener
 from statebackend.streaming.errors import JobDefinitionError
+from statebackend.streaming.metrics import SubtaskBarriers
 from statebackend.streaming.operators.operator import Emission, ObjectBatch
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.row_writer import RowEncoder
-from statebackend.streaming.runtime.metrics import SubtaskBarriers
 from statebackend.streaming.runtime.restore_plan import SubtaskRestore
 from statebackend.streaming.runtime.subtask import FrozenSubtask, OpenedSubtask, OperatorParts, Subtask, SubtaskEpoch
 from statebackend.streaming.stream_graph import StreamEdge
@@ -97,7 +98,7 @@ class SnapshotWork:
             made = of_nothing(self.task, self.checkpoint_id)
         else:
             made = self.subtask.acknowledged(self.frozen)
-        made = evolve(made, metrics={**made.metrics, **self._barriers.report()})
+        made = evolve(made, metrics={**made.metrics, **self._barriers.to_metrics()})
         inputs, outputs = self._channels.input_channels, self._channels.output_channels
         if inputs is None and outputs is None:
             return made
@@ -148,6 +149,8 @@ class LocalSubtask:
     _to_order: list[RecordBatch] = field(factory=list, init=False)
     _before_keys: list[RecordBatch] = field(factory=list, init=False)
     _emitted: list[Emission | Watermark] = field(factory=list, init=False)
+    records_out: Counter[OutputTag[Any] | None] = field(factory=Counter, init=False)
+    """The rows of each output since the operator was opened."""
     _frozen: dict[int, FrozenSubtask] = field(factory=dict, init=False)
 
     @property
@@ -256,6 +259,7 @@ class LocalSubtask:
     ) -> None:
         """Takes what the operator emits, whose `Emitter` it is; it goes on when the call has returned."""
         if rows:
+            self.records_out[tag] += len(rows)
             self._emitted.append(Emission(tag, rows, timestamps))
 
     def emit_watermark(self, timestamp_ms: int) -> None:

@@ -25,7 +25,7 @@ from attrs import field, frozen
 from snapshots.errors import cut
 from statebackend.savepoint.atomic_files import atomic_file
 from statebackend.savepoint.sizes import short_bytes, shown_bytes
-from statebackend.savepoint.statistics import CheckpointFigures, OperatorFigures
+from statebackend.savepoint.statistics import CheckpointSizes, OperatorSizes
 
 __all__ = [
     "Html",
@@ -500,7 +500,7 @@ def _n(number: float) -> str:
     return f"{number:.1f}".rstrip("0").rstrip(".")
 
 
-def sizes_section(newest: CheckpointFigures, growth: Sequence[Html] = ()) -> Section:
+def sizes_section(newest: CheckpointSizes, growth: Sequence[Html] = ()) -> Section:
     """Return the state sizes of the newest checkpoint: growth plots, then by operator, state and subtask."""
     operators = [
         (
@@ -559,7 +559,7 @@ def growth_figures(sizes: Iterable[tuple[str, Sequence[int | None]]], ends: tupl
     return figure(caption + more, plot)
 
 
-def _largest_first(operator: OperatorFigures) -> list[tuple[str, int]]:
+def _largest_first(operator: OperatorSizes) -> list[tuple[str, int]]:
     return sorted(operator.bytes_by_state.items(), key=lambda one: -one[1])
 
 

@@ -4,7 +4,7 @@
   An entry is what `EntryReader` yields: a value, a map entry, a queue element or a whole list.
 - `stored_files` maps each file to its operator, its states and the checkpoints that share it. A file of a backend may
   hold several states; it is then listed under their joined names.
-- `checkpoint_figures` returns the sizes that the metadata contains, without reading a file. Sizes of subtasks and
+- `checkpoint_sizes` returns the sizes that the metadata contains, without reading a file. Sizes of subtasks and
   operators include their metas, as in `CheckpointMetadata.size_bytes`; sizes of states count files only. A file shared
   by several subtasks counts once per operator and state, and once for each subtask.
 """
@@ -25,17 +25,17 @@ from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.checkpoint.state_handles import FileHandle, KeyedStateHandle, OperatorState, SubtaskState
 from statebackend.state.backend_parameters import files_of_states
 from statebackend.state.errors import StateBackendError
+from statebackend.state.metrics import skew_of
 from statebackend.state.operator_state_handles import decode_operator_state
 
 __all__ = [
-    "CheckpointFigures",
     "CheckpointFile",
+    "CheckpointSizes",
     "EntryStatistics",
     "LargeEntry",
-    "OperatorFigures",
-    "checkpoint_figures",
+    "OperatorSizes",
+    "checkpoint_sizes",
     "sizes_of_rows",
-    "skew_of",
     "stored_files",
 ]
 
@@ -112,14 +112,8 @@ def _keyed_files(handle: KeyedStateHandle) -> Iterator[tuple[str, FileHandle]]:
     yield from (("", stored) for index, stored in enumerate(handle.files) if index not in named)
 
 
-def skew_of(sizes: Sequence[int]) -> float:
-    """Return the largest size divided by the mean, 1.0 if all are equal or zero."""
-    total = sum(sizes)
-    return max(sizes) * len(sizes) / total if total else 1.0
-
-
 @frozen
-class OperatorFigures:
+class OperatorSizes:
     """Sizes of one operator: by subtask, and of the files of each keyed state."""
 
     uid: str
@@ -140,7 +134,7 @@ class OperatorFigures:
 
 
 @frozen(kw_only=True)
-class CheckpointFigures:
+class CheckpointSizes:
     """Sizes and times of one checkpoint or savepoint. Times are in milliseconds, None if unknown."""
 
     checkpoint_id: int
@@ -153,13 +147,13 @@ class CheckpointFigures:
     max_parallelism: int
     size_bytes: int
     file_count: int
-    operators: tuple[OperatorFigures, ...]
+    operators: tuple[OperatorSizes, ...]
 
 
-def checkpoint_figures(metadata: CheckpointMetadata) -> CheckpointFigures:
+def checkpoint_sizes(metadata: CheckpointMetadata) -> CheckpointSizes:
     """Return the sizes of a checkpoint from its metadata."""
     watermarks = metadata.watermarks
-    return CheckpointFigures(
+    return CheckpointSizes(
         checkpoint_id=metadata.checkpoint_id,
         kind=metadata.kind.value.lower(),
         job_name=metadata.job_name,
@@ -170,11 +164,11 @@ def checkpoint_figures(metadata: CheckpointMetadata) -> CheckpointFigures:
         max_parallelism=metadata.max_parallelism,
         size_bytes=metadata.size_bytes,
         file_count=len(metadata.files),
-        operators=tuple(_operator_figures(one) for one in metadata.operators),
+        operators=tuple(_operator_sizes(one) for one in metadata.operators),
     )
 
 
-def _operator_figures(operator: OperatorState) -> OperatorFigures:
+def _operator_sizes(operator: OperatorState) -> OperatorSizes:
     by_state: dict[str, dict[str, int]] = {}
     for handle in operator.keyed_handles:
         # Only the backend knows the meaning of its meta.
@@ -182,7 +176,7 @@ def _operator_figures(operator: OperatorState) -> OperatorFigures:
             for name, files in files_of_states(handle):
                 by_state.setdefault(name, {}).update((stored.path, stored.size_bytes) for _, stored in files)
     by_subtask = tuple(subtask.size_bytes for subtask in operator.subtasks)
-    return OperatorFigures(
+    return OperatorSizes(
         operator.uid,
         operator.name,
         operator.size_bytes,

@@ -31,7 +31,6 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -108,11 +107,10 @@ from statebackend.streaming.errors import (
     describe_exception,
     format_value,
 )
-from statebackend.streaming.observing.job_metrics import EpochCost, ObservedRun, seconds_of
-from statebackend.streaming.observing.job_recorder import JobRecorder, LiveFigures
+from statebackend.streaming.metrics import CheckpointCost, ObservedRun, slowest_s, time_metrics
+from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetrics
 from statebackend.streaming.runtime.checkpoint_writing import store_checkpoint
 from statebackend.streaming.runtime.event_time import EventTime, not_before
-from statebackend.streaming.runtime.metrics import TimeMetrics, late_records_of, time_metrics
 from statebackend.streaming.runtime.restore_plan import SubtaskRestore, restores_by_subtask
 from statebackend.streaming.runtime.restore_plan_file import (
     RESTORE_PLANS_DIRECTORY,
@@ -767,7 +765,6 @@ class EpochDriver:
         """When the last epoch with a batch began and ended, by `monotonic_ms`, until somebody takes it."""
         self.at_news: Callable[[], object] = lambda: None
         """Called when an epoch with a batch has ended, however, and when the run is over."""
-        self._late_records: Counter[str] = Counter()
         self.recorder = JobRecorder(
             ObservedRun(
                 job_name=parts.identity.job_name,
@@ -779,9 +776,10 @@ class EpochDriver:
                 started_ms=wall_clock(),
                 restored_id=None if restored is None else restored.metadata.checkpoint_id,
             ),
-            self._live_figures,
+            self._live_metrics,
             parts.listeners,
             keeps_subtasks_open=False,
+            graph=parts.pipeline.graph,
         )
         """What is seen of the run."""
         self.progress = ProgressChannel(spark_context, self.recorder.progress)
@@ -835,11 +833,6 @@ class EpochDriver:
     def watermarks(self) -> Mapping[str, int]:
         """Return the watermarks of sources and operators that have one, in milliseconds."""
         return self._run.watermarks.known()
-
-    def time_metrics(self) -> Mapping[str, TimeMetrics]:
-        """How far event time is for sources and operators, and what was late."""
-        watermarks = self._run.watermarks
-        return time_metrics(watermarks.names, watermarks.known(), self._run.processing_time_ms, self._late_records)
 
     def close(self) -> None:
         """Takes back what went out to the workers for this run, which begins no epoch any more; may be called again.
@@ -975,17 +968,17 @@ class EpochDriver:
         if self._is_speculative or were_tasks_repeated(self._spark_context, attempt_ids):
             # Attempts that failed, or lost against another one, may have written files that nobody was told of.
             self.parts.store.delete_orphans(self._epochs.files_in_use())
-        snapshots_s = [seconds_of(one, "snapshot_s") for one in acknowledgements.values()]
-        cost = EpochCost(
+        cost = CheckpointCost(
             duration_s=time.monotonic() - started,
-            checkpoint_s=rim.store_s + max(snapshots_s, default=0.0),
+            checkpoint_s=rim.store_s + slowest_s(acknowledgements.values(), "snapshot_s"),
             action_s=rim.action_s,
             has_batch=isinstance(cause, BatchArrived),
         )
-        self._late_records += late_records_of(acknowledgements.values())
         self.recorder.epoch_completed(epoch.checkpoint_id, list(acknowledgements.values()), cost)
 
-    def _live_figures(self) -> LiveFigures:
+    def _live_metrics(self) -> LiveMetrics:
         restored = self._run.restored
         newest = None if restored is None else restored.metadata
-        return LiveFigures(self.parts.schema_reports, newest, self.time_metrics())
+        watermarks = self._run.watermarks
+        time = time_metrics(watermarks.names, watermarks.known(), self._run.processing_time_ms)
+        return LiveMetrics(self.parts.schema_reports, newest, time)

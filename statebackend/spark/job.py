@@ -7,10 +7,12 @@ called for every epoch, which is slow. So a thread waits in the JVM for the end 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -28,14 +30,12 @@ from statebackend.spark.query import DEFAULT_STOP_TIMEOUT_S, Interrupts, QueryEn
 from statebackend.spark.rollback import RollbackReport
 from statebackend.spark.savepoints import take_savepoint
 from statebackend.spark.session import streaming_errors_unlogged
-from statebackend.state.metrics import KeyedStateMetrics
 from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.errors import EpochError
+from statebackend.streaming.metrics import EpochMetrics, JobMetrics
 from statebackend.streaming.observing.job_events import JobListener
-from statebackend.streaming.observing.job_metrics import EpochStatistics, JobFigures
 from statebackend.streaming.observing.job_page import EpochHistory, job_fragment
 from statebackend.streaming.observing.restore_report import RestoreReport
-from statebackend.streaming.runtime.metrics import TimeMetrics
 
 __all__ = ["RunWatch"]
 
@@ -98,13 +98,32 @@ class SparkJob:
         return self._driver.last_epoch_id
 
     @property
-    def epochs(self) -> Sequence[EpochStatistics]:
+    def epochs(self) -> Sequence[EpochMetrics]:
         """What the epochs of this run cost, oldest first; the last thousand of them."""
         return EpochHistory(self._recorder.epochs)
 
-    def figures(self) -> JobFigures:
-        """All that is measured of the job, as a copy; see `statebackend.streaming.observing.job_metrics`."""
-        return self._recorder.figures()
+    def metrics(self) -> JobMetrics:
+        """Return all metrics of the job, as a copy.
+
+        ``metrics().values()`` has each declared metric, ``metrics().epochs`` those of single epochs, and
+        ``metrics().totals.state_metrics`` those of keyed state by operator uid, if they are on.
+        """
+        return self._recorder.metrics()
+
+    def last_progress(self) -> dict[str, Any] | None:
+        """Return Spark's progress of the last micro-batch as JSON, with the metrics of the job.
+
+        ``observedMetrics["statebackend"]`` contains a list of values for each metric that has any, by its full name,
+        such as ``operator.records_in``. Each has ``labels`` and ``value``. None before the first micro-batch.
+        """
+        progress = self.query.lastProgress
+        if progress is None:
+            return None
+        values: dict[str, list[dict[str, Any]]] = {}
+        for one in self.metrics().values():
+            values.setdefault(one.metric.full_name, []).append({"labels": one.labels, "value": one.value})
+        plain: dict[str, Any] = json.loads(progress.json)
+        return {**plain, "observedMetrics": {**plain.get("observedMetrics", {}), "statebackend": values}}
 
     def add_listener(self, listener: JobListener) -> None:
         """Lets a listener hear of what comes next; see `statebackend.streaming.observing.job_events`. The start is
@@ -121,15 +140,7 @@ class SparkJob:
         self._recorder.report(path)
 
     def _repr_html_(self) -> str:
-        return job_fragment(self.figures())
-
-    def metrics(self) -> Mapping[str, KeyedStateMetrics]:
-        """The metrics of keyed state by operator uid, over all epochs of this run; empty if metrics are off.
-
-        Counters and latencies are sums; entries and sizes are as of the last epoch. Those of single epochs are in
-        `epochs`.
-        """
-        return self._recorder.totals.state_metrics
+        return job_fragment(self.metrics())
 
     def watermarks(self) -> Mapping[str, int]:
         """How far event time is for the next epoch, by operator uid and by name of source, in milliseconds.
@@ -137,10 +148,6 @@ class SparkJob:
         Who has no watermark is left out; a job without event time has none.
         """
         return self._driver.watermarks()
-
-    def time_metrics(self) -> Mapping[str, TimeMetrics]:
-        """Watermark, lag and late records dropped in this run, by operator uid and by name of source."""
-        return self._driver.time_metrics()
 
     def restore_report(self) -> RestoreReport:
         """What became of each restored state; complete once the first epoch is (migration runs in its tasks).

@@ -17,7 +17,7 @@ within an eighth, and a histogram has at most a few dozen buckets that are not e
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from attrs import evolve, field, fields, frozen
@@ -144,6 +144,12 @@ def _longest_of(bucket: int) -> int:
     shift = max(bucket // _SUB_BUCKETS - 1, 0)
     mantissa = bucket - shift * _SUB_BUCKETS
     return ((mantissa + 1) << shift) - 1
+
+
+def skew_of(sizes: Sequence[int]) -> float:
+    """Return the largest size divided by the mean, 1.0 if all are equal or zero."""
+    total = sum(sizes)
+    return max(sizes) * len(sizes) / total if total else 1.0
 
 
 _STATE_PREFIX: Final = "state/"

@@ -27,7 +27,7 @@ from statebackend.cli.main import main
 from statebackend.cli.streams import MISUSED, NOT_READABLE
 from statebackend.cli.terminal import services_of
 from statebackend.local import LocalStreamEnvironment
-from statebackend.savepoint.statistics import checkpoint_figures
+from statebackend.savepoint.statistics import checkpoint_sizes
 
 
 class Count(KeyedProcessFunction[Any, Any, Any]):
@@ -270,7 +270,7 @@ def test_bytes_are_told_by_state_and_what_checkpoints_share(
     assert own["file_bytes"] == sum(file.size_bytes for file in newest.files)
     assert own["size_bytes"] == newest.size_bytes == found["checkpoints"][-1]["size_bytes"]
     inspected = answer(capsys, "inspect", tmp_path / "job")
-    [figures] = checkpoint_figures(newest).operators
+    [figures] = checkpoint_sizes(newest).operators
     assert inspected["size_bytes"] == own["size_bytes"]
     sizes_of_operator = {inspected["operators"][0]["size_bytes"], own["operators"][0]["size_bytes"], figures.size_bytes}
     assert sizes_of_operator == {newest.size_bytes}

@@ -14,7 +14,8 @@ from statebackend import KeyedProcessFunction, Savepoint, ValueStateDescriptor
 from statebackend.cli.main import main
 from statebackend.local import LocalStreamEnvironment
 from statebackend.savepoint.sizes import shown_bytes
-from statebackend.savepoint.statistics import checkpoint_figures, skew_of
+from statebackend.savepoint.statistics import checkpoint_sizes
+from statebackend.state.metrics import skew_of
 
 NAME = "</title><script>\n\"'&"
 
@@ -48,7 +49,7 @@ def reported(path: Path, target: Path) -> PageReader:
 
 def test_a_job_directory_is_reported_by_another_process_with_all_its_checkpoints(job_dir: Path, tmp_path: Path) -> None:
     read = reported(job_dir, tmp_path / "report.html")
-    figures = checkpoint_figures(Savepoint.open(job_dir).metadata)
+    figures = checkpoint_sizes(Savepoint.open(job_dir).metadata)
     [operator] = figures.operators
     for shown in (
         NAME.replace("\n", "\\n"),

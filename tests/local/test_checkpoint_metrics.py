@@ -1,4 +1,4 @@
-"""What subtasks have counted is counted once in the figures of a job, whatever becomes of its checkpoints."""
+"""What subtasks count appears once in the metrics of a job, whether their checkpoints complete or not."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement
 from statebackend.checkpoint.state_handles import SubtaskState
 from statebackend.local.run_snapshots import CheckpointMetrics
 from statebackend.state.metrics import KeyedStateMetrics, StateMetrics
+from statebackend.streaming.metrics import LATE_RECORDS_DROPPED, RECORDS_IN, ObservedRun
 from statebackend.streaming.observing.job_events import JobListeners
-from statebackend.streaming.observing.job_metrics import ObservedRun
-from statebackend.streaming.observing.job_recorder import JobRecorder, LiveFigures
-from statebackend.streaming.runtime.metrics import LATE_RECORDS_DROPPED, RECORDS_IN
+from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetrics
 
 RUN = ObservedRun(
     job_name="job", job_id="job", run_id="run", engine="in process", parallelism=2, max_parallelism=8, started_ms=0
@@ -36,7 +35,7 @@ def acknowledged(checkpoint_id: int, index: int, metrics: dict[str, Any]) -> Ack
 
 
 def test_what_was_told_with_a_checkpoint_that_failed_belongs_to_the_epoch_of_the_next_one() -> None:
-    recorder = JobRecorder(RUN, LiveFigures, JobListeners(), keeps_subtasks_open=True)
+    recorder = JobRecorder(RUN, LiveMetrics, JobListeners(), keeps_subtasks_open=True)
     metrics = CheckpointMetrics(recorder)
     for checkpoint_id in range(3):
         metrics.triggered(checkpoint_id, [checkpoint_id])
@@ -47,6 +46,7 @@ def test_what_was_told_with_a_checkpoint_that_failed_belongs_to_the_epoch_of_the
                 {
                     RECORDS_IN: 10,
                     LATE_RECORDS_DROPPED: 1 + index,
+                    "records_out/main": 4,
                     **KeyedStateMetrics({"n": evolve(COUNT, entries=5 + checkpoint_id)}).to_report(),
                 },
             )
@@ -55,12 +55,13 @@ def test_what_was_told_with_a_checkpoint_that_failed_belongs_to_the_epoch_of_the
         for one in told:
             metrics.acknowledged(one)
         if checkpoint_id != 1:
-            metrics.completed(checkpoint_id, told)
-    figures = recorder.figures()
-    assert [epoch.records_in for epoch in figures.epochs] == [20, 40]
-    assert [epoch.late_records_dropped for epoch in figures.epochs] == [3, 6]
-    assert figures.totals.late_records_dropped == metrics.late_records["count"] == 9
-    states = [epoch.state_metrics["count"].states["n"] for epoch in figures.epochs]
+            metrics.completed(checkpoint_id, told, {})
+    found = recorder.metrics()
+    assert [epoch.records_in for epoch in found.epochs] == [20, 40]
+    assert [epoch.late_records_dropped for epoch in found.epochs] == [3, 6]
+    assert found.totals.late_records_dropped == found.totals.operators["count"].late_records_dropped == 9
+    assert [epoch.operators["count"].outputs["main"].records_out for epoch in found.epochs] == [8, 16]
+    states = [epoch.state_metrics["count"].states["n"] for epoch in found.epochs]
     assert [(one.reads, one.writes, one.entries) for one in states] == [(6, 4, 10), (12, 8, 14)]
-    total = figures.totals.state_metrics["count"].states["n"]
+    total = found.totals.state_metrics["count"].states["n"]
     assert (total.reads, total.writes, total.entries) == (18, 12, 14)

@@ -25,7 +25,7 @@ from statebackend import (
     WindowContext,
 )
 from statebackend.local import LocalJob, LocalStreamEnvironment
-from statebackend.streaming.runtime.metrics import TimeMetrics
+from statebackend.streaming.metrics import TimeMetrics
 from statebackend.streaming.time.watermark_generators import WatermarkGenerator, WatermarkOutput
 
 LATE: OutputTag[Any] = OutputTag("late", SCHEMA)
@@ -121,10 +121,9 @@ def test_watermark_lag_and_late_records_are_told_of_sources_and_operators() -> N
     windows = stream.key_by("k").window(TumblingEventTimeWindows.of(SIZE))
     windows.process(Summed(), uid="sums", schema="k string, start bigint, v bigint").sink_to([])
     assert len(model(EPOCHS)[1]) == 2
-    assert env.execute().time_metrics() == {
-        "source-0": TimeMetrics(watermark_ms=35, lag_ms=965),
-        "sums": TimeMetrics(watermark_ms=35, lag_ms=965, late_records_dropped=2),
-    }
+    metrics = env.execute().metrics()
+    assert metrics.time == dict.fromkeys(("source-0", "sums"), TimeMetrics(watermark_ms=35, lag_ms=965))
+    assert metrics.totals.operators["sums"].late_records_dropped == metrics.totals.late_records_dropped == 2
 
 
 def test_the_chapter_on_event_time_shows_what_it_says() -> None:

@@ -221,5 +221,6 @@ def test_a_job_tells_metrics_of_each_epoch_and_the_sum_over_all() -> None:
     elements = environment.from_elements([{"k": "a", "n": number} for number in range(8)], "k string, n bigint")
     elements.key_by("k").process(Count(), uid="count", schema="k string, n bigint").sink_to([])
     job = environment.execute()
-    assert [one["count"].states["count"].writes for one in job.state_metrics_by_epoch] == [1] * 8
-    assert job.metrics()["count"].states["count"].writes == 8
+    metrics = job.metrics()
+    assert [one.state_metrics["count"].states["count"].writes for one in metrics.epochs] == [1] * 8
+    assert metrics.totals.state_metrics["count"].states["count"].writes == 8

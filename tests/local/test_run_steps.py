@@ -328,7 +328,7 @@ def test_a_checkpoint_that_a_newer_one_overtakes_is_told_and_is_no_failure_to_en
         answers = [run.checkpoints.take_answer(request) for request in requests]
         assert [one.failure for one in answers if one is not None] == [failure, None]
         assert run.take_checkpoint(CheckpointRequestKind.ON_DEMAND) == 2
-        assert run.recorder.figures().totals.failed_checkpoints == 1
+        assert run.recorder.metrics().totals.failed_checkpoints == 1
     [(abandoned, told)] = listener.reasons
     assert abandoned == 0
     assert reason in told

@@ -25,7 +25,7 @@ from statebackend import (
 )
 from statebackend.checkpoint.store.job_files import NO_DATA_EPOCH_FILE_NAME
 from statebackend.spark.parquet_sink import MemorySink
-from statebackend.streaming.runtime.metrics import TimeMetrics
+from statebackend.streaming.metrics import TimeMetrics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -198,7 +198,7 @@ def test_a_drained_job_has_fired_all_of_event_time_and_its_savepoint_goes_on_wit
     report = job.stop_with_savepoint(place.directory / "savepoint", drain=True)
     assert rows_of(sums) == [("a", 0, 1), ("a", 10, 2)]
     assert rows_of(fired) == [], "the clock is where it was"
-    assert job.time_metrics()["sums"].lag_ms is None
+    assert job.metrics().time["sums"].lag_ms is None
     assert report.epoch_id == job.last_completed_epoch == 1
 
     place.add(("a", 3, 8))
@@ -272,6 +272,6 @@ def test_a_watermark_on_the_frame_is_taken_over_or_rejected(place: Place) -> Non
     job = env.execute("marked", trigger={"availableNow": True})
     job.await_termination()
     assert rows_of(sink) == [("a", 0, 1)]
-    metrics = job.time_metrics()
+    metrics = job.metrics().time
     assert metrics["sums"] == metrics["source-0"] == TimeMetrics(watermark_ms=25_999, lag_ms=metrics["sums"].lag_ms)
     assert [one.has_batch for one in job.epochs] == [True, False]

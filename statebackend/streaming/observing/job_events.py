@@ -24,12 +24,12 @@ from attrs import frozen
 from snapshots.loggers import logger_of
 from statebackend.savepoint.export import SavepointReport
 from statebackend.state.progress import Progress
-from statebackend.streaming.observing.job_metrics import (
-    EpochStatistics,
+from statebackend.streaming.metrics import (
+    EpochMetrics,
     FailedCheckpoint,
-    JobFigures,
+    JobMetrics,
     ObservedRun,
-    RestoredStateFigures,
+    RestoredStateMetrics,
 )
 
 __all__ = [
@@ -52,8 +52,8 @@ _log = logger_of(__name__)
 class ObservedJob(Protocol):
     """A job as listeners have it."""
 
-    def figures(self) -> JobFigures:
-        """What it has done so far; may be called from any thread."""
+    def metrics(self) -> JobMetrics:
+        """Return its metrics at this moment, on any thread."""
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Writes the page of that for people, also for a job that has failed. Raises `OSError`."""
@@ -61,7 +61,7 @@ class ObservedJob(Protocol):
 
 @frozen
 class JobStarted:
-    """A run begins; ``job`` can be asked for its figures and its report for as long as anybody has it."""
+    """A run begins; ``job`` can be asked for its metrics and its report for as long as anybody has it."""
 
     run: ObservedRun
     job: ObservedJob
@@ -72,7 +72,7 @@ class StateRestored:
     """The run restores state; migrations follow."""
 
     run: ObservedRun
-    states: tuple[RestoredStateFigures, ...]
+    states: tuple[RestoredStateMetrics, ...]
 
 
 @frozen
@@ -80,7 +80,7 @@ class StateMigrated:
     """A state is migrated, in all subtasks."""
 
     run: ObservedRun
-    state: RestoredStateFigures
+    state: RestoredStateMetrics
 
 
 @frozen
@@ -88,7 +88,7 @@ class EpochCompleted:
     """An epoch has ended and is durable."""
 
     run: ObservedRun
-    epoch: EpochStatistics
+    epoch: EpochMetrics
 
 
 @frozen

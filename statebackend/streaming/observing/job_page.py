@@ -1,8 +1,10 @@
-"""The report of a job as an HTML page, and as a fragment for notebooks; both from `JobFigures` only."""
+"""The report of a job as an HTML page, and as a fragment for notebooks; both from `JobMetrics` only."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final
 
 from statebackend.savepoint.html_pages import (
@@ -33,15 +35,18 @@ from statebackend.savepoint.sizes import (
     shown_duration,
     shown_time,
 )
-from statebackend.streaming.observing.job_metrics import EpochStatistics, JobFigures
+from statebackend.streaming.metrics import EpochMetrics, JobMetrics, MetricValue
 
 __all__ = ["EpochHistory", "job_fragment", "job_page"]
 
 SHOWN_ROWS: Final = 100
-"""Of more epochs the table has the last."""
+"""The most rows of a table of epochs, which are those of the last ones."""
+
+SHOWN_METRICS: Final = 1000
+"""The most rows of the table of all metrics."""
 
 
-class EpochHistory(tuple[EpochStatistics, ...]):
+class EpochHistory(tuple[EpochMetrics, ...]):
     """The last epochs of a run, oldest first; a notebook shows them as small plots."""
 
     __slots__ = ()
@@ -54,46 +59,46 @@ class EpochHistory(tuple[EpochStatistics, ...]):
         )
 
 
-def _durations(epochs: Sequence[EpochStatistics]) -> tuple[str, Html]:
+def _durations(epochs: Sequence[EpochMetrics]) -> tuple[str, Html]:
     shown = shown_duration(epochs[-1].duration_s) if epochs else NOTHING
     return shown, spark_line([one.duration_s for one in epochs], title="Seconds of the last epochs")
 
 
-def _written(epochs: Sequence[EpochStatistics]) -> tuple[str, Html]:
+def _written(epochs: Sequence[EpochMetrics]) -> tuple[str, Html]:
     shown = shown_bytes(epochs[-1].bytes_written) if epochs else NOTHING
     return shown, spark_line([one.bytes_written for one in epochs], title="Bytes written by the last epochs")
 
 
-def job_page(figures_of_job: JobFigures) -> str:
+def job_page(metrics: JobMetrics) -> str:
     """The whole page."""
-    told, run = figures_of_job, figures_of_job.run
+    run = metrics.run
     facts = [
         ("runs", "on Spark" if run.engine == "spark" else "in one process"),
         ("started", f"{shown_time(run.started_ms)} UTC"),
-        ("ended" if told.ended_ms is not None else "as of", f"{shown_time(told.ended_ms or told.at_ms)} UTC"),
+        ("ended" if metrics.ended_ms is not None else "as of", f"{shown_time(metrics.ended_ms or metrics.at_ms)} UTC"),
         ("parallelism", f"{run.parallelism} of {run.max_parallelism}"),
         ("goes on from", "nothing" if run.restored_id is None else f"checkpoint {run.restored_id}"),
         ("run", run.run_id),
     ]
     body: list[Html | Section] = []
-    if told.failure is not None:
-        body.append(element("p", text(told.failure), {"class": "alarm", "role": "alert"}))
-    body.append(tiles(_tiles(told)))
-    body += [_epochs(told), _checkpoints(told)]
-    newest = told.newest_checkpoint
+    if metrics.failure is not None:
+        body.append(element("p", text(metrics.failure), {"class": "alarm", "role": "alert"}))
+    body.append(tiles(_tiles(metrics)))
+    body += [_epochs(metrics), _checkpoints(metrics)]
+    newest = metrics.newest_checkpoint
     if newest is not None and newest.operators:
-        body.append(sizes_section(newest, _growth(told)))
-    body += [_subtasks(told), _time(told), _restored(told), _others(told)]
+        body.append(sizes_section(newest, _growth(metrics)))
+    body += [_subtasks(metrics), _time(metrics), _restored(metrics), _others(metrics), _all_metrics(metrics)]
     return document(
-        run.job_name, kind="Report of a job", status=told.status, facts=facts, body=[one for one in body if one]
+        run.job_name, kind="Report of a job", status=metrics.status, facts=facts, body=[one for one in body if one]
     )
 
 
-def job_fragment(told: JobFigures) -> str:
+def job_fragment(metrics: JobMetrics) -> str:
     """For a notebook: the job and its last epochs in a few lines."""
-    epochs, totals, newest = told.epochs, told.totals, told.newest_checkpoint
+    epochs, totals, newest = metrics.epochs, metrics.totals, metrics.newest_checkpoint
     return fragment(
-        f"{told.run.job_name} ({told.status})",
+        f"{metrics.run.job_name} ({metrics.status})",
         [
             ("epochs", f"{totals.epochs:,}, {totals.failed_checkpoints:,} failed checkpoints", Html("")),
             ("last epoch", *_durations(epochs)),
@@ -108,13 +113,13 @@ def job_fragment(told: JobFigures) -> str:
     )
 
 
-def _tiles(told: JobFigures) -> list[Tile]:
-    totals, epochs = told.totals, told.epochs
-    newest = told.newest_checkpoint
+def _tiles(metrics: JobMetrics) -> list[Tile]:
+    totals, epochs = metrics.totals, metrics.epochs
+    newest = metrics.newest_checkpoint
     mean_s = totals.duration_s / totals.epochs if totals.epochs else None
     mean_checkpoint_s = totals.checkpoint_s / totals.epochs if totals.epochs else None
     failed = f"{totals.failed_checkpoints:,} failed" if totals.failed_checkpoints else "none failed"
-    lag_ms = told.watermark_lag_ms
+    lag_ms = metrics.watermark_lag_ms
     shown = [
         Tile("Epochs", f"{totals.epochs:,}", f"{totals.epochs_without_records:,} without records"),
         Tile(
@@ -131,28 +136,28 @@ def _tiles(told: JobFigures) -> list[Tile]:
         Tile("Written", short_bytes(totals.bytes_written), f"{shown_count(totals.entries_written)} entries"),
         Tile("Mean checkpoint", shown_duration(mean_checkpoint_s), failed),
     ]
-    if told.run.engine == "spark":
+    if metrics.run.engine == "spark":
         fetched = f"{totals.restores:,} restores from files"
         shown.append(Tile("Local opens", f"{totals.local_share:.0%}", fetched))
     if lag_ms is not None:
         shown.append(Tile("Watermark lag", shown_duration(lag_ms / 1000), "of the one that is last"))
-    if told.restored:
-        migrated = f"{counted(told.entries_migrated, 'entry', 'entries')} migrated"
-        shown.append(Tile("Restored states", f"{len(told.restored)}", migrated))
+    if metrics.restored:
+        migrated = f"{counted(metrics.entries_migrated, 'entry', 'entries')} migrated"
+        shown.append(Tile("Restored states", f"{len(metrics.restored)}", migrated))
     return shown
 
 
-def _ends(epochs: Sequence[EpochStatistics]) -> tuple[str, str]:
+def _ends(epochs: Sequence[EpochMetrics]) -> tuple[str, str]:
     return (f"epoch {epochs[0].epoch_id}", f"epoch {epochs[-1].epoch_id}") if epochs else ("", "")
 
 
-def _epochs(told: JobFigures) -> Section:
-    epochs = told.epochs
+def _epochs(metrics: JobMetrics) -> Section:
+    epochs = metrics.epochs
     if not epochs:
         return Section("Epochs", [paragraph("No epoch is over yet.")])
     ends = _ends(epochs)
 
-    def plot(caption: str, of: Callable[[EpochStatistics], float | None], shown: Callable[[float], str]) -> Html:
+    def plot(caption: str, of: Callable[[EpochMetrics], float | None], shown: Callable[[float], str]) -> Html:
         series = [Series(caption, [of(one) for one in epochs])]
         return figure(
             caption,
@@ -179,7 +184,7 @@ def _epochs(told: JobFigures) -> Section:
         *("epoch", "ended (UTC)", "duration", "records", "entries written", "bytes written"),
         *("open", "process", "snapshot", "local", "late"),
     )
-    few = f"The last {len(rows)} of {told.totals.epochs:,} epochs" if len(rows) < told.totals.epochs else "Epochs"
+    few = f"The last {len(rows)} of {metrics.totals.epochs:,} epochs" if len(rows) < metrics.totals.epochs else "Epochs"
     return Section(
         "Epochs",
         [
@@ -195,14 +200,14 @@ def _epochs(told: JobFigures) -> Section:
     )
 
 
-def _checkpoints(told: JobFigures) -> Section:
-    epochs = told.epochs
+def _checkpoints(metrics: JobMetrics) -> Section:
+    epochs = metrics.epochs
     failed = Table(
         "Failed checkpoints",
         ("checkpoint", "at (UTC)", "why"),
         [
             (NOTHING if one.checkpoint_id is None else str(one.checkpoint_id), shown_time(one.at_ms), one.reason)
-            for one in reversed(told.failures)
+            for one in reversed(metrics.failures)
         ],
         {0},
     ).html()
@@ -235,8 +240,8 @@ def _checkpoints(told: JobFigures) -> Section:
     return Section("Checkpoints", [figures([figure("Size", sizes), figure("Duration", durations)], table), failed])
 
 
-def _growth(told: JobFigures) -> list[Html]:
-    epochs = told.epochs
+def _growth(metrics: JobMetrics) -> list[Html]:
+    epochs = metrics.epochs
     if not epochs:
         return []
     ends = _ends(epochs)
@@ -247,8 +252,8 @@ def _growth(told: JobFigures) -> list[Html]:
     plots = [growth_figures(by_operator, ends, "Growth by operator")]
     by_state: dict[tuple[str, str], list[int | None]] = {}
     for place, epoch in enumerate(epochs):
-        for uid, metrics in epoch.state_metrics.items():
-            for name, state in metrics.states.items():
+        for uid, operator in epoch.state_metrics.items():
+            for name, state in operator.states.items():
                 by_state.setdefault((uid, name), [None] * len(epochs))[place] = state.size_bytes
     if by_state:
         named = [(f"{uid} / {name}", values) for (uid, name), values in by_state.items()]
@@ -256,8 +261,8 @@ def _growth(told: JobFigures) -> list[Html]:
     return [figures(plots)]
 
 
-def _subtasks(told: JobFigures) -> Section:
-    epochs = [one for one in told.epochs if one.operators]
+def _subtasks(metrics: JobMetrics) -> Section:
+    epochs = [one for one in metrics.epochs if one.operators]
     if not epochs:
         return Section("Skew over subtasks", [paragraph("Nothing is known of subtasks yet.")])
     last = epochs[-1]
@@ -294,37 +299,36 @@ def _subtasks(told: JobFigures) -> Section:
     return Section("Skew over subtasks", [said, figures(plots, table)])
 
 
-def _records_skew(epoch: EpochStatistics, uid: str) -> float | None:
+def _records_skew(epoch: EpochMetrics, uid: str) -> float | None:
     return epoch.operators[uid].records_skew if uid in epoch.operators else None
 
 
-def _size_skew(epoch: EpochStatistics, uid: str) -> float | None:
+def _size_skew(epoch: EpochMetrics, uid: str) -> float | None:
     return epoch.operators[uid].size_skew if uid in epoch.operators else None
 
 
-def _time(told: JobFigures) -> Section:
-    if not told.time:
+def _time(metrics: JobMetrics) -> Section:
+    if not metrics.time:
         return Section("Event time", [paragraph("The job has no event time.")])
     rows = [
         (
             name,
             shown_time(one.watermark_ms),
             NOTHING if one.lag_ms is None else shown_duration(one.lag_ms / 1000),
-            f"{one.late_records_dropped:,}",
         )
-        for name, one in told.time.items()
+        for name, one in metrics.time.items()
     ]
-    table = Table("Sources and operators", ("name", "watermark (UTC)", "lag", "late records dropped"), rows, {2, 3})
-    lags = [None if one.watermark_lag_ms is None else one.watermark_lag_ms / 1000 for one in told.epochs]
+    table = Table("Sources and operators", ("name", "watermark (UTC)", "lag"), rows, {2})
+    lags = [None if one.watermark_lag_ms is None else one.watermark_lag_ms / 1000 for one in metrics.epochs]
     if all(one is None for one in lags):
         return Section("Event time", [table.html()])
     plot = line_plot(
-        [Series("Lag", lags)], title="Watermark lag by epoch", shown=shown_duration, ends=_ends(told.epochs)
+        [Series("Lag", lags)], title="Watermark lag by epoch", shown=shown_duration, ends=_ends(metrics.epochs)
     )
     return Section("Event time", [figures([figure("Watermark lag, of the one that is last", plot)]), table.html()])
 
 
-def _restored(told: JobFigures) -> Section:
+def _restored(metrics: JobMetrics) -> Section:
     rows = [
         (
             one.operator_uid,
@@ -334,7 +338,7 @@ def _restored(told: JobFigures) -> Section:
             f"{one.entries_migrated:,}",
             shown_duration(one.duration_s),
         )
-        for one in told.restored
+        for one in metrics.restored
     ]
     if not rows:
         return Section("Restored state", [paragraph("The run began without state, or has registered none of it yet.")])
@@ -342,17 +346,17 @@ def _restored(told: JobFigures) -> Section:
     return Section("Restored state", [Table("Verdicts", names, rows, {4, 5}).html()])
 
 
-def _others(told: JobFigures) -> Section:
+def _others(metrics: JobMetrics) -> Section:
     savepoints = Table(
         "Savepoints",
         ("epoch", "size", "duration", "path"),
         [
             (str(one.epoch_id), shown_bytes(one.size_bytes), shown_duration(one.duration_s), one.path)
-            for one in reversed(told.savepoints)
+            for one in reversed(metrics.savepoints)
         ],
         {0, 1, 2},
     ).html()
-    if not told.barriers:
+    if not metrics.barriers:
         return Section("Savepoints", [savepoints])
     barriers = Table(
         "Barriers, the longest of each",
@@ -367,8 +371,30 @@ def _others(told: JobFigures) -> Section:
                 shown_duration(one.longest_capture_ms / 1000),
                 shown_bytes(one.in_flight_bytes),
             )
-            for uid, one in told.barriers.items()
+            for uid, one in metrics.barriers.items()
         ],
         set(range(1, 7)),
     ).html()
     return Section("Savepoints and barriers", [savepoints, barriers])
+
+
+def _all_metrics(metrics: JobMetrics) -> Section:
+    rows = [
+        (
+            one.metric.full_name,
+            ", ".join(f"{label} {value}" for label, value in one.labels.items()) or NOTHING,
+            _number(one),
+            one.metric.unit,
+            one.metric.description,
+        )
+        for one in islice(metrics.values(), SHOWN_METRICS)
+    ]
+    table = Table("All metrics", ("metric", "of", "value", "unit", "description"), rows, {2})
+    return Section("Metrics", [table.html()])
+
+
+def _number(one: MetricValue) -> str:
+    if not math.isfinite(one.value):
+        return NOTHING
+    shown: Callable[[float], str] = {"bytes": shown_bytes, "s": shown_duration}.get(one.metric.unit, "{:,g}".format)
+    return f"{one.value:,}" if isinstance(one.value, int) and one.metric.unit != "bytes" else shown(one.value)

@@ -1,7 +1,7 @@
 """Records what a runtime measures, keeps a bounded part of it, and calls the listeners.
 
 A runtime reports the start, each epoch with its acknowledgements, failures, savepoints and the end, in that order. It
-returns values that change all the time on request (`LiveFigures`), last at the end, since it may be closed afterwards.
+returns values that change all the time on request (`LiveMetrics`), last at the end, since it may be closed afterwards.
 The recorder keeps the last `REMEMBERED_EPOCHS` epochs and sums over all, so memory does not grow with the age of a run.
 
 Any thread may call anything. Listeners are called outside of the lock, in the order of events, which come from one
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -26,11 +26,27 @@ from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement,
 from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.savepoint.export import SavepointReport
 from statebackend.savepoint.html_pages import write_page
-from statebackend.savepoint.statistics import CheckpointFigures, checkpoint_figures
+from statebackend.savepoint.statistics import CheckpointSizes, checkpoint_sizes
 from statebackend.state.clock import Clock, wall_clock
 from statebackend.state.progress import Progress
 from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.errors import describe_exception, one_line
+from statebackend.streaming.metrics import (
+    REMEMBERED_EPOCHS,
+    CheckpointCost,
+    EpochMetrics,
+    FailedCheckpoint,
+    JobMetrics,
+    ObservedRun,
+    OperatorBarriers,
+    RestoredStateMetrics,
+    RunMetrics,
+    SinkMetrics,
+    SubtaskMetrics,
+    TimeMetrics,
+    metrics_of_epoch,
+    sinks_of,
+)
 from statebackend.streaming.observing.job_events import (
     CheckpointCompleted,
     CheckpointFailed,
@@ -43,22 +59,11 @@ from statebackend.streaming.observing.job_events import (
     StateMigrated,
     StateRestored,
 )
-from statebackend.streaming.observing.job_metrics import (
-    EpochCost,
-    EpochCounts,
-    EpochStatistics,
-    FailedCheckpoint,
-    JobFigures,
-    JobTotals,
-    ObservedRun,
-    RestoredStateFigures,
-    epoch_statistics,
-)
 from statebackend.streaming.observing.job_page import job_page
 from statebackend.streaming.observing.restore_report import RestoreReport, SubtaskReport, restore_report_of
-from statebackend.streaming.runtime.metrics import REMEMBERED_EPOCHS, OperatorBarriers, TimeMetrics
+from statebackend.streaming.stream_graph import JobGraph
 
-__all__ = ["JobRecorder", "LiveFigures"]
+__all__ = ["JobRecorder", "LiveMetrics"]
 
 TEXT_CHARACTERS: Final = 2000
 """What is longer of the text of a failure is cut."""
@@ -73,7 +78,7 @@ REMEMBERED_FAILURES: Final = 100
 
 
 @frozen
-class LiveFigures:
+class LiveMetrics:
     """What a runtime knows of itself at a moment; ``schema_reports`` are the compatibility results on restored state,
     by uid.
     """
@@ -87,6 +92,8 @@ class LiveFigures:
 class JobRecorder:
     """The recorder of one run. ``live`` is called from any thread.
 
+    A runtime that does not count the records of its sinks passes the ``graph``, from which they are computed.
+
     With ``keeps_subtasks_open``, subtasks open their state when they need it, and report the restore then. Otherwise
     all of them report it in the first epoch, and later epochs restore only what the run has written.
     """
@@ -94,20 +101,22 @@ class JobRecorder:
     def __init__(
         self,
         run: ObservedRun,
-        live: Callable[[], LiveFigures],
+        live: Callable[[], LiveMetrics],
         listeners: JobListeners,
         *,
         keeps_subtasks_open: bool,
+        graph: JobGraph | None = None,
         clock: Clock = wall_clock,
         remembered_epochs: int = REMEMBERED_EPOCHS,
     ) -> None:
         self.run = run
         self.listeners = listeners
         self._live = live
+        self._graph = graph
         self._clock = clock
         self._lock = threading.Lock()
-        self._totals = JobTotals()
-        self._epochs: deque[EpochStatistics] = deque(maxlen=remembered_epochs)
+        self._totals = RunMetrics()
+        self._epochs: deque[EpochMetrics] = deque(maxlen=remembered_epochs)
         self._failures: deque[FailedCheckpoint] = deque(maxlen=REMEMBERED_FAILURES)
         self._savepoints: deque[SavepointReport] = deque(maxlen=REMEMBERED_FAILURES)
         self._keeps_subtasks_open = keeps_subtasks_open
@@ -115,18 +124,18 @@ class JobRecorder:
         self._migrated: set[tuple[str, str, bool]] = set()
         self._ended_ms: int | None = None
         self._error: BaseException | None = None
-        self._latest = LiveFigures()
-        self._last: LiveFigures | None = None
-        self._figures_of: tuple[CheckpointMetadata, CheckpointFigures] | None = None
+        self._latest = LiveMetrics()
+        self._last: LiveMetrics | None = None
+        self._sizes_of_newest: tuple[CheckpointMetadata, CheckpointSizes] | None = None
 
     @property
-    def epochs(self) -> Sequence[EpochStatistics]:
+    def epochs(self) -> Sequence[EpochMetrics]:
         """The last epochs, oldest first."""
         with self._lock:
             return tuple(self._epochs)
 
     @property
-    def totals(self) -> JobTotals:
+    def totals(self) -> RunMetrics:
         """Sums over all epochs."""
         return self._totals
 
@@ -151,17 +160,26 @@ class JobRecorder:
         self,
         epoch_id: int,
         acknowledgements: Sequence[Acknowledgement],
-        cost: EpochCost,
+        cost: CheckpointCost,
         *,
-        counts: EpochCounts | None = None,
-    ) -> EpochStatistics:
-        """An epoch is over, with its checkpoint; see `epoch_statistics`."""
-        lag_ms = _largest_lag(self._live_now().time)
-        cost = evolve(cost, ended_ms=self._clock())
-        epoch = epoch_statistics(epoch_id, acknowledgements, cost, counts=counts, watermark_lag_ms=lag_ms)
+        subtasks: Mapping[TaskId, SubtaskMetrics] | None = None,
+        sinks: Mapping[str, SinkMetrics] | None = None,
+    ) -> EpochMetrics:
+        """An epoch and its checkpoint are complete; see `metrics_of_epoch`."""
+        lags = (one.lag_ms for one in self._live_now().time.values() if one.lag_ms is not None)
+        epoch = metrics_of_epoch(
+            epoch_id,
+            acknowledgements,
+            evolve(cost, ended_ms=self._clock()),
+            subtasks=subtasks,
+            sinks=sinks,
+            watermark_lag_ms=max(lags, default=None),
+        )
+        if sinks is None and self._graph is not None:
+            epoch = evolve(epoch, sinks=sinks_of(self._graph, epoch.operators))
         with self._lock:
             has_news = self._keeps_subtasks_open or self._totals.epochs == 0
-            self._totals = self._totals.with_epoch(epoch)
+            self._totals = self._totals.followed_by(epoch)
             self._epochs.append(epoch)
             if has_news:
                 self._subtask_reports.update({one.task: one.report for one in acknowledgements if one.report})
@@ -199,23 +217,23 @@ class JobRecorder:
             last = self._live_now()
         except Exception:
             # The run ends, perhaps since it could not begin: nothing may come in the place of its own error.
-            _log.warning("the last figures of the run of %s cannot be told", self.run.job_name, exc_info=True)
+            _log.warning("the last metrics of the run of %s cannot be told", self.run.job_name, exc_info=True)
             last = self._latest
         with self._lock:
             if self._ended_ms is not None:
                 return
             self._ended_ms, self._error, self._last = self._clock(), error, last
-            # Whoever has the figures of a run that is over need not have the run.
+            # Whoever has the metrics of a run that is over need not have the run.
             self._live = lambda: last
         self.listeners.tell(lambda listener: listener.terminated(JobTerminated(self.run, error)))
 
-    def figures(self) -> JobFigures:
+    def metrics(self) -> JobMetrics:
         """What the job has done so far, as a copy."""
         live = self._live_now()
         newest = None if live.newest is None else self._sizes_of(live.newest)
         restored = self._restored()
         with self._lock:
-            return JobFigures(
+            return JobMetrics(
                 run=self.run,
                 at_ms=self._clock(),
                 ended_ms=self._ended_ms,
@@ -232,9 +250,9 @@ class JobRecorder:
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Writes a report for people: one HTML file with plots and tables, which loads nothing. Raises `OSError`."""
-        write_page(path, job_page(self.figures()))
+        write_page(path, job_page(self.metrics()))
 
-    def _live_now(self) -> LiveFigures:
+    def _live_now(self) -> LiveMetrics:
         if self._last is not None:
             return self._last
         for _ in range(_READINGS):
@@ -251,15 +269,15 @@ class JobRecorder:
                 self._migrated.add(name)
                 self.listeners.tell(partial(_tell_migrated, event=StateMigrated(self.run, state)))
 
-    def _sizes_of(self, metadata: CheckpointMetadata) -> CheckpointFigures:
-        known = self._figures_of
+    def _sizes_of(self, metadata: CheckpointMetadata) -> CheckpointSizes:
+        known = self._sizes_of_newest
         if known is None or known[0] is not metadata:
-            known = self._figures_of = metadata, checkpoint_figures(metadata)
+            known = self._sizes_of_newest = metadata, checkpoint_sizes(metadata)
         return known[1]
 
-    def _restored(self) -> tuple[RestoredStateFigures, ...]:
+    def _restored(self) -> tuple[RestoredStateMetrics, ...]:
         return tuple(
-            RestoredStateFigures(
+            RestoredStateMetrics(
                 operator_uid=one.operator_uid,
                 state_name=one.state_name,
                 compatibility=one.compatibility.kind.label,
@@ -270,11 +288,6 @@ class JobRecorder:
             )
             for one in self.restore_report()
         )
-
-
-def _largest_lag(time: Mapping[str, TimeMetrics]) -> int | None:
-    lags: Iterable[int] = (one.lag_ms for one in time.values() if one.lag_ms is not None)
-    return max(lags, default=None)
 
 
 def _tell_migrated(listener: JobListener, event: StateMigrated) -> None:

@@ -12,13 +12,13 @@ from statebackend.savepoint.html_pages import table_fragment
 from statebackend.savepoint.sizes import counted
 from statebackend.state.state_compatibility import SchemaReport, StateCompatibility
 from statebackend.streaming.compatibility_check import COMPATIBILITY_COLUMNS, compatibility_rows
-from statebackend.streaming.runtime.metrics import measure_of
+from statebackend.streaming.metrics import restore_metrics
 
 __all__ = ["RestoreReport", "RestoredStateReport", "SubtaskReport", "restore_report_of"]
 
 SubtaskReport = tuple[str, Mapping[str, ReportValue]]
 """The uid of an operator, and what one of its subtasks says of its restores
-(`statebackend.streaming.runtime.metrics`)."""
+(`statebackend.streaming.metrics`)."""
 
 
 @frozen
@@ -90,5 +90,5 @@ def restore_report_of(schema_reports: Mapping[str, SchemaReport], subtasks: Iter
 def _restored_state(
     uid: str, compatibility: StateCompatibility, measured: Sequence[Mapping[str, ReportValue]], is_operator_state: bool
 ) -> RestoredStateReport:
-    measure = measure_of(measured, compatibility.state_name, is_operator_state=is_operator_state)
+    measure = restore_metrics(measured, compatibility.state_name, is_operator_state=is_operator_state)
     return RestoredStateReport(uid, compatibility, measure.entries_migrated, measure.duration_s, is_operator_state)

@@ -183,6 +183,7 @@ class IntervalJoinOperator(Operator):
         self._definition = definition
         self._function = definition.function
         self._uid = uid
+        self.late_records: Counter[OutputTag[Any] | None] = Counter()
 
     def open(self, context: SubtaskContext, emitter: Emitter) -> None:
         definition = self._definition
@@ -247,9 +248,8 @@ class IntervalJoinOperator(Operator):
             raise missing_timestamp(where, "an interval join needs one of both", "connect the streams")
         watermark = self._timers.current_watermark()
         if time < watermark != MIN_TIMESTAMP:
-            if side.late_tag is None:
-                self.late_records_dropped += 1
-            else:
+            self.late_records[side.late_tag] += 1
+            if side.late_tag is not None:
                 self._output.add(side.late_tag, record, time)
             return
         key, context, join = self._context.current_key, self._context, self._join

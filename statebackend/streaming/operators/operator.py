@@ -19,7 +19,9 @@ same target on in one call. It encodes a row when it is added, because the funct
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -137,6 +139,9 @@ class InputBatch(Protocol):
 class Emitter(Protocol):
     """Receives what an operator emits."""
 
+    records_out: Counter[OutputTag[Any] | None]
+    """The rows of each output so far."""
+
     @property
     def side_outputs(self) -> Collection[OutputTag[Any]]:
         """The side outputs that have a reader. Others need not be emitted."""
@@ -168,8 +173,8 @@ class Operator(ABC):
     Then those that are due come by `on_event_time_timers`, and their keys are not made current before.
     """
 
-    late_records_dropped: int = 0
-    """The number of late records dropped since `open`."""
+    late_records: Mapping[OutputTag[Any] | None, int] = MappingProxyType({})
+    """The late records since `open`: those of each side output that received them, and under None those dropped."""
 
     @abstractmethod
     def open(self, context: SubtaskContext, emitter: Emitter) -> None:
@@ -239,6 +244,7 @@ class CollectingEmitter:
         self._side_outputs = frozenset(side_outputs)
         self._encoders = encoders or {}
         self._collected: list[Emission] = []
+        self.records_out: Counter[OutputTag[Any] | None] = Counter()
         self.is_early = False
 
     @property
@@ -252,6 +258,7 @@ class CollectingEmitter:
         self, tag: OutputTag[Any] | None, rows: Sequence[Any], timestamps: Sequence[int | None] | None = None
     ) -> None:
         if rows:
+            self.records_out[tag] += len(rows)
             self._collected.append(Emission(tag, rows, timestamps, self.is_early))
 
     def emit_watermark(self, timestamp_ms: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from statebackend.streaming.errors import StreamJobError, UserFunctionError, one_line
 from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator
 from statebackend.streaming.operators.subtask_context import SubtaskContext
+from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.time.internal_timer_service import DueTimers
 
 __all__ = ["OperatorCallError", "OperatorRun"]
@@ -78,8 +79,8 @@ class OperatorRun:
         return self._operator.fires_together
 
     @property
-    def late_records_dropped(self) -> int:
-        return self._operator.late_records_dropped
+    def late_records(self) -> Mapping[OutputTag[Any] | None, int]:
+        return self._operator.late_records
 
     @contextlib.contextmanager
     def opened(self, context: SubtaskContext, emitter: Emitter) -> Iterator[None]:

@@ -24,6 +24,7 @@ or with state per key. A handle serves all windows; the code that returns it set
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -413,6 +414,7 @@ class WindowOperator(Operator):
         self._lateness_ms = definition.allowed_lateness_ms
         self._is_event_time = definition.assigner.is_event_time
         self._key: Any = None
+        self.late_records: Counter[OutputTag[Any] | None] = Counter()
 
     def open(self, context: Any, emitter: Emitter) -> None:
         definition, serializer = self._definition, self._assigner.window_serializer
@@ -713,9 +715,8 @@ class WindowOperator(Operator):
         """Handle a record without an open window. It is late only if its own time has passed, not if it is in a gap."""
         if time is None or not self._is_event_time or time + self._lateness_ms > self._timers.current_watermark():
             return
-        if self._late_tag is None:
-            self.late_records_dropped += 1
-        else:
+        self.late_records[self._late_tag] += 1
+        if self._late_tag is not None:
             self._output.add(self._late_tag, element, time)
 
     def _failure(self, error: Exception, where: str, *record: Any) -> Exception:

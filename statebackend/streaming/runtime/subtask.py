@@ -25,6 +25,7 @@ import contextlib
 import os
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,7 @@ from statebackend.state.metrics import KeyedStateMetrics, StateMetricsConfig
 from statebackend.state.progress import Progress, ProgressListener, no_progress
 from statebackend.state.state_backend import StateBackend, SubtaskIdentity
 from statebackend.streaming.errors import EpochError
+from statebackend.streaming.metrics import RECORDS_IN, opening_metrics, record_counts, restore_report
 from statebackend.streaming.operators.operator import CollectingEmitter, Emission, Emitter, InputBatch
 from statebackend.streaming.operators.operator_factories import OperatorFactory
 from statebackend.streaming.operators.operator_run import OperatorRun
@@ -54,7 +56,6 @@ from statebackend.streaming.operators.subtask_context import SubtaskContext
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.rows.row_writer import RowEncoder
-from statebackend.streaming.runtime.metrics import LATE_RECORDS_DROPPED, RECORDS_IN, opening_metrics, restore_report
 from statebackend.streaming.runtime.restore_plan import SubtaskRestore
 from statebackend.streaming.time.internal_timer_service import Fire
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
@@ -104,12 +105,9 @@ def _with_key(set_key: KeySetter, call: Callable[[int, Any, int, Any], None]) ->
 
 @frozen(kw_only=True)
 class SnapshotReport:
-    """The report of a snapshot: the earliest event-time and processing-time timers in milliseconds, dropped late
-    records, and metrics.
-    """
+    """The report of a snapshot: the earliest event-time and processing-time timers in milliseconds, and metrics."""
 
     timers_due: tuple[int | None, int | None] = (None, None)
-    late_records_dropped: int = 0
     restore_reports: Sequence[StateRestoreReport] = ()
     operator_state_restore_reports: Sequence[StateRestoreReport] = ()
     metrics: Mapping[str, ReportValue] = field(factory=dict)
@@ -123,8 +121,8 @@ class FrozenSubtask:
     timers_due: tuple[int | None, int | None]
     frozen_s: float
     task: SubtaskSnapshotTask
-    records_in: int
-    """The records that had come to the subtask at the barrier, since it was opened."""
+    record_counts: Counter[str]
+    """The records up to the barrier, since the subtask was opened."""
     snapshot: SubtaskSnapshot | None = None
     """Set after the files are durable."""
     written_s: float = 0.0
@@ -150,16 +148,18 @@ class OpenedSubtask:
         self,
         operator: OperatorRun,
         context: SubtaskContext,
+        emitter: Emitter,
         backends: SubtaskBackends,
         acknowledge: Callable[[int, SubtaskSnapshot, SnapshotReport], Acknowledgement],
         opening_metrics: Mapping[str, ReportValue],
     ) -> None:
         self._operator = operator
         self._context = context
+        self._emitter = emitter
         self._backends = backends
         self._acknowledge = acknowledge
         self._opening_metrics = opening_metrics
-        self._reported_late_records = self._reported_records_in = 0
+        self._reported: Counter[str] = Counter()
         self._reported_metrics: KeyedStateMetrics | None = None
         self.holds_watermarks = operator.holds_watermarks
         """Whether the operator says itself which watermarks go on."""
@@ -200,25 +200,28 @@ class OpenedSubtask:
         task = self._backends.prepare_snapshot(checkpoint_id, uuid.uuid4().hex)
         self._context.begin_epoch(checkpoint_id + 1)
         self._operator.begin_epoch(checkpoint_id + 1)
-        return FrozenSubtask(checkpoint_id, due, time.monotonic() - began_s, task, self._operator.records_in)
+        return FrozenSubtask(checkpoint_id, due, time.monotonic() - began_s, task, self.record_counts())
+
+    def record_counts(self) -> Counter[str]:
+        """Return the records so far."""
+        return record_counts(self._operator.records_in, self._emitter.records_out, self._operator.late_records)
 
     def acknowledged(self, frozen: FrozenSubtask) -> Acknowledgement:
         """Return the acknowledgement of a written snapshot."""
         snapshot = frozen.snapshot
         assert snapshot is not None
-        late = self._operator.late_records_dropped
-        dropped, self._reported_late_records = late - self._reported_late_records, late
-        records_in = max(frozen.records_in - self._reported_records_in, 0)
-        self._reported_records_in += records_in
+        # Snapshots may be acknowledged in another order than they were taken.
+        counts = frozen.record_counts - self._reported
+        self._reported |= frozen.record_counts
         metrics: dict[str, ReportValue] = {
             "process_s": 0.0,
             "snapshot_s": frozen.frozen_s + frozen.written_s,
-            RECORDS_IN: records_in,
+            RECORDS_IN: 0,
+            **counts,
         }
         opening, self._opening_metrics = self._opening_metrics, {}
         report = SnapshotReport(
             timers_due=frozen.timers_due,
-            late_records_dropped=dropped,
             restore_reports=self.restore_reports,
             operator_state_restore_reports=self.operator_state_restore_reports,
             metrics={**metrics, **opening, **self._metrics_since(frozen)},
@@ -336,7 +339,7 @@ class Subtask:
         with paused_garbage_collection(), self._over_state(make_function, clock) as (operator, context, backends):
             with operator.opened(context, emitter):
                 context.check_planned_are_registered()
-                subtask = self._opened(operator, context, backends)
+                subtask = self._opened(operator, context, emitter, backends)
                 emitter.is_early = has_time = subtask.has_timers or watermark_ms > MIN_TIMESTAMP
                 for input_index, batch in batches:
                     if emitter.is_early and not batch.is_early:
@@ -353,7 +356,7 @@ class Subtask:
                     yield self._advanced(subtask, emitter)
                 subtask.prepare_snapshot()
                 yield emitter.taken()
-                due, late, records_in = timers_due(context), operator.late_records_dropped, operator.records_in
+                due, counts = timers_due(context), subtask.record_counts()
             self._clock.lap("process_s")
             snapshot = backends.snapshot(self._epoch.epoch_id, uuid.uuid4().hex)
             self._clock.lap("snapshot_s")
@@ -363,10 +366,9 @@ class Subtask:
         # What the worker keeps for the next epoch is known when the state is given back.
         report = SnapshotReport(
             timers_due=due,
-            late_records_dropped=late,
             restore_reports=self.restore_reports,
             operator_state_restore_reports=self.operator_state_restore_reports,
-            metrics={**self._opening_metrics(backends), RECORDS_IN: records_in, **metrics},
+            metrics={**self._opening_metrics(backends), **counts, **metrics},
         )
         self._acknowledgement = self._acknowledged(self._epoch.epoch_id, snapshot, report)
 
@@ -378,7 +380,7 @@ class Subtask:
             operator.opened(context, emitter),
         ):
             context.check_planned_are_registered()
-            yield self._opened(operator, context, backends)
+            yield self._opened(operator, context, emitter, backends)
 
     @contextlib.contextmanager
     def _over_state(
@@ -400,8 +402,10 @@ class Subtask:
                     backends,
                 )
 
-    def _opened(self, operator: OperatorRun, context: SubtaskContext, backends: SubtaskBackends) -> OpenedSubtask:
-        return OpenedSubtask(operator, context, backends, self._acknowledged, self._opening_metrics(backends))
+    def _opened(
+        self, operator: OperatorRun, context: SubtaskContext, emitter: Emitter, backends: SubtaskBackends
+    ) -> OpenedSubtask:
+        return OpenedSubtask(operator, context, emitter, backends, self._acknowledged, self._opening_metrics(backends))
 
     def _opening_metrics(self, backends: SubtaskBackends) -> Mapping[str, ReportValue]:
         return opening_metrics(
@@ -495,7 +499,6 @@ class Subtask:
             metrics={
                 "entries_written": snapshot.entries_written,
                 "bytes_written": snapshot.bytes_written,
-                LATE_RECORDS_DROPPED: report.late_records_dropped,
                 **self._clock.laps,
                 **report.metrics,
             },

@@ -88,6 +88,7 @@ class Job:
         operator.node.name = "words"
         pipeline: Any = SimpleNamespace(
             time=SimpleNamespace(event_time=None),
+            graph=None,
             operators={"words": operator},
             build=self.plan_of,
         )

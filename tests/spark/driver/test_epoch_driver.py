@@ -270,8 +270,8 @@ def test_an_epoch_that_was_abandoned_says_so_whatever_it_fails_with(job: Job) ->
         job.run(0)
     assert job.driver.failure is failure.value
     assert failure.value.__suppress_context__, "what the JVM is told is one line"
-    figures = job.driver.recorder.figures()
-    for told in (figures.failure, figures.failures[0].reason):
+    metrics = job.driver.recorder.metrics()
+    for told in (metrics.failure, metrics.failures[0].reason):
         assert told is not None
         assert told.startswith("EpochTimeoutError: epoch 0 was given up"), "what is raised, and not what came of it"
 
@@ -342,16 +342,16 @@ def test_listeners_hear_of_epochs_a_failure_and_the_end(job: Job) -> None:
     assert heard[:2] == ["epoch 0", "epoch 1"]
     assert heard[2].startswith("failed 2: RuntimeError: the disk is full")
     assert heard[3:] == ["over: the disk is full"]
-    figures = driver.recorder.figures()
-    assert (figures.status, figures.totals.epochs, figures.totals.failed_checkpoints) == ("failed", 2, 1)
-    assert figures.newest_checkpoint is not None
-    assert figures.newest_checkpoint.checkpoint_id == 1
-    assert figures.newest_checkpoint.size_bytes == figures.epochs[-1].size_bytes or not figures.epochs[-1].operators
+    metrics = driver.recorder.metrics()
+    assert (metrics.status, metrics.totals.epochs, metrics.totals.failed_checkpoints) == ("failed", 2, 1)
+    assert metrics.newest_checkpoint is not None
+    assert metrics.newest_checkpoint.checkpoint_id == 1
+    assert metrics.newest_checkpoint.size_bytes == metrics.epochs[-1].size_bytes or not metrics.epochs[-1].operators
 
 
 def test_a_job_that_is_stopped_ends_without_a_failure(job: Job) -> None:
     job.run(0)
     job.driver.request_stop()
     job.driver.close()
-    figures = job.driver.recorder.figures()
-    assert (figures.status, figures.failure) == ("ended", None)
+    metrics = job.driver.recorder.metrics()
+    assert (metrics.status, metrics.failure) == ("ended", None)

@@ -167,7 +167,7 @@ def test_a_checkpoint_that_failed_is_told_by_its_own_id_and_not_by_that_of_the_b
     job.sink.fails_at["stage"] = RuntimeError("the disk is full")
     with pytest.raises(RuntimeError):
         job.run(1)
-    [failed] = job.driver.recorder.figures().failures
+    [failed] = job.driver.recorder.metrics().failures
     assert job.sink.told[-1][:2] == ("abort", failed.checkpoint_id) == ("abort", 2)
 
 
@@ -178,8 +178,8 @@ def test_no_checkpoint_has_failed_where_one_is_stored_or_none_was_begun(job: Job
     with pytest.raises((RuntimeError, EpochError, SourceProgressMismatchError)):
         job.run(batch_id)
     assert job.latest.checkpoint_id == (1 if batch_id == 1 else 0)
-    figures = job.driver.recorder.figures()
-    assert (figures.status, figures.failures) == ("failed", ())
+    metrics = job.driver.recorder.metrics()
+    assert (metrics.status, metrics.failures) == ("failed", ())
 
 
 def test_an_epoch_that_takes_too_long_is_cancelled_with_its_group() -> None:

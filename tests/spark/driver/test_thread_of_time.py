@@ -147,8 +147,8 @@ def test_a_source_that_failed_is_told_though_whoever_waits_comes_before_the_watc
         job.await_termination()
     is_watched.set()
     job._watch.thread.join(DONE_WITHIN_S)
-    figures = job.figures()
-    assert (figures.status, figures.failure is not None and "the source failed" in figures.failure) == ("failed", True)
+    metrics = job.metrics()
+    assert (metrics.status, metrics.failure is not None and "the source failed" in metrics.failure) == ("failed", True)
 
 
 def running_job(place: Place) -> SparkJob:

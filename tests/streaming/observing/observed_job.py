@@ -12,10 +12,9 @@ from statebackend import KeyedProcessFunction, ProcessContext, RuntimeContext, V
 from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement
 from statebackend.checkpoint.state_handles import FileHandle, KeyedStateHandle, SubtaskState
 from statebackend.local import LocalJob, LocalStreamEnvironment
+from statebackend.streaming.metrics import RECORDS_IN, ObservedRun
 from statebackend.streaming.observing.job_events import JobListener, JobListeners
-from statebackend.streaming.observing.job_metrics import ObservedRun
-from statebackend.streaming.observing.job_recorder import JobRecorder, LiveFigures
-from statebackend.streaming.runtime.metrics import RECORDS_IN
+from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetrics
 
 HOSTILE = "</script><b>'\"&\n\\"
 SCHEMA = "k string, n bigint"
@@ -99,7 +98,7 @@ def migrated_job(directory: Path, *listeners: JobListener, **options: Any) -> Lo
 
 
 def recorder_by_hand(*listeners: JobListener, **options: Any) -> JobRecorder:
-    return JobRecorder(RUN, LiveFigures, JobListeners(listeners), keeps_subtasks_open=True, **options)
+    return JobRecorder(RUN, LiveMetrics, JobListeners(listeners), keeps_subtasks_open=True, **options)
 
 
 def acknowledged(epoch_id: int, index: int, *, records: int = 10, size_bytes: int = 100, uid: str = "count") -> Any:

@@ -10,8 +10,8 @@ import pytest
 from observed_job import RUN, Heard, acknowledged, migrated_job, recorder_by_hand, visits_environment
 
 from statebackend.streaming.errors import UserFunctionError
+from statebackend.streaming.metrics import CheckpointCost
 from statebackend.streaming.observing.job_events import JobListener, JobListeners, JobStarted
-from statebackend.streaming.observing.job_metrics import EpochCost
 from statebackend.streaming.observing.progress import ProgressTo
 
 
@@ -79,17 +79,17 @@ def test_the_end_is_told_once_whoever_says_it_and_with_the_first_reason() -> Non
     recorder.terminated(None)
     [event] = heard.events
     assert event.error is failure
-    assert recorder.figures().status == "failed"
+    assert recorder.metrics().status == "failed"
 
 
 def test_failed_checkpoints_of_a_job_that_goes_on_are_heard_and_counted() -> None:
     heard = Heard()
     recorder = recorder_by_hand(heard)
     recorder.checkpoint_failed(3, "expired:\n not complete")
-    recorder.epoch_completed(4, [acknowledged(4, 0)], EpochCost())
+    recorder.epoch_completed(4, [acknowledged(4, 0)], CheckpointCost())
     assert heard.kinds == ["CheckpointFailed", "CheckpointCompleted", "EpochCompleted"]
     assert heard.events[0].checkpoint.reason == "expired: | not complete"
-    assert recorder.figures().totals.failed_checkpoints == 1
+    assert recorder.metrics().totals.failed_checkpoints == 1
 
 
 def test_a_job_says_in_the_log_which_states_it_migrates_before_it_does(

@@ -13,7 +13,7 @@ from page_reader import PageReader
 from statebackend import StateMetricsConfig
 from statebackend.savepoint.sizes import short_bytes, shown_bytes, shown_duration
 from statebackend.streaming.errors import UserFunctionError
-from statebackend.streaming.observing.job_metrics import EpochCost
+from statebackend.streaming.metrics import CheckpointCost
 from statebackend.streaming.observing.job_page import EpochHistory, job_fragment, job_page
 
 SHOWN_HOSTILE = HOSTILE.replace("\n", "\\n")
@@ -24,8 +24,8 @@ def test_the_report_shows_the_numbers_of_the_figures(tmp_path: Path) -> None:
     job.savepoint(tmp_path / "savepoint")
     job.report(tmp_path / "report.html")
     read = PageReader((tmp_path / "report.html").read_text("utf-8"))
-    figures = job.figures()
-    newest = figures.newest_checkpoint
+    metrics = job.metrics()
+    newest = metrics.newest_checkpoint
     assert newest is not None
     [operator] = newest.operators
     for shown in (
@@ -36,11 +36,11 @@ def test_the_report_shows_the_numbers_of_the_figures(tmp_path: Path) -> None:
         shown_bytes(operator.size_bytes),
         shown_bytes(operator.bytes_by_state["last visit"]),
         *map(shown_bytes, operator.bytes_by_subtask),
-        *(shown_duration(one.duration_s) for one in figures.epochs),
-        *(shown_bytes(one.bytes_written) for one in figures.epochs),
-        f"{figures.entries_migrated} entries migrated",
+        *(shown_duration(one.duration_s) for one in metrics.epochs),
+        *(shown_bytes(one.bytes_written) for one in metrics.epochs),
+        f"{metrics.entries_migrated} entries migrated",
         "compatible after migration",
-        shown_bytes(figures.savepoints[0].size_bytes),
+        shown_bytes(metrics.savepoints[0].size_bytes),
         f"State in checkpoint {newest.checkpoint_id}",
     ):
         assert shown in read.texts, shown
@@ -48,7 +48,7 @@ def test_the_report_shows_the_numbers_of_the_figures(tmp_path: Path) -> None:
 
 
 def test_a_job_that_has_done_nothing_and_one_that_failed_at_once_have_a_report(tmp_path: Path) -> None:
-    read = PageReader(job_page(recorder_by_hand().figures()))
+    read = PageReader(job_page(recorder_by_hand().metrics()))
     assert "No epoch is over yet." in read.texts
     heard = Heard()
     environment = visits_environment(tmp_path, fails_at=0)
@@ -56,13 +56,13 @@ def test_a_job_that_has_done_nothing_and_one_that_failed_at_once_have_a_report(t
     with pytest.raises(UserFunctionError):
         environment.execute(HOSTILE)
     failed = heard.events[0].job
-    figures = failed.figures()
-    assert (figures.epochs, figures.newest_checkpoint) == ((), None)
+    metrics = failed.metrics()
+    assert (metrics.epochs, metrics.newest_checkpoint) == ((), None)
     failed.report(tmp_path / "report.html")
     read = PageReader((tmp_path / "report.html").read_text())
     assert read.texts.count(SHOWN_HOSTILE) == 1
     assert "failed" in read.texts
-    assert figures.failure in read.texts
+    assert metrics.failure in read.texts
 
 
 def hostile_recorder(epochs: int) -> Any:
@@ -70,7 +70,7 @@ def hostile_recorder(epochs: int) -> Any:
     for epoch_id in range(epochs):
         several = [acknowledged(epoch_id, index, uid=HOSTILE, records=epoch_id) for index in range(3)]
         seconds = (math.nan, math.inf, -1.0, 0.1)[epoch_id % 4]
-        recorder.epoch_completed(epoch_id, several, EpochCost(duration_s=seconds, checkpoint_s=seconds))
+        recorder.epoch_completed(epoch_id, several, CheckpointCost(duration_s=seconds, checkpoint_s=seconds))
     recorder.checkpoint_failed(7, HOSTILE)
     return recorder
 
@@ -78,16 +78,16 @@ def hostile_recorder(epochs: int) -> Any:
 def test_hostile_names_and_numbers_are_shown_and_do_nothing() -> None:
     recorder = hostile_recorder(6)
     recorder.terminated(ValueError(HOSTILE))
-    page = job_page(recorder.figures())
+    page = job_page(recorder.metrics())
     read = PageReader(page)
     assert any(SHOWN_HOSTILE in one for one in read.texts)
     assert "nan" not in page
     assert ">inf" not in page
-    PageReader(job_fragment(recorder.figures()))
+    PageReader(job_fragment(recorder.metrics()))
 
 
 def test_the_report_of_thousands_of_epochs_is_as_large_as_that_of_a_thousand() -> None:
-    small, large = (len(job_page(hostile_recorder(epochs).figures())) for epochs in (1000, 2500))
+    small, large = (len(job_page(hostile_recorder(epochs).metrics())) for epochs in (1000, 2500))
     assert small < 300_000
     assert abs(large - small) < 5_000
 

@@ -1,4 +1,4 @@
-"""Prometheus is told the figures of the jobs of a process, for as long as they run, over HTTP."""
+"""Prometheus scrapes the metrics of the jobs of a process, while they run, over HTTP."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from prometheus_client import CollectorRegistry, generate_latest, start_http_ser
 from prometheus_client.parser import text_string_to_metric_families
 
 from statebackend import StateMetricsConfig
+from statebackend.streaming.metrics import METRICS, CheckpointCost
 from statebackend.streaming.observing.job_events import EpochCompleted, JobListener, JobListeners
-from statebackend.streaming.observing.job_metrics import EpochCost
-from statebackend.streaming.observing.job_recorder import JobRecorder, LiveFigures
-from statebackend.streaming.observing.prometheus_metrics import FAMILIES, PrometheusMetrics
+from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetrics
+from statebackend.streaming.observing.prometheus_metrics import PrometheusMetrics
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def scraped(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
     return samples(generate_latest(registry).decode())
 
 
-def test_a_running_job_is_scraped_over_http_with_the_numbers_of_its_figures(
+def test_a_running_job_is_scraped_over_http_with_the_numbers_of_its_metrics(
     tmp_path: Path, registry: CollectorRegistry
 ) -> None:
     answers: list[tuple[Any, dict[tuple[str, ...], float]]] = []
@@ -56,7 +56,7 @@ def test_a_running_job_is_scraped_over_http_with_the_numbers_of_its_figures(
 
         def epoch_completed(self, event: EpochCompleted) -> None:
             with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics") as answer:
-                answers.append((self.job.figures(), samples(answer.read().decode())))
+                answers.append((self.job.metrics(), samples(answer.read().decode())))
 
     try:
         environment = visits_environment(tmp_path, metrics=StateMetricsConfig())
@@ -68,19 +68,19 @@ def test_a_running_job_is_scraped_over_http_with_the_numbers_of_its_figures(
         server.server_close()
         thread.join()
     assert len(answers) == 2
-    for figures, told in answers:
-        newest, totals = figures.newest_checkpoint, figures.totals
+    for metrics, told in answers:
+        newest, totals = metrics.newest_checkpoint, metrics.totals
         [operator] = newest.operators
-        assert told["statebackend_epochs_total", "visits"] == totals.epochs
-        assert told["statebackend_records_in_total", "visits"] == totals.records_in
-        assert told["statebackend_written_bytes_total", "visits"] == totals.bytes_written
-        assert told["statebackend_epoch_seconds_total", "visits"] == totals.duration_s
-        assert told["statebackend_checkpoint_id", "visits"] == newest.checkpoint_id
+        assert told["statebackend_job_epochs_total", "visits"] == totals.epochs
+        assert told["statebackend_job_records_in_total", "visits"] == totals.records_in
+        assert told["statebackend_job_bytes_written_total", "visits"] == totals.bytes_written
+        assert told["statebackend_job_duration_seconds_total", "visits"] == totals.duration_s
+        assert told["statebackend_checkpoint_checkpoint_id", "visits"] == newest.checkpoint_id
         assert told["statebackend_checkpoint_size_bytes", "visits"] == newest.size_bytes
-        assert told["statebackend_operator_state_bytes", "visits", "count"] == operator.size_bytes
-        assert told["statebackend_operator_state_skew_ratio", "visits", "count"] == operator.skew
+        assert told["statebackend_operator_size_bytes", "visits", "count"] == operator.size_bytes
+        assert told["statebackend_operator_size_skew_ratio", "visits", "count"] == operator.skew
         measured = totals.state_metrics["count"].states["last visit"]
-        assert told["statebackend_state_bytes", "visits", "count", "last visit"] == measured.size_bytes
+        assert told["statebackend_state_size_bytes", "visits", "count", "last visit"] == measured.size_bytes
         assert told["statebackend_state_writes_total", "visits", "count", "last visit"] == measured.writes
     assert scraped(registry) == {}
 
@@ -91,7 +91,7 @@ def two_jobs(registry: CollectorRegistry) -> Iterator[tuple[PrometheusMetrics, l
     recorders = [
         JobRecorder(
             attrs.evolve(RUN, job_name=name, run_id=name),
-            LiveFigures,
+            LiveMetrics,
             JobListeners((listener,)),
             keeps_subtasks_open=True,
         )
@@ -101,7 +101,7 @@ def two_jobs(registry: CollectorRegistry) -> Iterator[tuple[PrometheusMetrics, l
         recorder.started()
         for epoch_id in range(count):
             several = [acknowledged(epoch_id, index, uid=HOSTILE) for index in range(2)]
-            recorder.epoch_completed(epoch_id, several, EpochCost(duration_s=1.0))
+            recorder.epoch_completed(epoch_id, several, CheckpointCost(duration_s=1.0))
     return listener, recorders
 
 
@@ -110,13 +110,13 @@ def test_two_jobs_of_a_process_are_told_apart_and_leave_when_they_end(
 ) -> None:
     _, [one, other] = two_jobs
     told = scraped(registry)
-    assert told["statebackend_epochs_total", "one"] == 1
-    assert told["statebackend_epochs_total", HOSTILE] == 2
+    assert told["statebackend_job_epochs_total", "one"] == 1
+    assert told["statebackend_job_epochs_total", HOSTILE] == 2
     assert told["statebackend_operator_records_skew_ratio", HOSTILE, HOSTILE] == 1.0
     one.terminated(None)
     told = scraped(registry)
-    assert ("statebackend_epochs_total", "one") not in told
-    assert told["statebackend_epochs_total", HOSTILE] == 2
+    assert ("statebackend_job_epochs_total", "one") not in told
+    assert told["statebackend_job_epochs_total", HOSTILE] == 2
     other.terminated(ValueError("failed"))
     assert scraped(registry) == {}
     assert list(registry.collect()) == []
@@ -132,23 +132,24 @@ def test_a_second_collector_of_the_same_names_is_rejected_and_hurts_no_job(
         recorder.started()
         recorder.terminated(None)
     assert "Duplicated timeseries" in caplog.text
-    assert scraped(registry)["statebackend_epochs_total", "one"] == 1
+    assert scraped(registry)["statebackend_job_epochs_total", "one"] == 1
 
 
 def test_names_follow_the_conventions_and_labels_are_those_of_the_program() -> None:
-    assert len({one.name for one in FAMILIES}) == len(FAMILIES)
-    for one in FAMILIES:
-        assert re.fullmatch(r"statebackend(_[a-z]+)+", one.name)
-        assert not one.name.endswith("_total")
-        assert set(one.labels) <= {"operator", "state", "node"}
-        assert one.told.endswith(".")
+    assert len({one.prometheus_name for one in METRICS}) == len({one.full_name for one in METRICS}) == len(METRICS)
+    for one in METRICS:
+        assert re.fullmatch(r"statebackend(_[a-z]+)+", one.prometheus_name)
+        assert not one.prometheus_name.endswith("_total")
+        assert set(one.scope.labels) <= {"operator", "output", "sink", "state", "node"}
+        assert one.description.endswith(".")
+        assert [one.unit] == (re.findall("_(ms|s|bytes)$", one.name) or [one.unit])
 
 
 def test_a_name_that_no_answer_can_hold_is_shown_and_a_long_one_is_cut(registry: CollectorRegistry) -> None:
     run = attrs.evolve(RUN, job_name="\ud800" + "x" * 500)
-    recorder = JobRecorder(run, LiveFigures, JobListeners((PrometheusMetrics(registry),)), keeps_subtasks_open=True)
+    recorder = JobRecorder(run, LiveMetrics, JobListeners((PrometheusMetrics(registry),)), keeps_subtasks_open=True)
     recorder.started()
-    [(_, name)] = [labels for labels in scraped(registry) if labels[0] == "statebackend_epochs_total"]
+    [(_, name)] = [labels for labels in scraped(registry) if labels[0] == "statebackend_job_epochs_total"]
     assert name.startswith("\\ud800xxx")
     assert len(name) < 220
 

@@ -9,11 +9,10 @@ from observed_job import RUN, Heard, acknowledged
 from snapshots.compatibility import CompatibilityIssue, CompatibilityKind, FieldCompatibility
 from statebackend.state.backend_parameters import StateRestoreReport
 from statebackend.state.state_compatibility import SchemaReport, StateCompatibility
+from statebackend.streaming.metrics import CheckpointCost, restore_report
 from statebackend.streaming.observing.job_events import JobListeners
-from statebackend.streaming.observing.job_metrics import EpochCost
-from statebackend.streaming.observing.job_recorder import JobRecorder, LiveFigures
+from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetrics
 from statebackend.streaming.observing.restore_report import restore_report_of
-from statebackend.streaming.runtime.metrics import restore_report
 
 FINDINGS = tuple(
     CompatibilityIssue(compatibility.value, compatibility, "some-rule", "a reason")
@@ -45,11 +44,11 @@ def test_keyed_and_operator_state_of_one_name_are_told_apart() -> None:
 def test_migrations_are_told_once_and_later_ones_only_of_subtasks_that_stay_open(keeps_subtasks_open: bool) -> None:
     heard = Heard()
     recorder = JobRecorder(
-        RUN, lambda: LiveFigures(BOTH), JobListeners((heard,)), keeps_subtasks_open=keeps_subtasks_open
+        RUN, lambda: LiveMetrics(BOTH), JobListeners((heard,)), keeps_subtasks_open=keeps_subtasks_open
     )
     for epoch_id in (1, 2):
         acknowledgements = [attrs.evolve(acknowledged(epoch_id, epoch_id), report=SUBTASK)]
-        recorder.epoch_completed(epoch_id, acknowledgements, EpochCost())
+        recorder.epoch_completed(epoch_id, acknowledgements, CheckpointCost())
     migrated = [event.state for event in heard.events if type(event).__name__ == "StateMigrated"]
     assert [(one.is_operator_state, one.entries_migrated) for one in migrated] == [(False, 3), (True, 40)]
     in_all = [one.entries_migrated for one in recorder.restore_report()]

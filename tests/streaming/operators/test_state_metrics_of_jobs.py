@@ -23,7 +23,7 @@ from statebackend import (
 from statebackend.checkpoint import Acknowledgement, KeyedStateHandle, SubtaskState
 from statebackend.local import LocalStreamEnvironment
 from statebackend.state.metrics import KeyedStateMetrics, LatencyHistogram, SnapshotMetrics, StateMetrics
-from statebackend.streaming.runtime.metrics import metrics_of_epoch
+from statebackend.streaming.metrics import SubtaskMetrics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,33 +71,33 @@ def run(metrics: StateMetricsConfig | None, backend: str, **options: Any) -> Any
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_without_metrics_there_are_none(backend: str) -> None:
     job = run(None, backend)
-    assert dict(job.metrics()) == {}
-    assert [dict(epoch) for epoch in job.state_metrics_by_epoch] == [{}, {}]
+    assert dict(job.metrics().totals.state_metrics) == {}
+    assert [dict(epoch.state_metrics) for epoch in job.metrics().epochs] == [{}, {}]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_accesses_of_all_subtasks_and_epochs_are_added_up(backend: str, parallelism: int) -> None:
     job = run(EVERY_ACCESS, backend, parallelism=parallelism)
-    check_metrics(job.metrics(), records=12, epochs=2, keys=3)
-    first, second = job.state_metrics_by_epoch
+    check_metrics(job.metrics().totals.state_metrics, records=12, epochs=2, keys=3)
+    first, second = (epoch.state_metrics for epoch in job.metrics().epochs)
     check_metrics(first, records=6, epochs=1, keys=3)
     check_metrics(second, records=6, epochs=1, keys=3)
-    count = job.metrics()["words"].states["count"]
+    count = job.metrics().totals.state_metrics["words"].states["count"]
     assert count.size_bytes == second["words"].states["count"].size_bytes
     assert count.bytes_written == sum(epoch["words"].states["count"].bytes_written for epoch in (first, second))
 
 
 def test_cache_hits_of_rocksdb_are_the_accesses_without_a_look_into_it() -> None:
-    count = run(EVERY_ACCESS, "rocksdb").metrics()["words"].states["count"]
+    count = run(EVERY_ACCESS, "rocksdb").metrics().totals.state_metrics["words"].states["count"]
     # In each of two epochs each of three keys is read from the database once.
     assert (count.accesses, count.cache_misses, count.cache_hits) == (24, 6, 18)
-    assert run(EVERY_ACCESS, "heap").metrics()["words"].states["count"].cache_hits is None
+    assert run(EVERY_ACCESS, "heap").metrics().totals.state_metrics["words"].states["count"].cache_hits is None
 
 
 def test_metrics_in_an_acknowledgement_that_cannot_be_read_are_left_out() -> None:
     good = KeyedStateMetrics({"s/ä": StateMetrics(reads=1)}, SnapshotMetrics(snapshots=1)).to_report()
-    assert metrics_of_epoch([acknowledgement(good)])["words"].states["s/ä"].reads == 1
+    assert SubtaskMetrics.of(acknowledgement(good)).state.states["s/ä"].reads == 1
     for bad in (
         {**good, "snapshot": 5},
         {**good, "state/x": "[]"},
@@ -108,8 +108,8 @@ def test_metrics_in_an_acknowledgement_that_cannot_be_read_are_left_out() -> Non
         {**good, "state/x": '{"read_latency":[1,1,[[5000,1]]]}'},
         {**good, "state/x": '{"read_latency":[1,1,[[1,-1]]]}'},
     ):
-        assert dict(metrics_of_epoch([acknowledgement(bad)])) == {}
-    assert dict(metrics_of_epoch([acknowledgement({"entries_written": 1})])) == {}
+        assert SubtaskMetrics.of(acknowledgement(bad)).state is None
+    assert SubtaskMetrics.of(acknowledgement({"entries_written": 1})).state is None
 
 
 def test_metrics_travel_whole_in_an_acknowledgement() -> None:
@@ -169,12 +169,12 @@ def test_metrics_of_a_job_on_spark(spark: SparkSession, tmp_path: Path, backend:
         return job
 
     job = execute(tmp_path / "measured", EVERY_ACCESS)
-    check_metrics(job.metrics(), records=12, epochs=2, keys=3)
+    check_metrics(job.metrics().totals.state_metrics, records=12, epochs=2, keys=3)
     for epoch in job.epochs:
         check_metrics(epoch.state_metrics, records=6, epochs=1, keys=3)
         assert epoch.entries_written == epoch.state_metrics["words"].snapshot.entries_written
     unmeasured = execute(tmp_path / "unmeasured", None)
-    assert dict(unmeasured.metrics()) == {}
+    assert dict(unmeasured.metrics().totals.state_metrics) == {}
     assert [dict(epoch.state_metrics) for epoch in unmeasured.epochs] == [{}, {}]
 
 

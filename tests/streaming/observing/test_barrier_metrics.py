@@ -1,4 +1,4 @@
-"""How long barriers took: what subtasks acknowledge, and what a run makes of it."""
+"""The duration of barriers: what subtasks acknowledge, and the metrics of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement
 from statebackend.checkpoint.state_handles import SubtaskState
-from statebackend.streaming.runtime.metrics import BarrierTotals, OperatorBarriers, SubtaskBarriers
+from statebackend.streaming.metrics import OperatorBarriers, RunBarriers, SubtaskBarriers
 
 
 def barriers(is_unaligned: bool, delay_ms: int, size: int) -> SubtaskBarriers:
@@ -22,21 +22,21 @@ def acknowledgement(uid: str, index: int, metrics: Any) -> Acknowledgement:
 
 
 def test_what_a_subtask_reports_is_read() -> None:
-    assert SubtaskBarriers.from_report(barriers(True, 1, 4).report()) == barriers(True, 1, 4)
+    assert SubtaskBarriers.of(barriers(True, 1, 4).to_metrics()) == barriers(True, 1, 4)
 
 
 @pytest.mark.parametrize("bad", [None, "x", -1, 1.5])
 def test_what_cannot_be_read_is_left_out(bad: Any) -> None:
-    assert SubtaskBarriers.from_report({**barriers(True, 1, 4).report(), "barrier_alignment_ms": bad}) is None
-    totals = BarrierTotals()
-    totals.note([acknowledgement("a", 0, {})])
+    assert SubtaskBarriers.of({**barriers(True, 1, 4).to_metrics(), "barrier_alignment_ms": bad}) is None
+    totals = RunBarriers()
+    totals.add([acknowledgement("a", 0, {})])
     assert (totals.operators, totals.newest) == ({}, {})
 
 
 def test_a_run_knows_its_newest_checkpoint_and_the_sums_of_all() -> None:
-    totals = BarrierTotals()
-    totals.note([acknowledgement("a", index, barriers(True, index, 10).report()) for index in range(2)])
-    totals.note([acknowledgement("a", 0, barriers(False, 7, 0).report())])
+    totals = RunBarriers()
+    totals.add([acknowledgement("a", index, barriers(True, index, 10).to_metrics()) for index in range(2)])
+    totals.add([acknowledgement("a", 0, barriers(False, 7, 0).to_metrics())])
     assert totals.newest == {("a", 0): barriers(False, 7, 0)}
     assert totals.operators == {
         "a": OperatorBarriers(

@@ -1,4 +1,4 @@
-"""The figures of a job: what both runtimes feed, and what everything that is shown is made of."""
+"""The metrics of a job: both runtimes record them, and everything that is shown comes from them."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from observed_job import HOSTILE, RUN, Heard, acknowledged, migrated_job, record
 from statebackend import Operation, Savepoint, StateMetricsConfig
 from statebackend.cli.inspect_commands import inspection
 from statebackend.local.local_run import LocalRun
-from statebackend.savepoint.statistics import checkpoint_figures
+from statebackend.savepoint.statistics import checkpoint_sizes
 from statebackend.streaming.errors import UserFunctionError
+from statebackend.streaming.metrics import REMEMBERED_EPOCHS, CheckpointCost, TimeMetrics
 from statebackend.streaming.observing.job_events import JobListeners
-from statebackend.streaming.observing.job_metrics import EpochCost
-from statebackend.streaming.observing.job_recorder import JobRecorder, LiveFigures
-from statebackend.streaming.runtime.metrics import REMEMBERED_EPOCHS, TimeMetrics
+from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetrics
 
 TIME = TimeMetrics(watermark_ms=5)
 
 
-def test_figures_metrics_and_the_command_line_tell_the_same_numbers(tmp_path: Path) -> None:
+def test_metrics_metrics_and_the_command_line_tell_the_same_numbers(tmp_path: Path) -> None:
     job = migrated_job(tmp_path / "job", metrics=StateMetricsConfig())
-    figures = job.figures()
-    newest = figures.newest_checkpoint
+    metrics = job.metrics()
+    newest = metrics.newest_checkpoint
     assert newest is not None
     looked_at = Savepoint.open(tmp_path / "job")
     told = inspection(looked_at, now_ms=0, counts=True)
-    assert newest == checkpoint_figures(looked_at.metadata)
+    assert newest == checkpoint_sizes(looked_at.metadata)
     for name in ("checkpoint_id", "kind", "job_name", "job_id", "timestamp_ms", "max_parallelism", "size_bytes"):
         assert getattr(newest, name) == told[name], name
     assert newest.file_count == told["files"]
@@ -42,23 +41,22 @@ def test_figures_metrics_and_the_command_line_tell_the_same_numbers(tmp_path: Pa
         answer["parallelism"],
         answer["size_bytes"],
     )
-    last = figures.epochs[-1]
+    last = metrics.epochs[-1]
     assert (last.epoch_id, last.size_bytes) == (newest.checkpoint_id, newest.size_bytes)
     assert last.operators["count"].size_bytes == operator.size_bytes
     assert last.operators["count"].size_skew == operator.skew
-    assert job.metrics() == figures.totals.state_metrics
-    assert job.metrics()["count"].states["last visit"].size_bytes == operator.bytes_by_state["last visit"]
-    assert job.metrics()["count"].states["last visit"].entries == answer["states"][0]["entries"] == 8
-    assert job.epochs == figures.totals.epochs == len(figures.epochs) == 2
-    assert job.time_metrics() == figures.time
-    assert figures.totals.records_in == sum(one.records_in for one in figures.epochs) == 8
-    assert figures.totals.bytes_written == job.metrics()["count"].snapshot.bytes_written
-    assert figures.entries_migrated == sum(one.entries_migrated for one in job.restore_reports) == 8
+    state = metrics.totals.state_metrics["count"].states["last visit"]
+    assert state.size_bytes == operator.bytes_by_state["last visit"]
+    assert state.entries == answer["states"][0]["entries"] == 8
+    assert job.epochs == metrics.totals.epochs == len(metrics.epochs) == 2
+    assert metrics.totals.records_in == sum(one.records_in for one in metrics.epochs) == 8
+    assert metrics.totals.bytes_written == metrics.totals.state_metrics["count"].snapshot.bytes_written
+    assert metrics.entries_migrated == sum(one.entries_migrated for one in job.restore_reports) == 8
     assert sum(one.entries_migrated for one in job.restore_report()) == 8
     assert [one.kind.label for one in job.schema_reports["count"].compatibilities] == [
-        one.compatibility for one in figures.restored
+        one.compatibility for one in metrics.restored
     ]
-    assert figures.status == "ended"
+    assert metrics.status == "ended"
 
 
 def test_a_thousand_epochs_keep_the_last_ones_and_sums_over_all() -> None:
@@ -66,46 +64,46 @@ def test_a_thousand_epochs_keep_the_last_ones_and_sums_over_all() -> None:
     sizes = []
     for epoch_id in range(REMEMBERED_EPOCHS + 500):
         acknowledgements = [acknowledged(epoch_id, index, records=epoch_id * index) for index in (0, 1)]
-        recorder.epoch_completed(epoch_id, acknowledgements, EpochCost(duration_s=1.0, checkpoint_s=0.5))
+        recorder.epoch_completed(epoch_id, acknowledgements, CheckpointCost(duration_s=1.0, checkpoint_s=0.5))
         recorder.checkpoint_failed(epoch_id, "full " * 1000)
         if epoch_id in (500, 1400):
             sizes.append(held_items(recorder))
-    figures = recorder.figures()
-    assert [one.epoch_id for one in figures.epochs] == list(range(500, 1500))
-    assert figures.totals.epochs == figures.totals.duration_s == 1500
-    assert figures.totals.failed_checkpoints == 1500
-    assert len(figures.failures) == 100
-    assert len(figures.failures[0].reason) < 3000
-    assert figures.epochs[-1].operators["count"].records_skew == 2.0
+    metrics = recorder.metrics()
+    assert [one.epoch_id for one in metrics.epochs] == list(range(500, 1500))
+    assert metrics.totals.epochs == metrics.totals.duration_s == 1500
+    assert metrics.totals.failed_checkpoints == 1500
+    assert len(metrics.failures) == 100
+    assert len(metrics.failures[0].reason) < 3000
+    assert metrics.epochs[-1].operators["count"].records_skew == 2.0
     assert grown(*sizes, by=10) == {}
 
 
-def test_figures_are_json_whatever_the_numbers_are_and_whatever_the_names() -> None:
+def test_metrics_are_json_whatever_the_numbers_are_and_whatever_the_names() -> None:
     recorder = recorder_by_hand()
     for epoch_id, seconds in enumerate((math.nan, math.inf, -math.inf, -1.0)):
         acknowledgements = [acknowledged(epoch_id, 0, uid=HOSTILE)]
-        recorder.epoch_completed(epoch_id, acknowledgements, EpochCost(duration_s=seconds, checkpoint_s=seconds))
+        recorder.epoch_completed(epoch_id, acknowledgements, CheckpointCost(duration_s=seconds, checkpoint_s=seconds))
     recorder.checkpoint_failed(None, HOSTILE)
     recorder.terminated(ValueError(HOSTILE))
-    again = json.loads(recorder.figures().to_json(), parse_constant=pytest.fail)
+    again = json.loads(recorder.metrics().to_json(), parse_constant=pytest.fail)
     assert [one["duration_s"] for one in again["epochs"]] == [None, None, None, -1.0]
     assert again["run"]["job_name"] == HOSTILE
     assert list(again["epochs"][0]["operators"]) == [HOSTILE]
     assert again["status"] == "failed"
 
 
-def test_a_job_without_epochs_and_one_that_fails_have_figures(tmp_path: Path) -> None:
-    assert recorder_by_hand().figures().status == "running"
+def test_a_job_without_epochs_and_one_that_fails_have_metrics(tmp_path: Path) -> None:
+    assert recorder_by_hand().metrics().status == "running"
     heard = Heard()
     environment = visits_environment(tmp_path, fails_at=5)
     environment.add_listener(heard)
     with pytest.raises(UserFunctionError):
         environment.execute("visits")
     assert heard.kinds == ["JobStarted", "CheckpointCompleted", "EpochCompleted", "JobTerminated"]
-    figures = heard.events[0].job.figures()
-    assert figures.status == "failed"
-    assert "UserFunctionError" in figures.failure
-    assert figures.totals.epochs == 1
+    metrics = heard.events[0].job.metrics()
+    assert metrics.status == "failed"
+    assert "UserFunctionError" in metrics.failure
+    assert metrics.totals.epochs == 1
     assert isinstance(heard.events[-1].error, UserFunctionError)
 
 
@@ -113,10 +111,10 @@ def test_a_clock_that_goes_back_changes_no_duration() -> None:
     times = iter([1000, 500, 100, 50, 20])
     recorder = recorder_by_hand(clock=lambda: next(times))
     for epoch_id in range(2):
-        recorder.epoch_completed(epoch_id, [acknowledged(epoch_id, 0)], EpochCost(duration_s=1.0))
-    figures = recorder.figures()
-    assert [one.ended_ms for one in figures.epochs] == [1000, 500]
-    assert [one.duration_s for one in figures.epochs] == [1.0, 1.0]
+        recorder.epoch_completed(epoch_id, [acknowledged(epoch_id, 0)], CheckpointCost(duration_s=1.0))
+    metrics = recorder.metrics()
+    assert [one.ended_ms for one in metrics.epochs] == [1000, 500]
+    assert [one.duration_s for one in metrics.epochs] == [1.0, 1.0]
 
 
 def test_progress_of_a_migration_and_of_a_savepoint_is_heard_with_the_subtask(tmp_path: Path) -> None:
@@ -138,40 +136,40 @@ def test_progress_of_a_migration_and_of_a_savepoint_is_heard_with_the_subtask(tm
         done = [one for one in heard.told if one.operation is operation and one.is_done]
         assert sorted(one.subtask_index for one in done) == [0, 1]
         assert sum(one.entries for one in done) == 8
-    assert job.figures().savepoints[0].size_bytes > 0
+    assert job.metrics().savepoints[0].size_bytes > 0
 
 
 def test_what_changes_while_it_is_read_is_read_again_and_what_is_broken_is_told() -> None:
-    told: list[Exception | LiveFigures] = [LiveFigures(time={"source": TIME})]
+    told: list[Exception | LiveMetrics] = [LiveMetrics(time={"source": TIME})]
 
-    def live() -> LiveFigures:
+    def live() -> LiveMetrics:
         found = told.pop(0) if len(told) > 1 else told[0]
         if isinstance(found, Exception):
             raise found
         return found
 
     recorder = JobRecorder(RUN, live, JobListeners(()), keeps_subtasks_open=True)
-    assert recorder.figures().time == {"source": TIME}
-    told[:] = [RuntimeError("dictionary changed size during iteration"), LiveFigures(time={"other": TIME})]
-    assert recorder.figures().time == {"other": TIME}
+    assert recorder.metrics().time == {"source": TIME}
+    told[:] = [RuntimeError("dictionary changed size during iteration"), LiveMetrics(time={"other": TIME})]
+    assert recorder.metrics().time == {"other": TIME}
     told[:] = [RuntimeError("dictionary changed size during iteration")]
-    assert recorder.figures().time == {"other": TIME}, "what is known of the last moment, and not nothing"
-    told[:] = [AttributeError("no such figure")]
-    with pytest.raises(AttributeError, match="no such figure"):
-        recorder.figures()
+    assert recorder.metrics().time == {"other": TIME}, "what is known of the last moment, and not nothing"
+    told[:] = [AttributeError("no such metric")]
+    with pytest.raises(AttributeError, match="no such metric"):
+        recorder.metrics()
     recorder.terminated(None)
-    assert recorder.figures().time == {"other": TIME}
+    assert recorder.metrics().time == {"other": TIME}
 
 
 def test_the_lag_of_an_epoch_is_that_of_the_last_of_all_that_have_one() -> None:
     time = {name: TimeMetrics(lag_ms=lag_ms) for name, lag_ms in (("a", 5), ("b", 70), ("c", None), ("d", 20))}
-    recorder = JobRecorder(RUN, lambda: LiveFigures(time=time), JobListeners(()), keeps_subtasks_open=True)
-    assert recorder.epoch_completed(1, [acknowledged(1, 0)], EpochCost()).watermark_lag_ms == 70
-    without = recorder_by_hand().epoch_completed(1, [acknowledged(1, 0)], EpochCost())
+    recorder = JobRecorder(RUN, lambda: LiveMetrics(time=time), JobListeners(()), keeps_subtasks_open=True)
+    assert recorder.epoch_completed(1, [acknowledged(1, 0)], CheckpointCost()).watermark_lag_ms == 70
+    without = recorder_by_hand().epoch_completed(1, [acknowledged(1, 0)], CheckpointCost())
     assert without.watermark_lag_ms is None
 
 
-def test_whoever_reads_figures_is_not_disturbed_by_the_run_that_goes_on(tmp_path: Path) -> None:
+def test_whoever_reads_metrics_is_not_disturbed_by_the_run_that_goes_on(tmp_path: Path) -> None:
     visits_environment(tmp_path).execute("visits")
     with visits_environment(tmp_path).opened_run("visits") as run:
         reading = iter(run.recorder._live().schema_reports.items())
@@ -180,7 +178,7 @@ def test_whoever_reads_figures_is_not_disturbed_by_the_run_that_goes_on(tmp_path
         assert [uid for uid, _ in reading] == ["count"]
 
 
-def test_the_figures_of_a_run_that_is_over_keep_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_metrics_of_a_run_that_is_over_keep_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[weakref.ref[LocalRun]] = []
     begin = LocalRun.__enter__
 
@@ -192,5 +190,5 @@ def test_the_figures_of_a_run_that_is_over_keep_nothing_of_it(tmp_path: Path, mo
     job = visits_environment(tmp_path).execute("visits")
     gc.collect()
     assert [run() for run in runs] == [None]
-    assert job.figures().totals.records_in == 8
+    assert job.metrics().totals.records_in == 8
     assert job.restore_report() == ()

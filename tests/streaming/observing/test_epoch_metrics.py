@@ -8,8 +8,7 @@ import attrs
 
 from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement
 from statebackend.checkpoint.state_handles import KeyedStateHandle, SubtaskState
-from statebackend.streaming.observing.job_metrics import EpochCost, EpochStatistics, epoch_statistics
-from statebackend.streaming.runtime.metrics import opening_metrics
+from statebackend.streaming.metrics import CheckpointCost, EpochMetrics, metrics_of_epoch, opening_metrics
 
 HANDLE = KeyedStateHandle("state", "heap", 0, 15, b"", ())
 ACKNOWLEDGEMENT = Acknowledgement(
@@ -26,13 +25,13 @@ ACKNOWLEDGEMENT = Acknowledgement(
 )
 
 
-def statistics(*metrics: dict[str, Any]) -> EpochStatistics:
+def metrics_of(*metrics: dict[str, Any]) -> EpochMetrics:
     acknowledgements = [attrs.evolve(ACKNOWLEDGEMENT, metrics=each) for each in metrics]
-    return epoch_statistics(3, acknowledgements, EpochCost(duration_s=2.0, action_s=1.5))
+    return metrics_of_epoch(3, acknowledgements, CheckpointCost(duration_s=2.0, action_s=1.5))
 
 
 def test_seconds_are_those_of_the_slowest_subtask_and_entries_and_bytes_add_up() -> None:
-    found = statistics(
+    found = metrics_of(
         {"open_s": 0.5, "process_s": 0.1, "snapshot_s": 0.2, "entries_written": 3, "bytes_written": 30},
         {"open_s": 0.1, "process_s": 0.4, "snapshot_s": 0.1, "entries_written": 4, "bytes_written": 50},
     )
@@ -45,14 +44,14 @@ def test_the_local_share_counts_only_subtasks_that_had_state() -> None:
     local = opening_metrics(is_local=True, has_restore=True, kept_bytes_of_host=5)
     restored = opening_metrics(is_local=False, has_restore=True, kept_bytes_of_host=7)
     fresh = opening_metrics(is_local=False, has_restore=False, kept_bytes_of_host=0)
-    found = statistics(local, restored, local, local, fresh)
+    found = metrics_of(local, restored, local, local, fresh)
     assert (found.local_opens, found.restores, found.local_share, found.kept_bytes_of_host) == (3, 1, 0.75, 7)
-    assert statistics(fresh, fresh).local_share == 1.0
-    assert statistics(restored).local_share == 0.0
+    assert metrics_of(fresh, fresh).local_share == 1.0
+    assert metrics_of(restored).local_share == 0.0
 
 
 def test_what_a_subtask_does_not_say_is_zero() -> None:
-    found = statistics({}, {"open_s": None, "local_opens": None})
+    found = metrics_of({}, {"open_s": None, "local_opens": None})
     assert attrs.asdict(found) == {
         **dict.fromkeys(attrs.asdict(found), 0),
         "epoch_id": 3,
@@ -60,7 +59,8 @@ def test_what_a_subtask_does_not_say_is_zero() -> None:
         "action_s": 1.5,
         "state_metrics": {},
         "operators": {},
+        "sinks": {},
         "watermark_lag_ms": None,
         "has_batch": True,
     }
-    assert attrs.asdict(statistics())["process_s"] == 0.0
+    assert attrs.asdict(metrics_of())["process_s"] == 0.0
