@@ -396,7 +396,7 @@ class StreamGraph:
             check_uid("source", "from_dataframe or from_elements", "how far it is read", node.uid)
             if any(isinstance(known, SourceNode) and known.uid == node.uid for known in self._nodes):
                 raise JobDefinitionError(
-                    f"two sources have the uid {node.uid!r}; how far they are read could not be told apart, so give "
+                    f"two sources have the uid {node.uid!r}; their positions cannot be distinguished, so give "
                     f"one of them another uid"
                 )
         return self.add(node)
@@ -412,7 +412,7 @@ class StreamGraph:
         if node.uid in self._operators:
             raise JobDefinitionError(
                 f"two operators have the uid {node.uid!r}: {self._operators[node.uid].name} and {node.name}; "
-                f"their state could not be told apart, so give one of them another uid"
+                f"their state cannot be distinguished, so give one of them another uid"
             )
         edge = self.add(node)
         self._operators[node.uid] = node
@@ -429,7 +429,7 @@ class StreamGraph:
             other = type(self._sinks[node.uid].sink).__name__
             which = "were given no uid" if node.uid == ONLY_SINK else f"have the uid {node.uid!r}"
             raise JobDefinitionError(
-                f"two sinks {which}: {other} and {name}; what they have staged could not be told apart after a crash, "
+                f"two sinks {which}: {other} and {name}; their staged rows cannot be distinguished after a crash, "
                 f"so pass sink_to(..., uid='a-name-that-never-changes')"
             )
         if any(node.sink is known.sink for known in self._sinks.values()):
@@ -474,9 +474,9 @@ def source_of_timestamps(edge: StreamEdge) -> SourceNode:
         given = "its records have timestamps already, by this method or by withWatermark on the frame of the source"
         what = given if tag is None else "these records are set aside"
     else:
-        what = f"it stands behind {'a union' if isinstance(node, UnionNode) else f'the operator {node.uid!r}'}"
+        what = f"its input is {'a union' if isinstance(node, UnionNode) else f'the operator {node.uid!r}'}"
     raise JobDefinitionError(
-        f"assign_timestamps_and_watermarks(): {what}; give each source its timestamps once, behind the "
+        f"assign_timestamps_and_watermarks(): {what}; give each source its timestamps once, right after the "
         f"source and before operators and unions"
     )
 

@@ -18,11 +18,12 @@ from statebackend.savepoint.statistics import checkpoint_sizes
 from statebackend.state.metrics import skew_of
 
 NAME = "</title><script>\n\"'&"
+STATE = NAME.replace("\n", "")
 
 
 class Count(KeyedProcessFunction):
     def open(self, context):
-        self.count = context.get_state(ValueStateDescriptor(NAME, int, 0))
+        self.count = context.get_state(ValueStateDescriptor(STATE, int, 0))
 
     def process_element(self, value, context):
         self.count.update((self.count.value() or 0) + value.n)

@@ -186,10 +186,10 @@ def test_a_place_or_a_strategy_that_cannot_be_is_rejected_with_what_to_do() -> N
     timed = source.assign_timestamps_and_watermarks(bounded())
     with pytest.raises(JobDefinitionError, match="have timestamps already"):
         timed.assign_timestamps_and_watermarks(bounded())
-    with pytest.raises(JobDefinitionError, match="behind a union"):
+    with pytest.raises(JobDefinitionError, match="its input is a union"):
         source.union(source).assign_timestamps_and_watermarks(bounded())
     counted = timed.key_by("k").count_window(2).reduce(lambda left, _: left, uid="first", schema=SCHEMA)
-    with pytest.raises(JobDefinitionError, match="behind the operator 'first'"):
+    with pytest.raises(JobDefinitionError, match="its input is the operator 'first'"):
         counted.assign_timestamps_and_watermarks(bounded())
     other = source.assign_timestamps_and_watermarks(bounded())
     counted.union(other).sink_to([])

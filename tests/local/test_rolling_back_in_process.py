@@ -81,7 +81,7 @@ def test_who_dies_while_rolling_back_goes_on_nowhere_else(
         with pytest.raises(StorageError, match="dead"):
             run(directory, [sink], roll_back_to=0)
     for options in ({}, {"roll_back_to": 1}):
-        with pytest.raises(JobRestoreError, match=r"checkpoint 0 was begun .* start the job again with roll_back_to=0"):
+        with pytest.raises(JobRestoreError, match=r"checkpoint 0 .* is not finished: .* roll_back_to=0"):
             run(directory, [Hiding(directory / "out")], **options)
     sink = Hiding(directory / "out")
     run(directory, [sink], roll_back_to=again)

@@ -197,7 +197,7 @@ def test_rolling_back_is_finished_after_a_crash_at_any_step(
             with pytest.raises(ZeroDivisionError):
                 workplace.start(output, execute={"roll_back_to": "previous"})
         for execute in ({}, {"from_savepoint": None}):
-            with pytest.raises(JobRestoreError, match=r"back to checkpoint 0 was begun .*again with roll_back_to=0"):
+            with pytest.raises(JobRestoreError, match=r"checkpoint 0 .* is not finished.*again with roll_back_to=0"):
                 workplace.start(output, execute=execute)
     job = workplace.run(output, execute={"roll_back_to": "previous"})
     assert job.roll_back_report is not None

@@ -50,18 +50,18 @@ _log = logger_of(__name__)
 
 
 class ObservedJob(Protocol):
-    """A job as listeners have it."""
+    """The job that a listener receives."""
 
     def metrics(self) -> JobMetrics:
         """Return its metrics at this moment, on any thread."""
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Writes the page of that for people, also for a job that has failed. Raises `OSError`."""
+        """Write them as an HTML page, also for a failed job. Raises `OSError`."""
 
 
 @frozen
 class JobStarted:
-    """A run begins; ``job`` can be asked for its metrics and its report for as long as anybody has it."""
+    """A run starts. ``job`` returns metrics and reports during the run and after it."""
 
     run: ObservedRun
     job: ObservedJob
@@ -104,7 +104,7 @@ class CheckpointCompleted:
 
 @frozen
 class CheckpointFailed:
-    """A checkpoint did not complete. The job may go on."""
+    """A checkpoint failed. The job may continue."""
 
     run: ObservedRun
     checkpoint: FailedCheckpoint
@@ -120,7 +120,7 @@ class SavepointWritten:
 
 @frozen
 class JobTerminated:
-    """The run is over; ``error`` made it fail, None if nothing did."""
+    """The run has ended. ``error`` made it fail; None if it did not fail."""
 
     run: ObservedRun
     error: BaseException | None
@@ -158,7 +158,7 @@ class JobListener:
 
 
 class JobListeners:
-    """Those of a job, or of an environment; all methods may be called from any thread."""
+    """The listeners of a job or an environment. Any thread may call any method."""
 
     def __init__(self, listeners: tuple[JobListener, ...] = ()) -> None:
         self._lock = threading.Lock()
@@ -166,31 +166,31 @@ class JobListeners:
         self._faulty: set[int] = set()
 
     def of_job(self, *own: JobListener) -> JobListeners:
-        """The same listeners, for a job, behind those that are its own."""
+        """Return the listeners of a job: its own, then these."""
         return JobListeners((*own, *self._listeners))
 
     def add(self, listener: JobListener) -> None:
-        """It is told from now on; one that is there already is told once."""
+        """Add a listener. A listener is called once for each event, even if it is added twice."""
         with self._lock:
             if not any(one is listener for one in self._listeners):
                 self._listeners = (*self._listeners, listener)
 
     def remove(self, listener: JobListener) -> None:
-        """It is told no more; nothing happens if it was not there."""
+        """Remove a listener, if it was added."""
         with self._lock:
             self._listeners = tuple(one for one in self._listeners if one is not listener)
             self._faulty.discard(id(listener))
 
-    def tell(self, call: Callable[[JobListener], object]) -> None:
-        """Calls each; raises nothing but `KeyboardInterrupt`."""
+    def call(self, call: Callable[[JobListener], object]) -> None:
+        """Call each listener. Raises nothing but `KeyboardInterrupt`."""
         for listener in self._listeners:
-            self._tell_one(listener, call)
+            self._call_one(listener, call)
 
     def progress(self, progress: Progress) -> None:
-        """Tells how far something is."""
-        self.tell(lambda listener: listener.progress(progress))
+        """Call all listeners with progress."""
+        self.call(lambda listener: listener.progress(progress))
 
-    def _tell_one(self, listener: JobListener, call: Callable[[JobListener], object]) -> None:
+    def _call_one(self, listener: JobListener, call: Callable[[JobListener], object]) -> None:
         try:
             call(listener)
         except KeyboardInterrupt:
@@ -203,4 +203,4 @@ class JobListeners:
             is_first = id(listener) not in self._faulty
             self._faulty.add(id(listener))
         if is_first:
-            _log.warning("a listener of the job failed, which hurts only itself: %r", type(listener), exc_info=True)
+            _log.warning("a listener of the job failed; the job is not affected: %r", type(listener), exc_info=True)

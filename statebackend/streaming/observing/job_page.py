@@ -53,7 +53,7 @@ class EpochHistory(tuple[EpochMetrics, ...]):
 
     def _repr_html_(self) -> str:
         last = self[-1] if self else None
-        of_last = "no epoch is over yet" if last is None else f"the last is {last.epoch_id}"
+        of_last = "no epoch is complete yet" if last is None else f"the last is {last.epoch_id}"
         return fragment(
             f"{len(self):,} epochs, {of_last}", [("duration", *_durations(self)), ("written", *_written(self))]
         )
@@ -70,14 +70,14 @@ def _written(epochs: Sequence[EpochMetrics]) -> tuple[str, Html]:
 
 
 def job_page(metrics: JobMetrics) -> str:
-    """The whole page."""
+    """Return the page."""
     run = metrics.run
     facts = [
-        ("runs", "on Spark" if run.engine == "spark" else "in one process"),
+        ("runs", "on Spark" if run.engine == "spark" else "on the local runtime"),
         ("started", f"{shown_time(run.started_ms)} UTC"),
         ("ended" if metrics.ended_ms is not None else "as of", f"{shown_time(metrics.ended_ms or metrics.at_ms)} UTC"),
         ("parallelism", f"{run.parallelism} of {run.max_parallelism}"),
-        ("goes on from", "nothing" if run.restored_id is None else f"checkpoint {run.restored_id}"),
+        ("continues from", "nothing" if run.restored_id is None else f"checkpoint {run.restored_id}"),
         ("run", run.run_id),
     ]
     body: list[Html | Section] = []
@@ -95,7 +95,7 @@ def job_page(metrics: JobMetrics) -> str:
 
 
 def job_fragment(metrics: JobMetrics) -> str:
-    """For a notebook: the job and its last epochs in a few lines."""
+    """Return a fragment for a notebook: the job and its last epochs in a few lines."""
     epochs, totals, newest = metrics.epochs, metrics.totals, metrics.newest_checkpoint
     return fragment(
         f"{metrics.run.job_name} ({metrics.status})",
@@ -106,7 +106,7 @@ def job_fragment(metrics: JobMetrics) -> str:
             (
                 "state",
                 NOTHING if newest is None else shown_bytes(newest.size_bytes),
-                spark_line([one.size_bytes for one in epochs], title="Bytes of state behind the last epochs"),
+                spark_line([one.size_bytes for one in epochs], title="Bytes of state after the last epochs"),
             ),
             ("records", f"{totals.records_in:,}", Html("")),
         ],
@@ -140,7 +140,7 @@ def _tiles(metrics: JobMetrics) -> list[Tile]:
         fetched = f"{totals.restores:,} restores from files"
         shown.append(Tile("Local opens", f"{totals.local_share:.0%}", fetched))
     if lag_ms is not None:
-        shown.append(Tile("Watermark lag", shown_duration(lag_ms / 1000), "of the one that is last"))
+        shown.append(Tile("Watermark lag", shown_duration(lag_ms / 1000), "the largest of all"))
     if metrics.restored:
         migrated = f"{counted(metrics.entries_migrated, 'entry', 'entries')} migrated"
         shown.append(Tile("Restored states", f"{len(metrics.restored)}", migrated))
@@ -154,7 +154,7 @@ def _ends(epochs: Sequence[EpochMetrics]) -> tuple[str, str]:
 def _epochs(metrics: JobMetrics) -> Section:
     epochs = metrics.epochs
     if not epochs:
-        return Section("Epochs", [paragraph("No epoch is over yet.")])
+        return Section("Epochs", [paragraph("No epoch is complete yet.")])
     ends = _ends(epochs)
 
     def plot(caption: str, of: Callable[[EpochMetrics], float | None], shown: Callable[[float], str]) -> Html:
@@ -264,7 +264,7 @@ def _growth(metrics: JobMetrics) -> list[Html]:
 def _subtasks(metrics: JobMetrics) -> Section:
     epochs = [one for one in metrics.epochs if one.operators]
     if not epochs:
-        return Section("Skew over subtasks", [paragraph("Nothing is known of subtasks yet.")])
+        return Section("Skew over subtasks", [paragraph("No subtask has reported yet.")])
     last = epochs[-1]
     rows = [
         (
@@ -284,7 +284,7 @@ def _subtasks(metrics: JobMetrics) -> Section:
             caption,
             line_plot(
                 [Series(uid, [skew_of(one, uid) for one in epochs]) for uid in uids],
-                title=f"{caption}: the most of a subtask over the mean",
+                title=f"{caption}: the largest subtask divided by the mean",
                 shown=lambda value: f"{value:.2f}",
                 ends=_ends(epochs),
             ),
@@ -294,9 +294,9 @@ def _subtasks(metrics: JobMetrics) -> Section:
             ("Skew of state", _size_skew),
         )
     ]
-    said = paragraph("The most of a subtask over the mean of all: 1.00 where all have the same.")
+    explanation = paragraph("The largest subtask divided by the mean: 1.00 if all are equal.")
     table = Table(f"Operators in epoch {last.epoch_id}", names, rows, {1, 2, 3, 4, 5})
-    return Section("Skew over subtasks", [said, figures(plots, table)])
+    return Section("Skew over subtasks", [explanation, figures(plots, table)])
 
 
 def _records_skew(epoch: EpochMetrics, uid: str) -> float | None:
@@ -325,7 +325,7 @@ def _time(metrics: JobMetrics) -> Section:
     plot = line_plot(
         [Series("Lag", lags)], title="Watermark lag by epoch", shown=shown_duration, ends=_ends(metrics.epochs)
     )
-    return Section("Event time", [figures([figure("Watermark lag, of the one that is last", plot)]), table.html()])
+    return Section("Event time", [figures([figure("Largest watermark lag", plot)]), table.html()])
 
 
 def _restored(metrics: JobMetrics) -> Section:
@@ -341,9 +341,11 @@ def _restored(metrics: JobMetrics) -> Section:
         for one in metrics.restored
     ]
     if not rows:
-        return Section("Restored state", [paragraph("The run began without state, or has registered none of it yet.")])
-    names = ("operator", "state", "verdict", "findings", "entries migrated", "slowest subtask")
-    return Section("Restored state", [Table("Verdicts", names, rows, {4, 5}).html()])
+        return Section(
+            "Restored state", [paragraph("The run restored no state, or no operator has registered it yet.")]
+        )
+    names = ("operator", "state", "compatibility", "issues", "entries migrated", "slowest subtask")
+    return Section("Restored state", [Table("Compatibility results", names, rows, {4, 5}).html()])
 
 
 def _others(metrics: JobMetrics) -> Section:

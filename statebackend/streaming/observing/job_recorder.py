@@ -66,15 +66,15 @@ from statebackend.streaming.stream_graph import JobGraph
 __all__ = ["JobRecorder", "LiveMetrics"]
 
 TEXT_CHARACTERS: Final = 2000
-"""What is longer of the text of a failure is cut."""
+"""Longer texts of failures are cut."""
 
 _READINGS: Final = 5
-"""How often what a runtime knows is read again before what it knew last is told."""
+"""The number of attempts to read the live values of a runtime before the last known ones are returned."""
 
 _log = logger_of(__name__)
 
 REMEMBERED_FAILURES: Final = 100
-"""Failed checkpoints, and savepoints, that are kept one by one."""
+"""The number of failed checkpoints, and of savepoints, that are kept one by one."""
 
 
 @frozen
@@ -141,20 +141,20 @@ class JobRecorder:
 
     @property
     def subtask_reports(self) -> Sequence[SubtaskReport]:
-        """What subtasks said of their restores."""
+        """The restores that subtasks reported."""
         with self._lock:
             return tuple((task.operator_uid, report) for task, report in self._subtask_reports.items())
 
     def restore_report(self) -> RestoreReport:
-        """What became of each restored state; complete once the first epoch is."""
+        """Return the report of each restored state; complete after the first epoch."""
         return restore_report_of(self._live_now().schema_reports, self.subtask_reports)
 
     def started(self) -> None:
-        """The run begins; the compatibility results on what it restores are known."""
-        self.listeners.tell(lambda listener: listener.started(JobStarted(self.run, self)))
+        """The run starts; the compatibility results of its restored state are known."""
+        self.listeners.call(lambda listener: listener.started(JobStarted(self.run, self)))
         states = self._restored()
         if states:
-            self.listeners.tell(lambda listener: listener.restored(StateRestored(self.run, states)))
+            self.listeners.call(lambda listener: listener.restored(StateRestored(self.run, states)))
 
     def epoch_completed(
         self,
@@ -184,51 +184,51 @@ class JobRecorder:
             if has_news:
                 self._subtask_reports.update({one.task: one.report for one in acknowledgements if one.report})
         if has_news and self._subtask_reports:
-            self._tell_of_migrations()
+            self._report_migrations()
         completed = CheckpointCompleted(self.run, epoch_id, epoch.size_bytes, epoch.bytes_written, epoch.checkpoint_s)
-        self.listeners.tell(lambda listener: listener.checkpoint_completed(completed))
-        self.listeners.tell(lambda listener: listener.epoch_completed(EpochCompleted(self.run, epoch)))
+        self.listeners.call(lambda listener: listener.checkpoint_completed(completed))
+        self.listeners.call(lambda listener: listener.epoch_completed(EpochCompleted(self.run, epoch)))
         return epoch
 
     def checkpoint_failed(self, checkpoint_id: int | None, reason: str) -> None:
-        """A checkpoint did not complete."""
+        """A checkpoint failed."""
         failed = FailedCheckpoint(
             checkpoint_id=checkpoint_id, reason=cut(one_line(reason), TEXT_CHARACTERS), at_ms=self._clock()
         )
         with self._lock:
             self._failures.append(failed)
             self._totals = evolve(self._totals, failed_checkpoints=self._totals.failed_checkpoints + 1)
-        self.listeners.tell(lambda listener: listener.checkpoint_failed(CheckpointFailed(self.run, failed)))
+        self.listeners.call(lambda listener: listener.checkpoint_failed(CheckpointFailed(self.run, failed)))
 
     def savepoint_written(self, report: SavepointReport) -> None:
         """A savepoint is complete."""
         with self._lock:
             self._savepoints.append(report)
             self._totals = evolve(self._totals, savepoints=self._totals.savepoints + 1)
-        self.listeners.tell(lambda listener: listener.savepoint_written(SavepointWritten(self.run, report)))
+        self.listeners.call(lambda listener: listener.savepoint_written(SavepointWritten(self.run, report)))
 
     def progress(self, progress: Progress) -> None:
-        """A restore, a migration or a savepoint goes on."""
+        """A restore, a migration or a savepoint progresses."""
         self.listeners.progress(progress)
 
     def terminated(self, error: BaseException | None) -> None:
-        """The run is over; only the first call counts."""
+        """The run has ended; only the first call counts."""
         try:
             last = self._live_now()
         except Exception:
-            # The run ends, perhaps since it could not begin: nothing may come in the place of its own error.
-            _log.warning("the last metrics of the run of %s cannot be told", self.run.job_name, exc_info=True)
+            # The run may end because it could not start. Do not hide its own error.
+            _log.warning("the last metrics of the run of %s cannot be read", self.run.job_name, exc_info=True)
             last = self._latest
         with self._lock:
             if self._ended_ms is not None:
                 return
             self._ended_ms, self._error, self._last = self._clock(), error, last
-            # Whoever has the metrics of a run that is over need not have the run.
+            # Metrics of a run that has ended must not keep the run alive.
             self._live = lambda: last
-        self.listeners.tell(lambda listener: listener.terminated(JobTerminated(self.run, error)))
+        self.listeners.call(lambda listener: listener.terminated(JobTerminated(self.run, error)))
 
     def metrics(self) -> JobMetrics:
-        """What the job has done so far, as a copy."""
+        """Return the metrics at this moment, as a copy."""
         live = self._live_now()
         newest = None if live.newest is None else self._sizes_of(live.newest)
         restored = self._restored()
@@ -249,25 +249,25 @@ class JobRecorder:
             )
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Writes a report for people: one HTML file with plots and tables, which loads nothing. Raises `OSError`."""
+        """Write a report for people: one HTML file with plots and tables. Raises `OSError`."""
         write_page(path, job_page(self.metrics()))
 
     def _live_now(self) -> LiveMetrics:
         if self._last is not None:
             return self._last
         for _ in range(_READINGS):
-            # Another thread may change a mapping while it is copied, which Python tells so.
+            # Another thread may change a mapping while it is copied; Python then raises RuntimeError.
             with suppress(RuntimeError):
                 self._latest = self._live()
                 break
         return self._latest
 
-    def _tell_of_migrations(self) -> None:
+    def _report_migrations(self) -> None:
         for state in self._restored():
             name = state.operator_uid, state.state_name, state.is_operator_state
             if state.entries_migrated and name not in self._migrated:
                 self._migrated.add(name)
-                self.listeners.tell(partial(_tell_migrated, event=StateMigrated(self.run, state)))
+                self.listeners.call(partial(_call_migrated, event=StateMigrated(self.run, state)))
 
     def _sizes_of(self, metadata: CheckpointMetadata) -> CheckpointSizes:
         known = self._sizes_of_newest
@@ -290,5 +290,5 @@ class JobRecorder:
         )
 
 
-def _tell_migrated(listener: JobListener, event: StateMigrated) -> None:
+def _call_migrated(listener: JobListener, event: StateMigrated) -> None:
     listener.migrated(event)

@@ -25,7 +25,7 @@ _MIGRATED: Final = CompatibilityKind.AFTER_MIGRATION.label
 
 
 class ProgressTo(JobListener):
-    """Tells a function of all progress, such as that of `savepoints.shown_progress`."""
+    """Calls a function with all progress, such as that of `shown_progress`."""
 
     def __init__(self, listener: ProgressListener) -> None:
         self._listener = listener

@@ -17,15 +17,15 @@ from statebackend.streaming.metrics import restore_metrics
 __all__ = ["RestoreReport", "RestoredStateReport", "SubtaskReport", "restore_report_of"]
 
 SubtaskReport = tuple[str, Mapping[str, ReportValue]]
-"""The uid of an operator, and what one of its subtasks says of its restores
+"""The uid of an operator, and the restores that one of its subtasks reported
 (`statebackend.streaming.metrics`)."""
 
 
 @frozen
 class RestoredStateReport:
-    """What became of one restored state: the compatibility result, and what its migration did over all subtasks.
+    """One restored state: the compatibility result, and the migration over all subtasks.
 
-    ``duration_s`` is that of the slowest subtask. ``is_operator_state`` tells operator state from keyed state.
+    ``duration_s`` is that of the slowest subtask. ``is_operator_state`` is False for keyed state.
     """
 
     operator_uid: str
@@ -45,7 +45,7 @@ class RestoredStateReport:
 
     @property
     def lost(self) -> tuple[CompatibilityIssue, ...]:
-        """What the upgrade drops."""
+        """The data that the upgrade drops."""
         return tuple(issue for issue in self.compatibility.issues if issue.compatibility is FieldCompatibility.LOSSY)
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class RestoreReport(tuple[RestoredStateReport, ...]):
 
 
 def restore_report_of(schema_reports: Mapping[str, SchemaReport], subtasks: Iterable[SubtaskReport]) -> RestoreReport:
-    """What became of each restored state, by the compatibility results on it and what the subtasks have said so far."""
+    """Return the report of each restored state, from the compatibility results and the reports of subtasks so far."""
     measured: dict[str, list[Mapping[str, ReportValue]]] = {}
     for uid, report in subtasks:
         measured.setdefault(uid, []).append(report)

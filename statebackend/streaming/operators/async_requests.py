@@ -61,7 +61,7 @@ class StatelessContext(DelegatingContext):
     def _rejection(self) -> StateRegistrationError:
         return StateRegistrationError(
             f"operator {self.operator_uid!r}: an AsyncFunction has no state: its results come whenever they come; keep "
-            f"state in a KeyedProcessFunction before or behind it"
+            f"state in a KeyedProcessFunction before or after it"
         )
 
 
@@ -299,14 +299,14 @@ class LoopRequests:
     def close(self) -> None:
         self._loop.call(self._close)
         if not _waited(self._answered, self._answer_s):
-            _logger.warning("a coroutine blocks the event loop, which is left behind; use asyncio.to_thread there")
+            _logger.warning("a coroutine blocks the event loop, which is abandoned; use asyncio.to_thread there")
             self._is_left_behind = True
             abandon(self._loop)
         elif not _waited(self._ended, self._end_s):
-            _logger.warning("%s coroutines go on, though they were cancelled; they are left behind", len(self._tasks))
+            _logger.warning("%s coroutines go on, though they were cancelled; they are abandoned", len(self._tasks))
 
     def _start_all(self) -> None:
-        # Before the requests are taken: what is put in from here on tells again.
+        # Before the requests are taken: later requests signal again.
         self._is_told_to_start = False
         while self._to_start:
             self._start(*self._to_start.popleft())

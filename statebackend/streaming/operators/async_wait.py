@@ -272,7 +272,7 @@ class StreamElementQueue:
         self._segments.append(_Segment(takes_more=False, done=[element]))
         self._watermarks += 1
 
-    def tell(self, number: int, event: ElementEvent, results: Sequence[Any] = ()) -> bool:
+    def handle(self, number: int, event: ElementEvent, results: Sequence[Any] = ()) -> bool:
         """Apply an event to a record, with its results if any; returns whether the event changed anything.
 
         Raises `StreamElementQueueError`, and changes nothing, for an impossible event.
@@ -452,9 +452,9 @@ class AsyncWaitOperator(Operator):
             return
         del self._in_flight[outcome.number]
         if outcome.error is None:
-            self._queue.tell(one.number, ElementEvent.COMPLETED, outcome.results)
+            self._queue.handle(one.number, ElementEvent.COMPLETED, outcome.results)
         else:
-            self._queue.tell(one.number, ElementEvent.FAILED)
+            self._queue.handle(one.number, ElementEvent.FAILED)
             self._fail(self._invoke_failure(one, outcome.error))
 
     def _time_out(self) -> None:
@@ -464,14 +464,14 @@ class AsyncWaitOperator(Operator):
             del self._in_flight[one.number]
             one.request.is_over = True
             self._running.cancel(one.number)
-            self._queue.tell(one.number, ElementEvent.TIMED_OUT)
+            self._queue.handle(one.number, ElementEvent.TIMED_OUT)
             try:
                 results = self._function.timeout(one.record.value, one.request.context)
                 if results is not None:
                     check_results(results, "timeout")
-                self._queue.tell(one.number, ElementEvent.TIMEOUT_COMPLETED, list(map(copied, results or ())))
+                self._queue.handle(one.number, ElementEvent.TIMEOUT_COMPLETED, list(map(copied, results or ())))
             except Exception as error:
-                self._queue.tell(one.number, ElementEvent.TIMEOUT_FAILED)
+                self._queue.handle(one.number, ElementEvent.TIMEOUT_FAILED)
                 self._fail(self._timeout_failure(one, error))
 
     def _emit(self) -> None:

@@ -373,5 +373,5 @@ class _KeylessCalls:
             where = f"operator {self._uid!r}, {what}{of_record(self.record)}"
             raise call_failure(error, where, self._method) from error
         self._output.flush()
-        # As behind a batch of records with keys: see `record_function`.
+        # As after a batch of records with keys, see `record_function`.
         gc.collect(0)

@@ -152,7 +152,7 @@ TIMERS_NAME: Final = "interval-join-timers"
 """The name of the timer service; a namespace is whether the record is a left one, and its timestamp."""
 
 BUFFER_NAME: Final = "interval-join"
-"""The names of the buffers are this, and the side behind it."""
+"""The prefix of the names of the buffers; the side follows."""
 
 _SIDES: Final = ("left", "right")
 
@@ -229,7 +229,7 @@ class IntervalJoinOperator(Operator):
             where = f"{of_key(self._uid, context.current_key)}, {side.name} {of_record(record)}"
             raise call_failure(error, where, "the join") from error
         self._output.flush()
-        # As behind every batch: see `record_function`.
+        # As after every batch, see `record_function`.
         gc.collect(0)
 
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:

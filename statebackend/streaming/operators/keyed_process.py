@@ -172,7 +172,7 @@ class KeyedProcessOperator(Operator):
     def on_watermark(self, timestamp_ms: int) -> None:
         self._no_timers.watermark_ms = timestamp_ms
         self.output.flush()
-        # As behind a batch: see `record_function`.
+        # As after a batch, see `record_function`.
         gc.collect(0)
 
     def on_event_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
@@ -180,7 +180,7 @@ class KeyedProcessOperator(Operator):
 
     def on_processing_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         self._on_timer(self._at_processing_time, timestamp_ms, key, None)
-        # No watermark tells that this was the last one.
+        # No watermark says that this was the last record.
         self.output.flush()
 
     def prepare_snapshot(self) -> None:

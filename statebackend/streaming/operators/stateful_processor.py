@@ -169,7 +169,7 @@ def _with_scale(data_type: pa.Decimal128Type, value: Any) -> Any:
     # What has more digits than the type becomes no number, and so another one.
     scaled = value.quantize(decimal.Decimal(1).scaleb(-data_type.scale), context=context)
     if scaled != value:
-        raise ValueError(f"{value} is no decimal of {data_type.precision} digits, {data_type.scale} behind the point")
+        raise ValueError(f"{value} is no decimal of {data_type.precision} digits, {data_type.scale} after the point")
     return scaled
 
 
@@ -602,7 +602,7 @@ class StatefulProcessorOperator(Operator):
         if self._timers is not None:
             for timestamp_ms, key in self._timers.due(self._make_current):
                 self._expire(key, ExpiredTimerInfo(timestamp_ms))
-            # Time may go on behind the barrier.
+            # Time may advance after the barrier.
             self._times = None
             if self._lateness is not None:
                 self._lateness.watermark_was(self._timers.current_watermark())

@@ -117,8 +117,8 @@ class MergingWindowSet:
     def add(self, window: TimeWindow) -> Merge:
         """Add a window and merge it with those that it overlaps or touches."""
         first = bisect_left(self._windows, window.start, key=_end)
-        behind = bisect_right(self._windows, window.end, key=_start)
-        merged = self._windows[first:behind]
+        after = bisect_right(self._windows, window.end, key=_start)
+        merged = self._windows[first:after]
         if not merged:
             self._windows.insert(first, window)
             self._state_windows[window] = window
@@ -128,7 +128,7 @@ class MergingWindowSet:
         if len(merged) == 1 and merged[0] == whole:
             return Merge(whole, self._state_windows[whole])
         state_window, *absorbed = [self._state_windows.pop(part) for part in merged]
-        self._windows[first:behind] = [whole]
+        self._windows[first:after] = [whole]
         self._state_windows[whole] = state_window
         self.has_changed = True
         return Merge(whole, state_window, merged, absorbed)
@@ -480,7 +480,7 @@ class WindowOperator(Operator):
 
     def on_processing_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         self._on_timer(self._trigger.on_processing_time, False, timestamp_ms, key, key_group, namespace)
-        # No watermark tells that this was the last one.
+        # No watermark says that this was the last record.
         self._output.flush()
 
     def prepare_snapshot(self) -> None:
@@ -637,7 +637,7 @@ class WindowOperator(Operator):
             if self._merging is not None:
                 state_window = self._merging.of_key(key, key_group).state_window(window)
                 if state_window is None:
-                    # The window has merged or was given up, and its trigger has left a timer behind.
+                    # The window has merged or was given up, and a timer of its trigger is left.
                     return
             self._state.enter(state_window)
             self._trigger_context.window = window

@@ -1,7 +1,7 @@
 """The event time of a job, in every runtime: sources with timestamps, the graph of watermarks, and processing time.
 
 * **Processing time** never goes back between epochs, because TTL depends on it. It is in each checkpoint and savepoint.
-  If the clock is set back, or the job moves to a host whose clock is behind, time stops until the clock has caught up.
+  If the clock is set back, or the job moves to a host with a slower clock, time stops until the clock has caught up.
 * **Graph of watermarks**: sources and operators. Sinks take no part. A union or a stateless step is transparent: what
   sends through it is a channel of the next operator. Operators are known by uid, sources by a name of the runtime.
 * **Epochs**: in a runtime whose epochs are a watermark and then the records of a batch, tasks report the largest
@@ -41,12 +41,12 @@ __all__ = ["EventTime", "check_follows_from_epochs", "not_before", "watermark_no
 def watermark_nodes(
     graph: JobGraph, source_names: Sequence[str], holds_watermarks: Callable[[OperatorNode], bool]
 ) -> tuple[WatermarkNode, ...]:
-    """The nodes of a graph, in its order; ``source_names`` are those of its sources, in theirs.
+    """Return the nodes of a graph in its order. ``source_names`` are the names of its sources, in program order.
 
-    ``holds_watermarks`` says of an operator whether it says itself which watermarks it sends on.
+    ``holds_watermarks`` returns whether an operator emits watermarks itself.
     """
     names: dict[Node, str] = dict(zip(graph.sources, source_names, strict=True))
-    # No uid has such a character, and these names are not kept.
+    # No uid contains this character, and these names are not stored.
     names.update({node: f"\0{index}" for index, node in enumerate(graph.nodes) if node.kind is NodeKind.STEP})
     names.update({node: node.uid for node in graph.operators})
     operators = set(graph.operators)
@@ -68,16 +68,16 @@ class EventTime:
 
     graph: JobGraph
     source_names: tuple[str, ...]
-    """Of all sources, in the order of the program."""
+    """The names of all sources, in program order."""
     nodes: Mapping[str, TimestampsNode]
-    """Where the records of a source get their timestamps, by its name."""
+    """The node that assigns the timestamps of a source, by the name of the source."""
 
     @classmethod
     def of(cls, graph: JobGraph) -> EventTime | None:
-        """That of a job; None if no stream of it has timestamps.
+        """Return the event time of a job; None if no stream has timestamps.
 
-        Raises `JobDefinitionError` for a source that gets timestamps twice, for a side output that there is not, and
-        for an operator that cannot do without timestamps where none come to it.
+        Raises `JobDefinitionError` for a source with two assignments of timestamps, for an unknown side output, and
+        for an operator that needs timestamps and receives none.
         """
         event_time = cls.of_sources(graph)
         _check_have_timestamps(graph)
@@ -85,7 +85,7 @@ class EventTime:
 
     @classmethod
     def of_sources(cls, graph: JobGraph) -> EventTime:
-        """That of a job whose sources may say themselves how far time is; raises as `of`."""
+        """Return the event time of a job whose sources may emit watermarks. Raises as `of`."""
         by_source: dict[SourceNode, TimestampsNode] = {}
         for node in graph.nodes:
             if not isinstance(node, TimestampsNode):
@@ -101,30 +101,30 @@ class EventTime:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the sources with event time, and the uids of all operators."""
+        """The names of the sources with event time, and the uids of all operators."""
         return (*self.nodes, *(node.uid for node in self.graph.operators))
 
     @property
     def followers(self) -> tuple[str, ...]:
-        """The uids of the operators for which an epoch is run when their watermark has moved, be nothing due."""
+        """The uids of the operators that need an epoch when their watermark advances, even without due timers."""
         return tuple(node.uid for node in self.graph.operators if getattr(node.function, "follows_watermarks", False))
 
     def name_of(self, node: TimestampsNode) -> str:
-        """The name of the source that a node gives timestamps to."""
+        """Return the name of the source whose timestamps a node assigns."""
         return next(name for name, one in self.nodes.items() if one is node)
 
     def of_checkpoint(self, state: WatermarkState) -> WatermarkState:
-        """What a checkpoint says of event time, under the uids that the sources of the job have now."""
+        """Return the event time of a checkpoint under the present uids of the sources."""
         return under_present_uids(state, self.source_names, is_uid_of_place)
 
     def watermark_nodes(self) -> tuple[WatermarkNode, ...]:
-        """The graph as watermarks go through it."""
+        """Return the graph through which watermarks flow."""
         return watermark_nodes(self.graph, self.source_names, lambda _: False)
 
     def watermarks(self) -> JobWatermarks:
-        """The watermarks of a job that has had no records yet.
+        """Return the watermarks of a job before its first record.
 
-        Those of a source without timestamps are none, so that it holds the operators that read it.
+        A source without timestamps has no watermark, so it blocks the operators that read it.
         """
         sources = {name: node.strategy.source_time() for name, node in self.nodes.items()}
         return JobWatermarks(self.watermark_nodes(), sources)
@@ -138,13 +138,13 @@ def _check_have_timestamps(graph: JobGraph) -> None:
     for node in graph.operators:
         if getattr(node.function, "needs_timestamps", False) and any(edge.node not in have for edge in node.inputs):
             raise JobDefinitionError(
-                f"operator {node.uid!r}: {node.name} works in event time, and the records that come to it have no "
-                f"timestamps; chain assign_timestamps_and_watermarks(WatermarkStrategy...) behind their source"
+                f"operator {node.uid!r}: {node.name} works in event time, but its records have no "
+                f"timestamps; call assign_timestamps_and_watermarks(WatermarkStrategy...) on their source"
             )
 
 
 def check_follows_from_epochs(event_time: EventTime | None) -> None:
-    """Raises `JobDefinitionError` if watermarks do not follow from what the tasks of an epoch report."""
+    """Raise `JobDefinitionError` if the largest timestamps of an epoch do not determine the watermarks."""
     for node in () if event_time is None else event_time.nodes.values():
         _check_can_be_carried_out(node.strategy)
 
@@ -155,8 +155,8 @@ def _check_side_outputs(node: TimestampsNode, graph: JobGraph) -> None:
     for edge in graph.edges_from(node):
         if edge.tag is not None and edge.tag != there_is:
             raise JobDefinitionError(
-                f"the side output {edge.tag.name!r} of assign_timestamps_and_watermarks() is read, and nothing goes "
-                f"there: with_future_limit(limit, tag) sends what is too far in the future to "
+                f"the side output {edge.tag.name!r} of assign_timestamps_and_watermarks() is read, but nothing goes "
+                f"there: with_future_limit(limit, tag) sends records too far in the future to "
                 f"{'its tag' if there_is is None else repr(there_is.name)}"
             )
 
@@ -164,18 +164,18 @@ def _check_side_outputs(node: TimestampsNode, graph: JobGraph) -> None:
 def _check_can_be_carried_out(strategy: WatermarkStrategy[object]) -> None:
     if strategy.out_of_orderness_ms is None and not isinstance(strategy.create_generator(), NoWatermarks):
         raise JobDefinitionError(
-            "WatermarkStrategy.for_generator is not carried out by this runtime, which learns of an epoch only the "
-            "largest timestamps; use for_bounded_out_of_orderness(...) or for_monotonous_timestamps()"
+            "WatermarkStrategy.for_generator is not supported by this runtime, which knows only the largest timestamps "
+            "of an epoch; use for_bounded_out_of_orderness(...) or for_monotonous_timestamps()"
         )
     if strategy.alignment is not None:
         raise JobDefinitionError(
-            "WatermarkStrategy.with_watermark_alignment is not carried out by this runtime, which reads all sources of "
-            "an epoch at once; leave it out"
+            "WatermarkStrategy.with_watermark_alignment is not supported by this runtime, which reads all sources of "
+            "an epoch at once; remove it"
         )
 
 
 def whole_milliseconds(clock: Clock) -> Clock:
-    """A clock of the user's, which raises `JobDefinitionError` when it gives what is no time; so does what is none."""
+    """Check a clock of the user. Raises `JobDefinitionError` if it is not callable or returns no time."""
     if not callable(clock):
         given: object = clock
         raise JobDefinitionError(f"clock is {shown(given)}; it takes a function that returns milliseconds since 1970")
@@ -193,5 +193,5 @@ def whole_milliseconds(clock: Clock) -> Clock:
 
 
 def not_before(time_ms: int, previous_ms: int | None) -> int:
-    """The time, or that of the epoch before if it is later; None if there was none or it is not known."""
+    """Return the later of both times. ``previous_ms`` is that of the epoch before, None if unknown."""
     return time_ms if previous_ms is None else max(time_ms, previous_ms)

@@ -25,7 +25,7 @@ __all__ = ["JobSinks", "no_sink"]
 
 
 class JobSinks:
-    """The sinks of a job by uid; raises `JobDefinitionError` if two of them say that they write to the same place."""
+    """The sinks of a job by uid. Raises `JobDefinitionError` if two of them write to the same place."""
 
     def __init__(self, sinks: Mapping[str, Sink]) -> None:
         self.by_uid = dict(sinks)
@@ -34,7 +34,7 @@ class JobSinks:
 
     @classmethod
     def of(cls, graph: JobGraph, advice: str) -> JobSinks:
-        """Those of a graph; raises `JobDefinitionError`, with the advice on what to use, for what is no sink."""
+        """Return the sinks of a graph. Raises `JobDefinitionError` with the advice for an object that is no sink."""
         for node in graph.sinks:
             if not is_instance_of(node.sink, Sink):
                 raise no_sink(node.sink, advice)
@@ -42,26 +42,26 @@ class JobSinks:
 
     @property
     def identities(self) -> Mapping[str, str]:
-        """What a checkpoint says of the sinks whose committables it has."""
+        """The identities that a checkpoint stores beside the committables."""
         return {uid: sink_identity(sink) for uid, sink in self.by_uid.items()}
 
     def stage(self, stage: Callable[[str, Sink], bytes]) -> dict[str, bytes]:
-        """Stages one sink after the other by ``stage(uid, sink)``; the committables by uid."""
+        """Stage one sink after the other with ``stage(uid, sink)``. Returns the committables by uid."""
         return {uid: stage(uid, sink) for uid, sink in self.by_uid.items()}
 
     def commit(self, epoch_id: int, committables: Mapping[str, bytes]) -> None:
-        """Makes visible what all sinks have staged for an epoch whose checkpoint is complete."""
+        """Make visible what all sinks staged for an epoch whose checkpoint is complete."""
         for uid, sink in self.by_uid.items():
             if uid in committables:
                 sink.commit(epoch_id, committables[uid])
 
     def check_commits(self, metadata: CheckpointMetadata) -> None:
-        """Raises `JobRestoreError` if rows of the epoch of a checkpoint, not committed yet, are for another sink."""
+        """Raise `JobRestoreError` if a checkpoint contains uncommitted rows of another sink."""
         for _ in self._to_commit(metadata):
             pass
 
     def commit_again(self, metadata: CheckpointMetadata) -> None:
-        """Commits the epoch of a checkpoint once more: the driver may have died before, between or in the middle.
+        """Commit the epoch of a checkpoint again: the driver may have died before or during the commit.
 
         Raises as `check_commits`, before anything is committed.
         """
@@ -69,13 +69,13 @@ class JobSinks:
             self.by_uid[uid].commit(metadata.checkpoint_id, committable)
 
     def abort(self, epoch_id: int, attempt_id: str) -> None:
-        """Lets all sinks forget an attempt; what one of them raises keeps none of the others from it."""
+        """Let all sinks discard an attempt, even if one of them raises."""
         with contextlib.ExitStack() as stack:
             for sink in self.by_uid.values():
                 stack.callback(sink.abort, epoch_id, attempt_id)
 
     def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        """Lets all sinks remove what attempts at later epochs have left."""
+        """Let all sinks remove what attempts at later epochs have left."""
         for sink in self.by_uid.values():
             sink.recover(last_completed_epoch_id, job_id)
 
@@ -95,7 +95,7 @@ class JobSinks:
 
 
 def no_sink(given: object, advice: str) -> JobDefinitionError:
-    """What is told of something that is no sink; the advice says what to use."""
+    """Return the error for an object that is no sink. ``advice`` says what to use."""
     return JobDefinitionError(f"sink_to was given {format_instance(given)}, which is no sink: {advice}")
 
 

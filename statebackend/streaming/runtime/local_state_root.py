@@ -10,8 +10,8 @@
 
 Checkpoints can restore everything here, so an early deletion costs time and no state. A starting task cleans up:
 
-* Of its own job: other parallelisms, and scratch directories of exports, once nobody holds their locks.
-* Of other jobs: what nobody has locked, if the job directory is gone or belongs to another job, or if no task of it has
+* Of its own job: other parallelisms, and scratch directories of exports, once their locks are free.
+* Of other jobs: what is not locked, if the job directory is gone or belongs to another job, or if no task of it has
   started here for `RETENTION_S` and no driver holds the lock of the job directory. This runs once after the start
   of a job, and every hour.
 
@@ -52,10 +52,10 @@ from statebackend.state.private_directory import (
 from statebackend.streaming.errors import JobDefinitionError
 
 RETENTION_S: Final = 3 * 24 * 3600.0
-"""How long, in seconds, the local state of another job is kept after its last use, while its job directory is there."""
+"""Seconds for which the local state of another job is kept after its last use, while its job directory exists."""
 
 SWEEP_INTERVAL_S: Final = 3600.0
-"""How often, in seconds, a host is looked over for what other jobs have left."""
+"""Seconds between two checks of a host for state that other jobs left."""
 
 _JOB_FILE: Final = "JOB"
 _SWEPT_FILE: Final = "swept"
@@ -79,9 +79,9 @@ class LocalStateRoot:
 
     @contextlib.contextmanager
     def open(self, parallelism: int) -> Iterator[str]:
-        """The directory of the job's subtasks at that parallelism, safe from removal in the context; clears up around.
+        """Lock and return the directory of the job's subtasks at a parallelism, and clean up others.
 
-        Raises `PrivateDirectoryError` if a directory is somebody else's or could be, `JobDefinitionError` for an
+        Raises `PrivateDirectoryError` if a directory belongs or may belong to another user, `JobDefinitionError` for an
         environment variable that is not set.
         """
         name = f"{parallelism:05d}"
@@ -92,12 +92,12 @@ class LocalStateRoot:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[str]:
-        """A fresh directory on the same disk for as long as the context lasts; raises as `open`."""
+        """Return a new directory on the same disk, which is removed after the context. Raises as `open`."""
         with self._group(f"scratch-{uuid.uuid4().hex}") as (directory, lock):
             try:
                 yield directory
             finally:
-                # In a child that was forked within the context it is its parent's.
+                # A child that was forked within the context does not own it.
                 if lock.is_held:
                     shutil.rmtree(directory, ignore_errors=True)
 
@@ -132,7 +132,7 @@ class LocalStateRoot:
             os.replace(temporary, path)
 
     def _sweep(self, root: str) -> None:
-        """Removes what other jobs have left, unless somebody has done so since this run began, or is at it."""
+        """Remove what other jobs have left, unless another process did so during this run, or is doing it now."""
         path = os.path.join(root, _SWEPT_FILE)
         due_s = max(self.began_s, time.time() - SWEEP_INTERVAL_S)
         if _modified_s(path) >= due_s:
@@ -193,7 +193,7 @@ def _remove_left_job(job: str, job_id: str) -> None:
         with os.scandir(job) as found:
             entries = list(found)
         if any(entry.is_dir(follow_symlinks=False) for entry in entries):
-            # One has begun since, and needs what says whose this is.
+            # Another run has started since, and needs the file that names its job.
             return
         # The lock goes last: who finds none makes one, and the directory with it, and is let in.
         for entry in sorted(entries, key=lambda entry: entry.name == LOCK_NAME):
@@ -217,7 +217,7 @@ def _is_left(job: str, job_id: str) -> bool:
 
 
 def _remove_groups(job: str, besides: str = "") -> bool:
-    """Removes what nobody has a lock on in the directory of a job; says whether nothing is left but ``besides``."""
+    """Remove what is not locked in the directory of a job. Returns whether only ``besides`` is left."""
     with os.scandir(job) as found:
         names = [entry.name for entry in found if entry.name != besides and entry.is_dir(follow_symlinks=False)]
     return sum(not _remove_group(job, name) for name in names) == 0
@@ -243,7 +243,7 @@ def _remove_group(job: str, name: str) -> bool:
 
 
 def _job_directory(job: str) -> CheckpointFileSystem | None:
-    """The job directory of what lies there; None if that is not known."""
+    """The job directory that this local state belongs to; None if it is unknown."""
     try:
         with open(os.path.join(job, _JOB_FILE), encoding="utf-8") as file:
             return CheckpointFileSystem.from_uri(str(json.load(file)["job_directory"]))
@@ -252,7 +252,7 @@ def _job_directory(job: str) -> CheckpointFileSystem | None:
 
 
 def _is_gone(job_directory: CheckpointFileSystem, job_id: str) -> bool:
-    """Whether a job directory on a disk of this host is empty, absent, or another job's; what cannot be told is no."""
+    """Whether a job directory on a local disk is empty, absent, or another job's. False if this cannot be checked."""
     if job_directory.local_path() is None:
         return False
     try:

@@ -43,7 +43,7 @@ def check_given(
     rules: EvolutionRules | None,
     high_availability: JobServices | None,
 ) -> None:
-    """Raises `JobDefinitionError` for settings of an environment that cannot be."""
+    """Raise `JobDefinitionError` for invalid settings of an environment."""
     check_whole_numbers({"parallelism": parallelism, "max_parallelism": max_parallelism})
     try:
         check_parallelism(parallelism, max_parallelism)
@@ -61,14 +61,14 @@ def check_given(
 
 
 def check_whole_numbers(given: Mapping[str, object]) -> None:
-    """Raises `JobDefinitionError`, naming the setting, for what is no whole number; None is one that is left out."""
+    """Raise `JobDefinitionError` for a setting that is neither a whole number nor None."""
     for name, number in given.items():
         if number is not None and type(number) is not int:
             raise JobDefinitionError(f"{name} is {format_value(number, 80)}; it takes a whole number")
 
 
 def is_instance_of(given: object, kind: type) -> bool:
-    """As `isinstance`, but never of a class: it has all that a protocol asks for, and none of that works."""
+    """As `isinstance`, but False for a class: a class has all attributes of a protocol, but none of them works."""
     return not isinstance(given, type) and isinstance(given, kind)
 
 
@@ -76,19 +76,19 @@ _logger = logger_of(__name__)
 
 
 def warn_of_blocked_timers(event_time: EventTime | None, job_name: str) -> None:
-    """Logs a warning for every input that holds the timers of its operator."""
-    for told in () if event_time is None else blocked_timers(event_time):
-        _logger.warning("job %r: %s", job_name, told)
+    """Log a warning for every input that blocks the timers of its operator."""
+    for warning in () if event_time is None else blocked_timers(event_time):
+        _logger.warning("job %r: %s", job_name, warning)
 
 
 def blocked_timers(event_time: EventTime) -> list[str]:
-    """What there is to tell, one line for each such input of an operator that has timers of event time.
+    """Return one warning for each such input of an operator with event-time timers.
 
-    An operator none of whose records have timestamps has timers of processing time alone, and is left out.
+    An operator whose records all have no timestamps can have processing-time timers only, and is skipped.
     """
     graph = event_time.graph
     names: dict[Node, str] = dict(zip(graph.sources, graph.source_uids, strict=True))
-    told = []
+    warnings = []
     for node in graph.operators:
         if not _has_timers(node):
             continue
@@ -100,16 +100,16 @@ def blocked_timers(event_time: EventTime) -> list[str]:
         for index, held_by in enumerate(without if is_timed else ()):
             if held_by:
                 place = place_of_input(node.uid, index, len(without))
-                told.append(_told(place, held_by))
-    return told
+                warnings.append(_warning(place, held_by))
+    return warnings
 
 
-def _told(place: str, held_by: list[str]) -> str:
+def _warning(place: str, held_by: list[str]) -> str:
     sources = f"source{'s' * (len(held_by) > 1)} {', '.join(map(repr, held_by))}"
     return (
-        f"{place}: the records of {sources} come without timestamps, so this input has no watermark, and no timer or "
-        f"window of event time of the operator fires as long as it is read; chain "
-        f"assign_timestamps_and_watermarks(...) behind {sources} too, with .with_idleness(...) if records seldom come"
+        f"{place}: the records of {sources} have no timestamps, so this input has no watermark, and no event-time "
+        f"timer or window of the operator fires as long as it is read; call "
+        f"assign_timestamps_and_watermarks(...) after {sources} too, with .with_idleness(...) if records are rare"
     )
 
 
@@ -119,13 +119,13 @@ def _has_timers(node: OperatorNode) -> bool:
 
 
 TIMESTAMP_TYPES: Final = ("timestamp", "bigint", "int")
-"""The types that a column of timestamps may have, by Spark's names."""
+"""The allowed types of a timestamp column, by Spark's names."""
 
 
 def unfit_column(
     source_name: str, method: str, given: Any, columns: Iterable[str], why: str = ""
 ) -> JobDefinitionError:
-    """Of a column that the records have not; ``method`` is that of the strategy, ``why`` says more if there is more."""
+    """Return the error for an unknown column. ``method`` is the method of the strategy, ``why`` an explanation."""
     return JobDefinitionError(
         f"source {source_name!r}: {method}({format_value(given, 80)}) does not fit its records, which have the columns "
         f"{', '.join(columns)}{f': {why}' if why else ''}"
@@ -133,8 +133,8 @@ def unfit_column(
 
 
 def unfit_type(source_name: str, type_name: str) -> JobDefinitionError:
-    """Of a column of timestamps that has none of `TIMESTAMP_TYPES`."""
+    """Return the error for a timestamp column with another type than `TIMESTAMP_TYPES`."""
     return JobDefinitionError(
-        f"source {source_name!r}: with_timestamps is of the type {type_name}; it must be a timestamp, or a bigint of "
+        f"source {source_name!r}: with_timestamps has the type {type_name}; it must be a timestamp, or a bigint of "
         f"milliseconds since 1970: cast it"
     )

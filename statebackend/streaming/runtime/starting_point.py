@@ -30,11 +30,11 @@ __all__ = ["StartingPoint", "check_has_every_epoch", "starting_point"]
 
 @frozen
 class StartingPoint:
-    """What to continue from.
+    """The checkpoint or savepoint that a start restores.
 
-    ``state`` is None for a job that begins with nothing. ``is_own`` says that it is a checkpoint of this directory.
-    ``origin`` is the savepoint that the job was or is begun from, ``is_new_origin`` says that the directory does not
-    know it yet, or knows it with another source progress.
+    ``state`` is None for a job without state. ``is_own`` is True for a checkpoint of this directory.
+    ``origin`` is the savepoint that the job started from, ``is_new_origin`` is True if the directory does not
+    store it yet, or stores it with another source progress.
     """
 
     state: RestoredState | None = None
@@ -44,7 +44,7 @@ class StartingPoint:
 
     @property
     def identity(self) -> object:
-        """Equal for two starts of a directory that continue from the same."""
+        """Equal for two starts that restore the same."""
         return None if self.state is None else self.state.metadata, self.is_own, self.origin
 
     @property
@@ -54,7 +54,7 @@ class StartingPoint:
 
     @property
     def restored_from(self) -> SavepointIdentity | None:
-        """What to note in the checkpoints of the job about the savepoint that it was begun from."""
+        """What the checkpoints of the job store about the savepoint that it started from."""
         own = self.own_checkpoint
         if own is not None:
             return own.restored_from
@@ -67,13 +67,13 @@ def starting_point(
     from_savepoint: str | os.PathLike[str] | None,
     restore_source_progress: bool | Mapping[str, bool],
 ) -> StartingPoint:
-    """What the job directory at the root of ``file_system``, whose newest checkpoint is given, is to continue from.
+    """Return what a start in the job directory ``file_system`` restores. ``newest`` is its newest checkpoint.
 
-    ``restore_source_progress`` says whether the sources of a savepoint are read on where it was taken; for each by uid,
-    and those that are not named are.
+    ``restore_source_progress`` says whether the sources continue at the positions of the savepoint. A mapping says it
+    by uid; sources that it does not contain continue.
 
-    Raises `JobRestoreError` if the directory was begun from another savepoint, or its savepoint has gone, and whatever
-    `read_savepoint` raises. Touches nothing.
+    Raises `JobRestoreError` if the directory started from another savepoint, or its savepoint is gone, and whatever
+    `read_savepoint` raises. Changes nothing.
     """
     recorded = read_origin(file_system)
     given = None if from_savepoint is None else _restored(os.fspath(from_savepoint))
@@ -85,19 +85,19 @@ def starting_point(
         return StartingPoint()
     savepoint = _recorded_savepoint(recorded, file_system) if given is None and recorded is not None else given
     assert savepoint is not None
-    with_progress, begun_anew = _progress_asked(restore_source_progress)
+    with_progress, restarted = _progress_asked(restore_source_progress)
     if given is None and recorded is not None:
-        # Who does not name the savepoint again has not asked for another source position either.
-        with_progress, begun_anew = with_progress and recorded.with_source_progress, recorded.begun_anew
-    origin = _origin_of(savepoint, with_progress, begun_anew)
+        # A start that does not name the savepoint again does not ask for another source position.
+        with_progress, restarted = with_progress and recorded.with_source_progress, recorded.begun_anew
+    origin = _origin_of(savepoint, with_progress, restarted)
     if recorded is None:
         return StartingPoint(savepoint, origin=origin, is_new_origin=True)
     if origin.savepoint_identity != recorded.savepoint_identity:
         raise JobRestoreError(
-            f"the job directory {file_system.uri} was begun from the savepoint "
+            f"the job directory {file_system.uri} was started from the savepoint "
             f"{without_secrets(recorded.savepoint_uri)} of epoch {recorded.savepoint_id}, not from "
-            f"{origin.savepoint_uri} of epoch {origin.savepoint_id}. Start without from_savepoint to go on from the "
-            f"former, or use a new job directory to begin from the latter"
+            f"{origin.savepoint_uri} of epoch {origin.savepoint_id}. Start without from_savepoint to continue from "
+            f"the former, or use a new job directory to start from the latter"
         )
     progress = (origin.with_source_progress, origin.begun_anew)
     is_new = progress != (recorded.with_source_progress, recorded.begun_anew)
@@ -105,21 +105,21 @@ def starting_point(
 
 
 def check_no_roll_back(file_system: CheckpointFileSystem) -> None:
-    """Raises `JobRestoreError` if a fall-back of the job directory was begun and not ended."""
-    begun = read_roll_back(file_system)
-    if begun is not None:
-        engine = "" if begun.source_log == NO_SOURCE_LOG else "on Spark "
+    """Raise `JobRestoreError` if a rollback of the job directory was started and not finished."""
+    started = read_roll_back(file_system)
+    if started is not None:
+        engine = "" if started.source_log == NO_SOURCE_LOG else "on Spark "
         raise JobRestoreError(
-            f"going back to checkpoint {begun.checkpoint_id} was begun in {file_system.uri} and is not finished: start "
-            f"the job {engine}again with roll_back_to={begun.checkpoint_id}"
+            f"the rollback to checkpoint {started.checkpoint_id} in {file_system.uri} is not finished: start "
+            f"the job {engine}again with roll_back_to={started.checkpoint_id}"
         )
 
 
 def check_has_every_epoch(point: StartingPoint, committed: int | None, file_system: CheckpointFileSystem) -> None:
-    """Raises `SourceProgressMismatchError` if Spark knows a batch to be completed whose checkpoint is not there.
+    """Raise `SourceProgressMismatchError` if Spark committed a batch whose checkpoint is missing.
 
     ``committed`` is that batch. Spark commits a batch after its epoch, except for those that came with the source
-    progress of a savepoint. To go on from an older checkpoint would remove the files of the missing one.
+    progress of a savepoint. Continuing from an older checkpoint would remove the files of the missing one.
     """
     own = point.own_checkpoint
     goes_on = own is not None or (
@@ -129,7 +129,7 @@ def check_has_every_epoch(point: StartingPoint, committed: int | None, file_syst
     if committed is None or committed <= known:
         return
     there_is = "there is no checkpoint at all" if own is None else f"the newest checkpoint is {own.checkpoint_id}"
-    # Every batch behind that of the newest checkpoint has had the next id.
+    # Every batch after that of the newest checkpoint had the next id.
     missing_id = committed if own is None else own.checkpoint_id + committed - known
     raise SourceProgressMismatchError(
         f"Spark's source log {file_system.location('spark')} says that batch {committed} is completed, but "
@@ -147,7 +147,7 @@ def _restored(path: str) -> RestoredState:
 def _recorded_savepoint(recorded: JobOrigin, file_system: CheckpointFileSystem) -> RestoredState:
     savepoint_uri = without_secrets(recorded.savepoint_uri)
     if endpoint_of(recorded.savepoint_uri) not in ("", endpoint_of(file_system.uri)):
-        # Whoever wrote the file would choose where the credentials of this program are used.
+        # Otherwise the writer of the file could choose where the credentials of this program are sent.
         raise JobRestoreError(
             f"the job directory {file_system.uri} has no checkpoint yet, and its {ORIGIN_FILE_NAME} says that the job "
             f"starts from the savepoint {savepoint_uri}. The program does not name that store, so no request is sent "
@@ -157,26 +157,26 @@ def _recorded_savepoint(recorded: JobOrigin, file_system: CheckpointFileSystem) 
         return _restored(recorded.savepoint_uri)
     except CheckpointError as error:
         raise JobRestoreError(
-            f"the job directory {file_system.uri} has no checkpoint yet and was begun from the savepoint "
-            f"{savepoint_uri}, which cannot be read: {error} Bring it back, or pass from_savepoint=<where it "
-            f"is now>"
+            f"the job directory {file_system.uri} has no checkpoint yet and was started from the savepoint "
+            f"{savepoint_uri}, which cannot be read: {error} Restore it, or pass from_savepoint=<its "
+            f"present path>"
         ) from error
 
 
 def _progress_asked(restore_source_progress: bool | Mapping[str, bool]) -> tuple[bool, tuple[str, ...]]:
-    """Whether the source progress counts, and of which sources not."""
+    """Whether the source progress is restored, and the uids of the sources that restart."""
     if isinstance(restore_source_progress, bool):
         return restore_source_progress, ()
     return True, tuple(sorted(uid for uid, is_restored in restore_source_progress.items() if not is_restored))
 
 
-def _origin_of(savepoint: RestoredState, with_source_progress: bool, begun_anew: tuple[str, ...] = ()) -> JobOrigin:
+def _origin_of(savepoint: RestoredState, with_source_progress: bool, restarted: tuple[str, ...] = ()) -> JobOrigin:
     metadata = savepoint.metadata
     if with_source_progress and not metadata.source_progress_files:
         raise JobRestoreError(
-            f"the savepoint {savepoint.file_system.location('')} does not say how far its source was read: it was not "
+            f"the savepoint {savepoint.file_system.location('')} contains no source progress: it was not "
             f"taken of a job on Spark. Pass restore_source_progress=False to take its state and read the source from "
-            f"the beginning; event time begins again then, and nothing is late for what it was before"
+            f"the beginning; event time then starts again, and no record is late because of the time before"
         )
     return JobOrigin(
         savepoint_uri=savepoint.file_system.uri,
@@ -184,7 +184,7 @@ def _origin_of(savepoint: RestoredState, with_source_progress: bool, begun_anew:
         savepoint_id=metadata.checkpoint_id,
         savepoint_timestamp_ms=metadata.timestamp_ms,
         with_source_progress=with_source_progress,
-        begun_anew=begun_anew,
+        begun_anew=restarted,
     )
 
 
@@ -196,5 +196,5 @@ def _check_same_savepoint(
         raise JobRestoreError(
             f"the job directory {file_system.uri} has checkpoints of its own (the newest is {newest.checkpoint_id}), "
             f"which do not come from the savepoint {given.file_system.location('')}. Start without from_savepoint to "
-            f"continue them, or use a new job directory to begin from the savepoint"
+            f"continue them, or use a new job directory to start from the savepoint"
         )

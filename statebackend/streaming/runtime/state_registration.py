@@ -36,7 +36,7 @@ D = TypeVar("D")
 N = TypeVar("N")
 
 _NO_QUEUE: Any = None
-"""What a service has that never gets as far as its queue, because no key is ever current."""
+"""The queue of a service that is never used, because there is never a current key."""
 
 
 def _reject(*_: Any, **__: Any) -> Any:
@@ -61,12 +61,12 @@ class RegisteredStates:
     keyed: tuple[StateDescriptor, ...] = ()
     operator: tuple[OperatorStateDescriptor, ...] = ()
     planned: Mapping[str, PlannedState] = field(factory=dict, repr=False)
-    """What workers are told of the keyed states, by name: that they register the same is checked there."""
+    """The keyed states that workers must register too, by name."""
     planned_operator_state: Mapping[str, PlannedState] = field(factory=dict, repr=False)
     input_schemas: tuple[DeclaredSchema | None, ...] = (None,)
-    """What is known of the records of each input."""
+    """The known schemas of the inputs."""
     namespaces: Mapping[str, TypeSerializer[Any]] = field(factory=dict, repr=False)
-    """The serializers of the namespaces of keyed states, by name; without one there are none."""
+    """The serializers of the namespaces of keyed states, by name. A state without one has no namespaces."""
     timers: Mapping[str, TypeSerializer[Any]] = field(factory=dict, repr=False)
     """The timer services by name, each with the serializer of its namespaces."""
 
@@ -76,10 +76,10 @@ class RegisteredStates:
 
 
 class RegistrationContext(RuntimeContext):
-    """Remembers what is registered.
+    """Collects registrations.
 
-    Handles of keyed state reject to be used, since there is no key. Operator state may be used in `open()`, so its
-    handles work: they are those of a subtask that has none yet, and what is written to them is kept by nobody.
+    Handles of keyed state reject every access, because there is no key. Operator state may be used in `open()`, so its
+    handles work like those of a subtask without state. What is written to them is discarded.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class RegistrationContext(RuntimeContext):
         input_schemas: Sequence[DeclaredSchema | None] = (None,),
     ) -> None:
         self.input_schemas = tuple(input_schemas)
-        """What is known of the records of each input."""
+        """The known schemas of the inputs."""
         self.watermark_ms = MIN_TIMESTAMP
-        """The watermark: there is none."""
+        """No watermark."""
         self._operator_uid = operator_uid
         self._parallelism = parallelism
         self._epoch_id = epoch_id
@@ -104,7 +104,7 @@ class RegistrationContext(RuntimeContext):
 
     @property
     def registered(self) -> RegisteredStates:
-        """What has been registered so far."""
+        """The registrations so far."""
         return RegisteredStates(
             tuple(self._keyed.values()),
             tuple(self._operator.values()),
@@ -145,8 +145,8 @@ class RegistrationContext(RuntimeContext):
             )
         if descriptor.name.startswith(TIMER_STATES):
             raise StateRegistrationError(
-                f"state {descriptor.name!r} of operator {self._operator_uid!r} has a name that only timers have; "
-                f"give it another one, in a savepoint that has it too: "
+                f"state {descriptor.name!r} of operator {self._operator_uid!r} has a name that is reserved for timers; "
+                f"give it another name, and rename it in savepoints: "
                 f"Plan().rename_state (statebackend.savepoint.rewrite)"
             )
         self._remember(self._keyed, descriptor.name, descriptor)
@@ -154,16 +154,16 @@ class RegistrationContext(RuntimeContext):
         return _unusable(descriptor.kind)()
 
     def internal_timer_service(self, name: str, namespace_serializer: TypeSerializer[N]) -> InternalTimerService[N]:
-        """Timers without a key for which one could be registered."""
+        """Return a service without a key, so that no timer can be registered."""
         self._timers[name] = namespace_serializer
         return InternalTimerService(_NO_QUEUE, _NO_QUEUE, TimerKey(), self.clock)
 
     def clock(self) -> int:
-        """The processing time, which is not known yet."""
+        """Return 0: the processing time is not known yet."""
         return 0
 
     def key_setter(self) -> KeySetter:
-        """A function that is never called."""
+        """Return a function that is never called."""
         return _reject
 
     def register_operator_state(self, descriptor: OperatorStateDescriptor) -> State:
@@ -187,9 +187,9 @@ def registered_states(
     parallelism: int,
     input_schemas: Sequence[DeclaredSchema | None] = (None,),
 ) -> RegisteredStates:
-    """The descriptors that the function of a node registers when it is opened; it must be a copy of the user's.
+    """Return the descriptors that a function registers in `open()`. Pass a copy of the user's function.
 
-    ``input_schemas`` are those of the rows of its inputs, None where they are not known.
+    ``input_schemas`` are the schemas of its inputs, None if unknown.
     """
     context = RegistrationContext(operator_uid, parallelism, input_schemas=input_schemas)
     try:
@@ -217,7 +217,7 @@ def registered_states(
 
 
 def keyed_descriptors(registered: RegisteredStates, key_serializer: TypeSerializer[Any]) -> Sequence[Descriptor]:
-    """All keyed state that is registered: what the function registers, and the queues of its timers."""
+    """Return all registered keyed state: that of the function, and the queues of its timers."""
     timers = registered.timers.items()
     queues = (timer_queue_descriptors(name, key_serializer, namespace) for name, namespace in timers)
     return [*registered.keyed, *(queue for both in queues for queue in both)]

@@ -162,7 +162,7 @@ class OpenedSubtask:
         self._reported: Counter[str] = Counter()
         self._reported_metrics: KeyedStateMetrics | None = None
         self.holds_watermarks = operator.holds_watermarks
-        """Whether the operator says itself which watermarks go on."""
+        """Whether the operator emits watermarks itself."""
         self.process_batch = operator.process_batch
         self.let_watermarks_out = operator.let_watermarks_out
         self.prepare_snapshot = operator.prepare_snapshot
@@ -174,12 +174,12 @@ class OpenedSubtask:
 
     @property
     def restore_reports(self) -> Sequence[StateRestoreReport]:
-        """What became of each restored keyed state that was registered so far."""
+        """The restore of each keyed state registered so far."""
         return tuple(self._context.keyed.restore_reports)
 
     @property
     def operator_state_restore_reports(self) -> Sequence[StateRestoreReport]:
-        """What became of each restored operator state that was registered so far."""
+        """The restore of each operator state registered so far."""
         return tuple(self._backends.operator_state_restore_reports)
 
     def advance_watermark(self, watermark_ms: int) -> None:
@@ -250,7 +250,7 @@ def timers_due(context: SubtaskContext) -> tuple[int | None, int | None]:
 
 
 Emitted = Sequence[Emission]
-"""Rows of the output (None) and of side outputs, in the order in which they were emitted."""
+"""Rows of the output (None) and of side outputs, in the order of emission."""
 
 
 @frozen(kw_only=True)
@@ -311,13 +311,13 @@ class Subtask:
         self._acknowledgement: Acknowledgement | None = None
         self._channels: dict[tuple[str, str], ChannelTimestamp] = {}
         self.restore_reports: Sequence[StateRestoreReport] = ()
-        """What became of each restored keyed state that was registered; complete when the run is."""
+        """The restore of each registered keyed state; complete after the run."""
         self.operator_state_restore_reports: Sequence[StateRestoreReport] = ()
-        """What became of each restored operator state that was registered."""
+        """The restore of each registered operator state."""
 
     @property
     def acknowledgement(self) -> Acknowledgement:
-        """What the subtask tells the coordinator, once `run` has come to its end; `EpochError` before."""
+        """The acknowledgement for the coordinator. Raises `EpochError` before `run` has ended."""
         if self._acknowledgement is None:
             raise EpochError(f"subtask {self._epoch.subtask_index} of {self._operator.operator_uid!r} has not ended")
         return self._acknowledgement
@@ -328,10 +328,10 @@ class Subtask:
         batches: Iterable[tuple[int, InputBatch]],
         encoders: Mapping[OutputTag[Any] | None, RowEncoder] | None = None,
     ) -> Generator[Emitted, None, None]:
-        """Processes batches of its inputs; yields what is emitted for each. Close it if it is not exhausted.
+        """Process batches of the inputs; yield what is emitted for each. Close the generator if it is not exhausted.
 
-        Those that are early come first; behind them time moves on to where the epoch stands. ``encoders`` are those of
-        the rows of each output.
+        Early batches come first. Then time advances to the watermark of the epoch. ``encoders`` encode the rows of each
+        output.
         """
         emitter = CollectingEmitter(self._operator.side_outputs, encoders)
         watermark_ms = self._epoch.watermark_ms
@@ -346,8 +346,8 @@ class Subtask:
                         yield self._advanced(subtask, emitter)
                     elif batch.is_early and has_time and not emitter.is_early:
                         raise EpochError(
-                            f"operator {self._operator.operator_uid!r}: records came behind a watermark that they "
-                            f"belong before"
+                            f"operator {self._operator.operator_uid!r}: early records came after records that are not "
+                            f"early"
                         )
                     subtask.process_batch(input_index, batch)
                     self._note_channels(batch)
@@ -363,7 +363,7 @@ class Subtask:
             self.restore_reports = subtask.restore_reports
             self.operator_state_restore_reports = subtask.operator_state_restore_reports
             metrics = backends.metrics_report()
-        # What the worker keeps for the next epoch is known when the state is given back.
+        # The worker knows what it keeps for the next epoch only after the state is returned.
         report = SnapshotReport(
             timers_due=due,
             restore_reports=self.restore_reports,
@@ -374,7 +374,7 @@ class Subtask:
 
     @contextlib.contextmanager
     def opened(self, make_function: Callable[[], Any], emitter: Emitter, clock: Clock) -> Iterator[OpenedSubtask]:
-        """The subtask over its state, until the end of the block; ``clock`` gives the processing time."""
+        """Open the subtask until the end of the block. ``clock`` returns the processing time."""
         with (
             self._over_state(make_function, clock) as (operator, context, backends),
             operator.opened(context, emitter),
@@ -386,9 +386,9 @@ class Subtask:
     def _over_state(
         self, make_function: Callable[[], Any], clock: Clock
     ) -> Iterator[tuple[OperatorRun, SubtaskContext, SubtaskBackends]]:
-        """The operator that is not open yet, its context and the backends.
+        """Create the operator, not open yet, its context and the backends.
 
-        Making the function imports the modules of the user's that reading restored state may need, so it is made here.
+        Creating the function first imports the user's modules, which restored state may need.
         """
         function = make_function()
         with self._leased_backend(clock) as backend:
@@ -416,7 +416,7 @@ class Subtask:
 
     def _advanced(self, subtask: OpenedSubtask, emitter: CollectingEmitter) -> Emitted:
         subtask.advance_watermark(self._epoch.watermark_ms)
-        # The epoch stands at one watermark: what comes out from here on is behind it for everyone.
+        # An epoch has one watermark. Everything emitted from here on follows it.
         subtask.let_watermarks_out()
         emitter.is_early = False
         subtask.advance_processing_time()
@@ -456,14 +456,14 @@ class Subtask:
             file_prefix=f"shared/{uid}/{index:05d}",
             local_directory=os.path.join(self._epoch.local_directory, uid, f"{index:05d}"),
             restore=self._epoch.restore.keyed,
-            progress=self._tell,
+            progress=self._report_progress,
             clock=clock,
             metrics=operator.metrics,
             rules=operator.rules.compatibilities,
             conversions=operator.rules.conversions,
         )
 
-    def _tell(self, progress: Progress) -> None:
+    def _report_progress(self, progress: Progress) -> None:
         self._epoch.progress(evolve(progress, subtask_index=self._epoch.subtask_index))
 
     def _context(self, backends: SubtaskBackends) -> SubtaskContext:
@@ -513,7 +513,7 @@ class _Stopwatch:
         self._since = time.monotonic()
 
     def lap(self, name: str) -> None:
-        """Ends a lap under that name."""
+        """End a lap under that name."""
         now = time.monotonic()
         self.laps[name] = now - self._since
         self._since = now

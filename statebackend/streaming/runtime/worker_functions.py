@@ -50,7 +50,7 @@ _logger = logger_of(__name__)
 
 @frozen
 class RunIdentity:
-    """One life of a job."""
+    """A run of a job."""
 
     job_id: str
     run_id: str
@@ -64,27 +64,27 @@ class WorkerFunctions:
         self._process_id = os.getpid()
 
     def function(self, run: RunIdentity, operator_uid: str, make_function: Callable[[], Any]) -> Any:
-        """A new function of the operator, set up; raises `UserFunctionError` for what setup() raises."""
+        """Return a new function of the operator after its setup(). Raises `UserFunctionError` if setup() fails."""
         made = make_function()
         functions = user_functions_of(made)
         if not any(map(_has_lifecycle, functions)):
             return made
         kept = self._functions_of_run(run)
         if operator_uid not in kept:
-            # Those that are kept are not handed out: what open() makes would stay in them.
+            # The cached functions are never returned: they would keep what open() creates.
             kept[operator_uid] = self._set_up(operator_uid, user_functions_of(make_function()))
         for function, origin in zip(functions, kept[operator_uid], strict=True):
             if _has_lifecycle(origin):
-                _take_over(function, origin)
+                _copy_attributes(function, origin)
         return made
 
     def end_run(self, run: RunIdentity) -> None:
-        """Tears down what was set up for the run, if anything."""
+        """Tear down the functions of the run, if any."""
         if run.job_id in self._runs and self._runs[run.job_id][0] == run:
             self._tear_down(run.job_id)
 
     def close(self) -> None:
-        """Tears down everything; may be called again."""
+        """Tear down everything. Does nothing when called again."""
         self._forget_those_of_a_parent()
         for job_id in list(self._runs):
             self._tear_down(job_id)
@@ -126,7 +126,7 @@ class WorkerFunctions:
 
 
 def functions_of_this_process() -> WorkerFunctions:
-    """Those of a worker process, torn down when it ends in an orderly way."""
+    """Return the functions of this worker process. They are torn down when it exits normally."""
     return _of_this_process
 
 
@@ -135,7 +135,7 @@ atexit.register(_of_this_process.close)
 
 
 def _has_lifecycle(function: Any) -> bool:
-    """Whether a function has a setup() or a teardown() of its own."""
+    """Whether a function overrides setup() or teardown()."""
     kind = type(function)
     return isinstance(function, WorkerLifecycle) and (
         kind.setup is not WorkerLifecycle.setup or kind.teardown is not WorkerLifecycle.teardown
@@ -160,8 +160,8 @@ def _tear_down(operator_uid: str, function: Any) -> None:
         _logger.warning("operator %r: teardown raised %s", operator_uid, describe_exception(error))
 
 
-def _take_over(function: Any, origin: Any) -> None:
-    """Gives a function the attributes of another of its class."""
+def _copy_attributes(function: Any, origin: Any) -> None:
+    """Copy all attributes to a function of the same class."""
     if hasattr(origin, "__dict__"):
         function.__dict__.clear()
         function.__dict__.update(origin.__dict__)
@@ -172,7 +172,7 @@ def _take_over(function: Any, origin: Any) -> None:
 
 
 def check_broadcast_copies(completed: CompletedCheckpoint) -> None:
-    """Raises `EpochError` if two subtasks of an operator have acknowledged other copies of a broadcast state."""
+    """Raise `EpochError` if two subtasks of an operator acknowledged different copies of a broadcast state."""
     for operator in completed.operators:
         _check(operator.uid, completed.checkpoint_id, operator.subtasks)
 
@@ -196,7 +196,7 @@ def _check(uid: str, checkpoint_id: int, subtasks: Iterable[SubtaskState]) -> No
 
 
 def _digest(state: OperatorStateMeta) -> bytes | None:
-    """What the copy of a broadcast state is told by; None where it is not known, as behind a rescale, or no copy."""
+    """The digest of a copy of broadcast state; None if it is unknown, as after a rescale, or no copy."""
     if state.mode is not OperatorStateMode.BROADCAST or len(state.parts) > 1:
         return None
     [part] = state.parts

@@ -153,9 +153,9 @@ class GraphWatermarks:
                 done += [
                     (name, element) for element in self._operators[name].restore(_state_of(one), sender.outlet.status)
                 ]
-        deliveries = [told for name in self._operators for told in self._sent_before(name, former.get(name))]
+        deliveries = [one for name in self._operators for one in self._sent_before(name, former.get(name))]
         reactions = [self._reaction(name, element) for name, element in done]
-        deliveries += [told for one in reactions if one.is_forwarded for told in self._from(one.node, one.element)]
+        deliveries += [sent for one in reactions if one.is_forwarded for sent in self._from(one.node, one.element)]
         return self._in_order([*reactions, *self._delivered(deliveries)])
 
     def _add(self, node: WatermarkNode) -> None:

@@ -5,9 +5,9 @@ its own drift; beyond that it pauses until the others have caught up.
 
 | event                      | effect                                                       |
 |----------------------------|--------------------------------------------------------------|
-| join                       | a member with its drift; it blocks nobody until it reports   |
+| join                       | a member with its drift; blocks no other until it reports    |
 | watermark T of a member    | it is active, and at T if that is later than before          |
-| idle                       | nobody waits for it, and it does not pause                   |
+| idle                       | no member waits for it, and it does not pause                |
 | leave                      | it is removed                                                |
 
 Without an active member that has a watermark there is no limit. The caller must not count a pause as idleness.

@@ -67,7 +67,7 @@ def test_what_one_job_of_an_environment_tells_its_own_listener_is_not_told_by_th
     of_environment = JobListeners((common,))
     of_environment.of_job(own)
     event = JobStarted(RUN, recorder_by_hand())
-    of_environment.of_job().tell(lambda listener: listener.started(event))
+    of_environment.of_job().call(lambda listener: listener.started(event))
     assert (own.kinds, common.kinds) == ([], ["JobStarted"])
 
 

@@ -49,7 +49,7 @@ def test_the_report_shows_the_numbers_of_the_figures(tmp_path: Path) -> None:
 
 def test_a_job_that_has_done_nothing_and_one_that_failed_at_once_have_a_report(tmp_path: Path) -> None:
     read = PageReader(job_page(recorder_by_hand().metrics()))
-    assert "No epoch is over yet." in read.texts
+    assert "No epoch is complete yet." in read.texts
     heard = Heard()
     environment = visits_environment(tmp_path, fails_at=0)
     environment.add_listener(heard)
@@ -105,4 +105,4 @@ def test_epochs_show_themselves_in_a_notebook_and_are_a_sequence() -> None:
     read = PageReader(epochs._repr_html_())
     assert "5 epochs, the last is 4" in read.texts
     assert read.elements["svg"] == 2
-    assert "0 epochs, no epoch is over yet" in PageReader(EpochHistory()._repr_html_()).texts
+    assert "0 epochs, no epoch is complete yet" in PageReader(EpochHistory()._repr_html_()).texts

@@ -74,8 +74,8 @@ def test_a_source_without_timestamps_that_holds_timers_is_told_once_with_operato
     job = Job()
     both = job.timed.connect(job.untimed).key_by("k").process(TimedBoth(), uid="both", schema=SCHEMA)
     [told] = job.warnings(both, caplog)
-    assert told.startswith("job 'the job': operator 'both', its second input: the records of source 'untimed' come")
-    assert "behind source 'untimed' too, with .with_idleness(...)" in told
+    assert told.startswith("job 'the job': operator 'both', its second input: the records of source 'untimed' have no")
+    assert "after source 'untimed' too, with .with_idleness(...)" in told
 
 
 def test_rules_without_timestamps_and_what_comes_through_other_operators_are_told(
@@ -96,7 +96,7 @@ def test_windows_over_a_union_with_a_source_without_timestamps_are_told(caplog: 
     no_records = job.untimed.flat_map(lambda row: [])
     windows = job.timed.union(no_records).key_by("k").window(TumblingEventTimeWindows.of(10))
     [told] = job.warnings(windows.count(uid="windows", schema="k string, start bigint, n bigint"), caplog)
-    assert told.startswith("job 'the job': operator 'windows': the records of source 'untimed' come without timestamps")
+    assert told.startswith("job 'the job': operator 'windows': the records of source 'untimed' have no timestamps")
 
 
 @pytest.mark.parametrize("case", ["no timers", "no event time", "all have timestamps"])

@@ -153,8 +153,8 @@ def test_watermarks_of_epochs_follow_from_the_largest_timestamps() -> None:
         check_follows_from_epochs(of_strategy(right))
     check_follows_from_epochs(None)
     own: Any = WatermarkStrategy.for_generator(lambda: Generator()).with_timestamps("at")
-    with pytest.raises(JobDefinitionError, match="for_generator is not carried out by this runtime"):
+    with pytest.raises(JobDefinitionError, match="for_generator is not supported by this runtime"):
         check_follows_from_epochs(of_strategy(own))
     aligned = STRATEGY.with_watermark_alignment("group", 1000)
-    with pytest.raises(JobDefinitionError, match="with_watermark_alignment is not carried out by this runtime"):
+    with pytest.raises(JobDefinitionError, match="with_watermark_alignment is not supported by this runtime"):
         check_follows_from_epochs(of_strategy(aligned))

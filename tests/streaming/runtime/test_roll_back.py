@@ -155,7 +155,7 @@ def test_a_sink_that_fails_at_it_may_have_done_a_part_so_the_roll_back_goes_on(j
     job.sink.objection = OSError("the disk is gone")
     with pytest.raises(OSError, match="the disk is gone"):
         job.roll_back(2)
-    with pytest.raises(JobRestoreError, match=r"back to checkpoint 2 was begun.*roll_back_to=2"):
+    with pytest.raises(JobRestoreError, match=r"rollback to checkpoint 2 .* is not finished.*roll_back_to=2"):
         check_no_roll_back(job.fs)
     job.sink.objection = SinkError("not mine")
     with pytest.raises(SinkError):

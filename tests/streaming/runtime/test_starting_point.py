@@ -90,7 +90,7 @@ def test_another_savepoint_is_rejected_also_before_the_first_checkpoint(
 ) -> None:
     begin(job, starting_point(job, None, savepoint(tmp_path / "savepoint"), True))
     for name, changes in (("theirs", {"job_id": "other"}), ("later", {"timestamp_ms": 6})):
-        with pytest.raises(JobRestoreError, match=rf"was begun from the savepoint .* of epoch 7, not .*{name}"):
+        with pytest.raises(JobRestoreError, match=rf"was started from the savepoint .* of epoch 7, not .*{name}"):
             starting_point(job, None, savepoint(tmp_path / name, **changes), True)
 
 
@@ -98,7 +98,7 @@ def test_a_savepoint_that_was_moved_is_named_again(job: CheckpointFileSystem, tm
     path = savepoint(tmp_path / "savepoint")
     begin(job, starting_point(job, None, path, True))
     shutil.move(path, tmp_path / "moved")
-    with pytest.raises(JobRestoreError, match=r"no checkpoint yet and was begun from .*pass from_savepoint="):
+    with pytest.raises(JobRestoreError, match=r"no checkpoint yet and was started from .*pass from_savepoint="):
         starting_point(job, None, None, True)
     assert starting_point(job, None, tmp_path / "moved", True).state is not None
 
@@ -283,7 +283,7 @@ def test_a_job_in_this_process_does_not_go_on_where_one_on_spark_has_gone_back_b
     write_roll_back(file_system, Rollback(checkpoint_id=0, newest_id=1, source_log="spark-1"))
     before = file_system.list_files()
     for options in ({}, {"roll_back_to": 0}):
-        with pytest.raises(JobRestoreError, match=r"was begun .* on Spark again with roll_back_to=0"):
+        with pytest.raises(JobRestoreError, match=r"is not finished.* on Spark again with roll_back_to=0"):
             run(tmp_path / "job", "a", **options)
     assert file_system.list_files() == before
     end_roll_back(file_system)

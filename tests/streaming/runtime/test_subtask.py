@@ -237,5 +237,5 @@ def test_early_records_find_the_watermark_of_before_whether_or_not_others_follow
 
 
 def test_records_that_come_behind_the_watermark_that_they_belong_before_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(EpochError, match="'words': records came behind a watermark that they belong before"):
+    with pytest.raises(EpochError, match="'words': early records came after records that are not early"):
         told(World(tmp_path, "heap", False), timed("b", is_early=False), timed("a", is_early=True))

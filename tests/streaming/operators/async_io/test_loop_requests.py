@@ -180,7 +180,7 @@ def test_a_coroutine_that_swallows_its_cancellation_is_left_behind(caplog: pytes
     loop.run(giving())
     # Other threads and what is collected meanwhile may log what they like.
     told = [one.getMessage() for one in caplog.records if one.name == "statebackend.streaming.operators.async_requests"]
-    assert told == ["1 coroutines go on, though they were cancelled; they are left behind"]
+    assert told == ["1 coroutines go on, though they were cancelled; they are abandoned"]
     assert worker_loop() is loop
     loop.call(released.set)
     another = LoopRequests(answer_s=LONG_S, end_s=LONG_S)

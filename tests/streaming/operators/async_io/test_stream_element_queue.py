@@ -45,29 +45,29 @@ def filled(order: EmissionOrder, *elements: Any, capacity: int = 100) -> tuple[S
 
 def test_ordered_results_wait_for_those_before_them() -> None:
     queue, (one, two, three) = filled(ORDERED, "a", "b", "c")
-    queue.tell(three, COMPLETED, ["C"])
-    queue.tell(two, COMPLETED, ["B"])
+    queue.handle(three, COMPLETED, ["C"])
+    queue.handle(two, COMPLETED, ["B"])
     assert taken(queue) == []
-    queue.tell(one, COMPLETED, ["A"])
+    queue.handle(one, COMPLETED, ["A"])
     assert taken(queue) == ["A", "B", "C"]
     assert len(queue) == 0
 
 
 def test_unordered_results_are_emitted_as_they_come() -> None:
     queue, (one, two, three) = filled(UNORDERED, "a", "b", "c")
-    queue.tell(three, COMPLETED, ["C"])
+    queue.handle(three, COMPLETED, ["C"])
     assert taken(queue) == ["C"]
-    queue.tell(two, COMPLETED, ["B", "b"])
-    queue.tell(one, COMPLETED, ["A"])
+    queue.handle(two, COMPLETED, ["B", "b"])
+    queue.handle(one, COMPLETED, ["A"])
     assert taken(queue) == ["B", "b", "A"]
 
 
 def test_no_result_passes_a_watermark_unordered() -> None:
     queue, (one, two, three) = filled(UNORDERED, "a", "b", ("W", 2), "c")
-    queue.tell(three, COMPLETED, ["C"])
-    queue.tell(two, COMPLETED, ["B"])
+    queue.handle(three, COMPLETED, ["C"])
+    queue.handle(two, COMPLETED, ["B"])
     assert taken(queue) == ["B"]
-    queue.tell(one, COMPLETED, ["A"])
+    queue.handle(one, COMPLETED, ["A"])
     assert taken(queue) == ["A", ("W", 2), "C"]
 
 
@@ -75,7 +75,7 @@ def test_no_result_passes_a_watermark_unordered() -> None:
 def test_a_watermark_alone_is_emitted_at_once_and_several_keep_their_order(order: EmissionOrder) -> None:
     queue, [one] = filled(order, ("W", 1), ("W", 2), "a", ("W", 3), ("W", 4))
     assert taken(queue) == [("W", 1), ("W", 2)]
-    queue.tell(one, COMPLETED, [])
+    queue.handle(one, COMPLETED, [])
     assert taken(queue) == [("W", 3), ("W", 4)]
     queue.put_watermark(5)
     assert taken(queue) == [("W", 5)]
@@ -85,23 +85,23 @@ def test_a_watermark_alone_is_emitted_at_once_and_several_keep_their_order(order
 @pytest.mark.parametrize("again", [COMPLETED, FAILED, TIMED_OUT])
 def test_an_element_has_one_outcome_and_a_second_is_ignored(order: EmissionOrder, again: ElementEvent) -> None:
     queue, (one, two) = filled(order, "a", "b")
-    assert queue.tell(one, COMPLETED, ["A"])
-    assert not queue.tell(one, again, ["again"])
+    assert queue.handle(one, COMPLETED, ["A"])
+    assert not queue.handle(one, again, ["again"])
     assert taken(queue) == ["A"]
-    assert not queue.tell(one, again, ["again"])
+    assert not queue.handle(one, again, ["again"])
     assert taken(queue) == []
-    assert queue.tell(two, COMPLETED, ["B"])
+    assert queue.handle(two, COMPLETED, ["B"])
     assert taken(queue) == ["B"]
 
 
 @pytest.mark.parametrize("order", EmissionOrder)
 def test_a_late_result_is_ignored_while_timeout_is_asked_and_its_results_count(order: EmissionOrder) -> None:
     queue, [one] = filled(order, "a")
-    assert queue.tell(one, TIMED_OUT)
-    assert not queue.tell(one, COMPLETED, ["late"])
-    assert not queue.tell(one, FAILED)
+    assert queue.handle(one, TIMED_OUT)
+    assert not queue.handle(one, COMPLETED, ["late"])
+    assert not queue.handle(one, FAILED)
     assert taken(queue) == []
-    assert queue.tell(one, ElementEvent.TIMEOUT_COMPLETED, ["instead"])
+    assert queue.handle(one, ElementEvent.TIMEOUT_COMPLETED, ["instead"])
     assert taken(queue) == ["instead"]
 
 
@@ -109,12 +109,12 @@ def test_a_late_result_is_ignored_while_timeout_is_asked_and_its_results_count(o
 @pytest.mark.parametrize("by_timeout", [False, True])
 def test_a_failed_element_holds_nothing_up(order: EmissionOrder, by_timeout: bool) -> None:
     queue, (one, two) = filled(order, "a", "b")
-    queue.tell(two, COMPLETED, ["B"])
+    queue.handle(two, COMPLETED, ["B"])
     if by_timeout:
-        queue.tell(one, TIMED_OUT)
-        queue.tell(one, ElementEvent.TIMEOUT_FAILED)
+        queue.handle(one, TIMED_OUT)
+        queue.handle(one, ElementEvent.TIMEOUT_FAILED)
     else:
-        queue.tell(one, FAILED)
+        queue.handle(one, FAILED)
     assert taken(queue) == ["B"]
     assert len(queue) == 0
 
@@ -122,13 +122,13 @@ def test_a_failed_element_holds_nothing_up(order: EmissionOrder, by_timeout: boo
 def test_capacity_counts_what_is_not_emitted_and_watermarks_too() -> None:
     queue, (one, two) = filled(ORDERED, "a", ("W", 1), "b", capacity=3)
     assert not queue.has_room
-    queue.tell(two, COMPLETED, ["B"])
+    queue.handle(two, COMPLETED, ["B"])
     assert not queue.has_room
     for put in (lambda: queue.put("c"), lambda: queue.put_watermark(2)):
         with pytest.raises(StreamElementQueueError, match="the queue is full: it takes 3 elements"):
             put()
     assert len(queue) == 3
-    queue.tell(one, COMPLETED, ["A"])
+    queue.handle(one, COMPLETED, ["A"])
     assert taken(queue) == ["A", ("W", 1), "B"]
     assert queue.has_room
 
@@ -136,8 +136,8 @@ def test_capacity_counts_what_is_not_emitted_and_watermarks_too() -> None:
 @pytest.mark.parametrize("order", EmissionOrder)
 def test_what_is_not_emitted_is_told_in_the_order_of_arrival(order: EmissionOrder) -> None:
     queue, (one, _, three) = filled(order, "a", "b", ("W", 7), "c")
-    queue.tell(three, COMPLETED, ["C"])
-    queue.tell(one, COMPLETED, ["A"])
+    queue.handle(three, COMPLETED, ["C"])
+    queue.handle(one, COMPLETED, ["A"])
     taken(queue)
     assert [(element.content, element.watermark_ms) for element in queue] == [("b", None), (None, 7), ("c", None)]
 
@@ -152,14 +152,14 @@ def test_what_is_not_in_the_table_is_an_error_that_changes_nothing(state: Elemen
         ElementState.DONE: [COMPLETED],
         ElementState.EMITTED: [COMPLETED],
     }[state]:
-        queue.tell(number, step, ["A"] if step is COMPLETED else [])
+        queue.handle(number, step, ["A"] if step is COMPLETED else [])
     if state is ElementState.EMITTED:
         taken(queue)
     if (state, event) in TRANSITIONS:
-        assert queue.tell(number, event) == (TRANSITIONS[state, event] is not state)
+        assert queue.handle(number, event) == (TRANSITIONS[state, event] is not state)
         return
     with pytest.raises(StreamElementQueueError, match=f"element 0 is {state.value} and received event '{event.value}'"):
-        queue.tell(number, event)
+        queue.handle(number, event)
     assert [element.state for element in queue] == [] if state is ElementState.EMITTED else [state]
 
 
@@ -167,7 +167,7 @@ def test_what_is_not_in_the_table_is_an_error_that_changes_nothing(state: Elemen
 def test_an_element_that_was_never_put_in_is_an_error(number: int) -> None:
     queue, _ = filled(UNORDERED, "a")
     with pytest.raises(StreamElementQueueError, match=f"there is no element {number}: 1 were put in"):
-        queue.tell(number, COMPLETED)
+        queue.handle(number, COMPLETED)
 
 
 def expected(order: EmissionOrder, elements: Sequence[Any], completions: Sequence[int]) -> list[Any]:
@@ -198,7 +198,7 @@ def test_any_order_of_completions_gives_what_a_model_says(
     completions = data.draw(st.permutations(places))
     out = taken(queue)
     for place in completions:
-        queue.tell(place, COMPLETED, [place])
+        queue.handle(place, COMPLETED, [place])
         if data.draw(st.booleans()):
             out += taken(queue)
     out += taken(queue)
