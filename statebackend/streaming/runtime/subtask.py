@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, frozen
 
 from migration import LIBRARY_RULES, EvolutionRules
 from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement, ReportValue
@@ -66,33 +66,10 @@ __all__ = [
     "FrozenSubtask",
     "OpenedSubtask",
     "OperatorParts",
-    "SnapshotReport",
     "Subtask",
     "SubtaskEpoch",
-    "advance_processing_time",
-    "advance_watermark",
     "timers_due",
 ]
-
-
-def advance_watermark(operator: OperatorRun, context: SubtaskContext, watermark_ms: int) -> None:
-    """Advance the event time of an operator that was opened with this context: fire timers, then pass the watermark."""
-    if watermark_ms == MIN_TIMESTAMP:
-        return
-    set_key = context.key_setter()
-    for service in context.timer_services:
-        if operator.fires_together:
-            service.advance_watermark_together(watermark_ms, operator.on_event_time_timers)
-        else:
-            service.advance_watermark(watermark_ms, _with_key(set_key, operator.on_event_time_timer))
-    operator.on_watermark(watermark_ms)
-
-
-def advance_processing_time(operator: OperatorRun, context: SubtaskContext) -> None:
-    """Fire the processing-time timers that are due."""
-    set_key = context.key_setter()
-    for service in context.timer_services:
-        service.advance_processing_time(_with_key(set_key, operator.on_processing_time_timer))
 
 
 def _with_key(set_key: KeySetter, call: Callable[[int, Any, int, Any], None]) -> Fire:
@@ -103,14 +80,10 @@ def _with_key(set_key: KeySetter, call: Callable[[int, Any, int, Any], None]) ->
     return fire
 
 
-@frozen(kw_only=True)
-class SnapshotReport:
-    """The report of a snapshot: the earliest event-time and processing-time timers in milliseconds, and metrics."""
+TimersDueMs = tuple[int | None, int | None]
+"""The earliest event-time and processing-time timers, in milliseconds."""
 
-    timers_due: tuple[int | None, int | None] = (None, None)
-    restore_reports: Sequence[StateRestoreReport] = ()
-    operator_state_restore_reports: Sequence[StateRestoreReport] = ()
-    metrics: Mapping[str, ReportValue] = field(factory=dict)
+Report = Mapping[str, ReportValue]
 
 
 @define(eq=False)
@@ -118,7 +91,7 @@ class FrozenSubtask:
     """The state of a subtask at a barrier, to be written once."""
 
     checkpoint_id: int
-    timers_due: tuple[int | None, int | None]
+    timers_due: TimersDueMs
     frozen_s: float
     task: SubtaskSnapshotTask
     record_counts: Counter[str]
@@ -141,7 +114,8 @@ class FrozenSubtask:
 class OpenedSubtask:
     """A subtask between open and close, for one thread. Errors of the operator pass through.
 
-    ``acknowledge`` creates the acknowledgement of a checkpoint from a snapshot and its report.
+    ``acknowledge`` creates the acknowledgement of a checkpoint from the snapshot, the timers that are due, the restore
+    report and the metrics.
     """
 
     def __init__(
@@ -150,7 +124,7 @@ class OpenedSubtask:
         context: SubtaskContext,
         emitter: Emitter,
         backends: SubtaskBackends,
-        acknowledge: Callable[[int, SubtaskSnapshot, SnapshotReport], Acknowledgement],
+        acknowledge: Callable[[int, SubtaskSnapshot, TimersDueMs, Report, Report], Acknowledgement],
         opening_metrics: Mapping[str, ReportValue],
     ) -> None:
         self._operator = operator
@@ -184,11 +158,21 @@ class OpenedSubtask:
 
     def advance_watermark(self, watermark_ms: int) -> None:
         """Advance event time: fire timers, then pass the watermark to the operator."""
-        advance_watermark(self._operator, self._context, watermark_ms)
+        if watermark_ms == MIN_TIMESTAMP:
+            return
+        operator, set_key = self._operator, self._context.key_setter()
+        for service in self._context.timer_services:
+            if operator.fires_together:
+                service.advance_watermark_together(watermark_ms, operator.on_event_time_timers)
+            else:
+                service.advance_watermark(watermark_ms, _with_key(set_key, operator.on_event_time_timer))
+        operator.on_watermark(watermark_ms)
 
     def advance_processing_time(self) -> None:
         """Fire the processing-time timers that are due."""
-        advance_processing_time(self._operator, self._context)
+        set_key = self._context.key_setter()
+        for service in self._context.timer_services:
+            service.advance_processing_time(_with_key(set_key, self._operator.on_processing_time_timer))
 
     def freeze(self, checkpoint_id: int) -> FrozenSubtask:
         """Run the synchronous part of a snapshot, after `prepare_snapshot`, and start the next epoch.
@@ -220,13 +204,13 @@ class OpenedSubtask:
             **counts,
         }
         opening, self._opening_metrics = self._opening_metrics, {}
-        report = SnapshotReport(
-            timers_due=frozen.timers_due,
-            restore_reports=self.restore_reports,
-            operator_state_restore_reports=self.operator_state_restore_reports,
-            metrics={**metrics, **opening, **self._metrics_since(frozen)},
+        return self._acknowledge(
+            frozen.checkpoint_id,
+            snapshot,
+            frozen.timers_due,
+            restore_report(self.restore_reports, self.operator_state_restore_reports),
+            {**metrics, **opening, **self._metrics_since(frozen)},
         )
-        return self._acknowledge(frozen.checkpoint_id, snapshot, report)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """The checkpoint is complete: later snapshots may refer to its files."""
@@ -241,7 +225,7 @@ class OpenedSubtask:
         return (now if reported is None else now.since(reported)).to_report()
 
 
-def timers_due(context: SubtaskContext) -> tuple[int | None, int | None]:
+def timers_due(context: SubtaskContext) -> TimersDueMs:
     """Return the earliest pending event-time and processing-time timers, in milliseconds."""
     services = context.timer_services
     event = [due for one in services if (due := one.next_event_time_timer()) is not None]
@@ -364,13 +348,13 @@ class Subtask:
             self.operator_state_restore_reports = subtask.operator_state_restore_reports
             metrics = backends.metrics_report()
         # The worker knows what it keeps for the next epoch only after the state is returned.
-        report = SnapshotReport(
-            timers_due=due,
-            restore_reports=self.restore_reports,
-            operator_state_restore_reports=self.operator_state_restore_reports,
-            metrics={**self._opening_metrics(backends), **counts, **metrics},
+        self._acknowledgement = self._acknowledged(
+            self._epoch.epoch_id,
+            snapshot,
+            due,
+            restore_report(self.restore_reports, self.operator_state_restore_reports),
+            {**self._opening_metrics(backends), **counts, **metrics},
         )
-        self._acknowledgement = self._acknowledged(self._epoch.epoch_id, snapshot, report)
 
     @contextlib.contextmanager
     def opened(self, make_function: Callable[[], Any], emitter: Emitter, clock: Clock) -> Iterator[OpenedSubtask]:
@@ -481,7 +465,9 @@ class Subtask:
             watermark_ms=epoch.previous_watermark_ms,
         )
 
-    def _acknowledged(self, checkpoint_id: int, snapshot: SubtaskSnapshot, report: SnapshotReport) -> Acknowledgement:
+    def _acknowledged(
+        self, checkpoint_id: int, snapshot: SubtaskSnapshot, due: TimersDueMs, report: Report, metrics: Report
+    ) -> Acknowledgement:
         operator, epoch = self._operator, self._epoch
         return Acknowledgement(
             job_id=operator.job_id,
@@ -493,14 +479,14 @@ class Subtask:
             digest=snapshot.digest,
             state=snapshot.state,
             channel_timestamps=tuple(self._channels.values()),
-            event_time_timer_ms=report.timers_due[0],
-            processing_time_timer_ms=report.timers_due[1],
-            report=restore_report(report.restore_reports, report.operator_state_restore_reports),
+            event_time_timer_ms=due[0],
+            processing_time_timer_ms=due[1],
+            report=report,
             metrics={
                 "entries_written": snapshot.entries_written,
                 "bytes_written": snapshot.bytes_written,
                 **self._clock.laps,
-                **report.metrics,
+                **metrics,
             },
         )
 
