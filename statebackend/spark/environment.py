@@ -249,6 +249,7 @@ class SparkStreamEnvironment:
 
         def judge(records: JobRecords, point: StartingPoint) -> Mapping[str, SchemaReport]:
             # A directory that was begun from the savepoint has gone on since: what counts is what it holds now.
+            self._check_name(name)
             found = self._judged(pipeline, point, allow_non_restored_state)
             found.require_compatible()
             planned_source_log(records.driver_files, point, sources, allow_dropped_sources, schemas)
@@ -322,6 +323,13 @@ class SparkStreamEnvironment:
         own = point.own_checkpoint
         if own is not None and self._may_be_uncommitted(own, driver_files):
             pipeline.sinks.check_commits(own)
+
+    def _check_name(self, name: str) -> None:
+        if any(query.name == name for query in self.spark.streams.active):
+            raise JobDefinitionError(
+                f"a query named {name!r} is running in this Spark session: give this job another name, or stop the "
+                f"other one first"
+            )
 
     def _judged(self, pipeline: Pipeline, point: StartingPoint, allow_non_restored_state: bool) -> SchemaReports:
         if point.state is None:

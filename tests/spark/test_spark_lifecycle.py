@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from spark_workplace import Workplace, memory_sink, rows_of, travelling_by_value
 
-from statebackend import EpochError, KeyedProcessFunction, ReducingStateDescriptor, RuntimeContext, ValueStateDescriptor
+from statebackend import (
+    EpochError,
+    JobDefinitionError,
+    KeyedProcessFunction,
+    ReducingStateDescriptor,
+    RuntimeContext,
+    ValueStateDescriptor,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,3 +134,22 @@ def test_states_of_the_class_body_are_kept_over_epochs_and_runs(spark: SparkSess
             workplace.add_batch([("a", number), ("b", 10 * number)])
         workplace.run(sink, CountsOnClass(), backend="rocksdb")
     assert sorted(rows_of(sink)) == workplace.expected()
+
+
+def test_a_second_job_of_a_name_is_rejected_before_its_directory_is_touched(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    workplace = Workplace(spark, tmp_path)
+    workplace.add_batch([("a", 1)])
+    environment = workplace.environment("first")
+    words = environment.from_dataframe(workplace.stream()).key_by("word")
+    words.process(CountsOnClass(), uid="words", schema="word string, times bigint, total bigint").sink_to(memory_sink())
+    first = environment.execute("same name")
+    try:
+        with pytest.raises(JobDefinitionError, match="a query named 'same name' is running in this Spark session"):
+            workplace.run(memory_sink(), CountsOnClass(), job="second", name="same name")
+        assert not (tmp_path / "second" / "checkpoints").exists()
+    finally:
+        first.stop()
+    workplace.run(memory_sink(), CountsOnClass(), job="second", name="same name")
+    assert (tmp_path / "second").exists()
