@@ -31,6 +31,7 @@ class Suite(Protocol):
 SUITE_MODULES = {
     "backends": "benchmarks.backends.suite",
     "inprocess": "benchmarks.inprocess.suite",
+    "payments": "benchmarks.payments.suite",
     "savepoints": "benchmarks.savepoints.suite",
     "scale": "benchmarks.scale.suite",
     "serializers": "benchmarks.serializers.suite",
