@@ -8,7 +8,8 @@ these forms, and so does operator state. Keys in dicts are the subject of `state
 *Exactness.* A read must not depend on whether the value came from memory or from its bytes, or a replay would differ.
 So a value that differs from its bytes (a bool for a long, a binary64 for a binary32, a list for a tuple) is written and
 read once. Most values need neither: serializers generate a condition that holds only for values that come back
-unchanged (`TypeSerializer.emit_is_exact`). A serializer without that condition always writes and reads.
+unchanged (`TypeSerializer.emit_is_exact`). Of a record or tuple, only the parts without that condition are written and
+read (`TypeSerializer.emit_exact_parts`).
 
 *Size.* A cache that is bounded by bytes asks for a size at every write. The estimate is generated code that looks only
 at the parts of variable size (`TypeSerializer.emit_size`). A serializer without an estimate writes the value.
@@ -16,6 +17,7 @@ at the parts of variable size (`TypeSerializer.emit_size`). A serializer without
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +25,7 @@ from migration.schema_migration import SchemaMigration
 from snapshots.errors import SerializationError
 from typeserializers.kernel.code_generation import GeneratedFunction, indented
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_hooks import exact_condition, size_expression
+from typeserializers.kernel.value_hooks import compile_exact_parts, exact_condition, size_expression
 
 
 def compile_exact(
@@ -34,8 +36,16 @@ def compile_exact(
     With ``reject_none`` None does not fit even if the serializer would write it.
     """
     to_bytes, from_bytes = serializer.to_bytes, serializer.from_bytes
+    by_parts: Callable[[Any], Any] | None = None
 
     def written_and_read(value: Any) -> Any:
+        nonlocal by_parts
+        if by_parts is None:
+            by_parts = compile_exact_parts(serializer) or from_bytes
+        if by_parts is not from_bytes and value is not None:
+            # A value that does not fit is rejected below, with the reason.
+            with contextlib.suppress(Exception):
+                return by_parts(value)
         if value is None and reject_none:
             raise SerializationError(describe(), ("value: None does not fit here",))
         try:

@@ -24,11 +24,12 @@ from snapshots.composite import merge_snapshots
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import read_versioned_snapshot, register_snapshot, write_versioned_snapshot
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot, resolve_compatibility
-from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.record_families import name_of
 from typeserializers.kernel.references import rebound
 from typeserializers.kernel.type_serializer import Codec, TypeSerializer
+from typeserializers.kernel.value_hooks import exact_condition, size_expression
 
 T = TypeVar("T")
 
@@ -139,6 +140,12 @@ class ConvertingSerializer(CompiledTypeSerializer[T], Generic[T]):
 
     def create_codec(self) -> Codec[T]:
         return self.inner.codec
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        return exact_condition(self.inner, first, again, function)
+
+    def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
+        return size_expression(self.inner, value, function)
 
     def stepping_over(self, part: Callable[[TypeSerializer[Any]], TypeSerializer[Any]]) -> TypeSerializer[Any]:
         return part(self.inner)

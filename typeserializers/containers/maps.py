@@ -16,7 +16,8 @@ written back as it was read.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+import struct
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from attrs import frozen
@@ -29,12 +30,22 @@ from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter, in
 from typeserializers.kernel.compiled import CompiledTypeSerializer, check_count, check_distinct, emit_count_check
 from typeserializers.kernel.known_serializers import BASE
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.scalars.fixed_width import BooleanSerializer
+from typeserializers.scalars.fixed_width import (
+    BooleanSerializer,
+    ByteSerializer,
+    FixedWidthSerializer,
+    IntSerializer,
+    LongSerializer,
+    ShortSerializer,
+)
+from typeserializers.scalars.strings import SMALL_LENGTHS, StringSerializer
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 _FLAG = BooleanSerializer()
+_INTEGERS: Final = (ByteSerializer, ShortSerializer, IntSerializer, LongSerializer)
+_KEY_LENGTHS: Final = SMALL_LENGTHS[1:]
 
 
 class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
@@ -86,7 +97,15 @@ class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
         function = emitter.function
         value = emitter.once(value)
         key, item, chunks = function.fresh("k"), function.fresh("x"), function.fresh("chunks")
-        emitter.line(f"{chunks} = []; {chunks}_append = {chunks}.append")
+        if self._integer_character:
+            # All entries at once; where that fails, the loop finds out why.
+            write = function.bind("write_integers", write_integers)
+            pack = function.bind_struct("x" + self._integer_character, "pack")
+            emitter.line(f"{chunks} = {write}({value}, {pack})")
+            loop = emitter.child()
+        else:
+            loop = emitter
+        loop.line(f"{chunks} = []; {chunks}_append = {chunks}.append")
         body = emitter.child()
         self.key_serializer.emit_write(body, key)
         # Both branches continue the key's parts; its statements are emitted once, before the branch.
@@ -100,8 +119,11 @@ class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
         body.lines += indented(absent.lines)
         body.line("else:")
         body.lines += indented(present.lines)
-        emitter.line(f"for {key}, {item} in {value}.items():")
-        emitter.lines += indented(body.lines)
+        loop.line(f"for {key}, {item} in {value}.items():")
+        loop.lines += indented(body.lines)
+        if loop is not emitter:
+            emitter.line(f"if {chunks} is None:")
+            emitter.lines += indented(loop.lines)
         emitter.fixed("i", f"len({value})")
         emitter.append(f"b''.join({chunks})")
 
@@ -110,7 +132,13 @@ class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
         count = emitter.fixed("i")
         result, key = function.fresh("v"), function.fresh("k")
         emit_count_check(emitter, count, self.key_serializer, _FLAG)
-        emitter.line(f"{result} = {{}}")
+        if self._integer_character:
+            read = function.bind("read_integers", read_integers)
+            emitter.line(f"{result}, e = {read}(data, pos, {count}, '{self._integer_character}')")
+            loop = emitter.child()
+        else:
+            loop = emitter
+        loop.line(f"{result} = {{}}")
         body = emitter.child()
         key_expression = self.key_serializer.emit_read(body)
         is_null = body.fixed("?")
@@ -120,9 +148,19 @@ class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
         item = self.value_serializer.emit_read(present)
         present.line(f"{result}[{key}] = {item}")
         body.block("else:", present)
-        emitter.block(f"for _ in range({count}):", body)
+        loop.block(f"for _ in range({count}):", body)
+        if loop is not emitter:
+            emitter.block(f"if {result} is None:", loop)
+            emitter.line("else: pos = e")
         emitter.line(f"{function.bind('check_distinct', check_distinct)}({count}, len({result}))")
         return result
+
+    @property
+    def _integer_character(self) -> str:
+        """The format character of the values if keys are text and values are integers, else empty."""
+        value = self.value_serializer
+        is_plain = type(self.key_serializer) is StringSerializer and isinstance(value, FixedWidthSerializer)
+        return value.format_character if is_plain and type(value) in _INTEGERS else ""
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if not isinstance(value, dict):
@@ -138,6 +176,44 @@ class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
 
     def __repr__(self) -> str:
         return f"MapSerializer({self.key_serializer!r}, {self.value_serializer!r})"
+
+
+def write_integers(entries: dict[str, int], pack: Callable[[int], bytes]) -> list[bytes] | None:
+    """Returns the entries if all keys are short ASCII text and all values are integers, else None.
+
+    ``pack`` writes the flag of a value that is not null, and the value.
+    """
+    try:
+        if not "".join(entries).isascii():
+            return None
+        keys = map(str.encode, entries)
+        return [_KEY_LENGTHS[len(key)] + key + pack(value) for key, value in zip(keys, entries.values(), strict=True)]
+    except Exception:
+        return None
+
+
+def read_integers(data: bytes, position: int, count: int, character: str) -> tuple[dict[str, int] | None, int]:
+    """Returns the entries and the position after them if all keys are short ASCII text and no value is null."""
+    width = struct.calcsize(f">?{character}")
+    text = data[position : position + count * (len(_KEY_LENGTHS) + width)].decode("latin-1")
+    before = position
+    keys: list[str] = []
+    values: list[bytes] = []
+    try:
+        for _ in range(count):
+            length = data[position]
+            end = position + length
+            if not 0 < length < 128:
+                return None, 0
+            keys.append(text[position + 1 - before : end - before])
+            position = end + width
+            values.append(data[end:position])
+        flags_and_values = struct.unpack(f">{('?' + character) * count}", b"".join(values))
+    except Exception:
+        return None, 0
+    if any(flags_and_values[::2]) or not "".join(keys).isascii():
+        return None, 0
+    return dict(zip(keys, flags_and_values[1::2], strict=True)), position
 
 
 @register_snapshot(BASE + "MapSerializerSnapshot")

@@ -18,7 +18,7 @@ from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitte
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.known_serializers import RUNTIME, nested_snapshot
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_hooks import PART_BYTES, exact_condition, size_expression
+from typeserializers.kernel.value_hooks import PART_BYTES, emit_exact, exact_condition, size_expression
 
 T = TypeVar("T")
 
@@ -117,6 +117,15 @@ class NullableSerializer(CompiledTypeSerializer["T | None"], Generic[T]):
     def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
         inner = exact_condition(self.inner, again, again, function)
         return None if inner is None else f"({first} is None or {inner})"
+
+    def emit_exact_parts(self, emitter: ReadEmitter, value: str) -> str | None:
+        result = emitter.function.fresh("x")
+        present = emitter.child()
+        exact = emit_exact(self.inner, present, value)
+        present.line(f"{result} = {exact}")
+        emitter.line(f"if {value} is None: {result} = None")
+        emitter.block("else:", present)
+        return result
 
     def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
         variable = function.fresh("n")

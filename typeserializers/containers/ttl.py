@@ -18,7 +18,7 @@ from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_hooks import exact_parts, size_of_parts
+from typeserializers.kernel.value_hooks import emit_exact, exact_parts, size_of_parts
 from typeserializers.scalars.fixed_width import LongSerializer
 
 T = TypeVar("T")
@@ -111,6 +111,13 @@ class TtlSerializer(CompiledTypeSerializer["TtlValue[T]"], Generic[T]):
             (self.value_serializer, f"{again}.value"),
         ]
         return exact_parts([f"type({first}) is {expected}"], items, function)
+
+    def emit_exact_parts(self, emitter: ReadEmitter, value: str) -> str | None:
+        function = emitter.function
+        timestamp, inner = function.fresh("x"), function.fresh("x")
+        emitter.line(f"{inner} = {value}.value; {timestamp} = {value}.last_access_timestamp")
+        exact = emit_exact(self.value_serializer, emitter, inner)
+        return f"{function.bind('ttl_value', TtlValue)}({exact}, {emit_exact(LongSerializer(), emitter, timestamp)})"
 
     def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
         return size_of_parts([(self.value_serializer, f"{value}.value")], function)

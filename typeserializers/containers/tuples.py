@@ -17,7 +17,7 @@ from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitte
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.known_serializers import RUNTIME
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_hooks import exact_parts, size_of_parts
+from typeserializers.kernel.value_hooks import emit_exact, exact_parts, size_of_parts
 
 FLINK_TUPLE_CLASS = "org.apache.flink.api.java.tuple.Tuple"
 
@@ -153,6 +153,14 @@ class TupleSerializer(CompiledTypeSerializer["tuple[Any, ...]"]):
         conditions = [f"type({first}) is tuple and len({again}) == {len(self.field_serializers)}"]
         items = [(part, f"{again}[{index}]") for index, part in enumerate(self.field_serializers)]
         return exact_parts(conditions, items, function)
+
+    def emit_exact_parts(self, emitter: ReadEmitter, value: str) -> str | None:
+        names = [emitter.function.fresh("x") for _ in self.field_serializers]
+        check = emitter.function.bind("checked", self._checked)
+        emitter.line(f"if {value}.__class__ is not tuple: {check}({value})")
+        emitter.line(f"{', '.join(names)}, = {value}")
+        parts = zip(self.field_serializers, names, strict=True)
+        return f"({', '.join([emit_exact(field, emitter, name) for field, name in parts])},)"
 
     def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
         return size_of_parts(

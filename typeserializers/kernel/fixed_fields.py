@@ -23,7 +23,7 @@ from typing import Any, ClassVar, TypeVar
 
 from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.errors import MalformedDataError, misfit, shown
-from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 
 T = TypeVar("T")
@@ -106,6 +106,14 @@ class FixedFieldsSerializer(CompiledTypeSerializer[T]):
         result = function.fresh("v")
         emitter.line(f"{result} = {function.bind('value_of', self.value_of)}({arguments})")
         return result
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        own, base = type(self), FixedFieldsSerializer
+        if own.fields_of is not base.fields_of or own.value_of is not base.value_of:
+            return None
+        # The value class checks the ranges of its numbers, but not that they are whole.
+        whole = [f"type({again}.{name}) is int" for name in self.attribute_names]
+        return " and ".join([f"type({first}) is {function.bind('value_class', self.value_class)}", *whole])
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         try:

@@ -224,6 +224,14 @@ class TypeSerializer(ABC, Generic[T]):
         """
         return None
 
+    def emit_exact_parts(self, emitter: ReadEmitter, value: str) -> str | None:
+        """Emits code that makes of a variable what would be read back, part by part; None if there are no parts.
+
+        Called by `typeserializers.kernel.value_hooks.emit_exact` if `emit_is_exact` does not hold. The code raises for
+        a value that does not fit.
+        """
+        return None
+
     def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
         """Returns an expression of the approximate size of the value as an object, in bytes; None if it is unknown.
 

@@ -51,7 +51,7 @@ from typeserializers.kernel.references import bind_references, collected_referen
 from typeserializers.kernel.serializer_inference import DEFAULT_RULES, Inference, InferenceRules, UnknownTypeError
 from typeserializers.kernel.stepping_over import SteppedOverParts
 from typeserializers.kernel.type_serializer import TypeSerializer
-from typeserializers.kernel.value_hooks import exact_parts, size_of_parts
+from typeserializers.kernel.value_hooks import emit_exact, exact_parts, size_of_parts
 from typeserializers.records.record_format import (
     NEWEST_VERSION,
     WrittenRecord,
@@ -580,6 +580,21 @@ class AttrsSerializer(CompiledTypeSerializer[R]):
         expected = function.bind("record_class", self.record_class)
         items = [(part.serializer, f"{again}.{part.name}") for part in self.fields]
         return exact_parts([f"type({first}) is {expected}"], items, function)
+
+    def emit_exact_parts(self, emitter: ReadEmitter, value: str) -> str | None:
+        if not self.is_immutable_type:
+            return None
+        function = emitter.function
+        expected, reject = function.bind("record_class", self.record_class), function.bind("reject", self._reject_class)
+        emitter.line(f"if {value}.__class__ is not {expected}: {reject}({value})")
+        arguments = []
+        for part in self.fields:
+            item = function.fresh("x")
+            emitter.line(f"{item} = {value}.{part.name}")
+            if part.rejects_none:
+                emitter.line(f"if {item} is None: {reject}({value})")
+            arguments.append(emit_exact(part.serializer, emitter, item))
+        return self.emit_construction(emitter, arguments)
 
     def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
         return size_of_parts([(part.serializer, f"{value}.{part.name}") for part in self.fields], function)

@@ -20,7 +20,7 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
 from snapshots.errors import EndOfDataError, MalformedDataError, misfit
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
-from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.known_serializers import BASE, nested_snapshot
 
@@ -28,12 +28,28 @@ MAX_DIGITS: Final = 32_768
 """The maximum number of digits of a decimal."""
 
 _MAX_UNSCALED_BYTES: Final = 13_608
+_MAX_BITS: Final = 8 * (0x7FFFFFFF - 4)
+"""An integer of fewer bits can be written."""
+
 _NULL: Final = bytes(4)
 _SHORTCUTS: Final = {0: b"\0\0\0\1", 1: b"\0\0\0\2", 10: b"\0\0\0\3"}
 _SHORTCUT_VALUES: Final = (None, 0, 1, 10)
 _EXACT: Final = decimal.Context(
     prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[decimal.InvalidOperation]
 )
+_SHIFTED: Final = _EXACT.scaleb
+_SMALL_BYTES: Final = 16
+_LENGTHS: Final = tuple((size + 4).to_bytes(4, "big") for size in range(_SMALL_BYTES + 1))
+"""The length of an integer of so many bytes."""
+
+_SHIFTS: Final = tuple(decimal.Decimal(-scale) for scale in range(39))
+
+_SMALL_DECIMAL: Final = (
+    decimal.Decimal(1).__sizeof__() if decimal.Decimal("1" * 200).__sizeof__() > decimal.Decimal(1).__sizeof__() else -1
+)
+"""A decimal of this size has at most 76 digits; -1 if a decimal does not tell its size."""
+
+_LARGEST_EXPONENT: Final = 1_000_000
 
 
 def encode_integer(value: Any) -> bytes:
@@ -76,7 +92,18 @@ def encode_decimal(value: Any) -> bytes:
     """Returns the bytes of a decimal or None; an int becomes a decimal of scale 0."""
     if value is None:
         return _NULL
-    if not isinstance(value, decimal.Decimal):
+    if value.__class__ is decimal.Decimal:
+        # The text has the digits and the scale, and no arithmetic is needed. With an exponent it is no integer.
+        whole, _, fraction = str(value).partition(".")
+        scale = len(fraction)
+        try:
+            unscaled = int(whole + fraction)
+        except ValueError:
+            unscaled = 0
+        size = ((unscaled if unscaled >= 0 else ~unscaled).bit_length() >> 3) + 1
+        if size <= _SMALL_BYTES and unscaled not in _SHORTCUTS:
+            return _LENGTHS[size] + (unscaled << 32 | scale).to_bytes(size + 4, "big", signed=True)
+    elif not isinstance(value, decimal.Decimal):
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError("is not a Decimal")
         if value.bit_length() > _MAX_UNSCALED_BYTES * 8:
@@ -143,12 +170,34 @@ class BigIntSerializer(CompiledTypeSerializer["int | None"]):
         return value
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:
-        emitter.append(f"{emitter.function.bind('encode_integer', encode_integer)}({value})")
+        function = emitter.function
+        value = emitter.once(value)
+        encoded, size = function.fresh("b"), function.fresh("n")
+        lengths, shortcuts = function.bind("lengths", _LENGTHS), function.bind("shortcuts", _SHORTCUTS)
+        emitter.line(f"{size} = {_SMALL_BYTES}")
+        emitter.line(f"if {value}.__class__ is int and {value} not in {shortcuts}:")
+        emitter.line(f"    {size} = ({value} if {value} >= 0 else ~{value}).bit_length() >> 3")
+        emitter.line(f"if {size} < {_SMALL_BYTES}:")
+        emitter.line(f"    {encoded} = {lengths}[{size} + 1] + {value}.to_bytes({size} + 1, 'big', signed=True)")
+        emitter.line(f"else: {encoded} = {function.bind('encode_integer', encode_integer)}({value})")
+        emitter.append(encoded)
 
     def emit_read(self, emitter: ReadEmitter) -> str:
-        result = emitter.function.fresh("v")
-        emitter.line(f"{result}, pos = {emitter.function.bind('decode_integer', decode_integer)}(data, pos)")
+        function = emitter.function
+        result = function.fresh("v")
+        decode = function.bind("decode_integer", decode_integer)
+        emitter.line("n = int.from_bytes(data[pos:pos + 4], 'big')")
+        emitter.line("e = pos + n")
+        emitter.line(f"if 4 < n <= {_SMALL_BYTES + 4} and e <= len(data):")
+        emitter.line(f"    {result} = int.from_bytes(data[pos + 4:e], 'big', signed=True); pos = e")
+        emitter.line(f"else: {result}, pos = {decode}(data, pos)")
         return result
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        return f"type({first}) is int and {again}.bit_length() < {_MAX_BITS}"
+
+    def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
+        return f"{value}.__sizeof__()"
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         try:
@@ -189,9 +238,29 @@ class BigDecSerializer(CompiledTypeSerializer["decimal.Decimal | None"]):
         emitter.append(f"{emitter.function.bind('encode_decimal', encode_decimal)}({value})")
 
     def emit_read(self, emitter: ReadEmitter) -> str:
-        result = emitter.function.fresh("v")
-        emitter.line(f"{result}, pos = {emitter.function.bind('decode_decimal', decode_decimal)}(data, pos)")
+        function = emitter.function
+        result = function.fresh("v")
+        shifts, shifted = function.bind("shifts", _SHIFTS), function.bind("shifted", _SHIFTED)
+        emitter.line("n = int.from_bytes(data[pos:pos + 4], 'big')")
+        emitter.line("e = pos + 4 + n")
+        # The unscaled value and the scale as one number.
+        is_small = f"4 < n <= {_SMALL_BYTES + 4} and e <= len(data)"
+        emitter.line(f"n = int.from_bytes(data[pos + 4:e], 'big', signed=True) if {is_small} else -1")
+        emitter.line(f"if n & 0xFFFFFFFF < {len(_SHIFTS)}:")
+        emitter.line(f"    {result} = {shifted}(n >> 32, {shifts}[n & 0xFFFFFFFF]); pos = e")
+        emitter.line(f"else: {result}, pos = {function.bind('decode_decimal', decode_decimal)}(data, pos)")
         return result
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        decimal_class = function.bind("decimal", decimal.Decimal)
+        return (
+            f"type({first}) is {decimal_class} and {again}.is_finite() and ({again} or not {again}.is_signed())"
+            f" and {again}.__sizeof__() <= {_SMALL_DECIMAL}"
+            f" and -{_LARGEST_EXPONENT} < {again}.adjusted() < {_LARGEST_EXPONENT}"
+        )
+
+    def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
+        return f"{value}.__sizeof__()"
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         try:

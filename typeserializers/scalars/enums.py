@@ -19,7 +19,7 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
 from snapshots.errors import SnapshotFormatError, UnresolvableSerializerError, cut, misfit, printable
 from snapshots.type_serializer_snapshot import RuledTypeSerializerSnapshot
-from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.known_serializers import BASE, known_of, nested_snapshot
 
@@ -134,6 +134,10 @@ class EnumSerializer(CompiledTypeSerializer[C]):
 
     def emit_read(self, emitter: ReadEmitter) -> str:
         return f"{emitter.function.bind('constant_of', self._constant_of)}[{emitter.fixed('i')}]"
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        enum_class, ordinals = function.bind("enum_class", self.enum_class), function.bind("ordinals", self._ordinal_of)
+        return f"type({first}) is {enum_class} and {again}._name_ in {ordinals}"
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         try:

@@ -20,9 +20,10 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
 from snapshots.errors import MalformedDataError, StateFormatError, cut, misfit, shown
 from snapshots.type_serializer_snapshot import resolve_compatibility
-from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.kernel.value_hooks import exact_condition, size_expression
 
 T = TypeVar("T")
 
@@ -111,6 +112,13 @@ class LiteralSerializer(CompiledTypeSerializer[T], Generic[T]):
     def emit_read(self, emitter: ReadEmitter) -> str:
         value = self.inner.emit_read(emitter)
         return f"{emitter.function.bind('checked_literal', self._checked)}({value})"
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        inner = exact_condition(self.inner, first, again, function)
+        return None if inner is None else f"{inner} and {again} in {function.bind('allowed', self._allowed)}"
+
+    def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
+        return size_expression(self.inner, value, function)
 
     def stepping_over(self, part: Callable[[TypeSerializer[Any]], TypeSerializer[Any]]) -> TypeSerializer[Any]:
         return part(self.inner)

@@ -15,6 +15,7 @@ between the two needs a migration, which stops at a value that does not fit.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import struct
 import zoneinfo
@@ -25,7 +26,7 @@ from snapshots.data_views import DataInputView, DataOutputView
 from snapshots.envelope import register_snapshot
 from snapshots.errors import MalformedDataError, misfit, shown
 from snapshots.type_serializer_snapshot import SimpleTypeSerializerSnapshot
-from typeserializers.kernel.code_generation import ReadEmitter, WriteEmitter
+from typeserializers.kernel.code_generation import GeneratedFunction, ReadEmitter, WriteEmitter
 from typeserializers.kernel.compiled import CompiledTypeSerializer
 from typeserializers.kernel.fixed_fields import FixedFieldsSerializer
 from typeserializers.kernel.known_serializers import BASE, nested_snapshot
@@ -47,6 +48,15 @@ OFFSET_ZONE: Final = 2
 NAMED_OFFSET_ZONE: Final = 3
 KEYED_ZONE: Final = 4
 _FOLD: Final = 0x80
+
+_zones: Final[dict[bytes, zoneinfo.ZoneInfo]] = {}
+"""The known zones by their encoded keys. Only zones of the time zone database get here."""
+
+_zone_bytes: Final[dict[zoneinfo.ZoneInfo, bytes]] = {}
+"""The encoded keys of those zones; a zone without one may be read back as another object."""
+
+_DATETIME_BYTES: Final = 64
+"""The size of a datetime as an object, without its zone."""
 
 _LOCAL: Final = struct.Struct(">iBBBBBiB")
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
@@ -70,6 +80,9 @@ class PythonDateSerializer(FixedFieldsSerializer[datetime.date]):
         if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
             return value
         raise TypeError("is not a datetime.date")
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        return f"type({first}) is {function.bind('value_class', datetime.date)}"
 
     def snapshot_configuration(self) -> PythonDateSerializerSnapshot:
         return PythonDateSerializerSnapshot()
@@ -118,6 +131,10 @@ class PythonTimeSerializer(FixedFieldsSerializer[datetime.time]):
         arguments = ", ".join([emitter.fixed(character) for character in self.format_characters])
         return f"{emitter.function.bind('value_of', self.value_of)}({arguments})"
 
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        time_class = function.bind("time_class", datetime.time)
+        return f"type({first}) is {time_class} and {again}.tzinfo is None and not {again}.fold"
+
     def snapshot_configuration(self) -> PythonTimeSerializerSnapshot:
         return PythonTimeSerializerSnapshot()
 
@@ -147,6 +164,9 @@ class TimedeltaSerializer(FixedFieldsSerializer[datetime.timedelta]):
     def emit_read(self, emitter: ReadEmitter) -> str:
         arguments = ", ".join([emitter.fixed(character) for character in self.format_characters])
         return f"{emitter.function.bind('value_of', self.value_of)}({arguments})"
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        return f"type({first}) is {function.bind('value_class', datetime.timedelta)}"
 
     def snapshot_configuration(self) -> TimedeltaSerializerSnapshot:
         return TimedeltaSerializerSnapshot()
@@ -185,12 +205,48 @@ class PythonDateTimeSerializer(CompiledTypeSerializer[datetime.datetime]):
         return value
 
     def emit_write(self, emitter: WriteEmitter, value: str) -> None:
-        emitter.append(f"{emitter.function.bind('encode_datetime', self._encode)}({value})")
+        function = emitter.function
+        value = emitter.once(value)
+        encoded, zone = function.fresh("b"), function.fresh("z")
+        datetime_class, utc = function.bind("datetime", datetime.datetime), function.bind("utc", _UTC)
+        fields = ", ".join(f"{value}.{name}" for name in ("year", "month", "day", "hour", "minute", "second"))
+        pack = f"{function.bind('pack', _LOCAL.pack)}({fields}, {value}.microsecond * 1000, "
+        emitter.line(f"{zone} = {value}.tzinfo if {value}.__class__ is {datetime_class} and not {value}.fold else 0")
+        emitter.line(f"if {zone} is {utc}: {encoded} = {pack}{UTC_ZONE})")
+        emitter.line(f"elif {zone} is None: {encoded} = {pack}{NO_ZONE})")
+        if not self.in_utc:
+            zone_class, zones = function.bind("zone_class", zoneinfo.ZoneInfo), function.bind("zones", _zone_bytes)
+            emitter.line(f"elif {zone}.__class__ is {zone_class} and {zone} in {zones}:")
+            emitter.line(f"    {encoded} = {pack}{KEYED_ZONE}) + {zones}[{zone}]")
+        emitter.line(f"else: {encoded} = {function.bind('encode_datetime', self._encode)}({value})")
+        emitter.append(encoded)
 
     def emit_read(self, emitter: ReadEmitter) -> str:
-        result = emitter.function.fresh("v")
-        emitter.line(f"{result}, pos = {emitter.function.bind('decode_datetime', decode_datetime)}(data, pos)")
+        function = emitter.function
+        result = function.fresh("v")
+        fields = [emitter.fixed(character) for character in "iBBBBBiB"]
+        *local, nano, kind = fields
+        datetime_class, utc = function.bind("datetime", datetime.datetime), function.bind("utc", _UTC)
+        emitter.line(f"if {kind} <= {UTC_ZONE} and not {nano} % 1000:")
+        zone = f"{utc} if {kind} else None"
+        emitter.line(f"    {result} = {datetime_class}({', '.join(local)}, {nano} // 1000, {zone})")
+        decode = function.bind("decode_fields", _decode_fields)
+        emitter.line(f"else: {result}, pos = {decode}({', '.join(fields)}, data, pos)")
         return result
+
+    def emit_is_exact(self, first: str, again: str, function: GeneratedFunction) -> str | None:
+        zone = function.fresh("z")
+        datetime_class, utc = function.bind("datetime", datetime.datetime), function.bind("utc", _UTC)
+        is_datetime = f"type({first}) is {datetime_class}"
+        if self.in_utc:
+            # A moment of UTC has no second reading.
+            return f"{is_datetime} and (({zone} := {again}.tzinfo) is None or {zone} is {utc} and not {again}.fold)"
+        zone_class, zones = function.bind("zone_class", zoneinfo.ZoneInfo), function.bind("zones", _zone_bytes)
+        is_known = f"{zone}.__class__ is {zone_class} and {zone} in {zones}"
+        return f"{is_datetime} and (({zone} := {again}.tzinfo) is None or {zone} is {utc} or {is_known})"
+
+    def emit_size(self, value: str, function: GeneratedFunction) -> str | None:
+        return str(_DATETIME_BYTES)
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         try:
@@ -234,8 +290,22 @@ def _encode_in_utc(value: Any) -> bytes:
 
 def decode_datetime(data: bytes, position: int) -> tuple[datetime.datetime, int]:
     """Returns the datetime at ``position`` and the position after it."""
-    year, month, day, hour, minute, second, nano, kind = _LOCAL.unpack_from(data, position)
-    position += _LOCAL.size
+    return _decode_fields(*_LOCAL.unpack_from(data, position), data, position + _LOCAL.size)
+
+
+def _decode_fields(
+    year: int,
+    month: int,
+    day: int,
+    hour: int,
+    minute: int,
+    second: int,
+    nano: int,
+    kind: int,
+    data: bytes,
+    position: int,
+) -> tuple[datetime.datetime, int]:
+    """Returns the datetime of the fields and the zone at ``position``, and the position after it."""
     zone, position = _decode_zone(kind & ~_FOLD, data, position)
     fold = 1 if kind & _FOLD else 0
     microsecond = whole_microseconds(nano)
@@ -259,7 +329,12 @@ def _encode_zone(zone: datetime.tzinfo | None) -> tuple[int, bytes]:
     key = getattr(zone, "key", None)
     if isinstance(zone, zoneinfo.ZoneInfo) and key:
         out.write_utf(key)
-        return KEYED_ZONE, out.to_bytes()
+        encoded = out.to_bytes()
+        # A zone of a file may have a key that is not known here.
+        with contextlib.suppress(zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            if _zones.setdefault(encoded, zoneinfo.ZoneInfo(key)) is zone:
+                _zone_bytes[zone] = encoded
+        return KEYED_ZONE, encoded
     raise ValueError(
         f"has the time zone {shown(zone)}, which cannot be written; "
         f"use a zoneinfo.ZoneInfo with a key, or a datetime.timezone"
@@ -271,6 +346,11 @@ def _decode_zone(kind: int, data: bytes, position: int) -> tuple[datetime.tzinfo
         return None, position
     if kind == UTC_ZONE:
         return _UTC, position
+    if kind == KEYED_ZONE:
+        end = position + 2 + int.from_bytes(data[position : position + 2], "big")
+        known = _zones.get(data[position:end])
+        if known is not None:
+            return known, end
     source = DataInputView(data, position)
     if kind in (OFFSET_ZONE, NAMED_OFFSET_ZONE):
         offset = source.read_long() * _MICROSECOND
@@ -279,7 +359,8 @@ def _decode_zone(kind: int, data: bytes, position: int) -> tuple[datetime.tzinfo
     if kind == KEYED_ZONE:
         key = source.read_utf()
         try:
-            return zoneinfo.ZoneInfo(key), source.position
+            zone = _zones[data[position : source.position]] = zoneinfo.ZoneInfo(key)
+            return zone, source.position
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise MalformedDataError(
                 f"the time zone {shown(key)} is not known here: install the package tzdata, or the bytes are damaged"

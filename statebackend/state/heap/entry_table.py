@@ -255,14 +255,14 @@ class HeapTable(ABC):
         except Exception as error:
             raise UnreadableEntryError(self.name, row, self.form.serializer, error) from error
 
-    def is_unchanged(self, older: Any, stored: Any) -> bool:
-        """Whether two stored forms have the same bytes."""
+    def is_unchanged(self, older: Any, stored: Any, encoded: bytes | None) -> bool:
+        """Whether two stored forms have the same bytes; ``encoded`` are those of the second."""
         if older is stored:
             return True
         form = self.form
         if form.is_encoded or form.serializer is None or form.serializer.equal_values_have_equal_bytes:
             return bool(older == stored)
-        return form.write(older) == form.write(stored)
+        return form.write(older) == encoded
 
     def load_value(self, value: bytes, load: Load) -> Any:
         """The stored form of the bytes of a row."""

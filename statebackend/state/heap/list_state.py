@@ -104,7 +104,11 @@ class ListTable(HeapTable):
                 rows += [(key_group, key_bytes, namespace, None, chunk) for chunk in chunks]
             count, joined = _run_of(chunks, expired)
             if is_replaced and was_there:
-                older_count, older = _run_of(self._chunks(first.older[: first.older_length]), expired)
+                former = first.older[: first.older_length]
+                if expired is None and self._begins_otherwise(former, items, length):
+                    older_count, older = count + 1, b""
+                else:
+                    older_count, older = _run_of(self._chunks(former), expired)
                 if count >= older_count and joined.startswith(older):
                     # What was there is there still, and in front.
                     count, joined = count - older_count, joined[len(older) :]
@@ -149,6 +153,12 @@ class ListTable(HeapTable):
         length = 0 if items is None else len(items)
         later = entries.later_changes(key)
         return (later[0].older, later[0].older_length) if later else (items, length)
+
+    def _begins_otherwise(self, former: list[Any], items: list[Any] | None, length: int) -> bool:
+        """Whether the first elements show that a list does not begin with its former elements."""
+        if self.form.is_encoded or items is None or not length:
+            return False
+        return former[0] is not items[0] and self.form.write(former[:1]) != self.form.write(items[:1])
 
     def _chunks(self, items: list[Any]) -> Iterator[bytes]:
         """The rows of items."""
@@ -244,7 +254,11 @@ class HeapListState(HeapStateHandle, InternalListState[T]):
                 change.items.extend(stored)
 
     def update(self, elements: Iterable[T]) -> None:
-        stored = [self._stored(element) for element in checked_elements(self._table.name, elements)]
+        given = checked_elements(self._table.name, elements)
+        current = () if self._table.form.is_encoded else self._live.get(self._context.key, ())
+        # Elements of the list itself are known to be exact.
+        known = set(map(id, current)) if len(current) <= 2 * len(given) else ()
+        stored = [element if id(element) in known else self._stored(element) for element in given]
         if not stored:
             self.clear()
             return

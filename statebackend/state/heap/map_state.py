@@ -203,7 +203,7 @@ class MapTable(HeapTable):
             entry = to_bytes(user_key), write(value)
             written.append(entry)
             older = before.get(user_key, MISSING)
-            if older is not MISSING and is_unchanged(older, value):
+            if older is not MISSING and is_unchanged(older, value, entry[1]):
                 continue
             is_now = entry[1] if expired is None else expired(entry[1])
             if is_now is not None:

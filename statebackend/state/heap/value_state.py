@@ -118,7 +118,7 @@ class ValueTable(HeapTable):
                 is_now = None if value is None else expired(value)
                 if was != is_now:
                     effective = ((*row[:4], is_now),)
-            elif older is None or stored is None or not is_unchanged(older, stored):
+            elif older is None or stored is None or not is_unchanged(older, stored, value):
                 effective = (row,)
             if collected.add((row,), effective):
                 yield collected.piece()

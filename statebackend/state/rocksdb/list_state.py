@@ -54,16 +54,18 @@ class ChunkSource:
 class _CachedList:
     """``elements`` are all elements if they were read, else None; ``appended`` are the bytes of the appended ones.
 
-    ``rows`` are the stored chunks if they were read, else None.
+    ``rows`` are the stored chunks if they were read, else None. ``stored`` are the bytes of their elements, once these
+    were read.
     """
 
-    __slots__ = ("appended", "elements", "is_replaced", "prefix", "rows", "size_bytes")
+    __slots__ = ("appended", "elements", "is_replaced", "prefix", "rows", "size_bytes", "stored")
 
     def __init__(self, prefix: bytes) -> None:
         self.prefix = prefix
         self.elements: list[Any] | None = None
         self.appended: list[bytes] = []
         self.rows: list[tuple[bytes, bytes]] | None = None
+        self.stored: list[bytes] = []
         self.is_replaced = False
         self.size_bytes = ENTRY_BYTES
 
@@ -124,10 +126,14 @@ class RocksDBListState(CachedState, InternalListState[T]):
             self._grow(cached, _size_of(encoded))
 
     def update(self, elements: Iterable[T]) -> None:
-        given, encoded = self._encode_all(elements)
+        given = checked_elements(self.name, elements)
+        cached: _CachedList | None = self._entries.get(self._context.key)
+        known = {} if cached is None else self._known(cached, 2 * len(given))
+        pairs = [known.get(id(element)) or self._encoded(element) for element in given]
         cached = self._list()
+        encoded = [pair[1] for pair in pairs]
         self._held += len(given) - len(cached.appended)
-        cached.elements, cached.appended = list(map(self._owned, given, encoded)), encoded
+        cached.elements, cached.appended = [pair[0] for pair in pairs], encoded
         cached.is_replaced = True
         kept = 0 if cached.rows is None else sum(len(chunk) for _, chunk in cached.rows)
         self._grow(cached, ENTRY_BYTES + kept + _size_of(encoded) - cached.size_bytes)
@@ -220,13 +226,31 @@ class RocksDBListState(CachedState, InternalListState[T]):
             elements = []
             rows = self._rows(cached)
             for _, chunk in rows:
-                elements += self.decode(self._chunk_serializer, chunk)
+                self._read_chunk(chunk, elements, cached.stored)
             read = self._element_serializer.codec.read
             elements += [read(encoded, 0)[0] for encoded in cached.appended]
             cached.elements = elements
             self._held += len(elements)
             self._grow(cached, sum(2 * len(chunk) for _, chunk in rows) + _ELEMENT_BYTES * len(elements))
         return elements
+
+    def _read_chunk(self, chunk: bytes, elements: list[Any], encoded: list[bytes]) -> None:
+        """Adds the elements of a chunk, and their bytes if they are immutable."""
+        if not self._is_immutable or not self._element_serializer.minimum_length:
+            elements += self.decode(self._chunk_serializer, chunk)
+            return
+        read, end = self._element_serializer.codec.read, _COUNT.size
+        try:
+            for _ in range(_COUNT.unpack_from(chunk)[0]):
+                start = end
+                element, end = read(chunk, start)
+                elements.append(element)
+                encoded.append(chunk[start:end])
+        except Exception:
+            end = -1
+        if end != len(chunk):
+            # It raises, with the reason.
+            self.decode(self._chunk_serializer, chunk)
 
     def _rows(self, cached: _CachedList) -> list[tuple[bytes, bytes]]:
         if cached.rows is None:
@@ -236,6 +260,18 @@ class RocksDBListState(CachedState, InternalListState[T]):
     def _encode_all(self, elements: Iterable[T]) -> tuple[list[Any], list[bytes]]:
         given = checked_elements(self.name, elements)
         return given, [self.encode(self._element_serializer, element) for element in given]
+
+    def _known(self, cached: _CachedList, limit: int) -> dict[int, tuple[Any, bytes]]:
+        """The immutable elements of a list with their bytes, by identity: a change need not encode them again."""
+        elements = cached.elements
+        encoded = cached.appended if cached.is_replaced else cached.stored + cached.appended
+        if elements is None or not self._is_immutable or not len(elements) == len(encoded) <= limit:
+            return {}
+        return {id(pair[0]): pair for pair in zip(elements, encoded, strict=True)}
+
+    def _encoded(self, element: Any) -> tuple[Any, bytes]:
+        encoded = self.encode(self._element_serializer, element)
+        return self._owned(element, encoded), encoded
 
     def _owned(self, element: Any, encoded: bytes) -> Any:
         """What is kept of an element: what its bytes say, and nothing of the caller's."""
