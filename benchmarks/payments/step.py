@@ -1,4 +1,6 @@
-"""One turn, in a process of its own: `python -m benchmarks.payments.step WAY DIRECTORY [--profile]` prints JSON.
+"""One turn, in a process of its own: `python -m benchmarks.payments.step WAY DIRECTORY EPOCHS [--profile]`.
+
+It prints JSON.
 
 The process may import another commit's packages, so only public API is used.
 """
@@ -11,34 +13,32 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from benchmarks.payments import job, plain
 from benchmarks.payments.data import read_payments
 from benchmarks.time.processor_seconds import processor_seconds_since, processor_ticks
 
-__all__ = ["EPOCHS", "run_local", "run_plain"]
-
-EPOCHS: Final = 15
+__all__ = ["run_local", "run_plain"]
 
 
-def run_plain(payments: list[dict[str, Any]]) -> tuple[float, dict[str, list[Any]]]:
+def run_plain(payments: list[dict[str, Any]], epochs: int) -> tuple[float, dict[str, list[Any]]]:
     """The processor time in seconds, and the outputs."""
-    size = -(-len(payments) // EPOCHS)
-    epochs = [payments[start : start + size] for start in range(0, len(payments), size)]
+    size = -(-len(payments) // epochs)
+    parts = [payments[start : start + size] for start in range(0, len(payments), size)]
     started = time.process_time()
-    outputs = plain.detect_fraud(epochs)
+    outputs = plain.detect_fraud(parts)
     return time.process_time() - started, outputs
 
 
 def run_local(
-    payments: list[dict[str, Any]], backend: str, profile: cProfile.Profile | None = None
+    payments: list[dict[str, Any]], backend: str, epochs: int, profile: cProfile.Profile | None = None
 ) -> tuple[float, dict[str, list[Any]]]:
     """The processor time in seconds of the job on the local runtime, and its outputs."""
     from statebackend.local import LocalStreamEnvironment
 
     outputs: dict[str, list[Any]] = {}
-    environment = LocalStreamEnvironment(backend=backend, epoch_size=-(-len(payments) // EPOCHS))
+    environment = LocalStreamEnvironment(backend=backend, epoch_size=-(-len(payments) // epochs))
     stream = environment.from_elements(payments, job.PAYMENTS, uid="payments")
     job.detect_fraud(stream, lambda name: outputs.setdefault(name, []))
     execute: Callable[[], object] = lambda: environment.execute("payments")  # noqa: E731
@@ -75,7 +75,7 @@ def run_on_spark(directory: Path) -> float:
 
 def main() -> None:
     """Runs one way over the payments of a directory."""
-    way, directory = sys.argv[1], Path(sys.argv[2])
+    way, directory, epochs = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     payments = [
         payment
         for file in read_payments(directory)
@@ -84,11 +84,11 @@ def main() -> None:
     ]
     profile = cProfile.Profile() if "--profile" in sys.argv else None
     if way == "plain":
-        seconds, _ = run_plain(payments)
+        seconds, _ = run_plain(payments, epochs)
     elif way == "spark":
         seconds = run_on_spark(directory)
     else:
-        seconds, _ = run_local(payments, way, profile)
+        seconds, _ = run_local(payments, way, epochs, profile)
     shares = {}
     if profile:
         from benchmarks.payments.parts import shares_of_parts

@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to process, and by whom."""
     parser.add_argument("--data", type=Path, help="directory of JSON lines; by default payments are generated")
     parser.add_argument("--payments", type=int, default=20_000, help="generated payments (default 20,000)")
+    parser.add_argument(
+        "--epochs", type=int, default=1, help="of the local runtime, each with a checkpoint (default 1)"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="turns of every contender (default 3)")
     parser.add_argument(
         "--only", nargs="+", choices=["heap", "rocksdb", "spark"], default=["heap", "rocksdb", "spark"], help="of ours"
@@ -54,7 +57,7 @@ def run(arguments: argparse.Namespace) -> Iterator[Result]:
         for number, (name, root) in enumerate(packages.items()):
             path = _import_path(Path(directory, str(number)), root)
             for way in arguments.only if name else ["plain", *arguments.only]:
-                turns[f"{way} {name}".strip()] = _turn(way, path, data)
+                turns[f"{way} {name}".strip()] = _turn(way, path, data, arguments.epochs)
         measured = measure_alternating(turns, rounds=arguments.rounds)
         for name, measurement in measured.items():
             print(f"{name}: {measurement}", file=sys.stderr, flush=True)
@@ -66,7 +69,9 @@ def run(arguments: argparse.Namespace) -> Iterator[Result]:
         if not arguments.no_profile:
             for way in arguments.only:
                 if way != "spark":
-                    _print_profile(way, _step(way, Path(directory, "0"), data, "--profile"), measured[way].median)
+                    _print_profile(
+                        way, _step(way, Path(directory, "0"), data, arguments.epochs, "--profile"), measured[way].median
+                    )
 
 
 def _import_path(path: Path, root: Path) -> Path:
@@ -78,16 +83,16 @@ def _import_path(path: Path, root: Path) -> Path:
     return path
 
 
-def _turn(way: str, path: Path, data: Path) -> Callable[[], float]:
+def _turn(way: str, path: Path, data: Path, epochs: int) -> Callable[[], float]:
     def turn() -> float:
-        measured = _step(way, path, data)
+        measured = _step(way, path, data, epochs)
         return float(measured["records"] / measured["seconds"])
 
     return turn
 
 
-def _step(way: str, path: Path, data: Path, *options: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.payments.step", way, str(data.resolve()), *options]
+def _step(way: str, path: Path, data: Path, epochs: int, *options: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.payments.step", way, str(data.resolve()), str(epochs), *options]
     done = subprocess.run(
         command, cwd=path, env={**os.environ, "PYTHONPATH": str(path)}, stdout=subprocess.PIPE, check=True
     )

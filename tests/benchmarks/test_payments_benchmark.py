@@ -31,8 +31,8 @@ def ms(time: dt.datetime) -> int:
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 def test_job_and_plain_python_have_the_same_outputs(backend: str, payments: list[dict[str, Any]]) -> None:
-    _, ours = run_local(payments, backend)
-    _, plain = run_plain(payments)
+    _, ours = run_local(payments, backend, 15)
+    _, plain = run_plain(payments, 15)
     assert sorted((*row[:2], ms(row[2]), *row[3:]) for row in ours["profiled"]) == sorted(plain["profiled"])
     assert sorted((row[0], ms(row[1]), ms(row[2]), *row[3:]) for row in ours["windows"]) == sorted(plain["windows"])
     assert sorted((row[0], ms(row[1]), row[2]) for row in ours["silent"]) == sorted(plain["silent"])
