@@ -35,9 +35,9 @@ _PROFILED: Final = (
     "card_id string, payment_id string, at timestamp, amount decimal(12,2), reason string, seen bigint, score double"
 )
 _SUMS: Final = "card_id string, start timestamp, until timestamp, total decimal(14,2), n bigint"
-_SILENT: Final = OutputTag("silent", "card_id string, since timestamp, fired_at bigint")
-_DAMAGED: Final = OutputTag("damaged", "payment_id string, card_id string, why string")
-_LATE: Final = OutputTag("late", PAYMENTS)
+_SILENT: Final[OutputTag[Any]] = OutputTag("silent", "card_id string, since timestamp, fired_at bigint")
+_DAMAGED: Final[OutputTag[Any]] = OutputTag("damaged", "payment_id string, card_id string, why string")
+_LATE: Final[OutputTag[Any]] = OutputTag("late", PAYMENTS)
 _SILENCE_MS: Final = 30 * 60 * 1000
 _WEEK_MS: Final = 7 * 24 * 3600 * 1000
 _KEPT_PAYMENTS: Final = 5

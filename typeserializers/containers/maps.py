@@ -17,7 +17,7 @@ written back as it was read.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from attrs import frozen
@@ -33,7 +33,6 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.fixed_width import (
     BooleanSerializer,
     ByteSerializer,
-    FixedWidthSerializer,
     IntSerializer,
     LongSerializer,
     ShortSerializer,
@@ -44,7 +43,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _FLAG = BooleanSerializer()
-_INTEGERS: Final = (ByteSerializer, ShortSerializer, IntSerializer, LongSerializer)
+_INTEGERS: Final[Mapping[type, str]] = {
+    kind: kind.format_character for kind in (ByteSerializer, ShortSerializer, IntSerializer, LongSerializer)
+}
 _KEY_LENGTHS: Final = SMALL_LENGTHS[1:]
 
 
@@ -158,9 +159,8 @@ class MapSerializer(CompiledTypeSerializer["dict[K, V | None]"], Generic[K, V]):
     @property
     def _integer_character(self) -> str:
         """The format character of the values if keys are text and values are integers, else empty."""
-        value = self.value_serializer
-        is_plain = type(self.key_serializer) is StringSerializer and isinstance(value, FixedWidthSerializer)
-        return value.format_character if is_plain and type(value) in _INTEGERS else ""
+        is_text = type(self.key_serializer) is StringSerializer
+        return _INTEGERS.get(type(self.value_serializer), "") if is_text else ""
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         if not isinstance(value, dict):

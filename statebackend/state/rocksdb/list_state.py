@@ -24,7 +24,7 @@ from statebackend.state.rocksdb.cached_state import ENTRY_BYTES, CachedState, Ch
 from statebackend.state.rocksdb.composite_key import CHUNK_NUMBER
 from statebackend.state.rocksdb.file_chain import state_seed
 from statebackend.state.state_kind import RowFilter
-from statebackend.state.value_forms import compile_exact
+from statebackend.state.value_forms import compile_exact, compile_size
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -54,6 +54,8 @@ class ChunkSource:
 class _CachedList:
     """``elements`` are all elements if they were read, else None; ``appended`` are the bytes of the appended ones.
 
+    Immutable elements of a replaced list have None instead of bytes until the cache is written out.
+
     ``rows`` are the stored chunks if they were read, else None. ``stored`` are the bytes of their elements, once these
     were read.
     """
@@ -63,7 +65,7 @@ class _CachedList:
     def __init__(self, prefix: bytes) -> None:
         self.prefix = prefix
         self.elements: list[Any] | None = None
-        self.appended: list[bytes] = []
+        self.appended: list[Any] = []
         self.rows: list[tuple[bytes, bytes]] | None = None
         self.stored: list[bytes] = []
         self.is_replaced = False
@@ -85,6 +87,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
         "_is_immutable",
         "_last_chunk_number",
         "_seed",
+        "_size_of",
     )
 
     def __init__(self, element_serializer: TypeSerializer[T], chunks: ChunkSource, *cache: Any) -> None:
@@ -93,6 +96,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
         self._chunk_serializer = ListSerializer(element_serializer)
         self._is_immutable = element_serializer.is_immutable_type
         self._exact = compile_exact(element_serializer, self.describe)
+        self._size_of = compile_size(element_serializer)
         self._chunks = chunks
         self._last_chunk_number = -1
         self._seed = state_seed(self.name)
@@ -129,14 +133,15 @@ class RocksDBListState(CachedState, InternalListState[T]):
         given = checked_elements(self.name, elements)
         cached: _CachedList | None = self._entries.get(self._context.key)
         known = {} if cached is None else self._known(cached, 2 * len(given))
-        pairs = [known.get(id(element)) or self._encoded(element) for element in given]
+        pairs = [known.get(id(element)) or self._new(element) for element in given]
         cached = self._list()
         encoded = [pair[1] for pair in pairs]
+        size_bytes = sum(2 * self._length(*pair) for pair in pairs) + _ELEMENT_BYTES * len(pairs)
         self._held += len(given) - len(cached.appended)
         cached.elements, cached.appended = [pair[0] for pair in pairs], encoded
         cached.is_replaced = True
         kept = 0 if cached.rows is None else sum(len(chunk) for _, chunk in cached.rows)
-        self._grow(cached, ENTRY_BYTES + kept + _size_of(encoded) - cached.size_bytes)
+        self._grow(cached, ENTRY_BYTES + kept + size_bytes - cached.size_bytes)
 
     def clear(self) -> None:
         self.update(())
@@ -173,7 +178,9 @@ class RocksDBListState(CachedState, InternalListState[T]):
         older = [row for row in rows if row[0] < new_from]
         newer = rows[len(older) :]
         base, was_added = _unexpired(older, row_filter), _joined([chunk for _, chunk in newer])
-        rest = len(cached.appended), b"".join(cached.appended)
+        write = self._element_serializer.codec.write
+        pairs = zip(cached.elements or (), cached.appended, strict=True)
+        rest = len(cached.appended), b"".join([write(pair[0]) if pair[1] is None else pair[1] for pair in pairs])
         if base[0] and rest[0] >= base[0] and rest[1].startswith(base[1]):
             # What was there is there still, and in front: it is left where it is. A clean-up may have been here that
             # has been elsewhere in another attempt, or the list was written as it was.
@@ -261,17 +268,25 @@ class RocksDBListState(CachedState, InternalListState[T]):
         given = checked_elements(self.name, elements)
         return given, [self.encode(self._element_serializer, element) for element in given]
 
-    def _known(self, cached: _CachedList, limit: int) -> dict[int, tuple[Any, bytes]]:
+    def _known(self, cached: _CachedList, limit: int) -> dict[int, tuple[Any, bytes | None]]:
         """The immutable elements of a list with their bytes, by identity: a change need not encode them again."""
         elements = cached.elements
-        encoded = cached.appended if cached.is_replaced else cached.stored + cached.appended
+        encoded = cached.appended if cached.is_replaced else [*cached.stored, *cached.appended]
         if elements is None or not self._is_immutable or not len(elements) == len(encoded) <= limit:
             return {}
         return {id(pair[0]): pair for pair in zip(elements, encoded, strict=True)}
 
-    def _encoded(self, element: Any) -> tuple[Any, bytes]:
+    def _new(self, element: Any) -> tuple[Any, bytes | None]:
+        """An element of a replaced list and its bytes; an immutable one is encoded when the cache is written out."""
+        if self._is_immutable:
+            return self._exact(element), None
         encoded = self.encode(self._element_serializer, element)
         return self._owned(element, encoded), encoded
+
+    def _length(self, element: Any, encoded: bytes | None) -> int:
+        if encoded is not None:
+            return len(encoded)
+        return self._element_serializer.length if self._size_of is None else self._size_of(element)
 
     def _owned(self, element: Any, encoded: bytes) -> Any:
         """What is kept of an element: what its bytes say, and nothing of the caller's."""

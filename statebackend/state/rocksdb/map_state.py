@@ -19,7 +19,7 @@ from snapshots.errors import SerializationError, shown
 from statebackend.state.entry_keys import encoded_user_key
 from statebackend.state.map_state import InternalMapState
 from statebackend.state.rocksdb.cached_state import ENTRY_BYTES, UNKNOWN, CachedState, Changes, Drained
-from statebackend.state.value_forms import compile_exact
+from statebackend.state.value_forms import compile_exact, compile_size
 from typeserializers.containers.nullable import NullableSerializer
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -61,7 +61,8 @@ class _CachedMap:
 
 class RocksDBMapState(CachedState, InternalMapState[K, V]):
     """An entry of a cached map is ``[user key, value, bytes or None if there is none, is dirty, bytes of the key, what
-    is stored]``.
+    is stored]``. Immutable values are encoded when the cache is written out; until then their approximate size stands
+    for the bytes.
 
     ``_changes`` counts whatever may change what an iteration sees, ``_drains`` how often the cache was written out,
     ``_resets`` how often entries that an iteration holds ceased to be those of the cache.
@@ -77,6 +78,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         "_key_is_object",
         "_key_serializer",
         "_resets",
+        "_size_of",
         "_value_serializer",
     )
 
@@ -88,6 +90,8 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         self._is_immutable = value_serializer.is_immutable_type
         self._exact_key = compile_exact(key_serializer, lambda: f"{self.describe()}, key of the map", reject_none=True)
         self._exact_value = compile_exact(self._value_serializer, self.describe)
+        length = self._value_serializer.length
+        self._size_of = compile_size(self._value_serializer) or (lambda value: length)
         self._held = self._changes = self._drains = self._resets = 0
 
     def get(self, key: K) -> V | None:
@@ -168,7 +172,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         for cached in self._entries.values():
             prefix = cached.prefix
             dirty = [entry for entry in cached.entries.values() if entry[_IS_DIRTY]]
-            rewritten = {prefix + entry[_KEY_BYTES]: entry[_ENCODED] for entry in dirty}
+            rewritten = {prefix + entry[_KEY_BYTES]: self._bytes_of(entry) for entry in dirty}
             if cached.is_cleared:
                 self._add_deletions(changes, stored, cached, rewritten)
                 if cached.is_cleared:
@@ -255,11 +259,19 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         value = self.decode(self._value_serializer, encoded)
         return [self.decode(self._key_serializer, key_bytes), value, encoded, False, key_bytes, encoded]
 
-    def _owned(self, key: K, value: V | None) -> tuple[K, V | None, bytes]:
+    def _bytes_of(self, entry: list[Any]) -> bytes | None:
+        encoded: Any = entry[_ENCODED]
+        if encoded.__class__ is int:
+            encoded = entry[_ENCODED] = self._value_serializer.codec.write(entry[_VALUE])
+        found: bytes | None = encoded
+        return found
+
+    def _owned(self, key: K, value: V | None) -> tuple[K, V | None, bytes | int]:
         key = self._exact_key(key)
         try:
             if self._is_immutable:
                 value = self._exact_value(value)
+                return key, value, self._size_of(value)
             return key, value, self.encode(self._value_serializer, value)
         except SerializationError as error:
             raise error.at(f"{{{shown(key)}}}") from error
@@ -298,7 +310,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
             self.hold(_size_of(key_bytes, encoded))
         return entry
 
-    def _set(self, key: K, value: V | None, encoded: bytes | None) -> None:
+    def _set(self, key: K, value: V | None, encoded: bytes | int | None) -> None:
         cached = self._map()
         key_bytes = None if self._key_is_object else encoded_user_key(self.name, self._key_serializer, key)
         cache_key = key if key_bytes is None else key_bytes
@@ -312,7 +324,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
             self._held += 1
             self.hold(_size_of(key_bytes, encoded))
             return
-        grown = (0 if encoded is None else len(encoded)) - (0 if entry[_ENCODED] is None else len(entry[_ENCODED]))
+        grown = _length(encoded) - _length(entry[_ENCODED])
         entry[_VALUE], entry[_ENCODED], entry[_IS_DIRTY] = value, encoded, True
         if grown:
             self.hold(2 * grown)
@@ -340,9 +352,15 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         return self._value_serializer.codec.read(entry[_ENCODED], 0)[0]
 
 
-def _size_of(key_bytes: bytes, encoded: bytes | None) -> int:
+def _length(encoded: bytes | int | None) -> int:
+    if encoded is None:
+        return 0
+    return encoded if isinstance(encoded, int) else len(encoded)
+
+
+def _size_of(key_bytes: bytes, encoded: bytes | int | None) -> int:
     """The bytes counted for an entry: it is kept as bytes and as objects."""
-    return ENTRY_BYTES + 2 * (len(key_bytes) + (0 if encoded is None else len(encoded)))
+    return ENTRY_BYTES + 2 * (len(key_bytes) + _length(encoded))
 
 
 def _alive(cached: _CachedMap) -> list[list[Any]]:
