@@ -290,8 +290,8 @@ def _encode_in_utc(value: Any) -> bytes:
 
 def decode_datetime(data: bytes, position: int) -> tuple[datetime.datetime, int]:
     """Returns the datetime at ``position`` and the position after it."""
-    fields: Any = _LOCAL.unpack_from(data, position)
-    return _decode_fields(*fields, data=data, position=position + _LOCAL.size)
+    fields: tuple[int, int, int, int, int, int, int, int] = _LOCAL.unpack_from(data, position)
+    return _decode_fields(*fields, data, position + _LOCAL.size)
 
 
 def _decode_fields(
