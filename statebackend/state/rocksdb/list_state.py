@@ -54,7 +54,8 @@ class ChunkSource:
 class _CachedList:
     """``elements`` are all elements if they were read, else None; ``appended`` are the bytes of the appended ones.
 
-    Immutable elements of a replaced list have None instead of bytes until the cache is written out.
+    Immutable elements of a replaced list are encoded when the cache is written out; until then their approximate sizes
+    stand for the bytes.
 
     ``rows`` are the stored chunks if they were read, else None. ``stored`` are the bytes of their elements, once these
     were read.
@@ -96,7 +97,8 @@ class RocksDBListState(CachedState, InternalListState[T]):
         self._chunk_serializer = ListSerializer(element_serializer)
         self._is_immutable = element_serializer.is_immutable_type
         self._exact = compile_exact(element_serializer, self.describe)
-        self._size_of = compile_size(element_serializer)
+        length = element_serializer.length
+        self._size_of = compile_size(element_serializer) or (lambda element: length)
         self._chunks = chunks
         self._last_chunk_number = -1
         self._seed = state_seed(self.name)
@@ -136,11 +138,12 @@ class RocksDBListState(CachedState, InternalListState[T]):
         pairs = [known.get(id(element)) or self._new(element) for element in given]
         cached = self._list()
         encoded = [pair[1] for pair in pairs]
-        size_bytes = sum(2 * self._length(*pair) for pair in pairs) + _ELEMENT_BYTES * len(pairs)
+        size_bytes = sum(one if isinstance(one, int) else len(one) for one in encoded)
         self._held += len(given) - len(cached.appended)
         cached.elements, cached.appended = [pair[0] for pair in pairs], encoded
         cached.is_replaced = True
         kept = 0 if cached.rows is None else sum(len(chunk) for _, chunk in cached.rows)
+        size_bytes = _ELEMENT_BYTES * len(encoded) + 2 * size_bytes
         self._grow(cached, ENTRY_BYTES + kept + size_bytes - cached.size_bytes)
 
     def clear(self) -> None:
@@ -180,7 +183,10 @@ class RocksDBListState(CachedState, InternalListState[T]):
         base, was_added = _unexpired(older, row_filter), _joined([chunk for _, chunk in newer])
         write = self._element_serializer.codec.write
         pairs = zip(cached.elements or (), cached.appended, strict=True)
-        rest = len(cached.appended), b"".join([write(pair[0]) if pair[1] is None else pair[1] for pair in pairs])
+        rest = (
+            len(cached.appended),
+            b"".join([write(element) if one.__class__ is int else one for element, one in pairs]),
+        )
         if base[0] and rest[0] >= base[0] and rest[1].startswith(base[1]):
             # What was there is there still, and in front: it is left where it is. A clean-up may have been here that
             # has been elsewhere in another attempt, or the list was written as it was.
@@ -268,7 +274,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
         given = checked_elements(self.name, elements)
         return given, [self.encode(self._element_serializer, element) for element in given]
 
-    def _known(self, cached: _CachedList, limit: int) -> dict[int, tuple[Any, bytes | None]]:
+    def _known(self, cached: _CachedList, limit: int) -> dict[int, tuple[Any, bytes | int]]:
         """The immutable elements of a list with their bytes, by identity: a change need not encode them again."""
         elements = cached.elements
         encoded = cached.appended if cached.is_replaced else [*cached.stored, *cached.appended]
@@ -276,17 +282,13 @@ class RocksDBListState(CachedState, InternalListState[T]):
             return {}
         return {id(pair[0]): pair for pair in zip(elements, encoded, strict=True)}
 
-    def _new(self, element: Any) -> tuple[Any, bytes | None]:
-        """An element of a replaced list and its bytes; an immutable one is encoded when the cache is written out."""
+    def _new(self, element: Any) -> tuple[Any, bytes | int]:
+        """An element of a replaced list, and its bytes or, until it is encoded, its approximate size."""
         if self._is_immutable:
-            return self._exact(element), None
+            exact = self._exact(element)
+            return exact, self._size_of(exact)
         encoded = self.encode(self._element_serializer, element)
         return self._owned(element, encoded), encoded
-
-    def _length(self, element: Any, encoded: bytes | None) -> int:
-        if encoded is not None:
-            return len(encoded)
-        return self._element_serializer.length if self._size_of is None else self._size_of(element)
 
     def _owned(self, element: Any, encoded: bytes) -> Any:
         """What is kept of an element: what its bytes say, and nothing of the caller's."""
