@@ -34,7 +34,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -88,23 +89,7 @@ from statebackend.checkpoint.store.job_files import read_kept_in, read_roll_back
 if TYPE_CHECKING:
     from kazoo.client import KazooClient, TransactionRequest
 
-__all__ = [
-    "JobNode",
-    "JobNodes",
-    "Rejected",
-    "UnknownOutcomeError",
-    "ZooKeeperHighAvailability",
-    "ZooKeeperLeadership",
-    "ZooKeeperPointers",
-    "ZooKeeperSession",
-    "ZooKeeperSettings",
-    "checked_root",
-    "decode_pointer",
-    "decode_text",
-    "encode_pointer",
-    "encode_text",
-]
-
+__all__ = ["UnknownOutcomeError", "ZooKeeperHighAvailability", "ZooKeeperLeadership", "ZooKeeperPointers"]
 
 T = TypeVar("T")
 
@@ -203,7 +188,8 @@ class ZooKeeperSession:
         for name in path.strip("/").split("/"):
             ancestor = f"{ancestor}/{name}"
             if not self.exists(ancestor):
-                self._make_one(ancestor)
+                with contextlib.suppress(self._errors.NodeExistsError):
+                    self._asked(f"create {ancestor}", partial(self.client.create_async, ancestor), missing=None)
 
     def commit(self, what: str, build: Callable[[TransactionRequest], object]) -> Rejected | None:
         """Carry out a transaction once. Returns None on success, otherwise the operation that was rejected.
@@ -265,27 +251,22 @@ class ZooKeeperSession:
             self.client.close()
 
     def _asked(self, what: str, ask: Callable[[], Any], missing: T) -> Any | T:
-        """The answer to a request that may be made twice; `missing` if there is no such node."""
+        """The answer to a request that may be repeated; `missing` if there is no such node."""
         deadline_s = self.deadline_s()
         while True:
-            answer, error = self._answer(ask, missing, deadline_s)
-            if error is None:
-                return answer
+            try:
+                return self._awaited(ask(), deadline_s)
+            except self._errors.NoNodeError:
+                return missing
+            except self._errors.NodeExistsError:
+                raise
+            except (self._errors.KazooException, self.client.handler.timeout_exception) as raised:
+                error = raised
             if not self.may_pass(error) or not self._may_ask_again(deadline_s):
                 raise StorageError(
                     f"cannot {what} in ZooKeeper at {self.hosts}: {_named(error)}. Check that the servers run and "
                     f"have a quorum, and that this program may read and write there"
                 ) from error
-
-    def _answer(self, ask: Callable[[], Any], missing: T, deadline_s: float) -> tuple[Any | T, Exception | None]:
-        try:
-            return self._awaited(ask(), deadline_s), None
-        except self._errors.NoNodeError:
-            return missing, None
-        except self._errors.NodeExistsError:
-            raise
-        except (self._errors.KazooException, self.client.handler.timeout_exception) as error:
-            return missing, error
 
     def _awaited(self, answer: Any, deadline_s: float) -> Any:
         while True:
@@ -295,10 +276,6 @@ class ZooKeeperSession:
             except self.client.handler.timeout_exception:
                 if self.is_past(deadline_s):
                     raise
-
-    def _make_one(self, path: str) -> None:
-        with contextlib.suppress(self._errors.NodeExistsError):
-            self._asked(f"make {path}", lambda: self.client.create_async(path), missing=None)
 
     def _may_ask_again(self, deadline_s: float) -> bool:
         if self.client.connected:
@@ -342,7 +319,7 @@ def _named(error: Exception) -> str:
 
 
 _FORMAT_VERSION: Final = 1
-_ID: Final = re.compile("[0-9]{12,19}")
+_ID: Final = re.compile("([0-9]{12,19})")
 _SET_ASIDE: Final = re.compile("([0-9]{12,19})-([1-9][0-9]*)")
 
 
@@ -354,62 +331,28 @@ def checked_root(root: str) -> str:
     return root
 
 
-@frozen
 class JobNodes:
-    """The paths of the nodes of a job."""
+    """The paths of the nodes of a job. In its name, all but letters, digits, `_`, `-` and `~` become `%XX`."""
 
-    root: str
-    job_name: str
-
-    @property
-    def directory(self) -> str:
-        """The node above all others. Its name is that of the job; all but letters, digits, `_`, `-`, `~` are `%XX`."""
-        return f"{self.root}/{quote(self.job_name, safe='').replace('.', '%2E')}"
-
-    @property
-    def job(self) -> str:
-        """The node that names the job."""
-        return f"{self.directory}/job"
-
-    @property
-    def leaders(self) -> str:
-        """The parent of the nodes of drivers that lead or stand by."""
-        return f"{self.directory}/leaders"
-
-    @property
-    def driver_files(self) -> str:
-        """The node with the directory of the driver files."""
-        return f"{self.directory}/driver-files"
-
-    @property
-    def last_id(self) -> str:
-        """The node with the greatest checkpoint id so far."""
-        return f"{self.directory}/last-id"
-
-    @property
-    def checkpoints(self) -> str:
-        """The parent of the pointers."""
-        return f"{self.directory}/checkpoints"
-
-    @property
-    def set_aside(self) -> str:
-        """The parent of the pointers that were set aside."""
-        return f"{self.directory}/set-aside"
+    def __init__(self, root: str, job_name: str) -> None:
+        self.job_name = job_name
+        self.directory = f"{root}/{quote(job_name, safe='').replace('.', '%2E')}"
+        self.job = f"{self.directory}/job"
+        self.leaders = f"{self.directory}/leaders"
+        self.driver_files = f"{self.directory}/driver-files"
+        self.last_id = f"{self.directory}/last-id"
+        self.checkpoints = f"{self.directory}/checkpoints"
+        self.set_aside = f"{self.directory}/set-aside"
 
     def checkpoint(self, checkpoint_id: int) -> str:
         """The pointer of a checkpoint."""
         return f"{self.checkpoints}/{checkpoint_id:012d}"
 
-    @staticmethod
-    def id_of(name: str) -> int | None:
-        """The id of the checkpoint whose pointer has this name; None for other names."""
-        return int(name) if _ID.fullmatch(name) else None
 
-    @staticmethod
-    def id_set_aside(name: str) -> int | None:
-        """The id of the checkpoint that was set aside under this name; None for other names."""
-        matched = _SET_ASIDE.fullmatch(name)
-        return None if matched is None else int(matched.group(1))
+def _id_in(name: str, pattern: re.Pattern[str]) -> int | None:
+    """The checkpoint id in the name of a pointer; None for other names."""
+    matched = pattern.fullmatch(name)
+    return None if matched is None else int(matched.group(1))
 
 
 @frozen
@@ -542,11 +485,22 @@ class ZooKeeperLeadership:
                 if self.session.is_past(deadline_s) or not self.session.wait_for_connection(deadline_s):
                     raise
                 continue
-            if rejected is None or (is_uncertain and self._was_done(is_done)):
+            if is_uncertain and rejected is not None:
+                self.session.sync(self.nodes.directory)
+            if rejected is None or (is_uncertain and is_done()):
                 return None
             if rejected.index == 0:
                 raise self._loss(f"its node {self._node} has gone")
             return rejected.error
+
+    def carry_out(self, what: str, build: Callable[[TransactionRequest], object], is_done: Callable[[], bool]) -> None:
+        """As `commit`, but raises `StorageError` for a transaction that was rejected and has no effect."""
+        obstacle = self.commit(what, build, is_done)
+        if obstacle is not None and not is_done():
+            raise StorageError(
+                f"cannot {what} in ZooKeeper at {self.session.hosts}: {type(obstacle).__name__} {obstacle}. Start "
+                f"again. If it happens again, another program changes the nodes of this job"
+            ) from obstacle
 
     def at_loss(self, listener: LossListener) -> None:
         """See `Leadership`; the listener runs in a thread of its own."""
@@ -554,7 +508,7 @@ class ZooKeeperLeadership:
             self._listeners.append(listener)
             lost = self._lost
         if lost is not None:
-            self._tell(listener, lost)
+            _notify(listener, lost)
 
     def close(self) -> None:
         """End the session, so that the next driver can lead. May be called again."""
@@ -609,10 +563,6 @@ class ZooKeeperLeadership:
             return None if data is None else cut(data.decode("utf-8", "replace"), 200)
         return None
 
-    def _was_done(self, is_done: Callable[[], bool]) -> bool:
-        self.session.sync(self.nodes.directory)
-        return is_done()
-
     def _check_known(self) -> None:
         if self._is_closed:
             raise self._loss("it has released the leadership")
@@ -633,11 +583,11 @@ class ZooKeeperLeadership:
             self._lost = self._loss("ZooKeeper has ended its session, because it sent no heartbeat for too long")
             listeners = list(self._listeners)
         for listener in listeners:
-            self._tell(listener, self._lost)
+            _notify(listener, self._lost)
 
-    @staticmethod
-    def _tell(listener: LossListener, lost: LeadershipLostError) -> None:
-        threading.Thread(target=listener, args=(lost,), name="leadership lost", daemon=True).start()
+
+def _notify(listener: LossListener, lost: LeadershipLostError) -> None:
+    threading.Thread(target=listener, args=(lost,), name="leadership lost", daemon=True).start()
 
 
 def _identity() -> str:
@@ -717,7 +667,7 @@ class ZooKeeperPointers:
         """Delete the pointer, then the metadata file with its directory. If that fails, call it again."""
         node = self._nodes.checkpoint(checkpoint_id)
         pointer = self._pointer(checkpoint_id)
-        self._change(
+        self._leading().carry_out(
             f"drop checkpoint {checkpoint_id}",
             lambda transaction: transaction.delete(node),
             lambda: not self._session.exists(node),
@@ -737,13 +687,17 @@ class ZooKeeperPointers:
             transaction.delete(node)
             transaction.create(f"{self._nodes.set_aside}/{name}", data)
 
-        self._change(f"set checkpoint {checkpoint_id} aside", build, lambda: not self._session.exists(node))
+        self._leading().carry_out(
+            f"set checkpoint {checkpoint_id} aside", build, lambda: not self._session.exists(node)
+        )
         del self._pointers[checkpoint_id]
 
     def set_aside_places(self) -> tuple[str, ...]:
         """The nodes, and the directories from before the job used ZooKeeper."""
-        names = [name for name in self._session.children(self._nodes.set_aside) if self._nodes.id_set_aside(name)]
-        nodes = (self._where(f"{self._nodes.set_aside}/{name}") for name in names)
+        names = self._session.children(self._nodes.set_aside)
+        nodes = (
+            self._where(f"{self._nodes.set_aside}/{name}") for name in names if _id_in(name, _SET_ASIDE) is not None
+        )
         return (*DirectoryPointers(self._fs).set_aside_places(), *nodes)
 
     def files_set_aside(self) -> frozenset[str]:
@@ -760,7 +714,7 @@ class ZooKeeperPointers:
         self._session.sync(self._nodes.directory)
         pointers: dict[int, bytes] = {}
         for name in self._session.children(self._nodes.checkpoints):
-            checkpoint_id = self._nodes.id_of(name)
+            checkpoint_id = _id_in(name, _ID)
             data = None if checkpoint_id is None else self._session.get(f"{self._nodes.checkpoints}/{name}")
             if checkpoint_id is not None and data is not None:
                 pointers[checkpoint_id] = data
@@ -776,10 +730,9 @@ class ZooKeeperPointers:
             else:
                 unreadable[checkpoint_id] = found
         unfinished = list(self._unfinished(pointers))
-        ids = [*pointers, *self._ids_set_aside(), *(found for _, found in unfinished)]
-        last_id = self._last_id()
-        if last_id >= 0:
-            ids.append(last_id)
+        aside = (_id_in(name, _SET_ASIDE) for name in self._session.children(self._nodes.set_aside))
+        known = [*pointers, *aside, *(found for _, found in unfinished), self._last_id()]
+        ids = [one for one in known if one is not None and one >= 0]
         return FoundCheckpoints(
             self._fs, self.place, retained, unreadable, [name for name, _ in unfinished], max(ids, default=None)
         )
@@ -807,14 +760,10 @@ class ZooKeeperPointers:
     def _set_aside(self) -> Iterator[CheckpointPointer]:
         for name in self._session.children(self._nodes.set_aside):
             node = f"{self._nodes.set_aside}/{name}"
-            checkpoint_id = self._nodes.id_set_aside(name)
+            checkpoint_id = _id_in(name, _SET_ASIDE)
             data = None if checkpoint_id is None else self._session.get(node)
             if checkpoint_id is not None and data is not None:
                 yield decode_pointer(data, checkpoint_id, self._where(node))
-
-    def _ids_set_aside(self) -> Iterable[int]:
-        ids = map(self._nodes.id_set_aside, self._session.children(self._nodes.set_aside))
-        return [checkpoint_id for checkpoint_id in ids if checkpoint_id is not None]
 
     def _last_id(self) -> int:
         """-1 if there was no checkpoint yet."""
@@ -827,11 +776,6 @@ class ZooKeeperPointers:
             return decode_pointer(self._pointers[checkpoint_id], checkpoint_id, "")
         return None
 
-    def _change(self, what: str, build: Callable[[TransactionRequest], object], is_done: Callable[[], bool]) -> None:
-        obstacle = self._leading().commit(what, build, is_done)
-        if obstacle is not None and not is_done():
-            raise StorageError(f"cannot {what} in {self.place}: {type(obstacle).__name__} {obstacle}") from obstacle
-
     def _leading(self) -> ZooKeeperLeadership:
         if self._leadership is None:
             raise LeadershipLostError(f"job {self._nodes.job_name!r} is opened read-only here")
@@ -842,22 +786,28 @@ class ZooKeeperPointers:
 
 
 _USUAL_ROOT: Final = "/statebackend"
-_COUNTERPARTS: Final = "Bring back what was lost from a backup, or begin a new job directory from a savepoint"
+_COUNTERPARTS: Final = "Restore the lost nodes from a backup, or start a new job directory from a savepoint"
 
 
 @frozen
 class ZooKeeperHighAvailability:
-    """Leads jobs through the ZooKeeper at `hosts` (`host:port`, with commas between); a `JobServices`.
+    """High availability through ZooKeeper; a `JobServices`. All drivers of a job need equal arguments.
 
-    `root` is a node of its own, below which each job has one under its name. A driver of which the servers have heard
-    nothing for `session_timeout_s` seconds has lost the leadership (servers have bounds of their own: 2 to 20 of their
-    ticks). A driver that finds another one leading waits for `stand_by_timeout_s` seconds, None for as long as it
-    takes. `connection_timeout_s` is how long to wait for a server at the start. `client_options` go to
-    `kazoo.client.KazooClient`, for authentication (`auth_data`, `sasl_options`), `default_acl` and TLS (`use_ssl`,
-    `ca`, `certfile`, `keyfile`). `monotonic_s` is the clock by which a driver without connection may still lead.
+    Args:
+        hosts: The servers, `host:port`, separated by commas.
+        root: A node for this purpose alone, below which each job has a node of its name.
+        session_timeout_s: A driver loses the leadership if the servers hear nothing from it for so many seconds. The
+            servers limit this to 2 to 20 of their ticks.
+        connection_timeout_s: How long to wait for a server at the start.
+        stand_by_timeout_s: How long a driver waits for another one that leads; None: without limit.
+        client_options: Arguments of `kazoo.client.KazooClient`: authentication (`auth_data`, `sasl_options`),
+            `default_acl`, and TLS (`use_ssl`, `ca`, `certfile`, `keyfile`).
+        driver_directory: Where the driver files are, if not in the job directory.
+        monotonic_s: The clock that decides whether a driver without a connection may still lead.
 
-    All drivers of a job have the same root, and the same arguments otherwise. Raises `InvariantViolationError` for what
-    makes no sense, and, where it is used, `StorageError` if kazoo is not installed.
+    Raises:
+        InvariantViolationError: An argument is invalid.
+        StorageError: kazoo is not installed; raised when it is used.
     """
 
     hosts: str
@@ -881,7 +831,7 @@ class ZooKeeperHighAvailability:
 
     @classmethod
     def at(cls, place: str, *, stand_by_timeout_s: float | None = None) -> ZooKeeperHighAvailability:
-        """That of a place as people write it, ``host:port,host:port/root``; without a root, of the usual one."""
+        """From ``host:port,host:port/root``; the root may be left out."""
         hosts, _, root = place.partition("/")
         return cls(hosts, f"/{root}" if root else _USUAL_ROOT, stand_by_timeout_s=stand_by_timeout_s)
 
@@ -894,16 +844,16 @@ class ZooKeeperHighAvailability:
         return f"zookeeper:{self._nodes(job_name).directory}"
 
     def lead(self, file_system: CheckpointFileSystem, job_name: str) -> ZooKeeperLeadership:
-        """See `LeadershipProvider`; waits as a stand-by. `JobDirectoryMismatchError` if the node is another job's."""
+        """See `LeadershipProvider`. Raises `JobDirectoryMismatchError` if the node belongs to another job."""
         nodes = self._nodes(job_name)
         with self._session() as session:
-            # Who would wait for the leader of another job would wait in vain.
+            # A driver must not wait for the leader of another job.
             self._check_same_job(file_system, JobDirectory.inspect(file_system.uri), nodes, session)
         return ZooKeeperLeadership(self._settings(), nodes, self.stand_by_timeout_s)
 
     @contextlib.contextmanager
     def read_only(self, file_system: CheckpointFileSystem, identity: JobIdentity | None) -> Iterator[JobRecords]:
-        """See `JobServices`. A directory that was never led so is looked at as it is."""
+        """See `JobServices`. A directory that never used ZooKeeper is read as it is."""
         if identity is None or read_kept_in(file_system) is None:
             with DirectoryServices(driver_directory=self.driver_directory).read_only(file_system, identity) as records:
                 yield records
@@ -917,7 +867,7 @@ class ZooKeeperHighAvailability:
             yield JobRecords(file_system, pointers, driver_files_of(root, _directory(nodes, session)))
 
     def take_over(self, directory: JobDirectory) -> JobRecords:
-        """See `JobServices` and the module."""
+        """See `JobServices`; the steps are in the docstring of the module."""
         leadership, file_system = directory.leadership, directory.file_system
         if not isinstance(leadership, ZooKeeperLeadership):
             raise InvariantViolationError("the job directory was opened with another leadership")
@@ -931,9 +881,8 @@ class ZooKeeperHighAvailability:
         others = root.list_directories(DRIVERS_DIRECTORY)
         copy_driver_files(root, _directory(nodes, session), own)
         noted = encode_text(own)
-        _carry_out(
-            leadership,
-            "note the driver files",
+        leadership.carry_out(
+            "record the driver files",
             lambda transaction: transaction.set_data(nodes.driver_files, noted),
             lambda: session.get(nodes.driver_files) == noted,
         )
@@ -942,15 +891,15 @@ class ZooKeeperHighAvailability:
         return JobRecords(file_system, pointers, driver_files_of(root, own))
 
     def _begin(self, directory: JobDirectory, leadership: ZooKeeperLeadership) -> None:
-        """Takes the checkpoints of a directory into ZooKeeper, all at once; nobody leads it by its lock meanwhile."""
+        """Import the checkpoints of a directory in one transaction. The lock keeps other drivers from leading it."""
         file_system, nodes, session = directory.file_system, leadership.nodes, leadership.session
         is_local = file_system.local_path() is not None
         lock = DriverLockFile().lead(file_system, directory.identity.job_name) if is_local else None
         try:
             if read_roll_back(file_system) is not None:
                 raise JobDirectoryMismatchError(
-                    f"going back to an older checkpoint was begun in {file_system.uri} and is not finished: finish it "
-                    f"without high availability first"
+                    f"a rollback to an older checkpoint has started in {file_system.uri} and is not finished; "
+                    f"finish it without high availability first"
                 )
             found = DirectoryPointers(file_system).find()
             pointers = {
@@ -961,12 +910,12 @@ class ZooKeeperHighAvailability:
             contents = {
                 nodes.driver_files: encode_text(""),
                 nodes.last_id: encode_text(greatest),
-                # The last one, which says that they are there.
+                # The last node: it marks the import as complete.
                 nodes.job: JobNode(directory.identity.job_id, file_system.uri).encode(),
             }
             for parent in (nodes.checkpoints, nodes.set_aside):
                 session.make(parent)
-            # A crash may have come between this and the file: the directory has gone on since.
+            # After a crash before `write_kept_in` the directory may have more checkpoints now.
             former = [f"{nodes.checkpoints}/{name}" for name in session.children(nodes.checkpoints)]
             there = {node for node in contents if session.exists(node)}
 
@@ -978,9 +927,8 @@ class ZooKeeperHighAvailability:
                 for node, content in contents.items():
                     (transaction.set_data if node in there else transaction.create)(node, content)
 
-            _carry_out(
-                leadership,
-                f"take the checkpoints of {file_system.uri} over",
+            leadership.carry_out(
+                f"import the checkpoints of {file_system.uri}",
                 build,
                 lambda: (
                     all(session.get(node) == content for node, content in {**pointers, **contents}.items())
@@ -1004,14 +952,14 @@ class ZooKeeperHighAvailability:
         if data is None:
             if read_kept_in(file_system) is not None:
                 raise JobDirectoryMismatchError(
-                    f"{where} does not exist, and the completed checkpoints of {file_system.uri} are noted beside it: "
-                    f"this is another ZooKeeper, or it has lost its data. {_COUNTERPARTS}"
+                    f"{where} does not exist, but the pointers to the checkpoints of {file_system.uri} should be "
+                    f"there: this is another ZooKeeper, or it has lost its data. {_COUNTERPARTS}"
                 )
             return
         noted = JobNode.decode(data, where)
         if identity is None or identity.job_id != noted.job_id:
             raise JobDirectoryMismatchError(
-                f"{where} is of the job in {noted.job_directory}, and not of the one in {file_system.uri}. Give this "
+                f"{where} belongs to the job in {noted.job_directory}, not to the one in {file_system.uri}. Give this "
                 f"job another name, or another root"
             )
 
@@ -1028,7 +976,7 @@ class ZooKeeperHighAvailability:
 
 
 def _directory(nodes: JobNodes, session: ZooKeeperSession) -> str:
-    """Where the driver files are, relative to the job directory."""
+    """The directory of the driver files, relative to the job directory."""
     data = session.get(nodes.driver_files)
     return "" if data is None else str(decode_text(data, f"zookeeper:{nodes.driver_files}", str))
 
@@ -1037,17 +985,3 @@ def _metadata_file(file_system: CheckpointFileSystem, checkpoint_id: int) -> Fil
     path = metadata_path(checkpoint_directory(checkpoint_id))
     data = file_system.read_file(path)
     return FileHandle(path, len(data), checksum_of_bytes(data))
-
-
-def _carry_out(
-    leadership: ZooKeeperLeadership,
-    what: str,
-    build: Callable[[TransactionRequest], object],
-    is_done: Callable[[], bool],
-) -> None:
-    obstacle = leadership.commit(what, build, is_done)
-    if obstacle is not None:
-        raise StorageError(
-            f"cannot {what} in ZooKeeper: {type(obstacle).__name__} {obstacle}. Start again; if it happens again, "
-            f"another program changes what is there"
-        ) from obstacle

@@ -341,7 +341,7 @@ def test_a_directory_with_checkpoints_is_taken_over_with_them_and_never_read_wit
         JobDirectoryMismatchError, match=r"noted in zookeeper:/.*would look for them in zookeeper:/other"
     ):
         led(job_dir, services_of(zookeeper_server.hosts, "/other"))
-    with pytest.raises(JobDirectoryMismatchError, match=r"is of the job in .*another name, or another root"):
+    with pytest.raises(JobDirectoryMismatchError, match=r"belongs to the job in .*another name, or another root"):
         led(tmp_path / "another", services)
     again = led(job_dir, services)
     with again.directory:

@@ -80,7 +80,7 @@ def test_a_directory_that_is_rolling_back_to_an_older_checkpoint_is_not_taken_ov
     fs = CheckpointFileSystem.from_uri(tmp_path / "job")
     write_roll_back(fs, Rollback(checkpoint_id=1, newest_id=2, source_log="1"))
     services = services_of(zookeeper_server.hosts, root)
-    with pytest.raises(JobDirectoryMismatchError, match="is not finished: finish it without high availability first"):
+    with pytest.raises(JobDirectoryMismatchError, match="is not finished; finish it without high availability first"):
         led(tmp_path / "job", services)
     DriverLockFile().lead(fs, "flights").close()
     end_roll_back(fs)
