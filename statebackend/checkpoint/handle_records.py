@@ -160,7 +160,7 @@ def encode_subtask_state(state: SubtaskState) -> bytes:
 
 
 def read_subtask_state(source: io.BytesIO, known_files: KnownFiles = NO_FILES) -> SubtaskState:
-    """The state at the position of `source`, which keeps its encoding; leaves the position behind it.
+    """The state at the position of `source`, which keeps its encoding; the position is after it then.
 
     Raises what the decoder does for bytes that are not one, and `InvariantViolationError`, `UnsafePathError` or
     `TypeError` for one that breaks an invariant.

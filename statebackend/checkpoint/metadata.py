@@ -174,7 +174,7 @@ class NodeWatermark:
 
 @frozen
 class WatermarkState:
-    """The watermarks of a job behind a checkpoint: that of all its sources, their channels, and those of its nodes."""
+    """The watermarks of a job after a checkpoint: of all sources together, their channels, and its nodes."""
 
     watermark_ms: int | None = None
     channels: tuple[ChannelWatermark, ...] = ()
@@ -238,7 +238,7 @@ class ReadSource:
 
 @frozen(kw_only=True)
 class SourcePositions:
-    """How far the sources are read behind a checkpoint.
+    """The positions of the sources after a checkpoint.
 
     `batch_id` is the engine's number of the last batch whose records are in the state; it has nothing to do with the id
     of the checkpoint. A checkpoint of an epoch without records has the positions of the one before it. `sources` says
@@ -262,7 +262,7 @@ class SourcePositions:
 
 @frozen
 class SavepointIdentity:
-    """What tells a savepoint from all others, wherever it lies: three fields of its metadata."""
+    """The identity of a savepoint, wherever it is: three fields of its metadata."""
 
     job_id: str
     checkpoint_id: int
@@ -313,7 +313,7 @@ class CheckpointMetadata:
     """Everything about one completed checkpoint or savepoint. Raises `InvariantViolationError`.
 
     `processing_time_ms` is what the clock said in the epoch, `watermarks` the valve behind it, `timers_due` the
-    earliest timers of each operator that has any. `restored_from` is the savepoint that the job was begun from.
+    earliest timers of each operator that has any. `restored_from` is the savepoint that the job started from.
 
     `sink_committables` maps sinks to what they still have to commit, opaque here, and `sink_identities` says, for those
     of which it is known, which sink staged it. `source_progress_files` are the engine's source log in a savepoint,

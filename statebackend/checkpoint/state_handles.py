@@ -193,7 +193,7 @@ class SubtaskState:
         return self._encoding
 
     def keep_encoding(self, encoding: bytes) -> None:
-        """Keeps the bytes that this state was just decoded from, for whoever writes it down again."""
+        """Keep the bytes that this state was decoded from, so that it need not be encoded again."""
         object.__setattr__(self, "_encoding", encoding)
 
 

@@ -1,13 +1,13 @@
-"""How the barriers of a job travel: one value, passed to whoever makes barriers and to whoever takes them.
+"""How the barriers of a job travel: one value, for those that create barriers and those that handle them.
 
-    AT_LEAST_ONCE      nothing stands still; after a restore records may count twice
-    ALIGNED            exactly once; channels stand still behind their barriers
-    UNALIGNED          exactly once; barriers overtake records, which belong to the checkpoint then
+    AT_LEAST_ONCE      no channel is blocked; after a restore records may count twice
+    ALIGNED            exactly once; channels are blocked after their barriers
+    UNALIGNED          exactly once; barriers overtake records, which become part of the checkpoint
     unaligned_after    aligned for some time, unaligned from then on
 
-A barrier says itself whether it overtakes, and from when: what is left to who takes it is which table reads it. Where
-records must not be overtaken (`may_overtake`) every barrier is aligned. A savepoint is aligned in every mode but that
-of at least once, so it never has records on their way.
+A barrier says whether it overtakes, and from when; the mode selects the table that handles it. If records must not be
+overtaken (`may_overtake`), every barrier is aligned. A savepoint is aligned in every mode except at least once, so it
+never has in-flight records.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ __all__ = ["CheckpointingMode"]
 
 @frozen(kw_only=True)
 class CheckpointingMode:
-    """See the module.
+    """How barriers travel.
 
-    ``is_unaligned`` barriers overtake at once; the others begin to when ``alignment_timeout_ms`` have passed since they
-    were made, None: never. Raises `InvariantViolationError` for at least once with barriers that overtake: what nothing
-    waits for needs not be overtaken.
+    Barriers overtake at once if ``is_unaligned``, otherwise ``alignment_timeout_ms`` after their creation (None:
+    never). Raises `InvariantViolationError` for barriers that overtake in the mode of at least once, where none waits.
     """
 
     is_exactly_once: bool = True
@@ -44,7 +43,7 @@ class CheckpointingMode:
     def __attrs_post_init__(self) -> None:
         if not self.is_exactly_once and self.may_be_unaligned:
             raise InvariantViolationError(
-                "barriers overtake nothing where records may count twice; leave one of the two"
+                "unaligned checkpoints need exactly_once: in at_least_once no barrier waits. Leave one of the two out"
             )
         if self.alignment_timeout_ms is not None and self.alignment_timeout_ms < 0:
             raise InvariantViolationError(f"an alignment cannot time out after {self.alignment_timeout_ms} ms")

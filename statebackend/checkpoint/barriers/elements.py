@@ -73,17 +73,17 @@ class CheckpointBarrier:
 class EndOfChannel(enum.Enum):
     """What the end of a channel means to a checkpoint that waits for a barrier of it."""
 
-    ABORTS = "the checkpoint is given up"
+    ABORTS = "the checkpoint is aborted"
     IS_ALIGNED = "nothing of the channel is missing any more"
 
 
 class AbortReason(enum.Enum):
-    """Why a checkpoint was given up."""
+    """Why a checkpoint was aborted."""
 
     CANCELLED = "a task before this one has cancelled it"
     SUBSUMED = "a newer checkpoint arrived before it was complete"
     END_OF_CHANNEL = "a channel ended before its barrier"
-    TOO_MANY_PENDING = "too many newer checkpoints were begun"
+    TOO_MANY_PENDING = "too many newer checkpoints have started"
 
 
 @frozen
@@ -97,7 +97,7 @@ class BarrierArrived:
 
 @frozen
 class BarrierAnnounced:
-    """A barrier has come into a channel, behind records that the channel has still to deliver."""
+    """A barrier is in a channel, after records that the channel has not delivered yet."""
 
     channel: int
     barrier: CheckpointBarrier
@@ -106,7 +106,7 @@ class BarrierAnnounced:
 
 @frozen
 class CancellationArrived:
-    """A channel has delivered that a checkpoint is given up."""
+    """A channel has delivered the cancellation of a checkpoint."""
 
     channel: int
     checkpoint_id: int
@@ -156,7 +156,7 @@ class Trigger:
 
 @frozen
 class Abort:
-    """The task gives up a checkpoint, and sends that on."""
+    """The task aborts a checkpoint, and sends the cancellation on."""
 
     checkpoint_id: int
     reason: AbortReason
@@ -164,7 +164,7 @@ class Abort:
 
 @frozen
 class Block:
-    """The channel goes on standing still behind its barrier."""
+    """The channel is blocked after its barrier."""
 
     channel: int
 
@@ -185,7 +185,7 @@ class Overtake:
 
 @frozen
 class StartCapture:
-    """From now on what the channels deliver belongs to the checkpoint too, besides being processed."""
+    """From now on, what the channels deliver also belongs to the checkpoint."""
 
     checkpoint_id: int
     channels: tuple[int, ...]
@@ -193,7 +193,7 @@ class StartCapture:
 
 @frozen
 class StopCapture:
-    """What the channels deliver from now on does not belong to the checkpoint."""
+    """From now on, what the channels deliver does not belong to the checkpoint."""
 
     checkpoint_id: int
     channels: tuple[int, ...]
@@ -201,7 +201,7 @@ class StopCapture:
 
 @frozen
 class CaptureComplete:
-    """Nothing on its way is missing in the checkpoint: it took so long, and so many bytes were delivered meanwhile."""
+    """No in-flight element of the checkpoint is missing: the time it took, and the bytes delivered meanwhile."""
 
     checkpoint_id: int
     capture_ms: int
@@ -237,11 +237,11 @@ class BarrierHandler(Protocol):
 
     @property
     def blocked_channels(self) -> frozenset[int]:
-        """Those that stand still behind a barrier."""
+        """The channels that are blocked after a barrier."""
 
     @property
     def captured_channels(self) -> frozenset[int]:
-        """Those of which what they deliver belongs to a checkpoint, besides being processed."""
+        """The channels whose elements also belong to a checkpoint."""
 
     @property
     def pending_checkpoint_ids(self) -> tuple[int, ...]:

@@ -68,29 +68,29 @@ __all__ = [
 
 
 class AlignmentPhase(enum.Enum):
-    """Where the pending checkpoint stands."""
+    """The phase of the pending checkpoint."""
 
     IDLE = "no checkpoint is pending"
     ANNOUNCED = "barriers lie in channels, none has come out"
     OVERTAKING = "as announced, and the barriers overtake records"
     ALIGNING = "barriers have come out, their channels stand still"
-    CAPTURING = "the snapshot is taken, and what lies before the missing barriers is captured"
+    CAPTURING = "the snapshot is taken, and what precedes the missing barriers is captured"
 
 
 class SeenAs(enum.Enum):
     """What an event is to the pending checkpoint."""
 
-    ANNOUNCEMENT = "a barrier of it lies in a channel"
+    ANNOUNCEMENT = "a barrier of it is in a channel"
     ALIGNED_BARRIER = "a barrier of it came out, and others are missing"
     LAST_ALIGNED_BARRIER = "the last barrier of it came out"
     UNALIGNED_BARRIER = "a barrier of it came out that overtakes, or whose time to align is over; others are missing"
     LAST_UNALIGNED_BARRIER = "the last barrier of it came out, and it overtakes"
-    CANCELLATION = "it is given up by a task before"
+    CANCELLATION = "a task upstream aborts it"
     CHANNEL_ENDED = "a channel ended, and barriers of others are missing"
     LAST_CHANNEL_ENDED = "the channel ended whose barrier alone was missing"
     BARRIER_LOST = "a channel ended whose barrier was missing, which gives the checkpoint up"
     TIMED_OUT = "its time to align is over"
-    SUPERSEDED = "a newer checkpoint has begun"
+    SUPERSEDED = "a newer checkpoint has started"
     STALE_BARRIER = "a barrier of a checkpoint that is over came out"
     STALE = "something else of a checkpoint that is over"
 
@@ -99,7 +99,7 @@ class AlignmentStep(enum.Enum):
     """What is done; "it" is the channel of the event."""
 
     BEGIN = "make the checkpoint the pending one"
-    NOTE = "note that a barrier lies in it"
+    NOTE = "note that a barrier is in it"
     START_TIMER = "ask for the time at which it begins to overtake, if it has one"
     STOP_TIMER = "ask for that time no more"
     COUNT = "note the barrier of it"
@@ -112,7 +112,7 @@ class AlignmentStep(enum.Enum):
     STOP_CAPTURE = "capture no more of it"
     STOP_CAPTURES = "capture no more"
     COMPLETE = "say that nothing on its way is missing"
-    OVERTAKE = "let the barrier that lies in it overtake"
+    OVERTAKE = "let the barrier in it overtake"
     OVERTAKE_ALL = "let all barriers that lie in channels overtake"
     ABORT = "give the checkpoint up, and send that on"
 
@@ -257,7 +257,7 @@ class _Pending:
 
 @define
 class _Seen:
-    """An event as it was judged: ``channel`` is None for what concerns no channel."""
+    """A classified event: ``channel`` is None if it concerns no channel."""
 
     kind: SeenAs
     channel: int | None
@@ -289,7 +289,7 @@ class ExactlyOnceHandler:
 
     @property
     def phase(self) -> AlignmentPhase:
-        """Where the pending checkpoint stands."""
+        """The phase of the pending checkpoint."""
         return self._phase
 
     @property
@@ -339,7 +339,7 @@ class ExactlyOnceHandler:
         return self._take([*self._superseded_by(checkpoint_id), _Seen(kind, event.channel, barrier, event.now_ms)])
 
     def _announcement(self, event: BarrierAnnounced) -> Sequence[BarrierAction]:
-        # A channel that stands still takes in what comes behind, and so it may announce the next barrier.
+        # A blocked channel still receives elements, so it may announce the next barrier.
         self._check_open(event.channel, f"the announcement of {event.barrier.checkpoint_id}")
         barrier = self._policy(event.barrier)
         checkpoint_id = barrier.checkpoint_id
@@ -517,7 +517,7 @@ class ExactlyOnceHandler:
     def _check_delivers(self, channel: int, what: str) -> None:
         self._check_open(channel, what)
         if channel in self._blocked:
-            raise self._illegal(what, f"channel {channel} stands still behind barrier {self._newest_id}")
+            raise self._illegal(what, f"channel {channel} is blocked after barrier {self._newest_id}")
 
     def _illegal(self, event: str, detail: str) -> IllegalTransitionError:
         return IllegalTransitionError(event, self._phase.name, detail)

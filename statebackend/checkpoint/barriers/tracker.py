@@ -49,11 +49,11 @@ __all__ = [
 
 
 class TrackedPhase(enum.Enum):
-    """Where one checkpoint stands."""
+    """The phase of one checkpoint."""
 
     UNKNOWN = "newer than all that were heard of"
     COUNTING = "some of its barriers came out"
-    CANCELLED = "it was given up, and not all channels were heard"
+    CANCELLED = "it was aborted, and not all channels have reported"
     OVER = "nothing of it is remembered"
 
 
@@ -62,8 +62,8 @@ class Heard(enum.Enum):
 
     BARRIER = "a barrier of it came out, and others are missing"
     LAST_BARRIER = "the last barrier of it came out"
-    CANCELLATION = "a channel says that it is given up, and others were not heard"
-    LAST_CANCELLATION = "a channel says that it is given up, and all others were heard"
+    CANCELLATION = "a channel cancels it, and others have not reported"
+    LAST_CANCELLATION = "a channel cancels it, and all others have reported"
     CHANNEL_ENDED = "a channel ended, and others were not heard"
     LAST_CHANNEL_ENDED = "a channel ended, and all others were heard"
 
@@ -73,7 +73,7 @@ class TrackingStep(enum.Enum):
 
     TRACK = "remember it"
     COUNT = "note the channel"
-    ABORT_OLDER = "give up the older ones, each once, and forget them"
+    ABORT_OLDER = "abort the older ones, each once, and forget them"
     ABORT = "give it up, and send that on"
     FORGET = "forget it and the older ones"
     TRIGGER = "take the snapshot, and send the barrier on"

@@ -1,4 +1,4 @@
-"""What a subtask tells the coordinator at a barrier, and its bytes on the way there.
+"""The acknowledgement of a subtask at a barrier, and its bytes.
 
 An acknowledgement says: this attempt at subtask s of operator o has durably stored its state for checkpoint c of run r
 of job j, here are its parts. `digest` identifies the *content* of that state, so that two attempts which computed the
@@ -91,8 +91,8 @@ _SCHEMA: dict[str, Any] = {
 }
 _PARSED = fastavro.parse_schema(_SCHEMA)
 _check_item_count = item_count_check(_SCHEMA)
-# A record is its fields one behind the other, so that it can be read in three parts: what is before the state,
-# the state, whose bytes are kept, and what is behind it.
+# A record is the sequence of its fields, so that it can be read in three parts: what precedes the state,
+# the state, whose bytes are kept, and what follows it.
 _STATE_AT = [one["name"] for one in _SCHEMA["fields"]].index("state")
 _BEFORE_STATE, _BEHIND_STATE = (
     fastavro.parse_schema({"type": "record", "name": name, "fields": fields})

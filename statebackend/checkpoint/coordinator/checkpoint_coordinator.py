@@ -1,7 +1,7 @@
 """The driver's side of the checkpoint protocol, as a pure state machine.
 
 Events come in through methods, decisions go out as return values. There is no clock, thread or storage
-here: the caller brings the time, runs the tasks, writes the metadata and discards what it is told to.
+here: the caller brings the time, runs the tasks, writes the metadata and discards the state that this returns.
 Each checkpoint moves along the table in `pending_checkpoint`; this class keeps several apart.
 
 Invariants:
@@ -154,7 +154,7 @@ class CheckpointCoordinator:
         return self._get("ACKNOWLEDGEMENTS", checkpoint_id).acknowledgements
 
     def files_in_use(self) -> frozenset[str]:
-        """Paths of all files that pending checkpoints have been told of: not to be deleted."""
+        """Paths of all files that pending checkpoints refer to: not to be deleted."""
         return frozenset(
             file.path for pending in self._pending.values() for state in pending.states for file in state.files
         )

@@ -8,7 +8,7 @@ It is composed of parts that each decide one thing:
     checkpoint_coordinator  which acknowledgements count, and whose state is to be discarded
     failure_policy          how many failures the job endures
 
-Several checkpoints may wait for tasks; one at a time is begun, and one at a time is stored.
+Several checkpoints may wait for tasks; one at a time starts, and one at a time is stored.
 
 Reports of a checkpoint that is over, and messages of tasks about one that is unknown, are ignored; state that comes
 late is discarded. Other reports out of turn are `IllegalTransitionError` and change nothing.
@@ -105,7 +105,7 @@ class JobCheckpoints:
 
     @property
     def counts(self) -> CheckpointCounts:
-        """How many were begun, completed and failed."""
+        """How many started, completed and failed."""
         return self._attempts.counts
 
     @property
@@ -120,7 +120,7 @@ class JobCheckpoints:
 
     @property
     def waiting_requests(self) -> Sequence[CheckpointRequest]:
-        """Those that were not begun, the next one first."""
+        """The requests that have not started, the next one first."""
         return self._queue.waiting
 
     def handle(self, event: CoordinatorEvent) -> _Actions:

@@ -77,14 +77,14 @@ class SchedulerStopped:
 
 @frozen
 class Suspended:
-    """The job stands still: what is under way is over, and what waits is rejected, until the scheduler starts again."""
+    """The job is suspended: pending checkpoints are aborted, and requests rejected, until the scheduler starts."""
 
     now_ms: int
 
 
 @frozen
 class Shutdown:
-    """Nothing is begun any more."""
+    """No more checkpoints start."""
 
     now_ms: int
 
@@ -125,7 +125,7 @@ class CheckpointProgressed:
 
 @frozen
 class CheckpointFailed:
-    """Something that was asked for did not succeed. Before a checkpoint has its id, its request tells which it is."""
+    """A requested action failed. The request identifies a checkpoint that has no id yet."""
 
     reason: CheckpointFailureReason
     detail: str
@@ -280,7 +280,7 @@ class NotifyComplete:
 
 @frozen
 class NotifyAborted:
-    """Tell tasks and coordinators that the checkpoint is given up, and which one completed last."""
+    """Notify tasks and coordinators that the checkpoint is aborted, and which one completed last."""
 
     checkpoint_id: int
     tasks: tuple[TaskId, ...]

@@ -16,7 +16,7 @@
 Everything not listed raises `IllegalTransitionError` and changes nothing. A CONFLICTED checkpoint can
 only end: which of the two states is right cannot be known, so the epoch must be replayed.
 
-Which tasks a checkpoint waits for, and which of them are told to begin.
+Which tasks a checkpoint waits for, and which of them are triggered.
 
 The tasks that begin are those that nobody sends a barrier to: sources and, once tasks have finished, those behind
 finished ones only. What a policy decides is passed to the coordinator as an object.
@@ -109,7 +109,7 @@ def _plan(tasks: Collection[CheckpointTask], obstacles: Sequence[CheckpointTask]
 
 
 class CheckpointState(enum.Enum):
-    """Where a triggered checkpoint stands."""
+    """The phase of a triggered checkpoint."""
 
     PENDING = "PENDING"
     ACKNOWLEDGED = "ACKNOWLEDGED"
@@ -152,7 +152,7 @@ CHECKPOINT_TRANSITIONS: Mapping[tuple[CheckpointState, CheckpointEvent], Checkpo
 
 @frozen(kw_only=True)
 class CompletedCheckpoint:
-    """What all tasks have acknowledged together, for whoever stores it.
+    """What all tasks have acknowledged together, to be stored.
 
     What was read and what the clock said in the epoch is known to whoever stores it. `operators` come sorted by uid;
     `channel_timestamps` are the largest that any subtask saw, by source and channel; `timers_due` are the earliest of

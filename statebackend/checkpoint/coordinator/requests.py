@@ -1,24 +1,20 @@
-"""How many failures of checkpoints a job endures.
+"""Requests for checkpoints: which one is next, why they fail, and how many failures a job tolerates.
 
-Failures are counted one behind the other: a checkpoint that completes begins the count again. Each checkpoint counts
-once, whatever becomes of it, and what is no fault of storage or of a task does not count: a task that was not running,
-a newer checkpoint, a stop. A savepoint that fails is told to who asked for it and is no failure of the job, unless the
-job was to stop with it: then part of it has stopped already, and it cannot go on.
-(Flink's ``CheckpointFailureManager``.)
+Rules of the queue (Flink's ``CheckpointRequestDecider``):
 
-Why checkpoints are not begun, or fail.
+* Order: savepoints, then forced requests, then requests on demand, then periodic ones; then the oldest.
+* No request starts while another one is starting, or while too many old checkpoints are being removed.
+* If the limit of pending checkpoints is reached, only forced requests start.
+* Periodic requests keep a pause after the last completed checkpoint: they are rejected and repeated.
+* A full queue rejects new requests, or drops a periodic request for one on demand.
 
-Which request for a checkpoint is next: a queue, and the rules by which one of it may begin.
+A savepoint is forced if checkpoints are aligned. Otherwise its barriers would wait for records that checkpoints
+overtake, so it is first in the queue but waits its turn.
 
-    order       savepoints, then what is forced, then what was asked for, then what is periodic; then the oldest
-    nothing     begins while another one is being begun, or while too many old checkpoints are still being removed
-    a limit     of pending checkpoints lets only forced ones pass
-    a pause     behind the last completed checkpoint is kept by periodic ones: they are rejected and come again
-    a full      queue rejects what comes, or drops a periodic request of it for something that was asked for
-
-A savepoint is forced as long as checkpoints are aligned. When they are not, it would wait for its barriers behind
-records that checkpoints overtake: it is the first of the queue, and waits its turn. (Flink's
-``CheckpointRequestDecider``.)
+Rules of failures (Flink's ``CheckpointFailureManager``): failures in a row count, once per checkpoint, and a complete
+checkpoint resets the count. Only failures of storage or of a task count: not a task that was not running, a newer
+checkpoint or a stop. A failed savepoint is reported to its requester and does not fail the job. The exception is a
+savepoint that stops the job: part of the job has stopped by then, so the job fails.
 """
 
 from __future__ import annotations
@@ -47,21 +43,21 @@ __all__ = [
 
 
 class CheckpointFailureReason(enum.Enum):
-    """Why a checkpoint was not begun, or did not complete."""
+    """Why a checkpoint did not start, or did not complete."""
 
     SHUTDOWN = "the coordinator has been shut down"
     SUSPENDED = "the job has been suspended"
     SCHEDULER_STOPPED = "checkpoints are not taken periodically any more"
     TOO_MANY_REQUESTS = "too many requests wait already"
-    MINIMUM_PAUSE = "the pause behind the last checkpoint is not over"
+    MINIMUM_PAUSE = "the pause after the last checkpoint is not over"
     TASKS_NOT_RUNNING = "not all tasks are running"
-    IO_ERROR = "storage failed while the checkpoint was begun"
+    IO_ERROR = "storage failed while the checkpoint was started"
     COORDINATOR_FAILED = "the coordinator of an operator failed"
-    TASK_NOT_TRIGGERED = "a task could not be told to begin"
+    TASK_NOT_TRIGGERED = "a task could not be triggered"
     DECLINED = "a task declined"
     DECLINED_NOT_READY = "a task declined, since it was not ready"
     DECLINED_BY_CANCELLATION = "a task declined, since one before it had cancelled the checkpoint"
-    DECLINED_SUBSUMED = "a task declined, since a newer checkpoint had begun"
+    DECLINED_SUBSUMED = "a task declined, since a newer checkpoint had started"
     DECLINED_END_OF_INPUT = "a task declined, since an input had ended"
     ASYNCHRONOUS_PART_FAILED = "a task could not store its state"
     TASK_FAILED = "a task failed"
@@ -77,8 +73,8 @@ class CheckpointRequestKind(enum.Enum):
     PERIODIC = "a checkpoint, by the clock"
     ON_DEMAND = "a checkpoint, by somebody"
     SAVEPOINT = "a savepoint"
-    STOP_WITH_SAVEPOINT = "a savepoint, behind which the job stops where it is"
-    DRAIN_WITH_SAVEPOINT = "a savepoint, behind which the job stops at the end of time"
+    STOP_WITH_SAVEPOINT = "a savepoint, after which the job stops where it is"
+    DRAIN_WITH_SAVEPOINT = "a savepoint, after which the job stops at the end of time"
 
     @property
     def is_periodic(self) -> bool:
@@ -92,7 +88,7 @@ class CheckpointRequestKind(enum.Enum):
 
     @property
     def stops_job(self) -> bool:
-        """Whether tasks process nothing behind its barrier."""
+        """Whether tasks process nothing after its barrier."""
         return self in (CheckpointRequestKind.STOP_WITH_SAVEPOINT, CheckpointRequestKind.DRAIN_WITH_SAVEPOINT)
 
 
@@ -112,7 +108,7 @@ class CheckpointRequest:
 
 @frozen
 class BeginCheckpoint:
-    """The request is begun now."""
+    """The request starts now."""
 
     request: CheckpointRequest
 
@@ -131,7 +127,7 @@ RequestDecision = BeginCheckpoint | RejectRequest
 
 @frozen(kw_only=True)
 class CheckpointLimits:
-    """How many checkpoints a job takes at once, how soon behind each other, and how many requests wait."""
+    """The most concurrent checkpoints, the pause between two of them, and the most waiting requests."""
 
     max_concurrent_checkpoints: int = 1
     minimum_pause_ms: int = 0
@@ -159,7 +155,7 @@ class CoordinatorLoad:
 
 @frozen
 class CheckpointRequestQueue:
-    """See the module. Each call answers for at most one request to begin, besides those that are rejected."""
+    """The waiting requests. Each call starts at most one request, and may reject others."""
 
     limits: CheckpointLimits
     _waiting: list[CheckpointRequest] = field(factory=list, init=False, repr=False)
@@ -247,11 +243,11 @@ class FailurePolicy:
         reason: CheckpointFailureReason,
         kind: CheckpointRequestKind,
         *,
-        were_tasks_told: bool,
+        were_triggered: bool,
     ) -> bool:
         """Takes in a failure and returns whether the job has to fail; the id is None if there is none yet."""
         if kind.stops_job:
-            return were_tasks_told
+            return were_triggered
         if kind.is_savepoint or reason not in _COUNTED or checkpoint_id in self._counted_ids:
             return False
         if checkpoint_id is not None:

@@ -3,9 +3,9 @@
 One at a time is stored, so that they complete in the order in which their acknowledgements are in. Savepoints are never
 subsumed and subsume nothing, and are not the checkpoint that completed last, which is what a job recovers from.
 
-Whoever holds this says what begins and what has happened; what is done then comes from the table.
+The caller reports what starts and what has happened; the table gives the actions.
 
-The table of one checkpoint from the request that is begun to the notice that it is complete.
+The table of one checkpoint, from the start of its request to the notification that it is complete.
 
 Each phase waits for one report of whoever carries actions out. A checkpoint may fail in every phase, and what had been
 made for it until then is undone: its timer, its location, acknowledged state; tasks are told if they could know of it.
@@ -91,7 +91,7 @@ class TriggeringStep(enum.Enum):
 
     LOCATE = "ask for its place"
     OPEN = "wait for acknowledgements from now on"
-    START_TIMER = "ask to be told when it takes too long"
+    START_TIMER = "start the timeout"
     STOP_TIMER = "ask for that no more"
     COORDINATE = "ask the coordinators of operators for their state"
     HOOK = "let what is outside take part"
@@ -99,7 +99,7 @@ class TriggeringStep(enum.Enum):
     STORE = "store what was acknowledged"
     SUBSUME = "end older checkpoints that are not complete, savepoints apart"
     NOTIFY_COMPLETE = "tell the tasks that it is complete, a savepoint's only if the job stops with it"
-    NOTIFY_ABORTED = "tell the tasks that it is given up, and which checkpoint completed last"
+    NOTIFY_ABORTED = "notify the tasks that it is aborted, and which checkpoint completed last"
     DISCARD = "discard acknowledged state"
     ROLL_BACK = "discard the state of what could not be stored"
     REMOVE_LOCATION = "remove its place"
@@ -143,16 +143,16 @@ _Actions = Sequence[CoordinatorAction]
 
 @frozen
 class CheckpointCounts:
-    """Checkpoints and savepoints that were begun: how many completed and failed; the others are under way."""
+    """The started checkpoints and savepoints: how many completed and failed; the others are pending."""
 
-    begun: int = 0
+    started: int = 0
     completed: int = 0
     failed: int = 0
 
 
 @define
 class CheckpointAttempt:
-    """One that was begun; ``checkpoint_id`` is None in NUMBERING."""
+    """A started checkpoint; ``checkpoint_id`` is None in NUMBERING."""
 
     request: CheckpointRequest
     plan: CheckpointPlan
@@ -175,7 +175,7 @@ class CheckpointAttempt:
 
     @property
     def is_beginning(self) -> bool:
-        """Whether its tasks were not told yet."""
+        """Whether its tasks are not triggered yet."""
         return self.phase in _BEGINNING
 
     @property
@@ -202,7 +202,7 @@ class CheckpointAttempts:
     def begin(self, request: CheckpointRequest, plan: CheckpointPlan) -> _Actions:
         """A new attempt, which waits for its id."""
         self.under_way[request.request_id] = CheckpointAttempt(request, plan)
-        self.counts = evolve(self.counts, begun=self.counts.begun + 1)
+        self.counts = evolve(self.counts, started=self.counts.started + 1)
         return (AssignId(request),)
 
     def advance(self, attempt: CheckpointAttempt, event: TriggeringEvent, now_ms: int) -> _Actions:
@@ -218,10 +218,10 @@ class CheckpointAttempts:
 
     def end(self, attempt: CheckpointAttempt, reason: CheckpointFailureReason, detail: str, now_ms: int) -> _Actions:
         """Ends one that does not complete, and the job if it endures no more."""
-        were_tasks_told = not attempt.is_beginning
+        were_triggered = not attempt.is_beginning
         attempt.failure, attempt.detail = reason, detail
         actions = [*self.advance(attempt, TriggeringEvent.FAILED, now_ms)]
-        fails_job = self.failures.failed(attempt.checkpoint_id, reason, attempt.kind, were_tasks_told=were_tasks_told)
+        fails_job = self.failures.failed(attempt.checkpoint_id, reason, attempt.kind, were_triggered=were_triggered)
         return [*actions, FailJob(self._why_job_fails(attempt))] if fails_job else actions
 
     def store_next(self, now_ms: int) -> _Actions:
@@ -240,7 +240,7 @@ class CheckpointAttempts:
             return (*failed, *self.store_next(now_ms))
 
     def _is_acknowledged(self, one: CheckpointAttempt) -> bool:
-        # Tasks may acknowledge before they are told: a source that begins by itself does.
+        # A source that starts a checkpoint itself acknowledges before it is triggered.
         if one.phase is not TriggeringPhase.AWAITING:
             return False
         return self.coordinator.state_of(one.id) is CheckpointState.ACKNOWLEDGED

@@ -125,7 +125,7 @@ class S3ConditionalObjects:
         version = answer.get("ETag")
         if not version:
             raise StorageError(
-                f"the answer for s3://{self._bucket}/{self._key(path)} has no ETag, by which versions are told apart: "
+                f"the answer for s3://{self._bucket}/{self._key(path)} has no ETag, which identifies its version: "
                 f"what answers is no S3-compatible store, or something in between takes it away"
             )
         return str(version)

@@ -25,7 +25,7 @@ def open_lock_file(path: str) -> int:
     # Without O_NONBLOCK the opening of a named pipe could wait for another process.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     status = os.fstat(descriptor)
-    # Whoever removes a lock file may do so at this moment: it has no name then.
+    # Another process may remove the lock file at this moment: then it has no name.
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
         raise OSError(

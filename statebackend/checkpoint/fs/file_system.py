@@ -127,7 +127,7 @@ class CheckpointFileSystem:
     def from_uri(cls, uri: str | os.PathLike[str]) -> CheckpointFileSystem:
         """The root at a local path, a `file:///` URI or any URI `pyarrow.fs` knows. Touches nothing.
 
-        A path may begin with ``~``, the home of whoever runs this. A local root need not exist; it is created by the
+        A path may start with ``~``, the home of the user. A local root need not exist; it is created by the
         first write. Raises `StorageError` for a URI that no file system understands.
         """
         text = os.fspath(uri)
@@ -234,7 +234,7 @@ class CheckpointFileSystem:
     def create_file(self, path: str, data: bytes) -> bool:
         """Write `data` under `path` unless there is a file; say whether it was written. Complete and durable on return.
 
-        Of several who do so in the same instant, one is told that it did, on a local disk and on stores with
+        Of several calls at the same time, one returns True, on a local disk and on stores with
         conditional writes; on others, at most the last. `data` must be unlike what anybody else writes there: by that
         a store is asked who was first.
         """
@@ -341,7 +341,9 @@ class CheckpointFileSystem:
         root = self.local_path()
         if root is None:
             # An object store knows no directories, only objects below a name.
-            return None if self.list_directories() or self.list_files() else "does not exist: no object lies below it"
+            return (
+                None if self.list_directories() or self.list_files() else "does not exist: there is no object below it"
+            )
         with self._reporting("look up", ""):
             try:
                 mode = os.stat(root).st_mode

@@ -3,7 +3,7 @@
 The pause doubles from one attempt to the next, and a part of it is drawn by lot, so that many tasks that were rejected
 together do not come back together (exponential back-off with jitter).
 
-The clock of this machine that never goes back: by it whoever waits, or holds something for a while, counts time.
+The monotonic clock of this machine, for waiting and leases.
 
 Whatever counts by it takes a clock as an argument; these are what it is otherwise.
 """
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @frozen(kw_only=True)
 class BoundedRetries:
-    """``attempts`` in all, with ``first_pause_s`` seconds behind the first, at most ``longest_pause_s`` behind others.
+    """``attempts`` in all, with ``first_pause_s`` seconds after the first, at most ``longest_pause_s`` after others.
 
     Between half of a pause and all of it is waited.
     """

@@ -8,7 +8,7 @@
 * A listing may lag behind: it may lack what was just written, and have what was just deleted. What is asked for by its
   key does not. So whoever must know asks by key, and listings are for clearing up.
 
-pyarrow tries most requests three times, except for some that it has begun to read; here the whole operation is tried
+pyarrow tries most requests three times, except for some that it has started to read; here the whole operation is tried
 again, from its beginning, which is harmless: all of them may be done twice. What another attempt cannot help (rights, a
 bucket that is not there, a certificate) is reported at once.
 

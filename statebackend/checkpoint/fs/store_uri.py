@@ -102,7 +102,7 @@ def secrets_of(uri: str) -> tuple[str, ...]:
 
 
 def check_credentials(uri: str) -> None:
-    """Raise `StorageError` if it cannot be told where the credentials of a URI end."""
+    """Raise `StorageError` if it is unclear where the credentials of a URI end."""
     span = _credentials(uri)
     if span is None:
         return

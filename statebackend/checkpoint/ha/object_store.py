@@ -248,7 +248,7 @@ class ObjectPointers:
             delete_pointed_metadata(self._fs, pointer)
 
     def set_aside(self, checkpoint_id: int) -> None:
-        """Note it among those that were given up; its files stay where they are."""
+        """Set a checkpoint aside; its files stay where they are."""
         pointer = self._record.by_id[checkpoint_id]
 
         def change(record: CompletedRecord) -> CompletedRecord:
@@ -258,7 +258,7 @@ class ObjectPointers:
         self._change(change)
 
     def set_aside_places(self) -> tuple[str, ...]:
-        """The directories of those that were given up and are there."""
+        """The directories of checkpoints that were set aside and exist."""
         there = (one for one in self._record.set_aside if self._fs.exists(one.metadata_file.path))
         return tuple(self._fs.location(one.directory) for one in there)
 
@@ -266,7 +266,7 @@ class ObjectPointers:
         """Those that their metadata files name. Who has removed such a file has given the others free."""
         paths: set[str] = set()
         for pointer in self._record.set_aside:
-            # What cannot be read, for which it was given up, does not tell its files.
+            # Unreadable metadata, often the reason to set it aside, does not list its files.
             with contextlib.suppress(MissingFileError, CorruptFileError):
                 paths.update(file.path for file in read_metadata(self._fs, pointer.directory).files)
         return frozenset(paths)
@@ -406,11 +406,11 @@ class ObjectStoreHighAvailability:
             # Behind the reading of the record: who was paused, and finds it written by the leader that has overtaken
             # him, is not to take it from that one.
             leadership.check()
-            begun = _found_in_directory(file_system, record) if is_first else record
-            check_driver_files(root, begun.driver_files)
+            started = _found_in_directory(file_system, record) if is_first else record
+            check_driver_files(root, started.driver_files)
             if has_driver_files:
-                copy_driver_files(root, begun.driver_files, own)
-            return evolve(begun, driver_files=own)
+                copy_driver_files(root, started.driver_files, own)
+            return evolve(started, driver_files=own)
 
         pointers = ObjectPointers(file_system, _objects(file_system), directory.identity.job_id)
         if not is_first:

@@ -92,7 +92,7 @@ def read_metadata_with_handle(fs: CheckpointFileSystem, directory: str) -> tuple
     path = metadata_path(directory)
     size_bytes = fs.size(path)
     if size_bytes > MAX_METADATA_BYTES:
-        # Judged before it is read: a huge file would take all memory.
+        # Checked before reading: a huge file would take all memory.
         raise CorruptMetadataError(
             f"{fs.location(path)} is not usable: {size_bytes} bytes is more than the limit of {MAX_METADATA_BYTES}. "
             "Restore from another checkpoint or savepoint, or bring back the original file from a backup."
@@ -163,7 +163,7 @@ class FoundCheckpoints:
             return
         newest = max(self.unreadable)
         way_out = (
-            f"To give up checkpoint {newest} and continue from checkpoint {max(self.retained)}, start with "
+            f"To abandon checkpoint {newest} and continue from checkpoint {max(self.retained)}, start with "
             f"roll_back_to={max(self.retained)}; readable are {_listed(self.retained)}."
             if self.retained
             else "No other checkpoint is readable; start from a savepoint in a new job directory."
@@ -300,7 +300,7 @@ class DirectoryPointers:
             self._fs.move_directory(staging, directory)
             return evolve(written, path=metadata_path(directory))
         except BaseException as error:
-            # A failure after the rename must not leave a checkpoint that its caller gives up.
+            # A failure after the rename must not leave a checkpoint that its caller abandons.
             try:
                 if self._fs.exists(metadata_path(directory)):
                     self._fs.move_directory(directory, staging)
@@ -334,7 +334,7 @@ class DirectoryPointers:
         """Those that their metadata files name."""
         paths: set[str] = set()
         for name in self._fs.list_directories(SET_ASIDE_DIRECTORY):
-            # What cannot be read, for which it was given up, does not tell its files.
+            # Unreadable metadata, often the reason to set it aside, does not list its files.
             with contextlib.suppress(CheckpointError):
                 metadata, _ = read_metadata_with_handle(self._fs, f"{SET_ASIDE_DIRECTORY}/{name}")
                 paths.update(file.path for file in metadata.files)

@@ -29,7 +29,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Protocol
@@ -48,7 +48,7 @@ from statebackend.checkpoint.errors import (
 )
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.ha.leadership import Leadership
-from statebackend.checkpoint.invariants import check_integer, checked_relative_path, require
+from statebackend.checkpoint.invariants import MAX_ID, check_integer, checked_relative_path, require
 from statebackend.checkpoint.metadata import CheckpointKind, CheckpointMetadata
 from statebackend.checkpoint.state_handles import FileHandle, SubtaskState
 from statebackend.checkpoint.store.checkpoint_directories import (
@@ -64,6 +64,7 @@ __all__ = [
     "CompletedCheckpointStore",
     "DefaultCompletedCheckpointStore",
     "DirectoryCheckpointStore",
+    "PinnedCheckpoints",
     "SharedStateRegistry",
 ]
 
@@ -86,7 +87,7 @@ class CompletedCheckpointStore(Protocol):
         """
 
     def set_aside_places(self) -> tuple[str, ...]:
-        """Where the checkpoints are that were given up by falling back, for people."""
+        """The places of the checkpoints that a rollback set aside, for people."""
 
     def next_checkpoint_id(self) -> int:
         """An id for a new checkpoint, greater than all there were; a later call gives a greater one."""
@@ -146,9 +147,9 @@ class CheckpointPointers(Protocol):
         """
 
     def withdraw(self, checkpoint_id: int) -> None:
-        """Let a checkpoint that `find` or `publish` has told of be none any more, durably; then delete its metadata.
+        """Remove a checkpoint that `find` or `publish` returned, durably; then delete its metadata.
 
-        Its data files are the business of the caller, behind this. On an error it may be withdrawn or not; this may
+        The caller deletes its data files afterwards. On an error it may be withdrawn or not; this may
         be called again.
         """
 
@@ -156,10 +157,10 @@ class CheckpointPointers(Protocol):
         """Give a checkpoint up, in one step and durably: it is kept with its files, but no checkpoint any more."""
 
     def set_aside_places(self) -> tuple[str, ...]:
-        """Where the checkpoints are that were given up, for people, who may remove them."""
+        """The places of the checkpoints that were set aside, for people, who may remove them."""
 
     def files_set_aside(self) -> frozenset[str]:
-        """The data files of checkpoints that were given up: whoever removes those gives the files free."""
+        """The data files of checkpoints that were set aside; they are free when those are removed."""
 
 
 class SharedStateRegistry:
@@ -289,7 +290,7 @@ class DefaultCompletedCheckpointStore:
             return self.latest()
 
     def set_aside_places(self) -> tuple[str, ...]:
-        """Where the checkpoints are that were given up by falling back, for people."""
+        """The places of the checkpoints that a rollback set aside, for people."""
         return self._pointers.set_aside_places()
 
     def next_checkpoint_id(self) -> int:
@@ -322,7 +323,7 @@ class DefaultCompletedCheckpointStore:
             except BaseException as error:
                 may_be = (UncertainCheckpointError, LeadershipLostError)
                 if isinstance(error, may_be) or not isinstance(error, CheckpointError):
-                    # An interrupt, too, may come behind the moment at which it became complete.
+                    # An interrupt may also come after it became complete.
                     self._uncertain_id = metadata.checkpoint_id
                     self._uncertain_files = frozenset(files)
                 raise
@@ -376,7 +377,7 @@ class DefaultCompletedCheckpointStore:
         """Delete the files of given-up state that nobody else needs; return their paths.
 
         `in_use` are files of pending checkpoints (`CheckpointCoordinator.files_in_use()`). Failures to
-        delete are logged, since the state is given up either way.
+        delete are logged, because the state is abandoned either way.
         """
         with self._lock:
             self._check_recovered("DISCARD")
@@ -388,7 +389,7 @@ class DefaultCompletedCheckpointStore:
 
         Files of pending checkpoints must be in `in_use`, files being uploaded cannot be known, so call it
         while no task runs, such as right after `recover`. Deletes nothing while there are `unreadable`
-        checkpoints, whose files cannot be told from orphans. Raises `LeadershipLostError`.
+        checkpoints, whose files cannot be distinguished from orphans. Raises `LeadershipLostError`.
         """
         with self._lock:
             self._check_recovered("DELETE_ORPHANS")
@@ -469,7 +470,7 @@ class DefaultCompletedCheckpointStore:
         try:
             self._fs.delete(path)
         except CheckpointError as error:
-            _logger.warning("file left behind, delete_orphans will retry: %s", error)
+            _logger.warning("file not deleted, delete_orphans will retry: %s", error)
             return False
         return True
 
@@ -492,3 +493,62 @@ class DirectoryCheckpointStore(DefaultCompletedCheckpointStore):
         self, fs: CheckpointFileSystem, max_retained: int = 3, *, leadership: Leadership | None = None
     ) -> None:
         super().__init__(fs, DirectoryPointers(fs, leadership), max_retained, leadership=leadership)
+
+
+_NEVER_NOTIFIED = -1
+
+
+class PinnedCheckpoints:
+    """Pins the complete checkpoints that snapshots may refer to, beyond the number to retain.
+
+    A task of ``tasks`` builds each snapshot upon files of the newest checkpoint that it knew to be complete:
+
+        0 is complete, and tasks are notified     1 was frozen before, and has its own files
+        2 is frozen                               it refers to files of 0
+        1 is complete                             0 is beyond the number to retain, but 2 needs its files
+
+    So each checkpoint notes, when it is triggered, the oldest checkpoint that a task builds upon. Invariant: every
+    complete checkpoint from the oldest that a pending or future snapshot may refer to is pinned in the store.
+    """
+
+    def __init__(self, store: CompletedCheckpointStore, tasks: Iterable[Hashable]) -> None:
+        self._store = store
+        self._pins: dict[int, contextlib.ExitStack] = {}
+        latest = store.latest()
+        if latest is not None:
+            self.completed(latest.checkpoint_id)
+        self._notified = dict.fromkeys(tasks, _NEVER_NOTIFIED if latest is None else latest.checkpoint_id)
+        self._oldest_usable: dict[int, int] = {}
+
+    def triggered(self, checkpoint_id: int) -> None:
+        """A checkpoint is triggered; no snapshot of it is taken yet."""
+        self._oldest_usable[checkpoint_id] = self._oldest_notified
+
+    def completed(self, checkpoint_id: int) -> None:
+        """A checkpoint is in the store."""
+        if checkpoint_id not in self._pins:
+            pin = self._pins[checkpoint_id] = contextlib.ExitStack()
+            pin.enter_context(self._store.pin(checkpoint_id))
+
+    def notified(self, task: Hashable, checkpoint_id: int) -> None:
+        """A task knows that a checkpoint is complete."""
+        if task in self._notified:
+            self._notified[task] = max(self._notified[task], checkpoint_id)
+
+    def release(self, pending: Collection[int]) -> None:
+        """Unpin the checkpoints that neither a pending nor a future one can refer to."""
+        self._oldest_usable = {known: least for known, least in self._oldest_usable.items() if known in pending}
+        least = min((self._oldest_notified, *self._oldest_usable.values()))
+        for known in [one for one in self._pins if one < least]:
+            self._pins.pop(known).close()
+
+    def close(self) -> None:
+        """Unpin all; raises what the store raises, after the last."""
+        with contextlib.ExitStack() as closing:
+            for pin in self._pins.values():
+                closing.callback(pin.close)
+            self._pins = {}
+
+    @property
+    def _oldest_notified(self) -> int:
+        return min(self._notified.values(), default=MAX_ID)

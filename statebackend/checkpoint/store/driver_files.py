@@ -125,7 +125,7 @@ def delete_driver_files(file_system: CheckpointFileSystem, names: Iterable[str])
 
 
 def _listed(source: CheckpointFileSystem, *, is_whole: bool) -> dict[str, object]:
-    """What tells the state of each file: its content if it may be replaced, and else its size and its time."""
+    """The state of each file: its content if it may be replaced, otherwise its size and time."""
     paths = (
         list(source.list_files()) if is_whole else [p for name in _IN_A_JOB_DIRECTORY for p in source.list_files(name)]
     )
@@ -151,7 +151,7 @@ def _state(source: CheckpointFileSystem, path: str) -> tuple[int, int]:
 
 
 def _copy(source: CheckpointFileSystem, target: CheckpointFileSystem, path: str) -> bool:
-    """Copies a file unless it has gone; whether it has not."""
+    """Copy a file unless it has disappeared; returns whether it existed."""
     try:
         local_path = source.local_path(path)
         if local_path is not None:

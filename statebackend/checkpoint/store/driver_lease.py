@@ -8,7 +8,7 @@ holder lives; if it stays one and the same version for the whole length, the hol
 is taken. The length is measured by the watcher's own monotonic clock, from when it has *read* that version. So clocks
 of two machines are never compared, and what a clock does on the holder's side makes it lose the lease at worst.
 
-Who renews it is a part of its own (`LeaseKeeper`): a thread, or whoever lets time pass otherwise.
+`LeaseKeeper` renews it, on a thread or by calls.
 
 To lose the lease is no danger: who holds it is looked up in the store whenever it matters (`check`), and a checkpoint
 becomes complete by a compare and set of its own, which fails behind the back of another leader (`object_pointers`). A
@@ -300,7 +300,7 @@ class DriverLease:
         )
 
     def _keep(self) -> bool:
-        """Renews it, and tells who listens if it is lost; whether it is to be renewed again."""
+        """Renew it, and call the listeners if it is lost. Returns whether to renew it again."""
         try:
             if self.renew():
                 return True

@@ -83,7 +83,7 @@ class DriverLock:
             )
 
     def at_loss(self, listener: LossListener) -> None:
-        """Nobody is ever told: the lock ends with the process, or by `close`."""
+        """Never calls the listener: the lock ends with the process, or by `close`."""
 
     def close(self) -> None:
         """Release the lock; again is fine."""

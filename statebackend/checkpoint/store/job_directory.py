@@ -56,7 +56,7 @@ _MAX_URI_LENGTH = 8192
 
 @frozen(kw_only=True)
 class JobOrigin:
-    """The savepoint that a job was begun from.
+    """The savepoint that a job started from.
 
     `savepoint_uri` is where it was then, as `CheckpointFileSystem.uri`. `savepoint_job_id`, `savepoint_id` and
     `savepoint_timestamp_ms` (since the Unix epoch) are those in its metadata, and tell it from all others.
@@ -86,7 +86,7 @@ class JobOrigin:
 
     @property
     def savepoint_identity(self) -> SavepointIdentity:
-        """What tells the savepoint from all others, wherever it lies."""
+        """The identity of the savepoint, wherever it is."""
         return SavepointIdentity(self.savepoint_job_id, self.savepoint_id, self.savepoint_timestamp_ms)
 
 
@@ -169,7 +169,7 @@ class JobDirectory:
     ) -> JobDirectory:
         """Open the job's directory, or create it where there is none.
 
-        `origin` is what a new directory is begun from; one that exists keeps what it has. It is on the disk
+        `origin` is what a new directory starts from; one that exists keeps what it has. It is on the disk
         before the directory belongs to the job, so no crash leaves a job that has forgotten its beginning.
         `leadership` is how the driver comes to lead the job; by default it is the lock file, of which `lock_path` says
         where it is (see `DriverLockFile`). `kept_in` is where its checkpoints are noted, None for the directory; see

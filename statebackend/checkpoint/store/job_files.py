@@ -57,7 +57,7 @@ _MAX_INTEGER = (1 << 63) - 1
 
 @frozen(kw_only=True)
 class Rollback:
-    """`checkpoint_id` is to become the newest; `newest_id` is the newest epoch that was begun before.
+    """`checkpoint_id` is to become the newest; `newest_id` is the newest epoch that had started.
 
     `source_log` is the name, below `set-aside/`, of the source log as it was, or `NO_SOURCE_LOG`.
     """
@@ -82,7 +82,7 @@ def write_roll_back(file_system: CheckpointFileSystem, roll_back: Rollback) -> N
 
 
 def read_roll_back(file_system: CheckpointFileSystem) -> Rollback | None:
-    """The fall-back that was begun and not ended, if there is one. Raises `CorruptJobIdentityError`."""
+    """The rollback that has started and not finished, if any. Raises `CorruptJobIdentityError`."""
     if not file_system.exists(ROLL_BACK_FILE_NAME):
         return None
     content = read_checksummed_json(file_system, ROLL_BACK_FILE_NAME, _ROLLBACK_FORMAT_VERSION)
@@ -128,7 +128,7 @@ class OpenNoDataEpoch:
         return own == (checkpoint.checkpoint_id, checkpoint.parent_digest)
 
     def follows(self, digest: str | None) -> bool:
-        """Whether the epoch is to be processed again behind the checkpoint with that digest, None for none."""
+        """Whether the epoch is to be processed again after the checkpoint with that digest (None: no checkpoint)."""
         return self.parent_digest == digest and not self.is_drain
 
 

@@ -1,4 +1,4 @@
-"""Savepoints: checkpoints that belong to the user, in a directory that stands alone.
+"""Savepoints: checkpoints that belong to the user, in a self-contained directory.
 
 A savepoint directory holds `_metadata` (kind SAVEPOINT) and every data file it refers to, by paths
 relative to the directory, so it can be copied, moved and archived as a whole. While it is being written
@@ -73,7 +73,7 @@ def create_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSys
     if not fs.create_file(_IN_PROGRESS, _IN_PROGRESS_TEXT.format(writer=uuid.uuid4().hex).encode()):
         raise SavepointExistsError(_rejection(fs, (_IN_PROGRESS,)))
     if fs.exists(METADATA_FILE_NAME):
-        # Somebody else has begun and finished one there since it was looked at.
+        # Another process has written one there since the check.
         fs.delete(_IN_PROGRESS)
         raise SavepointExistsError(_rejection(fs, (METADATA_FILE_NAME,)))
     return fs
@@ -170,7 +170,7 @@ def not_a_savepoint(fs: CheckpointFileSystem) -> SavepointError:
     if absent is not None:
         return SavepointError(f"{fs.uri} {absent}: there is no state to be read")
     if fs.exists(_IN_PROGRESS):
-        why = "a savepoint was begun there and not finished; take it again into another directory"
+        why = "a savepoint was started there and not finished; take it again to another directory"
     elif fs.exists(JOB_FILE_NAME):
         why = "it is the directory of a job; take a savepoint of that"
     else:

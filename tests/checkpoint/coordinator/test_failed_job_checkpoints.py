@@ -66,15 +66,15 @@ def test_a_checkpoint_counts_once_and_an_older_one_that_completes_does_not_begin
     policy = FailurePolicy(2)
     policy.completed(5)
     for checkpoint_id in (6, 6, 7, 7):
-        assert not policy.failed(checkpoint_id, Reason.DECLINED, Kind.ON_DEMAND, were_tasks_told=True)
+        assert not policy.failed(checkpoint_id, Reason.DECLINED, Kind.ON_DEMAND, were_triggered=True)
     policy.completed(4)
     policy.completed(5)
     assert policy.failures == 2
     # Those without an id are each another one.
-    assert [policy.failed(None, Reason.IO_ERROR, Kind.PERIODIC, were_tasks_told=False) for _ in range(2)] == [True] * 2
+    assert [policy.failed(None, Reason.IO_ERROR, Kind.PERIODIC, were_triggered=False) for _ in range(2)] == [True] * 2
     policy.completed(8)
     assert policy.failures == 0
-    assert not policy.failed(9, Reason.EXPIRED, Kind.PERIODIC, were_tasks_told=True)
+    assert not policy.failed(9, Reason.EXPIRED, Kind.PERIODIC, were_triggered=True)
 
 
 def test_a_checkpoint_that_completes_begins_the_count_of_failures_again() -> None:
@@ -120,7 +120,7 @@ def test_trigger_checkpoint_with_counter_io_exception() -> None:
     number = one.request()
     one.fail(Reason.IO_ERROR, request_id=number)
     assert one.answers[number].failure is Reason.IO_ERROR
-    assert (one.checkpoints.counts.begun, one.checkpoints.counts.failed) == (1, 1)
+    assert (one.checkpoints.counts.started, one.checkpoints.counts.failed) == (1, 1)
     assert is_clean(one)
     one.handle(CheckpointNumbered(number, 7, 0))
     assert one.checkpoints.pending_ids == ()

@@ -244,7 +244,7 @@ def test_what_has_no_number_yet_is_not_subsumed() -> None:
     one.acknowledge(2, A, B)
     assert one.stored == [1, 2]
     counts = one.checkpoints.counts
-    assert (counts.begun, counts.completed, counts.failed) == (2, 2, 0)
+    assert (counts.started, counts.completed, counts.failed) == (2, 2, 0)
 
 
 def test_periodic_scheduling_with_inactive_tasks() -> None:
