@@ -1,2 +1,2 @@
 from statebackend.local.environment import LocalStreamEnvironment as LocalStreamEnvironment
-from statebackend.local.job import LocalJob as LocalJob
+from statebackend.local.run import LocalJob as LocalJob

@@ -1,31 +1,27 @@
-"""From the channel state of a checkpoint into the channels of a network that has done nothing yet.
+"""From the channel state of a checkpoint to the channels of a new network.
 
-Keys are not stored: a record has those that its input gives it, as when it was sent. So records of keyed inputs go to
-who owns their key groups now, and those of inputs that are spread are dealt out one by one. Broadcast inputs have
-nothing in flight. What is put into a channel is taken before anything else.
+Keys are not stored: each record gets them again from its input. Records of keyed inputs go to the owners of their key
+groups, and those of spread inputs are spread one by one. Broadcast inputs have nothing in flight. Restored elements are
+taken before all others.
 
-With the parallelism of the former run each subtask is where it was in event time, too; otherwise all subtasks of a node
-begin where the one was that was furthest behind, and what is in flight brings them on (see `channel_redistribution`).
-
-What was in flight between the subtasks of a former run, dealt out to those of this one.
-
-With the same parallelism every channel gets what it had. Otherwise all that one node had sent to another becomes one
-sequence, and every subtask takes of its batches the records that are its own:
+With the same parallelism every channel gets its former elements, and every subtask its former event time. Otherwise
+all that one node had sent to another becomes one sequence, and each subtask takes its records from the batches:
 
     former channels       s0 -> r0:  a W5 b        s0 -> r1:  c W5 d W7 e
     by watermarks left    s0 -> r0:           a W5 b
-                          s0 -> r1:  c W5 d W7 e              what s0 sent of time it sent to both; r1 is further behind
+                          s0 -> r1:  c W5 d W7 e        s0 sent the same watermarks to both; r1 is further behind
 
     aligned from the end  s0:  c | W5 | a d | W7 | b e
 
-A former sender sends watermarks and statuses on all its channels alike, so what is left of them in one channel is the
-end of what is left in any other: aligned from their ends, the channels of one sender become one sequence in which each
-record is behind the same watermarks as before. Several senders come one after the other, and their time goes through
-a valve, as it did at the reader; it begins where the reader was that was furthest behind, for each sender.
+A sender sends watermarks and statuses on all its channels alike, so what is left of them in one channel is the end of
+what is left in any other. Aligned from their ends, the channels of one sender become one sequence, in which each record
+follows the same watermarks as before. Several senders follow one another, and their watermarks pass a valve, as they
+did at the reader. It starts at the reader that was furthest behind, for each sender. All subtasks of a node start
+there.
 
-Invariants: every record is in the sequence once; records of one channel keep their order, and their place among its
-watermarks; watermarks of the sequence rise, and are never ahead of what a former reader would have come to; when it
-ends, time is where the former senders were together. All subtasks of a node take the same times.
+Invariants: every record is in the sequence once; records of one channel keep their order and their place among its
+watermarks; watermarks of the sequence rise, and never exceed what a former reader would have reached; at its end event
+time is where the former senders were together. All subtasks of a node take the same watermarks.
 """
 
 from __future__ import annotations
@@ -36,29 +32,24 @@ from typing import Any
 from attrs import evolve, frozen
 
 from statebackend.checkpoint.state_handles import OperatorState
-from statebackend.local.channel_state import (
-    ChannelsOfCheckpoint,
-    channel_parts,
-    channels_of_checkpoint,
-    forms_of_operators,
-)
-from statebackend.local.inputs import LocalStream
-from statebackend.local.network.channel import Channel, InFlight, RecordBatch, SubtaskId
+from statebackend.local.channel_state import ChannelsOfCheckpoint, channels_of_checkpoint, forms_of_operators
+from statebackend.local.graph import LocalOperator, LocalStream
+from statebackend.local.network.channel import InFlight, RecordBatch, SubtaskId
 from statebackend.local.network.network import Network
 from statebackend.local.network.subtasks import OperatorSubtask
-from statebackend.local.operator import LocalOperator
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.streaming.errors import JobRestoreError
 from statebackend.streaming.time.operator_watermarks import OperatorWatermarkState
 from statebackend.streaming.time.status_watermark_valve import StatusWatermarkValve, ValveChannel, ValveState
 from statebackend.streaming.time.watermark_generators import WatermarkElement
 
-__all__ = ["InFlightShares", "MergedChannels", "merged_channels", "restore_channels", "restore_checkpoint"]
+Readers = Mapping[SubtaskId, OperatorWatermarkState[SubtaskId]]
+"""The former subtasks of a node, with what each knew of event time."""
 
 
 @frozen
 class MergedChannels:
-    """All that was in flight from one node to another: what time it begins and ends with, by one channel for all."""
+    """All in-flight elements from one node to another, and the event time at their start and end."""
 
     elements: Sequence[InFlight]
     begins: ValveChannel[str]
@@ -66,30 +57,28 @@ class MergedChannels:
 
 
 def merged_channels(
-    node: str,
-    in_flight: Mapping[tuple[SubtaskId, SubtaskId], Sequence[InFlight]],
-    readers: Mapping[SubtaskId, OperatorWatermarkState[SubtaskId]],
+    node: str, in_flight: Mapping[tuple[SubtaskId, SubtaskId], Sequence[InFlight]], readers: Readers
 ) -> MergedChannels:
-    """The channels from a node to the former ``readers``, each with what it knew of time.
+    """Merge the channels from a node to the former ``readers``, in time proportional to elements and channels.
 
-    Raises `JobRestoreError` if they knew nothing of who has sent. Takes time in proportion to the elements and the
-    channels.
+    Raises `JobRestoreError` if they do not know a sender.
     """
     senders = sorted({sender for sender, reader in in_flight if sender.node == node and reader in readers})
-    views = {sender: _furthest_behind(sender, in_flight, readers) for sender in _senders_known(node, readers)}
+    valves = [valve for state in readers.values() for valve in state.inputs]
+    known = sorted({one.channel for valve in valves for one in valve.channels if one.channel.node == node})
+    views = {sender: _furthest_behind(sender, in_flight, readers) for sender in known}
     missing = [sender for sender in senders if sender not in views]
     if missing:
-        raise JobRestoreError(f"{missing[0]} had records on their way to readers that know nothing of it")
+        raise JobRestoreError(f"{missing[0]} had records in flight to readers that do not know it")
     channels = tuple(ValveChannel(one, view.watermark_ms, view.is_idle) for one, view in sorted(views.items()))
-    # Nobody waited for a channel that was behind its valve, and nobody does here.
+    # The former reader did not wait for a channel that was behind its valve.
     active = [max(view.watermark_ms, view.valve_ms) for view in views.values() if not view.is_idle]
     begins_ms = min(active) if active else max(view.watermark_ms for view in views.values())
     valve = StatusWatermarkValve.restored(ValveState(begins_ms, channels))
     begins = ValveChannel(node, begins_ms, valve.status.is_idle)
     elements: list[InFlight] = []
     for sender in senders:
-        own = [in_flight.get((sender, reader), ()) for reader in sorted(readers)]
-        for element in _aligned_from_the_end(own):
+        for element in _aligned_from_the_end([in_flight.get((sender, reader), ()) for reader in sorted(readers)]):
             if isinstance(element, RecordBatch):
                 elements.append(element)
             else:
@@ -99,39 +88,27 @@ def merged_channels(
 
 @frozen
 class _View:
-    """A channel as one of its readers knows it, beside its valve."""
+    """A channel as one of its readers knew it, and the watermark of its valve."""
 
     watermark_ms: int
     is_idle: bool
     valve_ms: int
 
 
-def _senders_known(node: str, readers: Mapping[SubtaskId, OperatorWatermarkState[SubtaskId]]) -> Sequence[SubtaskId]:
-    valves = [valve for state in readers.values() for valve in state.inputs]
-    return sorted({one.channel for valve in valves for one in valve.channels if one.channel.node == node})
-
-
 def _furthest_behind(
-    sender: SubtaskId,
-    in_flight: Mapping[tuple[SubtaskId, SubtaskId], Sequence[InFlight]],
-    readers: Mapping[SubtaskId, OperatorWatermarkState[SubtaskId]],
+    sender: SubtaskId, in_flight: Mapping[tuple[SubtaskId, SubtaskId], Sequence[InFlight]], readers: Readers
 ) -> _View:
-    """What the reader knew of a sender that had most of its times still to take."""
+    """The view of the reader that had the most watermarks and statuses of a sender left to take."""
     found: list[tuple[int, _View]] = []
     for reader, state in readers.items():
         left = sum(not isinstance(one, RecordBatch) for one in in_flight.get((sender, reader), ()))
         for valve in state.inputs:
-            views = (
-                _View(one.watermark_ms, one.is_idle, valve.watermark_ms)
-                for one in valve.channels
-                if one.channel == sender
-            )
-            found += [(left, view) for view in views]
+            own = (one for one in valve.channels if one.channel == sender)
+            found += [(left, _View(one.watermark_ms, one.is_idle, valve.watermark_ms)) for one in own]
     return max(found, key=lambda one: one[0])[1]
 
 
 def _aligned_from_the_end(channels: Sequence[Sequence[InFlight]]) -> list[InFlight]:
-    """One sequence of the channels of one sender; see the module."""
     pieces = [_pieces(channel) for channel in channels]
     merged: list[InFlight] = []
     for left in range(max(len(times) for _, times in pieces), -1, -1):
@@ -145,7 +122,7 @@ def _aligned_from_the_end(channels: Sequence[Sequence[InFlight]]) -> list[InFlig
 
 
 def _pieces(channel: Sequence[InFlight]) -> tuple[list[list[RecordBatch]], list[WatermarkElement]]:
-    """The batches between the times of a channel, and the times; there is one piece more."""
+    """The batches between the watermarks and statuses of a channel (one piece more), and those."""
     batches: list[list[RecordBatch]] = [[]]
     times: list[WatermarkElement] = []
     for element in channel:
@@ -159,9 +136,9 @@ def _pieces(channel: Sequence[InFlight]) -> tuple[list[list[RecordBatch]], list[
 
 @frozen
 class InFlightShares:
-    """To which subtasks of an operator records in flight belong, with keys again.
+    """Assigns in-flight records to the subtasks of an operator, and gives them their keys again.
 
-    ``learn_keys`` sees to it that the types of an operator's keys are known, as far as these records tell them.
+    ``learn_keys`` sets the types of an operator's keys from a record, if they are not known.
     """
 
     operators: Mapping[str, LocalOperator]
@@ -169,7 +146,7 @@ class InFlightShares:
     learn_keys: Callable[[LocalOperator, int, Sequence[Any]], None]
 
     def shares(self, uid: str, batch: RecordBatch) -> Sequence[RecordBatch]:
-        """What each subtask is given of a batch; those that are given nothing have no records."""
+        """The records of a batch for each subtask."""
         operator = self.operators[uid]
         self.learn_keys(operator, batch.input_index, batch.records)
         stream = LocalStream(batch.records, batch.timestamps)
@@ -179,26 +156,26 @@ class InFlightShares:
         ]
 
     def share_of(self, subtask: SubtaskId, batch: RecordBatch) -> RecordBatch:
-        """A batch that belongs to a subtask; raises `JobRestoreError` if its records have other keys than they had."""
+        """A batch of a subtask; raises `JobRestoreError` if its records have other keys than they had."""
         if not self.operators[subtask.node].is_keyed(batch.input_index):
             return batch
         own = self.shares(subtask.node, batch)[subtask.index]
         if len(own.records) != len(batch.records):
             raise JobRestoreError(
-                f"records on their way into input {batch.input_index} of operator {subtask.node!r} have other keys "
-                f"than when the checkpoint was taken. Run the program that took it, take a savepoint, and continue "
-                f"from that"
+                f"in-flight records for input {batch.input_index} of operator {subtask.node!r} have other keys than "
+                f"when the checkpoint was taken. Run the program that took it, take a savepoint, and continue from that"
             )
         return own
 
 
 def restore_checkpoint(network: Network, shares: InFlightShares, restored: RestoredState, *, has_time: bool) -> None:
-    """Puts what was in flight in a checkpoint, for operators that the job has, into the channels.
+    """Put the in-flight elements of a checkpoint, for operators that the job has, into the channels.
 
     Raises what `channels_of_checkpoint` and `restore_channels` raise.
     """
     known = [one for one in restored.metadata.operators if one.uid in shares.operators]
-    if any(part is not None for one in known for state in one.subtasks for part in channel_parts(state)):
+    states = [state for one in known for state in one.subtasks]
+    if any(one.input_channels is not None or one.output_channels is not None for one in states):
         forms = forms_of_operators({uid: one.row_schemas for uid, one in shares.operators.items()})
         former = channels_of_checkpoint(known, restored.file_system, forms)
         restore_channels(network, shares, former, known, has_time=has_time)
@@ -212,13 +189,16 @@ def restore_channels(
     *,
     has_time: bool,
 ) -> None:
-    """Puts what was in flight into the channels, behind `restore_network` where there is event time.
+    """Put in-flight elements into the channels; with event time, after `restore_network`.
 
-    ``operators`` are those of the checkpoint. Raises `JobRestoreError` for what was on its way to where nothing reads
-    it.
+    ``operators`` are those of the checkpoint. Raises `JobRestoreError` for elements that no subtask would read.
     """
     channels = {(one.sender, one.reader): one for subtask in network.operators for one in subtask.channels}
-    _check_ways(former, channels)
+    inputs: dict[tuple[str, str], set[int]] = {}
+    for (sender, reader), channel in channels.items():
+        inputs.setdefault((sender.node, reader.node), set()).update(channel.inputs)
+    for (sender, reader), elements in former.in_flight.items():
+        _check_is_read(sender.node, reader.node, elements, inputs.get((sender.node, reader.node), set()))
     same = {one.uid for one in operators if one.parallelism == shares.parallelism}
     kept = {one.node for way in channels for one in way if one.node not in shares.operators} | same
     if has_time:
@@ -235,19 +215,14 @@ def restore_channels(
         _restore_merged(network, shares, former, sender_node, reader_node, has_time)
 
 
-def _check_ways(former: ChannelsOfCheckpoint, channels: Mapping[tuple[SubtaskId, SubtaskId], Channel]) -> None:
-    inputs: dict[tuple[str, str], set[int]] = {}
-    for (sender, reader), channel in channels.items():
-        inputs.setdefault((sender.node, reader.node), set()).update(channel.inputs)
-    for (sender, reader), elements in former.in_flight.items():
-        fed = inputs.get((sender.node, reader.node), set())
-        unread = [one.input_index for one in elements if isinstance(one, RecordBatch) and one.input_index not in fed]
-        if unread or not fed:
-            to = f"input {unread[0]} of {reader.node!r}" if unread else repr(reader.node)
-            raise JobRestoreError(
-                f"records were on their way from {sender.node!r} to {to}, where this job leads none. Nothing was "
-                f"changed; run the program that took the checkpoint, take a savepoint, and continue from that"
-            )
+def _check_is_read(sender: str, reader: str, elements: Sequence[InFlight], inputs: set[int]) -> None:
+    unread = [one.input_index for one in elements if isinstance(one, RecordBatch) and one.input_index not in inputs]
+    if unread or not inputs:
+        to = f"input {unread[0]} of {reader!r}" if unread else repr(reader)
+        raise JobRestoreError(
+            f"records were in flight from {sender!r} to {to}, where this job sends none. Nothing was changed. Run the "
+            f"program that took the checkpoint, take a savepoint, and continue from that"
+        )
 
 
 def _restore_times(network: Network, former: ChannelsOfCheckpoint, same: set[str]) -> None:
@@ -270,7 +245,7 @@ def _restore_merged(
     reader_node: str,
     has_time: bool,
 ) -> None:
-    """Puts all that was on its way between two nodes into the channels of the first subtask that sends now."""
+    """Put all in-flight elements between two nodes into the channels of the first subtask that sends now."""
     readers = {one: time.own for one, time in former.times.items() if one.node == reader_node}
     merged = merged_channels(sender_node, former.in_flight, readers)
     subtasks = sorted(
@@ -278,21 +253,23 @@ def _restore_merged(
     )
     sequences: list[list[InFlight]] = [[] for _ in subtasks]
     for element in merged.elements:
+        of_subtasks: Sequence[InFlight]
         if isinstance(element, RecordBatch):
-            for sequence, share in zip(sequences, shares.shares(reader_node, element), strict=True):
-                sequence.extend([share] if share.records else [])
+            of_subtasks = shares.shares(reader_node, element)
         else:
-            for sequence in sequences:
-                sequence.append(element)
+            of_subtasks = [element] * len(subtasks)
+        for sequence, one in zip(sequences, of_subtasks, strict=True):
+            if not isinstance(one, RecordBatch) or one.records:
+                sequence.append(one)
     for subtask, sequence in zip(subtasks, sequences, strict=True):
         [channel] = [one for one in subtask.channels if one.sender == SubtaskId(sender_node, 0)]
         channel.put_restored(sequence)
         if has_time:
-            subtask.watermarks.restore(_from(subtask, merged), subtask.output.status)
+            subtask.watermarks.restore(_start_of(subtask, merged), subtask.output.status)
 
 
-def _from(subtask: OperatorSubtask, merged: MergedChannels) -> OperatorWatermarkState[SubtaskId]:
-    """Where a subtask stands: what was in flight comes by one channel, and the others are where it ends."""
+def _start_of(subtask: OperatorSubtask, merged: MergedChannels) -> OperatorWatermarkState[SubtaskId]:
+    """The event time of a subtask: the first channel is at the start of the merged elements, the others at the end."""
 
     def placed(channel: ValveChannel[SubtaskId]) -> ValveChannel[SubtaskId]:
         if channel.channel.node != merged.begins.channel:

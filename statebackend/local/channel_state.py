@@ -1,38 +1,36 @@
-"""The parts of a subtask's state that are channel state, and their files.
+"""Channel state: the in-flight elements of a subtask in a checkpoint, as bytes and as files.
 
-``input_channels`` is there for every subtask whose barriers may overtake, since it says what the subtask knew of time;
-``output_channels`` only with elements. A part without a file has no records. Both are of the format `FORMAT`, and their
-bytes are those of `channel_state_bytes`; `channels_of_checkpoint` puts the parts of a checkpoint together again: of a
-channel first what was its reader's, then what was its sender's.
+``input_channels`` exists for every subtask whose barriers may overtake, because it has the event time of the subtask;
+``output_channels`` only with elements. A part without a file has no elements. Of a channel, the part of its reader
+precedes that of its sender.
 
-How the records of an input are written when they belong to a checkpoint: as rows of the schema that is declared.
+Records are written as rows of the declared schema of their input. Without one, nothing says what a record is, and
+nothing is pickled: barriers do not overtake on the channels of such an input.
 
-Where no schema is declared (plain elements, or what a step makes of records) nothing says what a record is, and
-nothing is pickled: such an input has no form, and its channels are not overtaken.
-
-The bytes of one part of channel state: meta data, which stands in the handle, and the elements, which are a file.
+A part is metadata, which is in the handle, and elements, which are a file:
 
     meta     := "SBCS" version checksum body          checksum: XXH3 with 64 bits of the body, big-endian
     body     := i8 has time (0 or 1)  time?  i32(forms) form*  i32(channels) channel*
     time     := i64 watermark  i64 sent watermark  i8 has sent that it is idle  i32(inputs) input*
     input    := i64 watermark of its valve  i32(channels) (UTF node  i32 index  i64 watermark  i8 is idle)*
     form     := UTF uid of the reader  i32 input  i32(n) envelope
-    channel  := UTF node  i32 index  i32 elements  i64 bytes       who is at the other end, and what of the file is its
-    elements := element*                              those of a channel one behind the other, channels as in the meta
+    channel  := UTF node  i32 index  i32 elements  i64 bytes       the other end, and its share of the file
+    elements := element*                              channel by channel, as in the metadata
     element  := 01 i32 input  i64 sender's watermark  i8 has timestamps  i32(n) record*  (i8 is there  i64?)*
               | 02 i64 watermark | 03 (idle) | 04 (active)
-    record   := i32(n) and what the serializer of the form's envelope writes
+    record   := i32(n) and the output of the serializer in the envelope of the form
 
-Of watermarks, the smallest time says that there is none, and the end of time is not kept: a source says it again.
+The smallest time means no watermark. The end of time is not stored: a source sends it again.
 
-Invariants, checked on both sides: a channel is named once and has elements; a form is named once; a batch has records,
-as many timestamps if any, and a form for its input; watermarks that travel are neither of the two ends; sizes add up
-to those of the file, which is at most `MAX_CHANNEL_STATE_BYTES`; no byte is left over. What reads the elements has the
-forms of its own program, of the same envelopes: nothing in the bytes says which class reads them.
+Invariants, checked when writing and reading: a channel is named once and has elements; a form is named once; a batch
+has records, a timestamp for each if any, and a form for its input; watermarks in flight are neither end of time; sizes
+add up to that of the file, at most `MAX_CHANNEL_STATE_BYTES`; no bytes are left over. The reader uses the forms of its
+own program with equal envelopes: the bytes do not name classes.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -44,7 +42,7 @@ from snapshots.envelope import snapshot_to_bytes
 from snapshots.errors import MalformedDataError, StateFormatError
 from statebackend.checkpoint.errors import CheckpointError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
-from statebackend.checkpoint.state_handles import OpaqueStateHandle, OperatorState, SubtaskState
+from statebackend.checkpoint.state_handles import OpaqueStateHandle, OperatorState
 from statebackend.local.network.channel import InFlight, RecordBatch, SubtaskId
 from statebackend.local.network.channel_barriers import SubtaskCapture, SubtaskTime
 from statebackend.streaming.errors import EpochError, JobDefinitionError, JobRestoreError, format_value
@@ -57,25 +55,17 @@ from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from statebackend.streaming.time.watermark_generators import Watermark, WatermarkStatus
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = [
-    "FORMAT",
-    "MAX_CHANNEL_STATE_BYTES",
-    "ChannelContent",
-    "ChannelStateMeta",
-    "ChannelStateParts",
-    "ChannelsOfCheckpoint",
-    "InputName",
-    "RecordForm",
-    "RecordForms",
-    "channel_parts",
-    "channels_of_checkpoint",
-    "decode_elements",
-    "decode_meta",
-    "encode_part",
-    "forms_of_operators",
-    "write_channel_state",
-]
+_FORMAT: Final = "channel_state"
+"""The format of the handles of both parts; written to disk and frozen."""
 
+MAX_CHANNEL_STATE_BYTES: Final = 1 << 30
+"""The most bytes that the elements of one part may take."""
+
+_MAGIC: Final = b"SBCS"
+_VERSION: Final = 1
+_CHECKSUM_BYTES: Final = 8
+_BATCH, _WATERMARK, _IDLE, _ACTIVE = 1, 2, 3, 4
+_STATUSES: Final = {_IDLE: WatermarkStatus.IDLE, _ACTIVE: WatermarkStatus.ACTIVE}
 
 InputName = tuple[str, int]
 """The uid of an operator, and the index of one of its inputs."""
@@ -83,7 +73,7 @@ InputName = tuple[str, int]
 
 @frozen(eq=False)
 class RecordForm:
-    """Records of one schema; ``envelope`` is what their serializer is, by which the same form is known again."""
+    """Writes and reads records of one schema; ``envelope`` is the snapshot of their serializer."""
 
     envelope: bytes
     column_count: int
@@ -92,31 +82,27 @@ class RecordForm:
     _to_stored: Callable[[Any], Any]
     _to_row: Callable[[Any], Any]
 
-    def _is_row(self, record: Any) -> bool:
-        return isinstance(record, tuple) and len(record) == self.column_count
-
     def to_bytes(self, record: Any) -> bytes:
-        """Raises `StateFormatError` for what is no row of the schema."""
-        kind = self.record_class
-        if not (self._is_row(record) if kind is None else isinstance(record, kind)):
-            raise MalformedDataError(
-                f"{format_value(record, 200)} is no row of the {self.column_count} columns declared"
-            )
+        """Raises `StateFormatError` for a record that is not a row of the schema."""
+        is_row = isinstance(record, tuple) and len(record) == self.column_count
+        _require(
+            is_row if self.record_class is None else isinstance(record, self.record_class),
+            lambda: f"{format_value(record, 200)} is not a row of the {self.column_count} columns declared",
+        )
         return self._serializer.to_bytes(self._to_stored(record))
 
     def from_bytes(self, data: bytes) -> Any:
-        """The row; raises `StateFormatError` for bytes that are none."""
+        """Raises `StateFormatError` for bytes that are not a row."""
         source = DataInputView(data)
         stored = self._serializer.deserialize(source)
-        if source.remaining:
-            raise MalformedDataError(f"{source.remaining} bytes follow a record")
+        _require(not source.remaining, lambda: f"{source.remaining} bytes follow a record")
         try:
             return self._to_row(stored)
         except StateFormatError:
             raise
         except Exception as error:
             raise MalformedDataError(
-                f"the columns of a record are none of the schema: {format_value(error, 200)}"
+                f"the columns of a record are not those of the schema: {format_value(error, 200)}"
             ) from error
 
 
@@ -124,45 +110,32 @@ RecordForms = Mapping[InputName, RecordForm]
 """The forms of all inputs of a job that have one."""
 
 
-def _record_form(schema: DeclaredSchema | None, where: str) -> RecordForm | None:
-    """The form of rows of a schema; None without one, and for one with a column that no state can hold."""
-    if schema is None:
-        return None
-    try:
-        records = stored_form(schema, where)
-    except JobDefinitionError:
-        return None
-    envelope = snapshot_to_bytes(records.serializer.snapshot_configuration())
-    return RecordForm(
-        envelope, len(schema.names), schema.record_class, records.serializer, records.to_stored, records.to_row
-    )
-
-
 def forms_of_operators(schemas: Mapping[str, Sequence[DeclaredSchema | None]]) -> RecordForms:
-    """The forms of the inputs of operators, by their uids, of those inputs that have one."""
-    forms = {
-        (uid, index): _record_form(schema, place_of_input(uid, index, len(of_inputs)))
-        for uid, of_inputs in schemas.items()
-        for index, schema in enumerate(of_inputs)
-    }
-    return {name: form for name, form in forms.items() if form is not None}
-
-
-MAX_CHANNEL_STATE_BYTES: Final = 1 << 30
-"""Most bytes that the elements of one part may take."""
-
-_MAGIC: Final = b"SBCS"
-_VERSION: Final = 1
-_CHECKSUM_BYTES: Final = 8
-
-_BATCH, _WATERMARK, _IDLE, _ACTIVE = 1, 2, 3, 4
-
-_STATUSES: Final = {_IDLE: WatermarkStatus.IDLE, _ACTIVE: WatermarkStatus.ACTIVE}
+    """The forms of the inputs of operators, by uid. An input without a schema, or with a column that no state can
+    hold, has no form.
+    """
+    forms: dict[InputName, RecordForm] = {}
+    for uid, of_inputs in schemas.items():
+        for index, schema in enumerate(of_inputs):
+            if schema is None:
+                continue
+            with contextlib.suppress(JobDefinitionError):
+                records = stored_form(schema, place_of_input(uid, index, len(of_inputs)))
+                envelope = snapshot_to_bytes(records.serializer.snapshot_configuration())
+                forms[uid, index] = RecordForm(
+                    envelope,
+                    len(schema.names),
+                    schema.record_class,
+                    records.serializer,
+                    records.to_stored,
+                    records.to_row,
+                )
+    return forms
 
 
 @frozen
 class ChannelContent:
-    """The other end of a channel, how many elements were in flight in it, and how many bytes of the file they take."""
+    """The other end of a channel, the number of its in-flight elements, and their bytes in the file."""
 
     end: SubtaskId
     element_count: int
@@ -171,11 +144,20 @@ class ChannelContent:
 
 @frozen
 class ChannelStateMeta:
-    """What is known of a part without its file; ``envelopes`` are those of the forms of the records in it."""
+    """The metadata of a part; ``envelopes`` are those of the forms of its records. Checks the invariants."""
 
     time: SubtaskTime | None
     envelopes: Mapping[InputName, bytes]
     channels: Sequence[ChannelContent]
+
+    def __attrs_post_init__(self) -> None:
+        ends = [one.end for one in self.channels]
+        _require(len(set(ends)) == len(ends), "a channel is named twice")
+        for one in self.channels:
+            _require(one.end.index >= 0, f"there is no subtask {one.end.index}")
+            _require(0 < one.element_count <= one.size_bytes, f"the channel of {one.end} has no elements")
+        _require(all(index >= 0 for _, index in self.envelopes), "an input has a negative index")
+        _require(self.size_bytes <= MAX_CHANNEL_STATE_BYTES, f"more than {MAX_CHANNEL_STATE_BYTES} bytes of elements")
 
     @property
     def size_bytes(self) -> int:
@@ -189,9 +171,9 @@ def encode_part(
     reader_of: Callable[[SubtaskId], str],
     forms: RecordForms,
 ) -> tuple[bytes, bytes]:
-    """The meta data and the elements of a part; ``reader_of`` says whose inputs the records of a channel are for.
+    """Encode the metadata and the elements of a part; ``reader_of`` returns the operator that reads a channel.
 
-    Raises `StateFormatError` for records that are none of their form, and for more than may be written.
+    Raises `StateFormatError` for records of another form, and for too many bytes.
     """
     out = DataOutputView()
     used: dict[InputName, RecordForm] = {}
@@ -200,27 +182,24 @@ def encode_part(
         start = out.position
         for element in elements:
             _write_element(out, element, reader_of(end), forms, used)
-            if out.position > MAX_CHANNEL_STATE_BYTES:
-                raise MalformedDataError(
-                    f"what is on its way takes more than {MAX_CHANNEL_STATE_BYTES} bytes; let barriers wait, or give "
-                    f"channels room for less"
-                )
+            _require(
+                out.position <= MAX_CHANNEL_STATE_BYTES,
+                f"the in-flight data takes more than {MAX_CHANNEL_STATE_BYTES} bytes; use aligned checkpoints, or "
+                f"channels of a smaller capacity",
+            )
         contents.append(ChannelContent(end, len(elements), out.position - start))
     meta = ChannelStateMeta(time, {name: form.envelope for name, form in used.items()}, contents)
     return _encode_meta(meta), out.to_bytes()
 
 
 def decode_meta(data: bytes) -> ChannelStateMeta:
-    """The meta data of a part. Raises `StateFormatError` for what is none, or breaks an invariant."""
+    """Decode the metadata of a part. Raises `StateFormatError` for other bytes, or a broken invariant."""
     source = DataInputView(data)
-    if source.read(len(_MAGIC)) != _MAGIC:
-        raise MalformedDataError("these bytes are no channel state")
+    _require(source.read(len(_MAGIC)) == _MAGIC, "these bytes are not channel state")
     version = source.read_unsigned_byte()
-    if version != _VERSION:
-        raise MalformedDataError(f"channel state of version {version} was written by a later release; this reads 1")
+    _require(version == _VERSION, f"channel state of version {version} was written by a later release; this reads 1")
     checksum, body = source.read(_CHECKSUM_BYTES), source.read(source.remaining)
-    if xxhash.xxh3_64_digest(body) != checksum:
-        raise MalformedDataError("the bytes of channel state are not those that were written")
+    _require(xxhash.xxh3_64_digest(body) == checksum, "the bytes of channel state are not those that were written")
     source = DataInputView(body)
     time = _read_time(source) if _read_flag(source) else None
     envelopes: dict[InputName, bytes] = {}
@@ -232,24 +211,22 @@ def decode_meta(data: bytes) -> ChannelStateMeta:
         ChannelContent(SubtaskId(source.read_utf(), source.read_int()), source.read_int(), source.read_long())
         for _ in range(source.read_count(18))
     ]
-    _require(not source.remaining, f"{source.remaining} bytes follow channel state")
-    meta = ChannelStateMeta(time, envelopes, channels)
-    _check(meta)
-    return meta
+    _require(not source.remaining, lambda: f"{source.remaining} bytes follow channel state")
+    return ChannelStateMeta(time, envelopes, channels)
 
 
 def decode_elements(
     meta: ChannelStateMeta, data: bytes, reader_of: Callable[[SubtaskId], str], forms: RecordForms
 ) -> dict[SubtaskId, Sequence[InFlight]]:
-    """What was in flight, by the other end of the channel.
+    """Decode the in-flight elements, by the other end of the channel.
 
-    Raises `StateFormatError` for a file that is not that of the meta data, and for records of another form.
+    Raises `StateFormatError` for a file that does not fit the metadata, and for records of another form.
     """
     _require(len(data) == meta.size_bytes, f"the elements take {len(data)} bytes instead of {meta.size_bytes}")
     for (uid, index), envelope in meta.envelopes.items():
         form = forms.get((uid, index))
-        if form is None or form.envelope != envelope:
-            raise MalformedDataError(f"the records for input {index} of {uid!r} were rows of another schema")
+        is_same = form is not None and form.envelope == envelope
+        _require(is_same, f"the records for input {index} of {uid!r} were rows of another schema")
     known = {name: form for name, form in forms.items() if name in meta.envelopes}
     source = DataInputView(data)
     found: dict[SubtaskId, Sequence[InFlight]] = {}
@@ -262,7 +239,6 @@ def decode_elements(
 
 
 def _encode_meta(meta: ChannelStateMeta) -> bytes:
-    _check(meta)
     out = DataOutputView()
     out.write_boolean(meta.time is not None)
     if meta.time is not None:
@@ -281,38 +257,28 @@ def _encode_meta(meta: ChannelStateMeta) -> bytes:
     return _MAGIC + bytes([_VERSION]) + xxhash.xxh3_64_digest(body) + body
 
 
-def _check(meta: ChannelStateMeta) -> None:
-    ends = [one.end for one in meta.channels]
-    _require(len(set(ends)) == len(ends), "a channel is named twice")
-    for one in meta.channels:
-        _require(one.end.index >= 0, f"there is no subtask {one.end.index}")
-        _require(0 < one.element_count <= one.size_bytes, f"the channel of {one.end} has no elements")
-    _require(all(index >= 0 for _, index in meta.envelopes), "an input has a negative index")
-    _require(meta.size_bytes <= MAX_CHANNEL_STATE_BYTES, f"more than {MAX_CHANNEL_STATE_BYTES} bytes of elements")
-
-
 def _write_time(out: DataOutputView, time: SubtaskTime) -> None:
-    out.write_long(_kept(time.own.watermark_ms))
-    out.write_long(_kept(time.sent_watermark_ms))
+    _write_watermark(out, time.own.watermark_ms)
+    _write_watermark(out, time.sent_watermark_ms)
     out.write_boolean(time.sent_status.is_idle)
     out.write_int(len(time.own.inputs))
     for valve in time.own.inputs:
-        out.write_long(_kept(valve.watermark_ms))
+        _write_watermark(out, valve.watermark_ms)
         out.write_int(len(valve.channels))
         for channel in valve.channels:
             _write_subtask(out, channel.channel)
-            out.write_long(_kept(channel.watermark_ms))
+            _write_watermark(out, channel.watermark_ms)
             out.write_boolean(channel.is_idle)
 
 
 def _read_time(source: DataInputView) -> SubtaskTime:
-    watermark_ms, sent_ms = _read_kept(source), _read_kept(source)
+    watermark_ms, sent_ms = _read_watermark(source), _read_watermark(source)
     status = WatermarkStatus.IDLE if _read_flag(source) else WatermarkStatus.ACTIVE
     valves = []
     for _ in range(source.read_count(12)):
-        valve_ms = _read_kept(source)
+        valve_ms = _read_watermark(source)
         channels = tuple(
-            ValveChannel(_read_subtask(source), _read_kept(source), _read_flag(source))
+            ValveChannel(_read_subtask(source), _read_watermark(source), _read_flag(source))
             for _ in range(source.read_count(15))
         )
         _require(bool(channels), "an input has no channels")
@@ -324,33 +290,27 @@ def _read_time(source: DataInputView) -> SubtaskTime:
 def _write_element(
     out: DataOutputView, element: InFlight, reader: str, forms: RecordForms, used: dict[InputName, RecordForm]
 ) -> None:
-    if isinstance(element, RecordBatch):
-        _write_batch(out, element, reader, forms, used)
-    elif isinstance(element, Watermark):
-        _require(_travels(element.timestamp_ms), "neither end of time is in flight")
+    if isinstance(element, Watermark):
+        _require(MIN_TIMESTAMP < element.timestamp_ms < MAX_TIMESTAMP, "neither end of time is in flight")
         out.write_byte(_WATERMARK)
         out.write_long(element.timestamp_ms)
-    else:
+        return
+    if not isinstance(element, RecordBatch):
         out.write_byte(_IDLE if element.is_idle else _ACTIVE)
-
-
-def _write_batch(
-    out: DataOutputView, batch: RecordBatch, reader: str, forms: RecordForms, used: dict[InputName, RecordForm]
-) -> None:
-    name = (reader, batch.input_index)
-    form = forms.get(name)
+        return
+    index, records, times = element.input_index, element.records, element.timestamps
+    form = forms.get((reader, index))
     if form is None:
-        raise MalformedDataError(f"no schema is declared of the records for input {batch.input_index} of {reader!r}")
-    _require(bool(batch.records), f"a batch for input {batch.input_index} of {reader!r} has no records")
-    times = batch.timestamps
-    _require(times is None or len(times) == len(batch.records), "a batch has more records than timestamps, or less")
-    used[name] = form
+        raise MalformedDataError(f"the records for input {index} of {reader!r} have no declared schema")
+    _require(bool(records), f"a batch for input {index} of {reader!r} has no records")
+    _require(times is None or len(times) == len(records), "a batch has more or fewer timestamps than records")
+    used[reader, index] = form
     out.write_byte(_BATCH)
-    out.write_int(batch.input_index)
-    out.write_long(batch.sender_watermark_ms)
+    out.write_int(index)
+    out.write_long(element.sender_watermark_ms)
     out.write_boolean(times is not None)
-    out.write_int(len(batch.records))
-    for record in batch.records:
+    out.write_int(len(records))
+    for record in records:
         out.write_sized_bytes(form.to_bytes(record))
     for time_ms in times or ():
         out.write_boolean(time_ms is not None)
@@ -360,28 +320,22 @@ def _write_batch(
 
 def _read_element(source: DataInputView, reader: str, forms: RecordForms) -> InFlight:
     kind = source.read_unsigned_byte()
-    if kind == _BATCH:
-        return _read_batch(source, reader, forms)
     if kind == _WATERMARK:
         timestamp_ms = source.read_long()
-        _require(_travels(timestamp_ms), "neither end of time is in flight")
+        _require(MIN_TIMESTAMP < timestamp_ms < MAX_TIMESTAMP, "neither end of time is in flight")
         return Watermark(timestamp_ms)
-    status = _STATUSES.get(kind)
-    if status is None:
-        raise MalformedDataError(f"there is no element of kind {kind}")
-    return status
-
-
-def _read_batch(source: DataInputView, reader: str, forms: RecordForms) -> RecordBatch:
-    input_index, watermark_ms, has_times = source.read_int(), source.read_long(), _read_flag(source)
-    form = forms.get((reader, input_index))
+    if kind in _STATUSES:
+        return _STATUSES[kind]
+    _require(kind == _BATCH, f"there is no element of kind {kind}")
+    index, watermark_ms, has_times = source.read_int(), source.read_long(), _read_flag(source)
+    form = forms.get((reader, index))
     if form is None:
-        raise MalformedDataError(f"records for input {input_index} of {reader!r} are of no form that is named")
+        raise MalformedDataError(f"the records for input {index} of {reader!r} have a form that is not named")
     count = source.read_count(4)
-    _require(count > 0, f"a batch for input {input_index} of {reader!r} has no records")
+    _require(count > 0, f"a batch for input {index} of {reader!r} has no records")
     records = [form.from_bytes(source.read_sized_bytes()) for _ in range(count)]
     times = [source.read_long() if _read_flag(source) else None for _ in range(count)] if has_times else None
-    return RecordBatch(input_index, records, times, sender_watermark_ms=watermark_ms)
+    return RecordBatch(index, records, times, sender_watermark_ms=watermark_ms)
 
 
 def _write_subtask(out: DataOutputView, subtask: SubtaskId) -> None:
@@ -401,54 +355,41 @@ def _read_flag(source: DataInputView) -> bool:
     return flag == 1
 
 
-def _kept(watermark_ms: int) -> int:
-    return MIN_TIMESTAMP if watermark_ms == MAX_TIMESTAMP else watermark_ms
+def _write_watermark(out: DataOutputView, watermark_ms: int) -> None:
+    out.write_long(MIN_TIMESTAMP if watermark_ms == MAX_TIMESTAMP else watermark_ms)
 
 
-def _read_kept(source: DataInputView) -> int:
+def _read_watermark(source: DataInputView) -> int:
     watermark_ms = source.read_long()
-    _require(watermark_ms != MAX_TIMESTAMP, "the end of time is not kept")
+    _require(watermark_ms != MAX_TIMESTAMP, "the end of time is not stored")
     return watermark_ms
 
 
-def _travels(timestamp_ms: int) -> bool:
-    return MIN_TIMESTAMP < timestamp_ms < MAX_TIMESTAMP
-
-
-def _require(condition: bool, message: str) -> None:
+def _require(condition: bool, message: str | Callable[[], str]) -> None:
     if not condition:
-        raise MalformedDataError(message)
-
-
-FORMAT: Final = "channel_state"
-"""The format of both handles; written to disk and frozen."""
+        raise MalformedDataError(message if isinstance(message, str) else message())
 
 
 @frozen
 class ChannelStateParts:
-    """The two parts of a `SubtaskState`, and how many bytes were in flight in them."""
+    """The two parts of a `SubtaskState`."""
 
     input_channels: OpaqueStateHandle | None = None
     output_channels: OpaqueStateHandle | None = None
 
     @property
     def in_flight_bytes(self) -> int:
-        """The size of what was captured, in bytes."""
+        """The size of the in-flight data, in bytes."""
         parts = (self.input_channels, self.output_channels)
         return sum(file.size_bytes for part in parts if part is not None for file in part.files)
 
 
 @frozen
 class ChannelsOfCheckpoint:
-    """What was in flight from which subtask to which, in order; and what each subtask knew of time, if it was kept."""
+    """The in-flight elements of a checkpoint by (sender, reader), in order, and the event time of each subtask."""
 
     in_flight: Mapping[tuple[SubtaskId, SubtaskId], Sequence[InFlight]] = field(factory=dict)
     times: Mapping[SubtaskId, SubtaskTime] = field(factory=dict)
-
-
-def channel_parts(state: SubtaskState) -> tuple[OpaqueStateHandle | None, OpaqueStateHandle | None]:
-    """The two parts of a subtask's state that are channel state."""
-    return state.input_channels, state.output_channels
 
 
 def write_channel_state(
@@ -458,9 +399,9 @@ def write_channel_state(
     file_system: CheckpointFileSystem,
     file_prefix: str,
 ) -> ChannelStateParts:
-    """Writes what a subtask has captured, in files whose names begin so; nothing is left of what cannot be written.
+    """Write what the channels of a subtask captured, to files with this prefix; on failure no file remains.
 
-    Raises `EpochError` for records that are no rows of their schema, or more than may be written.
+    Raises `EpochError` for records that are not rows of their schema, and for too many bytes.
     """
 
     def written(
@@ -471,13 +412,13 @@ def write_channel_state(
             meta, data = encode_part(time, channels, lambda end: reader or end.node, forms)
         except StateFormatError as error:
             raise EpochError(
-                f"subtask {subtask.index} of operator {subtask.node!r}: what was on its way {name} when checkpoint "
-                f"{capture.checkpoint_id} was taken cannot be written: {error}"
+                f"subtask {subtask.index} of operator {subtask.node!r}, checkpoint {capture.checkpoint_id}: the "
+                f"records in flight ({name}) cannot be written: {error}"
             ) from error
         if not data:
-            return OpaqueStateHandle(FORMAT, meta)
+            return OpaqueStateHandle(_FORMAT, meta)
         path = f"{file_prefix}-{capture.checkpoint_id:012d}-channels-{name}"
-        return OpaqueStateHandle(FORMAT, meta, (file_system.write_file(path, data),))
+        return OpaqueStateHandle(_FORMAT, meta, (file_system.write_file(path, data),))
 
     inputs = written(capture.time, capture.inputs, subtask.node)
     if not capture.outputs:
@@ -493,28 +434,27 @@ def write_channel_state(
 def channels_of_checkpoint(
     operators: Iterable[OperatorState], file_system: CheckpointFileSystem, forms: RecordForms
 ) -> ChannelsOfCheckpoint:
-    """What was in flight in a checkpoint, of the operators given.
+    """Read the in-flight elements of these operators in a checkpoint.
 
-    Raises `JobRestoreError` for what cannot be read by this program, `CorruptFileError` or `MissingFileError` for files
-    that are not those that were written.
+    Raises `JobRestoreError` for data that this program cannot read, `CorruptFileError` or `MissingFileError`.
     """
-    of_readers: dict[tuple[SubtaskId, SubtaskId], list[InFlight]] = {}
-    of_senders: dict[tuple[SubtaskId, SubtaskId], list[InFlight]] = {}
+    of_readers: dict[tuple[SubtaskId, SubtaskId], Sequence[InFlight]] = {}
+    of_senders: dict[tuple[SubtaskId, SubtaskId], Sequence[InFlight]] = {}
     times: dict[SubtaskId, SubtaskTime] = {}
     for operator in operators:
         for index, state in enumerate(operator.subtasks):
             own = SubtaskId(operator.uid, index)
-            time, received = _read(state.input_channels, own, True, file_system, forms)
+            time, received = _read_part(state.input_channels, own, True, file_system, forms)
             if time is not None:
                 times[own] = time
-            of_readers.update({(end, own): list(elements) for end, elements in received.items()})
-            _, sent = _read(state.output_channels, own, False, file_system, forms)
-            of_senders.update({(own, end): list(elements) for end, elements in sent.items()})
+            of_readers.update({(end, own): elements for end, elements in received.items()})
+            _, sent = _read_part(state.output_channels, own, False, file_system, forms)
+            of_senders.update({(own, end): elements for end, elements in sent.items()})
     in_flight = {way: [*of_readers.get(way, ()), *of_senders.get(way, ())] for way in {**of_readers, **of_senders}}
     return ChannelsOfCheckpoint(in_flight, times)
 
 
-def _read(
+def _read_part(
     part: OpaqueStateHandle | None,
     own: SubtaskId,
     is_input: bool,
@@ -523,23 +463,21 @@ def _read(
 ) -> tuple[SubtaskTime | None, Mapping[SubtaskId, Sequence[InFlight]]]:
     if part is None:
         return None, {}
-    where = f"subtask {own.index} of operator {own.node!r} at {file_system.location('')}"
-    if part.format != FORMAT:
-        raise _rejected(where, f"they are in the format {part.format!r}, which this release does not read")
     try:
+        _require(part.format == _FORMAT, f"their format {part.format!r} is not known to this release")
         meta = decode_meta(part.meta)
-        if [file.size_bytes for file in part.files] != [meta.size_bytes] * bool(meta.channels):
-            raise _rejected(where, f"they take {meta.size_bytes} bytes, and the files named have others")
-        if meta.size_bytes > MAX_CHANNEL_STATE_BYTES or not part.files:
+        sizes = [file.size_bytes for file in part.files]
+        _require(
+            sizes == [meta.size_bytes] * bool(meta.channels),
+            f"they take {meta.size_bytes} bytes, and the files named have other sizes",
+        )
+        if not part.files:
             return meta.time, {}
         data = file_system.read_file(part.files[0])
         return meta.time, decode_elements(meta, data, lambda end: own.node if is_input else end.node, forms)
     except StateFormatError as error:
-        raise _rejected(where, str(error)) from error
-
-
-def _rejected(where: str, reason: str) -> JobRestoreError:
-    return JobRestoreError(
-        f"the records that were on their way in {where} cannot be read: {reason}. Nothing was changed; run the program "
-        f"that wrote them, take a savepoint, and continue from that"
-    )
+        raise JobRestoreError(
+            f"subtask {own.index} of operator {own.node!r} at {file_system.location('')}: its records in flight cannot "
+            f"be read: {error}. Nothing was changed. Run the program that wrote them, take a savepoint, and continue "
+            f"from that"
+        ) from error

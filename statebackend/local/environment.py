@@ -1,25 +1,20 @@
-"""The in-process environment: a program written for Spark, run over a list of elements.
+"""The environment of the local runtime: it runs a job in this process, without a JVM.
 
-Elements are dealt into epochs, each of which ends with a checkpoint. Subtasks stay open for the whole run; what a
-function sees of state (a value that was changed without an update is as it was stored, a migration at a restore) is
-what the job will see in production. Records between operators are rows of the schema that the operator before declares,
-as on Spark. Output reaches the sink when the epoch's checkpoint is complete.
+A program for Spark runs over a list of elements or a replayable source. Records between operators are rows of the
+declared schemas, and state behaves as in production: a value that was changed without an update is as it was stored,
+and restored state is migrated. Elements are divided into epochs, each of which ends with a checkpoint; the sinks get
+its results after it. Subtasks stay open for the whole run. Without a schema, columns of event time and types of keys
+are checked when the records arrive.
 
-Whether the columns that strategies of event time name are there, and of a type that can be a timestamp.
+A rollback to an older checkpoint has these steps. After a crash, only a start that repeats it (or goes back further)
+is possible, because a start from the newest checkpoint would continue without the output that sinks have hidden:
 
-What is not known before its records come, since a source has no schema or a step lies in between, is found at them.
-
-What a program says of its checkpoints, checked before anything is touched.
-
-Going back to an older checkpoint in one process: what sinks have shown since is taken back, then it is the newest.
-
-    fall-back.json    written first: from here on the only start is one that goes back as far, or further
-    the sinks         take back what they have shown of later epochs, those that can
+    fall-back.json    written first
+    the sinks         hide the output of later epochs, if they can
     set-aside/        the newer checkpoints, the newest first
     fall-back.json    removed last
 
-Without it a start behind a crash would go on from the newest checkpoint, whose output is hidden. Where no sink can take
-anything back there is no such moment, and no file.
+If no sink can roll back, there is no such moment, and no file.
 """
 
 from __future__ import annotations
@@ -28,10 +23,11 @@ import contextlib
 import os
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
-from attrs import field, frozen
+from attrs import frozen
 
 from migration import LIBRARY_RULES, EvolutionRules
 from statebackend.checkpoint.barriers.checkpointing_mode import CheckpointingMode
@@ -41,7 +37,7 @@ from statebackend.checkpoint.ha.leadership import raising_root_cause
 from statebackend.checkpoint.ha.object_store import default_services
 from statebackend.checkpoint.ha.services import JobRecords, JobServices
 from statebackend.checkpoint.metadata import CheckpointMetadata
-from statebackend.checkpoint.store.checkpoint_directories import PREVIOUS, FoundCheckpoints
+from statebackend.checkpoint.store.checkpoint_directories import PREVIOUS
 from statebackend.checkpoint.store.completed_checkpoint_store import (
     CompletedCheckpointStore,
     DefaultCompletedCheckpointStore,
@@ -54,16 +50,15 @@ from statebackend.checkpoint.store.job_files import (
     read_roll_back,
     write_roll_back,
 )
-from statebackend.local.job import LocalJob
-from statebackend.local.local_run import LocalJobParts, LocalRun
+from statebackend.local.graph import ElementSource, PreparedGraph, rows_of
+from statebackend.local.job_parts import CheckpointSettings, LocalJobParts
 from statebackend.local.network.channel import DEFAULT_CAPACITY
 from statebackend.local.network.network import DownstreamFirst, Scheduler
 from statebackend.local.network.subtasks import OutputListener
-from statebackend.local.operator import ElementSource, PreparedGraph, prepare_graph, rows_of
-from statebackend.local.run_snapshots import CheckpointSettings
+from statebackend.local.run import LocalJob, LocalRun
 from statebackend.local.sinks import StagedSinks, check_sinks
+from statebackend.local.source import ReplayedSource
 from statebackend.local.source_reading import read_all
-from statebackend.local.split_feed import ReplayedSource
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.state.clock import Clock, wall_clock
 from statebackend.state.key_groups import DEFAULT_MAX_PARALLELISM
@@ -79,12 +74,7 @@ from statebackend.streaming.output_tag import check_uid
 from statebackend.streaming.rows.record_copies import copied_records
 from statebackend.streaming.rows.record_schema import output_schema
 from statebackend.streaming.runtime.event_time import EventTime, whole_milliseconds
-from statebackend.streaming.runtime.job_start import (
-    Engine,
-    check_written_by,
-    locked_start,
-    looked_up,
-)
+from statebackend.streaming.runtime.job_start import Engine, check_written_by, locked_start, looked_up
 from statebackend.streaming.runtime.settings import (
     TIMESTAMP_TYPES,
     check_given,
@@ -99,160 +89,54 @@ from statebackend.streaming.sink import SinkError
 from statebackend.streaming.stream_graph import DataFrameNode, JobGraph, ReplayableSource, SourceNode, StreamGraph
 from statebackend.streaming.time.timestamps import Duration, duration_ms
 
-__all__ = ["CheckpointChoices", "check_timestamp_columns", "checkpoint_to_continue", "go_back", "settings_of"]
-
-
-def check_timestamp_columns(event_time: EventTime | None) -> None:
-    """Raises `JobDefinitionError` for a column that the schema of its source has not, or of another type."""
-    nodes = {} if event_time is None else event_time.nodes
-    for name, node in nodes.items():
-        place = node.inputs[0].node
-        schema = getattr(place.source, "schema", None) if isinstance(place, SourceNode) else None
-        if schema is None:
-            continue
-        given = {"with_timestamps": node.strategy.timestamps, "with_channel": node.strategy.channel}
-        for method, column in given.items():
-            if isinstance(column, str) and schema.type_of(column) is None:
-                raise unfit_column(name, method, column, schema.names)
-        timestamps = node.strategy.timestamps
-        type_name = schema.type_of(timestamps) if isinstance(timestamps, str) else None
-        if type_name is not None and type_name not in TIMESTAMP_TYPES:
-            raise unfit_type(name, type_name)
-
 
 @frozen(kw_only=True)
-class CheckpointChoices:
-    """What a program says of its checkpoints; see `LocalStreamEnvironment`."""
-
-    interval_ms: int | None
-    mode: str
-    is_unaligned: bool
-    aligned_timeout_ms: int
-    max_concurrent: int
-    min_pause_ms: int
-    timeout_ms: int
-    tolerable_failures: int
-
-
-def settings_of(choices: CheckpointChoices) -> CheckpointSettings:
-    """The settings of a run; raises `JobDefinitionError` for what cannot be."""
-    if choices.mode not in ("exactly_once", "at_least_once"):
-        raise JobDefinitionError(f"checkpointing_mode is {choices.mode!r}; it is 'exactly_once' or 'at_least_once'")
-    check_whole_numbers(
-        {
-            "max_concurrent_checkpoints": choices.max_concurrent,
-            "tolerable_failed_checkpoints": choices.tolerable_failures,
-        }
-    )
-    try:
-        is_exactly_once = choices.mode == "exactly_once"
-        has_timeout = choices.aligned_timeout_ms > 0
-        mode = CheckpointingMode(
-            is_exactly_once=is_exactly_once,
-            is_unaligned=choices.is_unaligned and not has_timeout,
-            alignment_timeout_ms=choices.aligned_timeout_ms if choices.is_unaligned and has_timeout else None,
-        )
-        limits = CheckpointLimits(
-            max_concurrent_checkpoints=choices.max_concurrent, minimum_pause_ms=choices.min_pause_ms
-        )
-        FailurePolicy(choices.tolerable_failures)
-    except InvariantViolationError as error:
-        raise JobDefinitionError(f"checkpoints of the environment: {error}") from error
-    return CheckpointSettings(
-        mode=mode,
-        interval_ms=choices.interval_ms,
-        timeout_ms=choices.timeout_ms,
-        limits=limits,
-        tolerable_failures=choices.tolerable_failures,
-        has_threads=choices.interval_ms is not None,
-    )
-
-
-def checkpoint_to_continue(
-    found: FoundCheckpoints, records: JobRecords, roll_back_to: int | str | None
-) -> CheckpointMetadata | None:
-    """The checkpoint that a start goes on from, None if there is none; touches nothing.
-
-    Raises `JobRestoreError` if going back was begun before and this start does not go back as far; what finding the
-    checkpoint raises.
-    """
-    begun = read_roll_back(records.driver_files)
-    if begun is None:
-        return found.newest() if roll_back_to is None else found.roll_back_target(roll_back_to)
-    if roll_back_to is None or begun.source_log != NO_SOURCE_LOG:
-        check_no_roll_back(records.driver_files)
-    target = found.roll_back_target(begun.checkpoint_id if roll_back_to in (None, PREVIOUS) else roll_back_to)
-    if target.checkpoint_id > begun.checkpoint_id:
-        # Of the epochs in between something may have been given up already.
-        check_no_roll_back(records.driver_files)
-    return target
-
-
-def go_back(
-    records: JobRecords, store: CompletedCheckpointStore, sinks: StagedSinks, checkpoint_id: int, job_id: str
-) -> None:
-    """Makes a checkpoint the newest again, and lets the sinks take back what they have shown since.
-
-    The job is led by the caller. Raises `SinkError` if a sink cannot; if another has hidden something by then, the
-    fall-back has begun, and the same one is to be started again.
-    """
-    driver_files, begun = records.driver_files, read_roll_back(records.driver_files)
-    for number, sink in enumerate(sinks.rollback_sinks):
-        if number == 0:
-            newest_id = max(checkpoint_id, *records.pointers.find().ids, 0 if begun is None else begun.newest_id)
-            planned = Rollback(checkpoint_id=checkpoint_id, newest_id=newest_id, source_log=NO_SOURCE_LOG)
-            write_roll_back(driver_files, planned)
-        try:
-            sink.roll_back(checkpoint_id, job_id)
-        except SinkError:
-            if number == 0 and begun is None:
-                # It has hidden nothing, so nothing has been done.
-                end_roll_back(driver_files)
-            raise
-    store.recover(roll_back_to=checkpoint_id)
-    if read_roll_back(driver_files) is not None:
-        end_roll_back(driver_files)
-
-
-@frozen
-class _CheckedJob:
-    """What the program says, with nothing wrong in it."""
+class _Job:
+    """A checked program, and how it is started; ``parts`` makes the parts of its run in a directory with a store."""
 
     graph: JobGraph
     event_time: EventTime | None
     prepared: PreparedGraph
+    name: str
+    from_savepoint: str | os.PathLike[str] | None
+    allow_non_restored_state: bool
+    roll_back_to: int | str | None
+    parts: Callable[..., LocalJobParts]
 
-
-@frozen
-class _Driving:
-    """Who moves next in a run, who watches, and how checkpoints are taken."""
-
-    scheduler: Scheduler
-    capacity: int = DEFAULT_CAPACITY
-    listener: OutputListener | None = None
-    checkpoints: CheckpointSettings = field(factory=CheckpointSettings)
+    @property
+    def replayed(self) -> list[str]:
+        """The uids of the replayable sources."""
+        sources = zip(self.graph.source_uids, self.graph.sources, strict=True)
+        return [uid for uid, node in sources if isinstance(node.source, ReplayedSource)]
 
 
 class LocalStreamEnvironment:
     """Builds one job and runs it in this process.
 
-    Without ``job_dir`` its checkpoints live in a temporary directory for as long as the environment or one of its jobs
-    does. With
-    ``epoch_size`` an epoch, and so a checkpoint, ends after that many elements; without, all elements are one epoch.
+    Args:
+        job_dir: The job directory. Without it, checkpoints are in a temporary directory, which exists as long as the
+            environment or one of its jobs.
+        backend: The state backend, or its name.
+        parallelism: The number of subtasks of each operator.
+        max_parallelism: The number of key groups.
+        epoch_size: An epoch, and so a checkpoint, ends after so many elements of a source. Without it, all elements
+            are one epoch.
+        checkpoint_interval: Take checkpoints by the clock instead, while records are processed. Threads write state.
+        checkpointing_mode: ``"exactly_once"`` or ``"at_least_once"``, in which channels do not wait at barriers.
+        unaligned_checkpoints: Barriers overtake records, which become part of the checkpoint.
+        aligned_checkpoint_timeout: Barriers overtake only after this time.
+        max_concurrent_checkpoints: The number of checkpoints that may be in progress.
+        min_pause_between_checkpoints: The time from the end of a checkpoint to the start of the next one.
+        checkpoint_timeout: A checkpoint that takes longer is aborted.
+        tolerable_failed_checkpoints: So many checkpoints in a row may fail; one more fails the job.
+        metrics: Turns metrics of keyed state on, see `LocalJob.metrics`.
+        rules: The rules that resolve the compatibility of restored state and migrate it; None: those of the library.
+        clock: Returns the processing time in milliseconds. It is called once per epoch, and by `LocalJob.savepoint`.
+        high_availability: How several processes agree on which of them runs the job, see `ZooKeeperHighAvailability`.
+            The others wait. When the first has ended, one of them continues from the newest checkpoint.
 
-    With ``checkpoint_interval`` sources are read on and on, and a checkpoint is taken every so often while records
-    go on; state is written by threads beside them. ``checkpointing_mode`` is ``"exactly_once"`` or, without channels
-    that stand still at barriers, ``"at_least_once"``. With ``unaligned_checkpoints`` barriers overtake records, which
-    are part of the checkpoint then: at once, or behind ``aligned_checkpoint_timeout``. At most
-    ``max_concurrent_checkpoints`` are under way, ``min_pause_between_checkpoints`` lies between the end of one and
-    the begin of the next, and one that takes longer than ``checkpoint_timeout`` is given up.
-    ``tolerable_failed_checkpoints`` in a row may fail; one more ends the job.
-
-    ``metrics`` turns metrics of keyed state on (see `LocalJob.metrics`). ``rules`` judge and carry out what restored
-    state becomes; None: those of this library. ``clock`` gives the time, in milliseconds, that an epoch has for state
-    with a time-to-live; it is asked once per epoch, and by `LocalJob.savepoint`. ``high_availability`` says how several
-    processes agree on which of them runs the job (see `ZooKeeperHighAvailability`): the others wait, and
-    one of them continues from the newest checkpoint when the first has ended or died.
+    Raises:
+        JobDefinitionError: A setting is invalid.
     """
 
     def __init__(
@@ -285,19 +169,17 @@ class LocalStreamEnvironment:
                 "epoch_size takes a checkpoint after so many elements, checkpoint_interval after so much time: "
                 "leave one of them"
             )
-        self._checkpoints = settings_of(
-            CheckpointChoices(
-                interval_ms=None
-                if checkpoint_interval is None
-                else duration_ms(checkpoint_interval, "checkpoint_interval", at_least_ms=1),
-                mode=checkpointing_mode,
-                is_unaligned=unaligned_checkpoints,
-                aligned_timeout_ms=duration_ms(aligned_checkpoint_timeout, "aligned_checkpoint_timeout", at_least_ms=0),
-                max_concurrent=max_concurrent_checkpoints,
-                min_pause_ms=duration_ms(min_pause_between_checkpoints, "min_pause_between_checkpoints", at_least_ms=0),
-                timeout_ms=duration_ms(checkpoint_timeout, "checkpoint_timeout", at_least_ms=1),
-                tolerable_failures=tolerable_failed_checkpoints,
-            )
+        self._checkpoints = checkpoint_settings(
+            interval_ms=None
+            if checkpoint_interval is None
+            else duration_ms(checkpoint_interval, "checkpoint_interval", at_least_ms=1),
+            mode=checkpointing_mode,
+            is_unaligned=unaligned_checkpoints,
+            aligned_timeout_ms=duration_ms(aligned_checkpoint_timeout, "aligned_checkpoint_timeout", at_least_ms=0),
+            max_concurrent=max_concurrent_checkpoints,
+            min_pause_ms=duration_ms(min_pause_between_checkpoints, "min_pause_between_checkpoints", at_least_ms=0),
+            timeout_ms=duration_ms(checkpoint_timeout, "checkpoint_timeout", at_least_ms=1),
+            tolerable_failures=tolerable_failed_checkpoints,
         )
         self.backend = state_backend(backend)
         self.parallelism = parallelism
@@ -316,20 +198,23 @@ class LocalStreamEnvironment:
     def from_elements(self, elements: Iterable[Any], schema: Any = None, *, uid: str | None = None) -> DataStream:
         """A stream of records: objects with attributes, or mappings.
 
-        ``schema`` is that of the elements: a record class, DDL or a ``StructType``. Then they are checked and become
-        rows, as those of a DataFrame are. Without it they stay what they are, and the first one decides on the types
-        of keys: an ``int`` is a ``bigint``, as Spark reads it from Python.
-
-        ``uid`` is what the source is called in checkpoints and savepoints, where its part of event time is found again.
+        Args:
+            elements: The records.
+            schema: Their schema: a record class, DDL or a ``StructType``. Elements are checked and become rows, as
+                those of a DataFrame. Without it they stay as they are, and the first one decides on the types of keys:
+                an ``int`` is a ``bigint``.
+            uid: The name of the source in checkpoints and savepoints, which have its event time.
         """
         declared = None if schema is None else output_schema(schema, "from_elements", "")
         return DataStream(self._graph, self._graph.add_source(SourceNode(ElementSource(list(elements), declared), uid)))
 
     def from_source(self, source: ReplayableSource, schema: Any = None, *, uid: str) -> DataStream:
-        """A stream of the records of a source that can be read again; ``schema`` as for `from_elements`.
+        """A stream of the records of a replayable source; ``schema`` is as for `from_elements`.
 
-        How far its splits are read stands in checkpoints and savepoints under ``uid``, so that a job that is started
-        again reads on behind the records that its state has. Raises `JobDefinitionError` for what is no such source.
+        Checkpoints and savepoints have the positions of its splits under ``uid``, and a start continues from them.
+
+        Raises:
+            JobDefinitionError: The object is not a `ReplayableSource`, or the uid is invalid.
         """
         if not is_instance_of(source, ReplayableSource):
             raise JobDefinitionError(
@@ -342,30 +227,24 @@ class LocalStreamEnvironment:
         return DataStream(self._graph, self._graph.add_source(SourceNode(ReplayedSource(source, declared), uid)))
 
     def add_listener(self, listener: JobListener) -> None:
-        """Lets a listener hear of the jobs that are executed from now on; see
-        `statebackend.streaming.observing.job_events`.
-        """
+        """Add a listener for jobs that start from now on; see `statebackend.streaming.observing.job_events`."""
         self._listeners.add(listener)
 
     def remove_listener(self, listener: JobListener) -> None:
-        """Ends that, for jobs that are executed from now on."""
+        """Remove a listener for jobs that start from now on."""
         self._listeners.remove(listener)
 
     def check(
         self, *, from_savepoint: str | os.PathLike[str] | None = None, allow_non_restored_state: bool = False
     ) -> Mapping[str, SchemaReport]:
-        """What a start would find, without starting or touching anything: the compatibility results by operator uid.
+        """Return what a start would find, by operator uid, without starting or changing anything.
 
-        As `SparkStreamEnvironment.check`: what is judged is the newest checkpoint of ``job_dir``, or the savepoint
-        where there is none, and incompatible state is in the reports and not an error.
+        As `SparkStreamEnvironment.check`: it checks the newest checkpoint of ``job_dir``, or the savepoint if there is
+        none. Incompatible state is in the reports and not an error.
         """
-        checked = self._checked(sources_tell_time=False)
-        point = looked_up(
-            self._job_dir,
-            self._services,
-            lambda records: self._starting_point(records, from_savepoint, roll_back_to=None),
-        )
-        return self._compatibilities(point, checked, allow_non_restored_state)
+        job = self._job(from_savepoint=from_savepoint, allow_non_restored_state=allow_non_restored_state)
+        point = looked_up(self._job_dir, self._services, lambda records: self._starting_point(records, job))
+        return self._compatibilities(point, job)
 
     def execute(
         self,
@@ -376,27 +255,37 @@ class LocalStreamEnvironment:
         roll_back_to: int | Literal["previous"] | None = None,
         drain: bool = False,
     ) -> LocalJob:
-        """Runs the job over all elements and returns when they are processed.
+        """Run the job over all elements, and return when they are processed.
 
-        Restores from ``from_savepoint``, or from the newest checkpoint of ``job_dir``. Raises what `execute` of the
-        Spark environment raises. ``roll_back_to`` goes back to an older checkpoint, as it does there; the elements of
-        the epochs that are given up have to be given again.
+        It continues from the newest checkpoint of ``job_dir``, or from ``from_savepoint``. The records of an epoch
+        advance event time at its end, and timers fire in it; a custom watermark generator may emit a watermark after
+        any record. Sinks are functions, lists or `RecordSink`s. They get the records of an epoch once, after its
+        checkpoint. If a function or a list raises, the job ends after that epoch. The other sinks have their records,
+        and the records that it has not taken are lost.
 
-        The records of an epoch move event time at its end, and what they make due fires in it; a generator of the
-        program may move time between any two records. With ``drain`` event time goes to its end behind the last
-        element, and everything that waits for it fires: for jobs that are not continued.
+        Args:
+            name: The name of the job.
+            from_savepoint: The path of a savepoint.
+            allow_non_restored_state: State that no operator registers is allowed.
+            roll_back_to: The id of an older checkpoint, or ``"previous"``. The elements of later epochs must be given
+                again.
+            drain: Advance event time to its end after the last element, so that all event-time timers fire. For jobs
+                that are not continued.
 
-        Sinks are functions, called with each record, or lists. They are given an epoch when its checkpoint is stored,
-        and only once: what a sink raises ends the job behind that epoch, when the other sinks have their records, and
-        what it has not taken of that epoch it is not given again.
+        Raises:
+            JobDefinitionError: The program is invalid.
+            JobRestoreError: The program does not fit the stored state; see `SparkStreamEnvironment.execute`.
         """
-        # In this order: what the program says is rejected before its records are looked at, and both before anything is
-        # touched.
-        checked = self._runnable(sources_tell_time=False)
-        records = {node: _records_of(node.source) for node in checked.graph.sources}
-        warn_of_blocked_timers(checked.event_time, name)
-        driving = _Driving(DownstreamFirst(), checkpoints=self._checkpoints)
-        with self._opened(checked, name, from_savepoint, allow_non_restored_state, roll_back_to, driving) as run:
+        # The program is checked before its records, and both before anything is changed.
+        job = self._runnable(
+            name=name,
+            from_savepoint=from_savepoint,
+            allow_non_restored_state=allow_non_restored_state,
+            roll_back_to=roll_back_to,
+        )
+        records = {node: _records_of(node.source) for node in job.graph.sources}
+        warn_of_blocked_timers(job.event_time, name)
+        with self._opened(job) as run:
             read_all(
                 run,
                 records,
@@ -411,7 +300,60 @@ class LocalStreamEnvironment:
             return LocalJob(run, self._temporary)
 
     @contextlib.contextmanager
-    def opened_run(
+    def opened_run(self, name: str = "job", **options: Any) -> Iterator[LocalRun]:
+        """A run whose sources the caller feeds, as a test harness does; closed after the block.
+
+        The ``options`` are those of `execute`, and: ``sources_tell_time`` (records come with timestamps, and sources
+        send watermarks), ``scheduler`` (chooses the next move), ``capacity`` (of a channel, in elements), ``listener``
+        (gets all results) and ``checkpoints`` (`CheckpointSettings`). Raises as `execute`.
+        """
+        with self._opened(self._runnable(name=name, **options)) as run:
+            yield run
+
+    @contextlib.contextmanager
+    def run_in(self, directory: JobDirectory, store: CompletedCheckpointStore, **options: Any) -> Iterator[LocalRun]:
+        """A run in a directory and with a store that the caller has opened and recovered, for simulations.
+
+        It continues from the newest checkpoint of the store, and is driven by `LocalRun.step`. ``options`` are those of
+        `opened_run`. They decide all that happens, with the clock of the environment and the file system of the
+        directory. Closing the run raises nothing, even if the file system has failed.
+        """
+        job = self._runnable(**options)
+        latest = store.latest()
+        state = None if latest is None else RestoredState(latest, directory.file_system)
+        point = StartingPoint(state, is_own=state is not None)
+        reports = self._checked(point, job)
+        with LocalRun(job.parts(directory=directory, store=store), point, reports) as run:
+            yield run
+
+    def described(self) -> DescribedJob:
+        """The job as its state knows it. Needs no records of sources with schemas; raises as `execute`."""
+        return self._described(self._job())
+
+    def request_stop(self) -> None:
+        """Let `execute` end: no more is read, and the last checkpoint has what was read.
+
+        May be called from any thread, also from a function or a sink of the job. The next start continues to read
+        replayable sources from there. `LocalJob.savepoint` then writes the savepoint to stop with. If `execute` was
+        called with ``drain``, event time advances to its end first.
+        """
+        self._stopping.set()
+
+    def close(self) -> None:
+        """Remove the temporary directory."""
+        self._temporary.cleanup()
+
+    def _runnable(self, **options: Any) -> _Job:
+        """The checked job. Raises `JobDefinitionError` if only Spark can run it."""
+        job = self._job(**options)
+        if any(isinstance(node, DataFrameNode) for node in job.graph.nodes):
+            raise JobDefinitionError(
+                "transform_dataframe() takes a function of a DataFrame, which only the Spark runtime can run; use "
+                "map(), filter() or flat_map()"
+            )
+        return job
+
+    def _job(
         self,
         name: str = "job",
         *,
@@ -423,193 +365,193 @@ class LocalStreamEnvironment:
         capacity: int = DEFAULT_CAPACITY,
         listener: OutputListener | None = None,
         checkpoints: CheckpointSettings | None = None,
-    ) -> Iterator[LocalRun]:
-        """A run of the job whose sources are fed by the caller, as a test harness does; closed behind the block.
-
-        With ``sources_tell_time`` records come with timestamps, and watermarks from the sources themselves. The
-        ``scheduler`` says who moves next, ``capacity`` how many elements a channel has room for, the ``listener`` is
-        told what comes out, and ``checkpoints`` says how they are taken. Raises as `execute`.
-        """
-        checked = self._runnable(sources_tell_time)
-        driving = _Driving(scheduler or DownstreamFirst(), capacity, listener, checkpoints or self._checkpoints)
-        with self._opened(checked, name, from_savepoint, allow_non_restored_state, roll_back_to, driving) as run:
-            yield run
-
-    @contextlib.contextmanager
-    def run_in(
-        self,
-        directory: JobDirectory,
-        store: CompletedCheckpointStore,
-        *,
-        checkpoints: CheckpointSettings,
-        scheduler: Scheduler,
-        sources_tell_time: bool = False,
-        allow_non_restored_state: bool = False,
-        capacity: int = DEFAULT_CAPACITY,
-        listener: OutputListener | None = None,
-    ) -> Iterator[LocalRun]:
-        """A run of the job in a directory and with a store that the caller has opened and recovered, for simulations.
-
-        It goes on from the newest checkpoint of the store, and is driven step by step (`LocalRun.step`). All that
-        decides what happens is given: the file system is that of the directory, the clock that of the environment,
-        messages and timers are in ``checkpoints``, and who moves next is up to the ``scheduler``. Behind the block the
-        run is closed, which raises nothing that a file system raises that is gone.
-        """
-        checked = self._runnable(sources_tell_time)
-        latest = store.latest()
-        state = None if latest is None else RestoredState(latest, directory.file_system)
-        point = StartingPoint(state, is_own=state is not None)
-        reports = self._judged(point, checked, allow_non_restored_state)
-        driving = _Driving(scheduler, capacity, listener, checkpoints)
-        parts = self._parts(checked, directory, store, allow_non_restored_state, driving)
-        with LocalRun(parts, point, reports) as run:
-            yield run
-
-    def _runnable(self, sources_tell_time: bool) -> _CheckedJob:
-        """The checked job. Raises `JobDefinitionError` if only Spark can run it."""
-        checked = self._checked(sources_tell_time)
-        if any(isinstance(node, DataFrameNode) for node in checked.graph.nodes):
-            raise JobDefinitionError(
-                "transform_dataframe() takes a function of a DataFrame, which only the Spark runtime can run; use "
-                "map(), filter() or flat_map()"
-            )
-        return checked
-
-    def _checked(self, sources_tell_time: bool) -> _CheckedJob:
+    ) -> _Job:
         graph = self._graph.job()
         event_time = EventTime.of_sources(graph) if sources_tell_time else EventTime.of(graph)
-        prepared = prepare_graph(graph, self.parallelism, self.max_parallelism)
-        check_timestamp_columns(event_time)
+        prepared = PreparedGraph(graph, self.parallelism, self.max_parallelism)
+        _check_timestamp_columns(event_time)
         check_sinks(graph)
-        # Two that write to the same place are rejected by its construction.
-        StagedSinks(graph)
-        return _CheckedJob(graph, event_time, prepared)
-
-    @contextlib.contextmanager
-    def _opened(
-        self,
-        checked: _CheckedJob,
-        name: str,
-        from_savepoint: str | os.PathLike[str] | None,
-        allow_non_restored_state: bool,
-        roll_back_to: int | str | None,
-        driving: _Driving,
-    ) -> Iterator[LocalRun]:
-        start = locked_start(
-            self._job_dir,
-            name,
-            self.max_parallelism,
-            self._services,
-            lambda records: self._starting_point(records, from_savepoint, roll_back_to),
-            lambda records, found: self._judged(found, checked, allow_non_restored_state),
-        )
-        directory, point, reports = start.directory, start.point, start.compatibility
-        with directory, raising_root_cause(directory.leadership):
-            store = DefaultCompletedCheckpointStore(
-                directory.file_system, start.records.pointers, leadership=directory.leadership
-            )
-            target = point.own_checkpoint if roll_back_to is not None else None
-            if target is None:
-                store.recover()
-            else:
-                sinks = StagedSinks(checked.graph)
-                go_back(start.records, store, sinks, target.checkpoint_id, directory.identity.job_id)
-            store.delete_orphans()
-            if point.is_new_origin and point.origin is not None:
-                write_origin(directory.file_system, point.origin)
-            parts = self._parts(checked, directory, store, allow_non_restored_state, driving)
-            with LocalRun(parts, point, reports) as run:
-                yield run
-
-    def _parts(
-        self,
-        checked: _CheckedJob,
-        directory: JobDirectory,
-        store: CompletedCheckpointStore,
-        allow_non_restored_state: bool,
-        driving: _Driving,
-    ) -> LocalJobParts:
-        return LocalJobParts(
-            graph=checked.graph,
-            operators=checked.prepared.operators,
-            steps=checked.prepared.steps,
-            directory=directory,
-            store=store,
+        parts = partial(
+            LocalJobParts,
+            graph=graph,
+            prepared=prepared,
+            event_time=event_time,
             backend=self.backend,
             parallelism=self.parallelism,
             clock=self.clock,
             metrics=self.metrics,
             rules=self.rules,
             allow_non_restored_state=allow_non_restored_state,
-            event_time=checked.event_time,
-            scheduler=driving.scheduler,
-            checkpoints=driving.checkpoints,
-            capacity=driving.capacity,
-            listener=driving.listener,
+            scheduler=scheduler or DownstreamFirst(),
+            checkpoints=checkpoints or self._checkpoints,
+            capacity=capacity,
+            listener=listener,
             listeners=self._listeners.of_job(LoggedProgress()),
         )
+        return _Job(
+            graph=graph,
+            event_time=event_time,
+            prepared=prepared,
+            name=name,
+            from_savepoint=from_savepoint,
+            allow_non_restored_state=allow_non_restored_state,
+            roll_back_to=roll_back_to,
+            parts=parts,
+        )
 
-    def _starting_point(
-        self, records: JobRecords, from_savepoint: str | os.PathLike[str] | None, roll_back_to: int | str | None
-    ) -> StartingPoint:
-        # Its log alone tells a directory of Spark, whatever state its checkpoints are in.
+    @contextlib.contextmanager
+    def _opened(self, job: _Job) -> Iterator[LocalRun]:
+        start = locked_start(
+            self._job_dir,
+            job.name,
+            self.max_parallelism,
+            self._services,
+            lambda records: self._starting_point(records, job),
+            lambda records, point: self._checked(point, job),
+        )
+        directory, point = start.directory, start.point
+        with directory, raising_root_cause(directory.leadership):
+            store = DefaultCompletedCheckpointStore(
+                directory.file_system, start.records.pointers, leadership=directory.leadership
+            )
+            target = point.own_checkpoint if job.roll_back_to is not None else None
+            if target is None:
+                store.recover()
+            else:
+                sinks, job_id = StagedSinks(job.graph), directory.identity.job_id
+                _roll_back(start.records, store, sinks, target.checkpoint_id, job_id)
+            store.delete_orphans()
+            if point.is_new_origin and point.origin is not None:
+                write_origin(directory.file_system, point.origin)
+            with LocalRun(job.parts(directory=directory, store=store), point, start.compatibility) as run:
+                yield run
+
+    def _starting_point(self, records: JobRecords, job: _Job) -> StartingPoint:
+        # The log of a Spark job identifies its directory, whatever the state of its checkpoints.
         check_written_by(None, Engine.IN_PROCESS, records.driver_files)
-        newest = checkpoint_to_continue(records.pointers.find(), records, roll_back_to)
+        newest = _checkpoint_to_continue(records, job.roll_back_to)
         check_written_by(newest, Engine.IN_PROCESS, records.driver_files)
-        # Elements are no source with a position: a savepoint's source progress is of no use here.
-        return starting_point(records.file_system, newest, from_savepoint, False)
+        # The source progress of a Spark savepoint has no meaning for elements.
+        return starting_point(records.file_system, newest, job.from_savepoint, False)
 
-    def _judged(
-        self, point: StartingPoint, checked: _CheckedJob, allow_non_restored_state: bool
-    ) -> Mapping[str, SchemaReport]:
+    def _checked(self, point: StartingPoint, job: _Job) -> Mapping[str, SchemaReport]:
         if point.own_checkpoint is not None:
-            StagedSinks(checked.graph).check_commits(point.own_checkpoint)
-        reports = self._compatibilities(point, checked, allow_non_restored_state)
+            StagedSinks(job.graph).check_commits(point.own_checkpoint)
+        reports = self._compatibilities(point, job)
         reports.require_compatible()
         return reports
 
-    def _compatibilities(
-        self, point: StartingPoint, checked: _CheckedJob, allow_non_restored_state: bool
-    ) -> SchemaReports:
+    def _compatibilities(self, point: StartingPoint, job: _Job) -> SchemaReports:
         if point.state is None:
             return SchemaReports()
-        return CompatibilityChecker(self._described(checked), point.state).check_start(
+        return CompatibilityChecker(self._described(job), point.state).check_start(
             backend=self.backend,
             parallelism=self.parallelism,
-            allow_non_restored_state=allow_non_restored_state,
+            allow_non_restored_state=job.allow_non_restored_state,
             restores_channel_state=True,
         )
 
-    def described(self) -> DescribedJob:
-        """The job by its operators and state, without records if the sources have schemas; raises as `execute`."""
-        return self._described(self._checked(sources_tell_time=False))
-
-    def _described(self, checked: _CheckedJob) -> DescribedJob:
-        operators = checked.prepared.operators
-        return DescribedJob(operators, self.max_parallelism, self.rules.compatibilities, _replayed(checked.graph))
-
-    def request_stop(self) -> None:
-        """Lets `execute` come to its end: no more is read, and what was read is in the last checkpoint.
-
-        May be called from any thread, from a function or a sink of the job too. Sources that can be read again are read
-        on from there by the next start. `LocalJob.savepoint` then writes the savepoint to stop with; where `execute`
-        was called with ``drain``, event time goes to its end first.
-        """
-        self._stopping.set()
-
-    def close(self) -> None:
-        """Removes the temporary directory."""
-        self._temporary.cleanup()
+    def _described(self, job: _Job) -> DescribedJob:
+        return DescribedJob(job.prepared.operators, self.max_parallelism, self.rules.compatibilities, job.replayed)
 
 
-def _replayed(graph: JobGraph) -> list[str]:
-    """The uids of the replayable sources."""
-    sources = zip(graph.source_uids, graph.sources, strict=True)
-    return [uid for uid, node in sources if isinstance(node.source, ReplayedSource)]
+def checkpoint_settings(
+    *,
+    interval_ms: int | None,
+    mode: str,
+    is_unaligned: bool,
+    aligned_timeout_ms: int,
+    max_concurrent: int,
+    min_pause_ms: int,
+    timeout_ms: int,
+    tolerable_failures: int,
+) -> CheckpointSettings:
+    """The settings of a run from those of an environment; raises `JobDefinitionError` for an invalid one."""
+    if mode not in ("exactly_once", "at_least_once"):
+        raise JobDefinitionError(f"checkpointing_mode is {mode!r}; it is 'exactly_once' or 'at_least_once'")
+    numbers = {"max_concurrent_checkpoints": max_concurrent, "tolerable_failed_checkpoints": tolerable_failures}
+    check_whole_numbers(numbers)
+    has_timeout = aligned_timeout_ms > 0
+    try:
+        checkpointing_mode = CheckpointingMode(
+            is_exactly_once=mode == "exactly_once",
+            is_unaligned=is_unaligned and not has_timeout,
+            alignment_timeout_ms=aligned_timeout_ms if is_unaligned and has_timeout else None,
+        )
+        limits = CheckpointLimits(max_concurrent_checkpoints=max_concurrent, minimum_pause_ms=min_pause_ms)
+        FailurePolicy(tolerable_failures)
+    except InvariantViolationError as error:
+        raise JobDefinitionError(f"checkpoints of the environment: {error}") from error
+    return CheckpointSettings(
+        mode=checkpointing_mode,
+        interval_ms=interval_ms,
+        timeout_ms=timeout_ms,
+        limits=limits,
+        tolerable_failures=tolerable_failures,
+        has_threads=interval_ms is not None,
+    )
+
+
+def _check_timestamp_columns(event_time: EventTime | None) -> None:
+    """Raises `JobDefinitionError` for an event-time column that the schema does not have, or of another type."""
+    for name, node in ({} if event_time is None else event_time.nodes).items():
+        place = node.inputs[0].node
+        schema = getattr(place.source, "schema", None) if isinstance(place, SourceNode) else None
+        if schema is None:
+            continue
+        timestamps = node.strategy.timestamps
+        for method, column in (("with_timestamps", timestamps), ("with_channel", node.strategy.channel)):
+            if isinstance(column, str) and schema.type_of(column) is None:
+                raise unfit_column(name, method, column, schema.names)
+        type_name = schema.type_of(timestamps) if isinstance(timestamps, str) else None
+        if type_name is not None and type_name not in TIMESTAMP_TYPES:
+            raise unfit_type(name, type_name)
+
+
+def _checkpoint_to_continue(records: JobRecords, roll_back_to: int | str | None) -> CheckpointMetadata | None:
+    """The checkpoint that a start continues from, None if there is none; changes nothing.
+
+    Raises `JobRestoreError` if a rollback has started and this start does not go back as far.
+    """
+    found, started = records.pointers.find(), read_roll_back(records.driver_files)
+    if started is None:
+        return found.newest() if roll_back_to is None else found.roll_back_target(roll_back_to)
+    if roll_back_to is None or started.source_log != NO_SOURCE_LOG:
+        check_no_roll_back(records.driver_files)
+    target = found.roll_back_target(started.checkpoint_id if roll_back_to in (None, PREVIOUS) else roll_back_to)
+    if target.checkpoint_id > started.checkpoint_id:
+        # Sinks may have hidden output of the epochs in between.
+        check_no_roll_back(records.driver_files)
+    return target
+
+
+def _roll_back(
+    records: JobRecords, store: CompletedCheckpointStore, sinks: StagedSinks, checkpoint_id: int, job_id: str
+) -> None:
+    """Make a checkpoint the newest again, and let the sinks hide later output. The caller leads the job.
+
+    Raises `SinkError` if a sink cannot. If another has hidden output by then, the same rollback must be repeated.
+    """
+    driver_files, started = records.driver_files, read_roll_back(records.driver_files)
+    for number, sink in enumerate(sinks.rollback_sinks):
+        if number == 0:
+            newest_id = max(checkpoint_id, *records.pointers.find().ids, 0 if started is None else started.newest_id)
+            planned = Rollback(checkpoint_id=checkpoint_id, newest_id=newest_id, source_log=NO_SOURCE_LOG)
+            write_roll_back(driver_files, planned)
+        try:
+            sink.roll_back(checkpoint_id, job_id)
+        except SinkError:
+            if number == 0 and started is None:
+                # No output is hidden, so nothing has happened.
+                end_roll_back(driver_files)
+            raise
+    store.recover(roll_back_to=checkpoint_id)
+    if read_roll_back(driver_files) is not None:
+        end_roll_back(driver_files)
 
 
 def _records_of(source: ElementSource | ReplayedSource) -> Sequence[Any]:
-    """The elements as records of the job, which may change them; the elements stay as they are."""
+    """The elements as records of the job, which may change them; the elements themselves stay as they are."""
     if source.schema is None:
         return copied_records(source.elements, "from_elements")
     return rows_of(source.elements, source.schema)

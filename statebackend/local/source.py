@@ -1,137 +1,49 @@
-"""A source of a job in this process, as the work of its subtask in the network: records in, records and time out.
+"""The sources of a local job: records and watermarks in, and the positions of replayable sources as state.
 
-Where the program gives its records their timestamps, watermarks come from the strategy, and what the source itself says
-of time counts no more, but for the end. Otherwise that goes on, as a test's source has it.
+If the program assigns timestamps, watermarks come from its strategy, and the source's own watermarks are ignored except
+the end of time. Otherwise the source's own watermarks go on, as those of a test source do.
 
-What stands between the output of a subtask and those who read it: the stateless steps, which are carried out there.
-
-The records of an output go to its readers in the order of the program, through all steps to the end of each, so that
-what two readers are sent has one order. A step of two readers is carried out once. Each reader has records of its own,
-which it may change.
+The position of a split counts as read when its records have been sent. A piece that was fed but not read at a barrier
+is read again after a restore. Positions are an operator state under the uid of the source: a split list of
+`(name of the split, position)`.
 """
 
 from __future__ import annotations
 
+import operator
+import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from attrs import frozen
+from attrs import field, frozen
 
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.invariants import path_segment
 from statebackend.checkpoint.metadata import ChannelWatermark
-from statebackend.local.inputs import LocalStream, field_getter
+from statebackend.checkpoint.state_handles import OperatorState
+from statebackend.local.graph import LocalStream, field_getter
 from statebackend.local.network.channel import SubtaskOutput
-from statebackend.local.operator import Step
-from statebackend.streaming.errors import StreamJobError, UserFunctionError, describe_exception, format_value
-from statebackend.streaming.stream_graph import (
-    JobGraph,
-    Node,
-    NodeKind,
-    RecordsNode,
-    RecordStepNode,
-    SinkNode,
-    SourceNode,
-    StreamEdge,
-    TimestampsNode,
-    UnionNode,
+from statebackend.savepoint.restored_state import RestoredState
+from statebackend.state.operator_state_backend import (
+    OperatorStateBackend,
+    OperatorStateBackendParameters,
+    OperatorStateSnapshotTask,
 )
+from statebackend.state.operator_state_descriptors import SplitListStateDescriptor
+from statebackend.state.operator_state_redistribution import restored_operator_state
+from statebackend.streaming.errors import (
+    JobDefinitionError,
+    JobRestoreError,
+    StreamJobError,
+    UserFunctionError,
+    describe_exception,
+    format_value,
+)
+from statebackend.streaming.rows.declared_schema import DeclaredSchema
+from statebackend.streaming.stream_graph import ReplayableSource, SourceNode, StreamEdge, TimestampsNode
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, timestamp_of
 from statebackend.streaming.time.timestamps_and_watermarks import TimedChannel, TimestampsAndWatermarks
 from statebackend.streaming.time.watermark_generators import END_OF_TIME, WatermarkElement, WatermarkStatus
-from statebackend.streaming.watermark_strategy import WatermarkStrategy
-
-__all__ = ["Chain", "ChainEnds", "LocalSource", "readers_of_edges", "senders_of"]
-
-
-Readers = Mapping[StreamEdge, Sequence[tuple[Node, int]]]
-"""Who reads an output, and with which of its inputs."""
-
-
-class ChainEnds(Protocol):
-    """Where the records of a chain go."""
-
-    def to_operator(self, node: Any, input_index: int, stream: LocalStream) -> None:
-        """Records for an input of an operator."""
-
-    def to_sink(self, node: SinkNode, stream: LocalStream) -> None:
-        """Records for a sink."""
-
-    def to_timestamps(self, node: TimestampsNode, stream: LocalStream) -> None:
-        """Records of a source that get their timestamps; what follows is sent on by `Chain.send`."""
-
-
-def readers_of_edges(graph: JobGraph) -> Readers:
-    """Who reads each output of a graph."""
-    readers: dict[StreamEdge, list[tuple[Node, int]]] = {}
-    for node in graph.nodes:
-        for index, edge in enumerate(node.inputs):
-            readers.setdefault(edge, []).append((node, index))
-    return readers
-
-
-class Chain:
-    """See the module; ``steps`` say what each stateless step does to each of its inputs."""
-
-    def __init__(self, readers: Readers, steps: Mapping[Node, Sequence[Step]], ends: ChainEnds) -> None:
-        self._readers = readers
-        self._steps = steps
-        self._ends = ends
-
-    def send(self, edge: StreamEdge, stream: LocalStream) -> None:
-        """Sends records of an output to all that read it; however long the chain is."""
-        pending = self._read(edge, stream)
-        while pending:
-            node, index, given = pending.pop()
-            step = _STEPS.get(type(node))
-            if step is None:
-                self._ends.to_operator(node, index, given)
-            else:
-                pending += step(self, node, index, given)
-
-    def _read(self, edge: StreamEdge, stream: LocalStream) -> list[tuple[Any, int, LocalStream]]:
-        """The readers of an output with what they are sent, the first of them last; no two get the same objects."""
-        if not stream.records:
-            return []
-        readers = self._readers.get(edge, ())
-        streams = [stream, *(stream.copied() for _ in readers[1:])]
-        return [(node, index, given) for (node, index), given in reversed(list(zip(readers, streams, strict=False)))]
-
-    def _step(self, node: Node, index: int, stream: LocalStream) -> _Following:
-        return self._read(StreamEdge(node), self._steps[node][index](stream))
-
-    def _timestamps(self, node: TimestampsNode, index: int, stream: LocalStream) -> _Following:
-        self._ends.to_timestamps(node, stream)
-        return ()
-
-    def _sink(self, node: SinkNode, index: int, stream: LocalStream) -> _Following:
-        self._ends.to_sink(node, stream)
-        return ()
-
-
-_Following = Sequence[tuple[Any, int, LocalStream]]
-"""What is to be read next: nodes, with their inputs and what they are sent."""
-
-_STEPS: Final[Mapping[type, Callable[[Chain, Any, int, LocalStream], _Following]]] = {
-    RecordStepNode: Chain._step,
-    RecordsNode: Chain._step,
-    UnionNode: Chain._step,
-    TimestampsNode: Chain._timestamps,
-    SinkNode: Chain._sink,
-}
-
-
-def senders_of(edge: StreamEdge) -> tuple[Node, ...]:
-    """The sources and operators whose records come by an output, through any steps; each once."""
-    found: dict[Node, None] = {}
-    seen: set[Node] = set()
-    pending = [edge.node]
-    while pending:
-        node = pending.pop()
-        if node.kind is not NodeKind.STEP:
-            found[node] = None
-        elif node not in seen:
-            seen.add(node)
-            pending += [one.node for one in reversed(node.inputs)]
-    return tuple(found)
 
 
 @frozen
@@ -145,7 +57,7 @@ class _Timestamps:
 
 
 class LocalSource:
-    """See the module. ``name`` is what checkpoints know the source by, ``clock`` the processing time in ms."""
+    """A source under its ``name`` in checkpoints; ``clock`` is the processing time in milliseconds."""
 
     def __init__(
         self,
@@ -157,9 +69,10 @@ class LocalSource:
         *,
         has_time: bool,
     ) -> None:
-        self.chain: Chain
-        """What stands behind the source; it is set by whoever builds the network."""
+        self.send: Callable[[StreamEdge, LocalStream], None]
+        """Sends records of an output to its readers; set when the network is built."""
         self._edge = StreamEdge(node)
+        self._where = f"source {name!r}"
         self._name = name
         self._output = output
         self._clock = clock
@@ -169,66 +82,76 @@ class LocalSource:
 
     @property
     def watermark_ms(self) -> int:
-        """How far the source is; the smallest time if it does not know yet."""
+        """The last watermark; `MIN_TIMESTAMP` before the first."""
         return self._output.watermark_ms
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits for it."""
         return self._output.status.is_idle
 
     def read(self, records: Sequence[Any], timestamps: Sequence[int | None] | None = None) -> None:
-        """Sends records, with the timestamps that they came with, if any.
+        """Send records, with the timestamps that they came with, if any.
 
-        Raises `StreamJobError`, naming the record, for a timestamp that is none, and for too many channels;
-        `UserFunctionError` for what a generator, or a function of the strategy, raises.
+        Raises:
+            StreamJobError: The timestamp of a record is invalid, or there are too many channels.
+            UserFunctionError: A watermark generator or a function of the strategy raised.
         """
         if self._has_time and timestamps is None:
             timestamps = [None] * len(records)
-        self.chain.send(self._edge, LocalStream(records, timestamps))
+        self.send(self._edge, LocalStream(records, timestamps))
+
+    def read_and_emit_periodically(self, records: Sequence[Any]) -> None:
+        """Send records, then what the strategy emits periodically."""
+        self.read(records)
+        self.emit_periodically()
 
     def read_time(self, element: WatermarkElement) -> None:
-        """What the source itself says of time."""
-        self._send(self._timestamps.time.on_upstream(element) if self._timestamps is not None else (element,))
+        """Take a watermark or a status of the source itself."""
+        self._send_time(self._timestamps.time.on_upstream(element) if self._timestamps is not None else (element,))
 
     def read_given_time(self, element: WatermarkElement) -> None:
-        """Sends on what a test says of time, also where the records get their timestamps from a strategy."""
-        self._send(self._timestamps.time.on_given(element) if self._timestamps is not None else (element,))
+        """Send a watermark or a status that a test gives, also if the records get timestamps from a strategy."""
+        self._send_time(self._timestamps.time.on_given(element) if self._timestamps is not None else (element,))
 
     def emit_periodically(self) -> None:
-        """Sends what is due by the strategy; to be called whenever processing time has moved on."""
+        """Send what the strategy emits periodically; called when processing time advances."""
         if self._timestamps is None:
             return
         try:
             elements = self._timestamps.time.on_periodic_emit(self._clock())
         except Exception as error:
-            raise UserFunctionError(
-                f"source {self._name!r}: its watermark generator raised {describe_exception(error)}"
-            ) from error
-        self._send(elements)
+            raise _generator_failed(self._where, error) from error
+        self._send_time(elements)
 
     def end_of_input(self) -> None:
-        """Sends the end of time. An idle source stays idle, as in Flink; a strategy makes it active."""
+        """Send the end of time. An idle source stays idle, as in Flink; a strategy makes it active."""
         self.read_time(END_OF_TIME)
 
     def assign_timestamps(self, stream: LocalStream) -> None:
-        """Gives records their timestamps and sends them on, watermarks behind the record that they were emitted at."""
+        """Send records with their timestamps, and each watermark after the record that caused it."""
         given = self._timestamps
         assert given is not None
         on_time: list[int] = []
         future: list[int] = []
         times: list[int | None] = [None] * len(stream.records)
+        timed = LocalStream(stream.records, times)
+
+        def send() -> None:
+            self.send(StreamEdge(given.node), timed.of(on_time))
+            self.send(StreamEdge(given.node, given.node.strategy.future_tag), timed.of(future))
+            on_time.clear()
+            future.clear()
+
         for index, record in enumerate(stream.records):
             times[index], is_beyond_limit, elements = self._timed(given, record)
             (future if is_beyond_limit else on_time).append(index)
             if elements:
-                self._send_on(given.node, stream, times, on_time, future)
-                on_time, future = [], []
-                self._send(elements)
-        self._send_on(given.node, stream, times, on_time, future)
+                send()
+                self._send_time(elements)
+        send()
 
     def channels(self) -> list[ChannelWatermark]:
-        """What is known of its channels, for a checkpoint."""
+        """The state of its channels, for a checkpoint."""
         if self._timestamps is None:
             return []
         now_ms, time = self._clock(), self._timestamps.time
@@ -246,20 +169,19 @@ class LocalSource:
         ]
 
     def restore(self, watermark_ms: int, status: WatermarkStatus, channels: Sequence[ChannelWatermark]) -> None:
-        """Goes on from a checkpoint: what was sent, and the channels of this source."""
+        """Continue from a checkpoint: what was sent, and the state of the channels of this source."""
         self._output.restore(watermark_ms, status)
         if self._timestamps is None:
             return
         self._largest = {
             one.channel: one.largest_timestamp_ms for one in channels if one.largest_timestamp_ms is not None
         }
-        ended = (None, MAX_TIMESTAMP)
         self._timestamps.time.restore(
             watermark_ms,
             status,
             {
                 one.channel: TimedChannel(
-                    MIN_TIMESTAMP if one.watermark_ms in ended else one.watermark_ms or 0, one.is_idle
+                    MIN_TIMESTAMP if one.watermark_ms in (None, MAX_TIMESTAMP) else one.watermark_ms or 0, one.is_idle
                 )
                 for one in channels
                 if one.channel != ""
@@ -267,7 +189,7 @@ class LocalSource:
         )
 
     def _timestamps_of(self, node: TimestampsNode) -> _Timestamps:
-        strategy: WatermarkStrategy[Any] = node.strategy
+        strategy = node.strategy
         get_timestamp = self._getter(strategy.timestamps, "with_timestamps")
         channel_of_record = None
         if strategy.channel is not None:
@@ -281,58 +203,132 @@ class LocalSource:
         except StreamJobError:
             raise
         except Exception as error:
-            what = f"source {self._name!r}: its watermark generator cannot be made: {describe_exception(error)}"
+            what = f"{self._where}: its watermark generator cannot be created: {describe_exception(error)}"
             raise UserFunctionError(what) from error
         return _Timestamps(node, get_timestamp, channel_of_record, time)
 
     def _getter(self, column: Any, given_to: str) -> Callable[[Any], Any]:
-        get = field_getter(column, f"source {self._name!r}", given_to)
-        return self._naming_records(get, given_to) if callable(column) else get
+        get = field_getter(column, self._where, given_to)
+        if not callable(column):
+            return get
 
-    def _naming_records(self, function: Callable[[Any], Any], given_to: str) -> Callable[[Any], Any]:
-        """The user's function, whose failures name the record."""
-
-        def get(record: Any) -> Any:
+        def named(record: Any) -> Any:
             try:
-                return function(record)
+                return get(record)
             except Exception as error:
-                what = f"source {self._name!r}, record {format_value(record, 200)}: the function of {given_to} raised"
+                what = f"{self._where}, record {format_value(record, 200)}: the function of {given_to} raised"
                 raise UserFunctionError(f"{what} {describe_exception(error)}") from error
 
-        return get
+        return named
 
     def _timed(self, given: _Timestamps, record: Any) -> tuple[int | None, bool, Sequence[WatermarkElement]]:
         try:
             time_ms = timestamp_of(given.timestamp_of_record(record))
         except (TypeError, ValueError) as error:
-            raise StreamJobError(f"source {self._name!r}, record {format_value(record, 200)}: {error}") from error
+            raise StreamJobError(f"{self._where}, record {format_value(record, 200)}: {error}") from error
         try:
             made = given.time.on_record(record, time_ms, self._clock())
         except StreamJobError:
             raise
         except Exception as error:
-            what = (
-                f"source {self._name!r}, record {format_value(record, 200)}: "
-                f"its watermark generator raised {describe_exception(error)}"
-            )
-            raise UserFunctionError(what) from error
+            raise _generator_failed(f"{self._where}, record {format_value(record, 200)}", error) from error
         if time_ms is not None and not made.is_beyond_limit:
             channel = "" if given.channel_of_record is None else given.channel_of_record(record)
             self._largest[channel] = max(time_ms, self._largest.get(channel, time_ms))
         return time_ms, made.is_beyond_limit, made.elements
 
-    def _send_on(
-        self,
-        node: TimestampsNode,
-        stream: LocalStream,
-        times: list[int | None],
-        on_time: Sequence[int],
-        future: Sequence[int],
-    ) -> None:
-        timed = LocalStream(stream.records, times)
-        self.chain.send(StreamEdge(node), timed.of(on_time))
-        self.chain.send(StreamEdge(node, node.strategy.future_tag), timed.of(future))
-
-    def _send(self, elements: Sequence[WatermarkElement]) -> None:
+    def _send_time(self, elements: Sequence[WatermarkElement]) -> None:
         for element in elements:
             self._output.send_time(element)
+
+
+def _generator_failed(where: str, error: Exception) -> UserFunctionError:
+    return UserFunctionError(f"{where}: its watermark generator raised {describe_exception(error)}")
+
+
+_STATE: Final = SplitListStateDescriptor("splits", tuple[str, int])
+_POSITIONS: Final = 1 << 63
+A_POSITION: Final = "a position is a whole number of 64 bits"
+
+
+@frozen
+class ReplayedSource:
+    """A replayable source of the program; its records are rows of the schema if it is declared."""
+
+    source: ReplayableSource = field(eq=False)
+    schema: DeclaredSchema | None = None
+    elements: tuple[Any, ...] = field(default=(), init=False)
+    """No elements are known before the source is read."""
+
+
+class SplitPositions:
+    """The positions of the splits of a source, and their state; for the thread of the run.
+
+    Raises `JobRestoreError` if a split has disappeared that may have more records.
+    """
+
+    def __init__(self, uid: str, source: ReplayableSource, restored: RestoredState | None, own: CheckpointFileSystem):
+        former = None if restored is None else restored.operator(uid)
+        files = own if restored is None else restored.file_system
+        self._backend = OperatorStateBackend(
+            OperatorStateBackendParameters(
+                operator_uid=uid,
+                file_system=own,
+                file_prefix=f"shared/{path_segment(uid)}/00000",
+                restore=_restored(former, files),
+            )
+        )
+        self._state = self._backend.get_state(_STATE)
+        known = dict(self._state.get() or ())
+        there = _checked_splits(uid, source.splits())
+        gone = sorted(known.keys() - there.keys())
+        if gone:
+            raise JobRestoreError(
+                f"source {uid!r}: split {gone[0]!r}, which was read up to position {known[gone[0]]}, no longer exists, "
+                f"so its other records would be lost. Restore the split, or give the source another uid and pass "
+                f"allow_non_restored_state=True to read all splits again"
+            )
+        self.now: dict[str, int] = {**there, **known}
+        """The position of each split after the records that were sent."""
+
+    def freeze(self, checkpoint_id: int) -> OperatorStateSnapshotTask:
+        """Freeze the positions, to be written on any thread."""
+        self._state.update(sorted(self.now.items()))
+        return self._backend.prepare_snapshot(checkpoint_id, uuid.uuid4().hex)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Later checkpoints may refer to the files of this one."""
+        self._backend.notify_checkpoint_complete(checkpoint_id)
+
+    def close(self) -> None:
+        """Cancel what is being written."""
+        self._backend.close()
+
+
+def position_of(given: object) -> int | None:
+    """A position as an `int`; None for an object that is not a position."""
+    try:
+        position = operator.index(given)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    return position if not isinstance(given, bool) and -_POSITIONS <= position < _POSITIONS else None
+
+
+def _checked_splits(uid: str, given: object) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, begin in given.items() if isinstance(given, Mapping) else [(None, None)]:
+        position = position_of(begin)
+        if not isinstance(name, str) or position is None:
+            raise JobDefinitionError(
+                f"source {uid!r}: splits() returned {format_value(given, 200)}; it must return the first position of "
+                f"each split by the name of the split, such as {{'file-1': 0}}, and {A_POSITION}"
+            )
+        found[name] = position
+    return found
+
+
+def _restored(former: OperatorState | None, files: CheckpointFileSystem) -> Any:
+    if former is None:
+        return None
+    [whole] = restored_operator_state([subtask.operator for subtask in former.subtasks], files, 1)
+    return whole if whole.states else None

@@ -1,144 +1,210 @@
-"""How a run reads its sources to their ends, or until it is to stop: in epochs, or with checkpoints by the clock.
+"""How a run reads its sources to their ends, or until it stops: in epochs, or with checkpoints by the clock.
 
-Lists of elements as what the sources of a run read, dealt into epochs.
+In epochs, a source reads up to `epoch_size` records per epoch as one batch, then all sources emit periodic watermarks.
+A list in an alignment group is read record by record, with periodic watermarks after each, so that the group learns its
+watermark. What a paused source does not read in an epoch it reads in a later one.
 
-A source is given a slice of its elements per epoch, and reads it as one batch; then all sources look at time. One of an
-alignment group is given them one by one, and looks at time behind each, so that the others of its group learn how far
-it is. What it has not read when the epoch ends, because it waits for others, it reads in a later one.
-
-Sources that are read on and on, while checkpoints are taken by the clock.
-
-A source is given its next batch when it has read the last one, so that what waits is bounded and a barrier has little
-before it. Behind each batch its strategy is asked for watermarks. The clock of the job is looked at between
-batches, at most once in `TICK_MS`: what is due by it fires, and sources look at it. When all sources are at their ends
-one more checkpoint is taken, which has everything. A run that is to stop before takes the checkpoint that it stops
-with.
+With checkpoints by the clock, a source gets its next batch when it has read the last one, so barriers do not wait long.
+Periodic watermarks follow each batch. Between batches, at most once per `TICK_MS`, processing time advances. One more
+checkpoint follows the ends of all sources. A run that stops earlier takes its last checkpoint then.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from statebackend.local.local_run import LocalRun
+from statebackend.local.graph import rows_of
 from statebackend.local.network.subtasks import SourceSubtask
-from statebackend.local.source import LocalSource
-from statebackend.local.split_feed import SplitFeed
-from statebackend.streaming.stream_graph import SourceNode
-
-__all__ = [
-    "BATCH_RECORDS",
-    "PAUSE_S",
-    "TICK_MS",
-    "BatchFeed",
-    "ElementBatches",
-    "ElementFeed",
-    "can_read",
-    "read_all",
-    "run_continuously",
-]
-
-
-class ElementFeed:
-    """See the module; ``epoch_size`` is the most elements of a source in an epoch."""
-
-    def __init__(
-        self,
-        sources: Mapping[SourceNode, SourceSubtask[LocalSource]],
-        records: Mapping[SourceNode, Sequence[Any]],
-        epoch_size: int | None,
-    ) -> None:
-        self._sources = [(sources[node], of_node) for node, of_node in records.items()]
-        self._places = [0] * len(self._sources)
-        self._epoch_size = epoch_size or max([1, *(len(of_node) for _, of_node in self._sources)])
-
-    @property
-    def has_more(self) -> bool:
-        """Whether any element is not read."""
-        places = zip(self._sources, self._places, strict=True)
-        return any(place < len(records) or source.unread for (source, records), place in places)
-
-    def feed(self) -> None:
-        """Gives each source what it reads in one epoch."""
-        for index, (source, records) in enumerate(self._sources):
-            start = self._places[index]
-            piece = records[start : start + self._epoch_size - source.unread]
-            self._places[index] += len(piece)
-            if source.is_aligned:
-                for record in piece:
-                    source.feed(partial(_read_record_and_advance_time, record=record))
-                source.read_on(self._places[index] < len(records))
-            elif piece:
-                source.feed(partial(LocalSource.read, records=piece))
-
-
-def _read_record_and_advance_time(source: LocalSource, record: Any) -> None:
-    source.read([record])
-    source.emit_periodically()
-
+from statebackend.local.run import LocalRun
+from statebackend.local.source import A_POSITION, LocalSource, ReplayedSource, SplitPositions, position_of
+from statebackend.streaming.errors import StreamJobError, format_value
+from statebackend.streaming.rows.record_copies import copied_records
+from statebackend.streaming.stream_graph import SourceNode, SplitRead
 
 BATCH_RECORDS: Final = 2048
 """The most records of a source that travel as one batch."""
 
 PAUSE_S: Final = 0.005
-"""How long is waited when no source has anything to read."""
+"""How long to wait if no source has anything to read."""
 
 TICK_MS: Final = 200
-"""How often the clock of the job is looked at; that of Flink's automatic watermarks."""
+"""How often processing time advances; as Flink's automatic watermark interval."""
 
 
-class BatchFeed(Protocol):
-    """What one source reads, batch by batch."""
+class ElementFeed:
+    """Feeds a source from a list."""
 
-    def feed_next(self, source: SourceSubtask[LocalSource], most: int) -> bool:
-        """Gives a source its next batch, of at most so many records, if there is one; returns whether more may be."""
-
-
-class ElementBatches:
-    """The elements of a list; one of an alignment group is read record by record, so that others know how far it is."""
-
-    def __init__(self, records: Sequence[Any]) -> None:
-        self._records = records
+    def __init__(self, source: SourceSubtask[LocalSource], records: Sequence[Any], *, emits_periodically: bool) -> None:
+        self.source = source
+        self.records = records
         self._place = 0
+        self._emits = emits_periodically or source.is_aligned
 
-    def feed_next(self, source: SourceSubtask[LocalSource], most: int) -> bool:
-        piece = self._records[self._place : self._place + most]
+    @property
+    def has_more(self) -> bool:
+        """Whether any record is not read."""
+        return self._place < len(self.records) or self.source.unread > 0
+
+    def feed_next(self, most: int) -> bool:
+        """Feed the next batch; returns False if there was none."""
+        piece = self.records[self._place : self._place + most]
         self._place += len(piece)
-        source.read_on(self._place < len(self._records))
-        if not piece:
-            return False
-        if source.is_aligned:
-            for record in piece:
-                source.feed(partial(_read_records_and_advance_time, records=[record]))
-        else:
-            source.feed(partial(_read_records_and_advance_time, records=piece))
-        return True
+        pieces = [[record] for record in piece] if self.source.is_aligned else [piece] if piece else []
+        read = LocalSource.read_and_emit_periodically if self._emits else LocalSource.read
+        for records in pieces:
+            self.source.feed(partial(read, records=records))
+        # The group does not wait for a source that has read all.
+        self.source.read_on(self._place < len(self.records))
+        return bool(piece)
 
 
-def can_read(sources: Iterable[SourceSubtask[LocalSource]]) -> bool:
-    """Whether any has something to read, and need not wait for others of its group."""
-    return any(one.unread and not one.is_paused for one in sources)
+class SplitFeed:
+    """Feeds a source from the splits of a replayable source, a batch of each in turn, from their positions on."""
+
+    def __init__(
+        self, source: SourceSubtask[LocalSource], uid: str, replayed: ReplayedSource, positions: SplitPositions
+    ) -> None:
+        self.source = source
+        self._uid = uid
+        self._replayed = replayed
+        self._positions = positions
+        self._next = dict(positions.now)
+        self._open = deque(sorted(self._next))
+
+    def feed_next(self, most: int) -> bool:
+        """Feed the next batch, if there is one; returns False if all splits are at their ends."""
+        may_be_more = self._feed_next(most)
+        self.source.read_on(bool(self._open))
+        return may_be_more
+
+    def _feed_next(self, most: int) -> bool:
+        for _ in range(len(self._open)):
+            split = self._open[0]
+            self._open.rotate(-1)
+            before = self._next[split]
+            got = self._replayed.source.read(split, before, most)
+            self._next[split] = position = self._position_after(got, split, before, most)
+            if got.is_at_end:
+                self._open.remove(split)
+            rows = self._rows(list(got.records))
+            if rows or position > before:
+                self.source.feed(partial(self._read, split=split, position=position, rows=rows))
+                return True
+        return bool(self._open)
+
+    def _rows(self, records: list[Any]) -> Sequence[Any]:
+        """Rows of the job, which may change them: the source may use its own objects again."""
+        where, schema = f"source {self._uid!r}", self._replayed.schema
+        return copied_records(records, where) if schema is None else rows_of(records, schema, where)
+
+    def _position_after(self, got: Any, split: str, before: int, most: int) -> int:
+        where = f"source {self._uid!r}, split {split!r}: reading {most} records from position {before} returned"
+        if not isinstance(got, SplitRead) or not isinstance(got.records, Collection):
+            raise StreamJobError(f"{where} {format_value(got, 80)}; it must return a SplitRead of records")
+        position = position_of(got.position)
+        if position is None:
+            raise StreamJobError(f"{where} the position {format_value(got.position, 80)}; {A_POSITION}")
+        if position < before or len(got.records) > most:
+            raise StreamJobError(f"{where} {len(got.records)} and position {position}; a position never goes back")
+        if len(got.records) and position == before:
+            raise StreamJobError(
+                f"{where} {len(got.records)} and the same position, from which they would be read once more"
+            )
+        return position
+
+    def _read(self, source: LocalSource, split: str, position: int, rows: Sequence[Any]) -> None:
+        source.read(rows)
+        self._positions.now[split] = position
+        source.emit_periodically()
 
 
-def run_continuously(
+def read_all(
     run: LocalRun,
-    feeds: Mapping[SourceSubtask[LocalSource], BatchFeed],
+    records: Mapping[SourceNode, Sequence[Any]],
     *,
-    interval_ms: int,
-    clock: Callable[[], int],
+    epoch_size: int | None,
+    interval_ms: int | None,
     is_stopping: Callable[[], bool],
-    drains: bool = False,
+    drains: bool,
 ) -> None:
-    """Reads all that the feeds have, or until it is to stop, with a checkpoint every so often and one at the end.
+    """Read replayable sources from their positions on, and the others from ``records``.
 
-    With ``drains`` a run that is to stop brings event time to its end first.
-
-    Raises what a function of the user's raises, and what made a checkpoint fail when no more failures are endured.
+    An epoch ends after ``epoch_size`` records of a source. With ``interval_ms`` there is a checkpoint by the clock
+    instead; then, with ``drains``, a run that stops early advances event time to its end first.
     """
-    open_feeds = dict(feeds)
+    lists: list[ElementFeed] = []
+    splits: list[SplitFeed] = []
+    for uid, node in zip(run.parts.graph.source_uids, run.parts.graph.sources, strict=True):
+        source = run.job_network.sources[node]
+        if uid in run.positions:
+            splits.append(SplitFeed(source, uid, node.source, run.positions[uid]))
+        else:
+            lists.append(ElementFeed(source, records[node], emits_periodically=interval_ms is not None))
+    if interval_ms is None:
+        _read_in_epochs(run, lists, splits, epoch_size, is_stopping)
+    else:
+        _read_continuously(run, [*lists, *splits], interval_ms, is_stopping, drains)
+
+
+def _can_read(feeds: Iterable[ElementFeed | SplitFeed]) -> bool:
+    return any(one.source.unread and not one.source.is_paused for one in feeds)
+
+
+def _read_in_epochs(
+    run: LocalRun,
+    lists: Sequence[ElementFeed],
+    splits: list[SplitFeed],
+    epoch_size: int | None,
+    is_stopping: Callable[[], bool],
+) -> None:
+    """Read in epochs. Splits without records are asked again for `TICK_MS`: an empty epoch would cost a checkpoint."""
+    most = epoch_size or max([1, *(len(one.records) for one in lists)])
+
+    def has_elements() -> bool:
+        return any(one.has_more for one in lists)
+
+    def feed_lists() -> None:
+        for one in lists:
+            one.feed_next(most - one.source.unread)
+
+    def have_fed_splits() -> bool:
+        for one in list(splits):
+            # A paused source has not read its last batch yet.
+            if not one.source.unread and not one.feed_next(epoch_size or BATCH_RECORDS):
+                splits.remove(one)
+        return _can_read(splits)
+
+    def feed_splits() -> None:
+        ends_s = time.monotonic() + TICK_MS / 1000
+        while not have_fed_splits() and splits and time.monotonic() < ends_s:
+            if has_elements() or is_stopping():
+                return
+            time.sleep(PAUSE_S)
+
+    def feeds_of_epoch() -> Iterator[Callable[[], None]]:
+        yield feed_lists
+        while splits and not is_stopping():
+            yield feed_splits
+            if epoch_size is not None:
+                break
+        yield run.emit_periodically
+
+    while (has_elements() or splits) and not is_stopping():
+        run.run_epoch(feeds_of_epoch())
+
+
+def _read_continuously(
+    run: LocalRun,
+    feeds: Sequence[ElementFeed | SplitFeed],
+    interval_ms: int,
+    is_stopping: Callable[[], bool],
+    drains: bool,
+) -> None:
+    open_feeds, clock = list(feeds), run.parts.clock
     ticked_ms = clock()
 
     def feed_all() -> bool:
@@ -149,11 +215,11 @@ def run_continuously(
         if now_ms - ticked_ms >= TICK_MS:
             ticked_ms = now_ms
             run.advance_processing_time(now_ms)
-        for source in [one for one in open_feeds if not one.unread]:
-            if not open_feeds[source].feed_next(source, BATCH_RECORDS):
-                del open_feeds[source]
-        if open_feeds and not can_read(feeds):
-            # Nothing to read yet: the cores are left to others until it is asked again.
+        for one in [one for one in open_feeds if not one.source.unread]:
+            if not one.feed_next(BATCH_RECORDS):
+                open_feeds.remove(one)
+        if open_feeds and not _can_read(feeds):
+            # Nothing to read yet.
             time.sleep(PAUSE_S)
         return bool(open_feeds)
 
@@ -168,77 +234,3 @@ def run_continuously(
     run.process()
     run.checkpoints.stop()
     run.end_epoch()
-
-
-def _read_records_and_advance_time(source: LocalSource, records: Sequence[Any]) -> None:
-    source.read(records)
-    source.emit_periodically()
-
-
-def read_all(
-    run: LocalRun,
-    records: Mapping[SourceNode, Sequence[Any]],
-    *,
-    epoch_size: int | None,
-    interval_ms: int | None,
-    is_stopping: Callable[[], bool],
-    drains: bool,
-) -> None:
-    """Reads replayable sources from their positions on, and of the others the ``records``.
-
-    An epoch ends behind ``epoch_size`` elements; with ``interval_ms`` there is a checkpoint every so often instead.
-    With ``drains`` a run that is to stop before, with checkpoints by the clock, brings event time to its end first.
-    """
-    sources = run.job_network.sources
-    feeds: dict[SourceSubtask[LocalSource], BatchFeed] = {}
-    for uid, node in zip(run.parts.graph.source_uids, run.parts.graph.sources, strict=True):
-        if uid in run.positions:
-            feeds[sources[node]] = SplitFeed(uid, node.source, run.positions[uid])
-        elif interval_ms is not None:
-            feeds[sources[node]] = ElementBatches(records[node])
-    if interval_ms is not None:
-        clock = run.parts.clock
-        run_continuously(run, feeds, interval_ms=interval_ms, clock=clock, is_stopping=is_stopping, drains=drains)
-        return
-    lists = {node: of_node for node, of_node in records.items() if sources[node] not in feeds}
-    feed = ElementFeed(sources, lists, epoch_size)
-    splits = _SplitFeeds(feeds, epoch_size, lambda: feed.has_more or is_stopping())
-    while (feed.has_more or feeds) and not is_stopping():
-        run.run_epoch(itertools.chain([feed.feed], splits.of_epoch(is_stopping), [run.emit_periodically]))
-
-
-class _SplitFeeds:
-    """What gives replayable sources what they read in epochs; those that are at their ends are taken out of ``feeds``.
-
-    Where there is nothing to read yet they are asked again and again for as long as `TICK_MS`, unless the run
-    ``has_else`` to do: an epoch that nothing came in costs a checkpoint.
-    """
-
-    def __init__(
-        self,
-        feeds: dict[SourceSubtask[LocalSource], BatchFeed],
-        epoch_size: int | None,
-        has_else: Callable[[], bool],
-    ) -> None:
-        self._feeds = feeds
-        self._epoch_size = epoch_size
-        self._has_else = has_else
-
-    def of_epoch(self, is_stopping: Callable[[], bool]) -> Iterator[Callable[[], None]]:
-        """Those of one epoch: a batch of each source, or all they have, until the run is to stop, without a size."""
-        while self._feeds and not is_stopping():
-            yield self._feed
-            if self._epoch_size is not None:
-                return
-
-    def _feed(self) -> None:
-        ends_s = time.monotonic() + TICK_MS / 1000
-        while not self._gives() and self._feeds and not self._has_else() and time.monotonic() < ends_s:
-            time.sleep(PAUSE_S)
-
-    def _gives(self) -> bool:
-        for source, one in list(self._feeds.items()):
-            # One that waits for others of its group has not read yet what it was given.
-            if not source.unread and not one.feed_next(source, self._epoch_size or BATCH_RECORDS):
-                del self._feeds[source]
-        return can_read(self._feeds)

@@ -32,10 +32,9 @@ from statebackend.spark.savepoints import take_savepoint
 from statebackend.spark.session import streaming_errors_unlogged
 from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.errors import EpochError
-from statebackend.streaming.metrics import EpochMetrics, JobMetrics
-from statebackend.streaming.observing.job_events import JobListener
-from statebackend.streaming.observing.job_page import EpochHistory, job_fragment
-from statebackend.streaming.observing.restore_report import RestoreReport
+from statebackend.streaming.metrics import EpochMetrics
+from statebackend.streaming.observing.job_page import EpochHistory
+from statebackend.streaming.observing.observed_job import ObservedJob
 
 __all__ = ["RunWatch"]
 
@@ -61,7 +60,7 @@ class RunWatch:
 _log = logger_of(__name__)
 
 
-class SparkJob:
+class SparkJob(ObservedJob):
     """A started job. All methods may be called from any thread."""
 
     def __init__(
@@ -74,6 +73,7 @@ class SparkJob:
         no_data_epochs: NoDataEpochs,
         roll_back_report: RollbackReport | None = None,
     ) -> None:
+        super().__init__(driver.recorder)
         self.query = query
         """Spark's own handle of the streaming query, for progress and metrics."""
         self.schema_reports = schema_reports
@@ -81,7 +81,6 @@ class SparkJob:
         start."""
         self.roll_back_report = roll_back_report
         """What going back to an older checkpoint gave up, if the job was started so."""
-        self._recorder = driver.recorder
         self._spark = spark
         self._directory = directory
         self._driver = driver
@@ -102,14 +101,6 @@ class SparkJob:
         """What the epochs of this run cost, oldest first; the last thousand of them."""
         return EpochHistory(self._recorder.epochs)
 
-    def metrics(self) -> JobMetrics:
-        """Return all metrics of the job, as a copy.
-
-        ``metrics().values()`` has each declared metric, ``metrics().epochs`` those of single epochs, and
-        ``metrics().totals.state_metrics`` those of keyed state by operator uid, if they are on.
-        """
-        return self._recorder.metrics()
-
     def last_progress(self) -> dict[str, Any] | None:
         """Return Spark's progress of the last micro-batch as JSON, with the metrics of the job.
 
@@ -125,36 +116,12 @@ class SparkJob:
         plain: dict[str, Any] = json.loads(progress.json)
         return {**plain, "observedMetrics": {**plain.get("observedMetrics", {}), "statebackend": values}}
 
-    def add_listener(self, listener: JobListener) -> None:
-        """Lets a listener hear of what comes next; see `statebackend.streaming.observing.job_events`. The start is
-        over already.
-        """
-        self._recorder.listeners.add(listener)
-
-    def remove_listener(self, listener: JobListener) -> None:
-        """Ends that."""
-        self._recorder.listeners.remove(listener)
-
-    def report(self, path: str | os.PathLike[str]) -> None:
-        """Writes a report for people: one HTML file with plots and tables, which loads nothing. Raises `OSError`."""
-        self._recorder.report(path)
-
-    def _repr_html_(self) -> str:
-        return job_fragment(self.metrics())
-
     def watermarks(self) -> Mapping[str, int]:
         """How far event time is for the next epoch, by operator uid and by name of source, in milliseconds.
 
         Who has no watermark is left out; a job without event time has none.
         """
         return self._driver.watermarks()
-
-    def restore_report(self) -> RestoreReport:
-        """What became of each restored state; complete once the first epoch is (migration runs in its tasks).
-
-        Its ``str`` is for people: operator, state, compatibility result, issues, and what the migration did.
-        """
-        return self._recorder.restore_report()
 
     def await_termination(self, timeout_s: Timeout | None = None) -> bool:
         """Waits for the job to end, or for so many seconds; returns whether it has ended. Raises what made it fail.

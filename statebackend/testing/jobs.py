@@ -21,12 +21,11 @@ from typing import Any, TypeAlias
 from attrs import frozen
 
 from statebackend.local.environment import LocalStreamEnvironment
-from statebackend.local.job import LocalJob
-from statebackend.local.local_run import LocalRun
+from statebackend.local.graph import ElementSource, rows_of
 from statebackend.local.network.channel import RecordBatch
 from statebackend.local.network.network import DownstreamFirst, Shuffled
 from statebackend.local.network.subtasks import SourceSubtask
-from statebackend.local.operator import ElementSource, rows_of
+from statebackend.local.run import LocalJob, LocalRun
 from statebackend.local.source import LocalSource
 from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.errors import JobDefinitionError

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import attrs
 import pytest
 
 from statebackend import JobDefinitionError, KeyedProcessFunction, ProcessContext, RuntimeContext, ValueStateDescriptor
 from statebackend.checkpoint.barriers.checkpointing_mode import CheckpointingMode
 from statebackend.local import LocalStreamEnvironment
-from statebackend.local.environment import CheckpointChoices, settings_of
+from statebackend.local.environment import checkpoint_settings
 
-CHOICES = CheckpointChoices(
-    mode="exactly_once",
-    interval_ms=None,
-    timeout_ms=1,
-    is_unaligned=False,
-    aligned_timeout_ms=0,
-    max_concurrent=1,
-    min_pause_ms=0,
-    tolerable_failures=0,
-)
+CHOICES: dict[str, Any] = {
+    "mode": "exactly_once",
+    "interval_ms": None,
+    "timeout_ms": 1,
+    "is_unaligned": False,
+    "aligned_timeout_ms": 0,
+    "max_concurrent": 1,
+    "min_pause_ms": 0,
+    "tolerable_failures": 0,
+}
 
 
 @pytest.mark.parametrize(
@@ -37,16 +36,14 @@ CHOICES = CheckpointChoices(
 def test_a_time_to_align_counts_for_barriers_that_may_overtake(
     is_unaligned: bool, aligned_timeout_ms: int, mode: CheckpointingMode
 ) -> None:
-    choices = attrs.evolve(CHOICES, is_unaligned=is_unaligned, aligned_timeout_ms=aligned_timeout_ms)
-    assert settings_of(choices).mode == mode
+    choices = {**CHOICES, "is_unaligned": is_unaligned, "aligned_timeout_ms": aligned_timeout_ms}
+    assert checkpoint_settings(**choices).mode == mode
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {"mode": "exactly-once"},
-        {"interval_ms": 0},
-        {"timeout_ms": 0},
         {"max_concurrent": 0},
         {"min_pause_ms": -1},
         {"tolerable_failures": -1},
@@ -55,11 +52,17 @@ def test_a_time_to_align_counts_for_barriers_that_may_overtake(
 )
 def test_checkpoints_that_cannot_be_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(JobDefinitionError):
-        settings_of(attrs.evolve(CHOICES, **wrong))
+        checkpoint_settings(**{**CHOICES, **wrong})
+
+
+@pytest.mark.parametrize("wrong", [{"checkpoint_interval": 0}, {"checkpoint_timeout": 0}], ids=str)
+def test_durations_that_are_too_short_are_rejected(wrong: dict[str, Any]) -> None:
+    with pytest.raises(JobDefinitionError, match=next(iter(wrong))):
+        LocalStreamEnvironment(**wrong)
 
 
 def test_the_least_that_can_be_is_taken() -> None:
-    settings = settings_of(attrs.evolve(CHOICES, interval_ms=1))
+    settings = checkpoint_settings(**{**CHOICES, "interval_ms": 1})
     assert (settings.interval_ms, settings.timeout_ms, settings.has_threads) == (1, 1, True)
 
 

@@ -8,7 +8,7 @@ from attrs import evolve
 
 from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement
 from statebackend.checkpoint.state_handles import SubtaskState
-from statebackend.local.run_snapshots import CheckpointMetrics
+from statebackend.local.checkpoints import CheckpointMetrics
 from statebackend.state.metrics import KeyedStateMetrics, StateMetrics
 from statebackend.streaming.metrics import LATE_RECORDS_DROPPED, RECORDS_IN, ObservedRun
 from statebackend.streaming.observing.job_events import JobListeners

@@ -287,7 +287,7 @@ def failing(_: object = None) -> Any:
         ),
         (
             WatermarkStrategy.for_generator(failing).with_timestamps("t"),
-            r"source 'source-0': its watermark generator cannot be made: ArithmeticError: boom",
+            r"source 'source-0': its watermark generator cannot be created: ArithmeticError: boom",
         ),
     ],
     ids=["timestamps", "channel", "generator"],

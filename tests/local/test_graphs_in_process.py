@@ -236,7 +236,9 @@ def test_keys_of_another_type_are_rejected_before_the_directory_is_locked(
 
 def test_keys_that_only_a_record_tells_are_rejected_without_a_claim_that_nothing_was_changed(tmp_path: Path) -> None:
     keyed_by(tmp_path / "job", "key", records("a1"), DECLARED)
-    with pytest.raises(StateMigrationException, match="only a record told the types of its keys") as rejection:
+    with pytest.raises(
+        StateMigrationException, match="a record gave the types of its keys only after the start"
+    ) as rejection:
         keyed_by(tmp_path / "job", "other", records("a1"), DECLARED, via=lambda row: [{"other": 5, **row.asDict()}])
     assert "nothing was changed" not in str(rejection.value)
     assert [row.times for row in keyed_by(tmp_path / "job", "key", records("a1"), DECLARED)] == [2]

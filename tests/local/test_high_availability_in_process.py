@@ -15,7 +15,8 @@ from zookeeper_server import GIVE_UP_S, ZooKeeperServer
 
 from statebackend import KeyedProcessFunction, ProcessContext, RuntimeContext, ValueStateDescriptor
 from statebackend.checkpoint import JobDirectoryMismatchError, LeadershipLostError, ZooKeeperHighAvailability
-from statebackend.local import LocalStreamEnvironment, run_snapshots
+from statebackend.local import LocalStreamEnvironment
+from statebackend.local import checkpoints as local_checkpoints
 
 
 class Count(KeyedProcessFunction[str, Any, tuple[str, int]]):
@@ -123,7 +124,7 @@ def test_one_that_loses_the_lead_behind_a_checkpoint_leaves_its_output_to_the_ne
     zookeeper_server: ZooKeeperServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stored = run_snapshots.store_checkpoint
+    stored = local_checkpoints.store_checkpoint
 
     def store_and_lose(*arguments: Any, **options: Any) -> Any:
         metadata = stored(*arguments, **options)
@@ -136,7 +137,7 @@ def test_one_that_loses_the_lead_behind_a_checkpoint_leaves_its_output_to_the_ne
     counted = stream.key_by("key").process(Count(), uid="count", schema="key string, count bigint")
     counted.sink_to(staged, uid="staged")
     counted.sink_to(given.append)
-    monkeypatch.setattr(run_snapshots, "store_checkpoint", store_and_lose)
+    monkeypatch.setattr(local_checkpoints, "store_checkpoint", store_and_lose)
     with pytest.raises(LeadershipLostError, match="does not lead job 'count' any more"):
         environment.execute("count")
     assert (staged.committed(), given) == ([], [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from statebackend.local.inputs import KnownStream, LocalStream, local_inputs
+from statebackend.local.graph import KnownStream, LocalStream, local_inputs
 from statebackend.streaming.stream_graph import OperatorNode, SourceNode, SpreadInput, StreamEdge
 
 

@@ -55,7 +55,7 @@ def test_what_is_broadcast_before_the_first_key_waits_for_it(parallelism: int, t
 def test_what_would_be_lost_at_a_checkpoint_is_rejected(tmp_path: Path) -> None:
     with JobTestHarness(scaled) as harness:
         harness.source("rules").send({"v": 10})
-        with pytest.raises(JobDefinitionError, match="'scale': it was broadcast records before any"):
+        with pytest.raises(JobDefinitionError, match="'scale': it received broadcast records before any"):
             harness.snapshot(tmp_path / "snapshot")
 
 

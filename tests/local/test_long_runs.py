@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from counted_keys import Count
 from held_items import grown, held_items
@@ -22,11 +22,11 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.store.completed_checkpoint_store import DirectoryCheckpointStore
 from statebackend.checkpoint.store.job_directory import JobDirectory
 from statebackend.local import LocalStreamEnvironment
-from statebackend.local.local_run import LocalRun
+from statebackend.local.checkpoints import InlineWriter, RunCheckpoints, SnapshotWork
+from statebackend.local.job_parts import CheckpointSettings
 from statebackend.local.network.network import DownstreamFirst
 from statebackend.local.network.subtasks import Mail
-from statebackend.local.run_checkpoints import RunCheckpoints
-from statebackend.local.run_snapshots import CheckpointSettings, InlineWriter, Work
+from statebackend.local.run import LocalRun
 from statebackend.local.source import LocalSource
 
 INTERVAL_MS = 100
@@ -159,7 +159,7 @@ def test_a_thousand_checkpoints_by_the_clock_that_fail_leave_nothing_behind() ->
         CheckpointCoordinator("job", "run", None, max_concurrent_checkpoints=None), failures=FailurePolicy(2000)
     )
     run.checkpoints = checkpoints = RunCheckpoints(
-        coordinator, run, identity=("job", "run"), now_ms=clock.clock, send=run.mails.append
+        coordinator, cast(Any, run), identity=("job", "run"), now_ms=clock.clock, send=run.mails.append
     )
     checkpoints.start(1)
     sizes = []
@@ -194,19 +194,19 @@ class Writing:
     def cancel(self) -> None:
         self.told.append("cancelled")
 
-    def acknowledgement(self, of_nothing: Any) -> Acknowledgement:
+    def acknowledgement(self) -> Acknowledgement:
         raise NotImplementedError
 
 
 def test_what_is_written_on_the_thread_of_the_run_is_abandoned_once_and_forgotten() -> None:
     mails: list[Mail] = []
-    finished: list[Work] = []
+    finished: list[SnapshotWork] = []
     writer = InlineWriter(mails.append, lambda work, error: finished.append(work))
     kept: list[Writing] = []
     for checkpoint_id in range(1000):
         works = [Writing(checkpoint_id), Writing(checkpoint_id)]
         for work in works:
-            writer.submit(work)
+            writer.submit(cast(Any, work))
         mails.pop(0).make()
         writer.cancel(checkpoint_id)
         mails.pop(0).make()

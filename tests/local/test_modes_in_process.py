@@ -24,11 +24,12 @@ from statebackend.checkpoint.barriers.checkpointing_mode import CheckpointingMod
 from statebackend.checkpoint.coordinator.requests import CheckpointLimits, CheckpointRequestKind
 from statebackend.checkpoint.errors import CorruptFileError, StorageError
 from statebackend.checkpoint.state_handles import FileHandle, OpaqueStateHandle
-from statebackend.local import LocalStreamEnvironment, run_snapshots
-from statebackend.local.local_run import LocalRun
+from statebackend.local import LocalStreamEnvironment
+from statebackend.local import checkpoints as local_checkpoints
+from statebackend.local.graph import rows_of
+from statebackend.local.job_parts import CheckpointSettings
 from statebackend.local.network.network import Shuffled
-from statebackend.local.operator import rows_of
-from statebackend.local.run_snapshots import CheckpointSettings
+from statebackend.local.run import LocalRun
 from statebackend.local.source import LocalSource
 from statebackend.streaming.errors import JobRestoreError
 from statebackend.streaming.rows.declared_schema import parsed_schema
@@ -364,7 +365,7 @@ def test_state_whose_records_on_their_way_cannot_be_written_leaves_no_file_behin
         for count in (20, 20):
             feeding.feed(count)
             with monkeypatch.context() as patched:
-                patched.setattr(run_snapshots, "write_channel_state", fail)
+                patched.setattr(local_checkpoints, "write_channel_state", fail)
                 request_id = run.checkpoints.request(CheckpointRequestKind.ON_DEMAND)
                 while run.step() is not None:
                     pass

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from statebackend.checkpoint import TaskId
-from statebackend.local.run_snapshots import PinnedCheckpoints
+from statebackend.checkpoint.store.completed_checkpoint_store import PinnedCheckpoints
 
 A, B = TaskId("count", 0), TaskId("count", 1)
 

@@ -17,7 +17,6 @@ from test_staged_sinks import Files
 
 from statebackend import JobDefinitionError, JobRestoreError, StreamJobError, UserFunctionError, WatermarkStrategy
 from statebackend.local import LocalStreamEnvironment, source_reading
-from statebackend.local import source_reading as continuous_run
 from statebackend.streaming.stream_graph import SplitRead
 
 
@@ -185,7 +184,7 @@ def test_a_job_over_a_source_without_an_end_stops_when_it_is_asked_and_goes_on_f
 
 def test_a_split_that_is_gone_is_rejected(tmp_path: Path) -> None:
     run(Lists(splits_of(20, 2)), [], tmp_path / "job")
-    with pytest.raises(JobRestoreError, match="has no split 'split-1' any more, which was read up to position 20"):
+    with pytest.raises(JobRestoreError, match="split 'split-1', which was read up to position 20, no longer exists"):
         run(Lists(splits_of(20, 1)), [], tmp_path / "job")
 
 
@@ -217,13 +216,16 @@ def test_a_source_that_goes_back_or_gives_too_much_is_an_error_that_names_it(tmp
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (None, "gave None, which is no SplitRead"),
-        (([], 1, True), r"gave \(\[\], 1, True\), which is no SplitRead"),
-        (SplitRead(None, 1), "which is no SplitRead of records"),  # type: ignore[arg-type]
-        (SplitRead([], None), "gave the position None; a position is a whole number of 64 bits"),  # type: ignore[arg-type]
-        (SplitRead([], True), "gave the position True"),
-        (SplitRead([], 1 << 63), "gave the position 9223372036854775808"),
-        (SplitRead([{"k": "k", "n": 1}], 0), "gave 1 and the same position, from which they would be read once more"),
+        (None, "returned None; it must return a SplitRead"),
+        (([], 1, True), r"returned \(\[\], 1, True\); it must return a SplitRead"),
+        (SplitRead(None, 1), "it must return a SplitRead of records"),  # type: ignore[arg-type]
+        (SplitRead([], None), "returned the position None; a position is a whole number of 64 bits"),  # type: ignore[arg-type]
+        (SplitRead([], True), "returned the position True"),
+        (SplitRead([], 1 << 63), "returned the position 9223372036854775808"),
+        (
+            SplitRead([{"k": "k", "n": 1}], 0),
+            "returned 1 and the same position, from which they would be read once more",
+        ),
     ],
 )
 def test_what_is_no_reading_of_a_split_is_an_error_that_names_the_source(tmp_path: Path, given: Any, told: str) -> None:
@@ -243,7 +245,7 @@ def test_what_does_not_say_where_splits_begin_is_rejected_with_the_name_of_the_s
         def splits(self) -> Any:
             return given
 
-    with pytest.raises(JobDefinitionError, match=r"source 'lists': splits\(\) gave .* by the name of the split"):
+    with pytest.raises(JobDefinitionError, match=r"source 'lists': splits\(\) returned .* by the name of the split"):
         run(Odd({}), [], tmp_path / "job")
 
 
@@ -342,7 +344,6 @@ def test_a_job_over_a_source_without_an_end_stops_when_it_is_asked_to_and_makes_
     slept: list[float] = []
     clock = SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept))
     monkeypatch.setattr(source_reading, "time", clock)
-    monkeypatch.setattr(continuous_run, "time", clock)
     environment = LocalStreamEnvironment(**how)
     source = Waiting(lambda asked: asked == 1000 and environment.request_stop())
     stream = environment.from_source(source, RECORD, uid="lists").key_by("k")

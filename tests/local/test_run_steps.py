@@ -27,13 +27,12 @@ from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.store.completed_checkpoint_store import DirectoryCheckpointStore
 from statebackend.checkpoint.store.job_directory import JobDirectory
 from statebackend.local import LocalStreamEnvironment
-from statebackend.local.local_run import LocalRun
+from statebackend.local.checkpoints import CheckpointFailedError, SnapshotWork, ThreadedWriter
+from statebackend.local.job_parts import CheckpointSettings
 from statebackend.local.network.network import DownstreamFirst, Shuffled
 from statebackend.local.network.subtasks import Mail
-from statebackend.local.run_checkpoints import CheckpointFailedError
-from statebackend.local.run_snapshots import CheckpointSettings, ThreadedWriter
+from statebackend.local.run import LocalRun
 from statebackend.local.source import LocalSource
-from statebackend.local.subtask import SnapshotWork
 from statebackend.streaming.errors import StreamJobError
 from statebackend.streaming.observing.job_events import CheckpointFailed, JobListener
 

@@ -15,10 +15,12 @@ from test_run_steps import RECORD, Clock, Count, opened, play, steps
 from statebackend import JobDefinitionError, JobRestoreError
 from statebackend.checkpoint.coordinator.requests import CheckpointLimits, CheckpointRequestKind
 from statebackend.checkpoint.errors import StorageError
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.store.completed_checkpoint_store import DirectoryCheckpointStore
 from statebackend.local import LocalStreamEnvironment
-from statebackend.local.run_snapshots import CheckpointSettings
+from statebackend.local.job_parts import CheckpointSettings
 from statebackend.local.sinks import StagedSinks, decode_committables, encode_committables
-from statebackend.streaming.sink import SinkError
+from statebackend.streaming.sink import SinkError, sink_identity
 
 
 class Files:
@@ -146,11 +148,11 @@ def test_what_came_out_behind_a_barrier_is_no_part_of_the_checkpoint_of_that_bar
     graph = environment_of(Files(tmp_path / "out"), []).from_elements([], uid="unread").graph.job()
     sinks = StagedSinks(graph)
     for checkpoint_id in (1, 2):
-        sinks.stage(0, [("a", checkpoint_id)], checkpoint_id, "job.a")
+        sinks.stage_records("files", [("a", checkpoint_id)], checkpoint_id, "job.a")
     assert {uid: set(decode_committables(one)) for uid, one in sinks.committables(1).items()} == {"files": {1}}
-    sinks.commit(1)
+    sinks.commit(1, sinks.committables(1))
     assert Files(tmp_path / "out").committed() == [("a", 1)]
-    sinks.commit(2)
+    sinks.commit(2, sinks.committables(2))
     assert Files(tmp_path / "out").committed() == [("a", 1), ("a", 2)]
 
 
@@ -175,3 +177,44 @@ def test_committables_are_read_as_they_were_written(staged: dict[int, bytes]) ->
 
 def test_the_form_of_committables_is_frozen() -> None:
     assert encode_committables({7: b"ok"}) == bytes.fromhex("00000001 0000000000000007 00000002 6f6b")
+
+
+class Noting:
+    """A sink that names no place; it notes what is committed."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self._staged: dict[int, list[Any]] = {}
+
+    def stage_records(self, records: Sequence[Any], epoch_id: int, attempt_id: str) -> bytes:
+        self._staged[epoch_id] = list(records)
+        return b"staged"
+
+    def commit(self, epoch_id: int, committable: bytes) -> None:
+        self.rows += self._staged.pop(epoch_id)
+
+    def abort(self, epoch_id: int, attempt_id: str) -> None:
+        self._staged.pop(epoch_id, None)
+
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
+        self._staged.clear()
+
+
+class NamedKind(Noting):
+    identity = "noting"
+
+
+@pytest.mark.parametrize("kind", [Noting, NamedKind])
+def test_a_job_may_have_two_sinks_of_a_class_that_names_no_place(tmp_path: Path, kind: type[Noting]) -> None:
+    first, second = kind(), kind()
+    environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
+    stream = environment.from_elements([("a", 1), ("a", 2)], RECORD)
+    counted = stream.key_by("k").process(Count(), uid="count", schema=RECORD)
+    counted.sink_to(first, uid="first")
+    counted.sink_to(second, uid="second")
+    environment.execute("job")
+    assert [tuple(row) for row in first.rows] == [("a", 1), ("a", 2)]
+    assert second.rows == first.rows
+    newest = DirectoryCheckpointStore(CheckpointFileSystem.from_uri(tmp_path / "job")).recover()
+    assert newest is not None
+    assert newest.sink_identities == dict.fromkeys(("first", "second"), sink_identity(first))

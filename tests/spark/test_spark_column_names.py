@@ -11,7 +11,7 @@ import pytest
 from chain_runner import COUNTED, CountPerKey, run_chain
 
 from statebackend import JobDefinitionError, KeyedProcessFunction, ProcessContext
-from statebackend.local.inputs import field_getter
+from statebackend.local.graph import field_getter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,30 +1,27 @@
-"""A channel between two subtasks, and what a subtask sends on its channels.
+"""Channels between subtasks, and the elements that travel on them.
 
-A channel has room for a number of elements, and a subtask moves only when there is room on all that it sends to: that
-is the back-pressure. One move is never cut in two, so what it sends may exceed the room; nothing further moves then
-until the reader has caught up. Since a graph has no circles, and an aligned barrier is sent to all readers at once,
-somebody can always move.
+A channel has room for a number of elements. A subtask moves only if all channels that it sends to have room: this is
+backpressure. One move may send more than fits; the subtask then waits until its readers have caught up. The graph has
+no cycles, and an aligned barrier goes to all readers at once, so some subtask can always move.
 
-An unaligned barrier comes out before what lies in the channel, and needs no room:
+An unaligned barrier leaves the channel before the elements in it, and needs no room:
 
     put e1 e2 e3, room for two        [e1 e2] e3
-    put the barrier U                 U [e1 e2] e3      e3, beyond the room, belongs to the sender's part
+    put the barrier U                 U [e1 e2] e3      e3 is beyond the room and belongs to the part of the sender
     put e4                            U [e1 e2] e3 e4
-    take                              [e1 e2 e3 e4]     U comes out, with e1 e2 for the reader's part
-    take                              [e2 e3 e4]        e1 is processed, as if nothing had overtaken it
+    take                              [e1 e2 e3 e4]     U comes out, with e1 e2 for the part of the reader
+    take                              [e2 e3 e4]        e1 is processed as usual
 
-An aligned barrier with a time to align stays in its place and is announced to the reader, who may let it overtake.
+An aligned barrier with an alignment timeout stays in its place. It is announced to the reader, which may let it
+overtake.
 
-Invariants: elements come out in the order in which they were put, barriers that overtake apart, which come out in the
-order of their checkpoints; what a barrier has overtaken when it comes out is all that was put before it and not taken,
-since nothing else is taken before it; the two parts of that, the reader's and the sender's, have every element once.
+*In-flight* elements belong to a checkpoint whose barrier overtakes them: records, watermarks and statuses, in their
+order, because a record is late or not by the watermarks before it. Barriers and the end of input concern the run and
+are not in flight. Neither is the end of time, which a source sends again after a restore.
 
-What travels on a channel beside watermarks and statuses: batches of records, barriers, the end of input.
-
-What is *in flight* belongs to a checkpoint whose barrier overtakes it: records, watermarks and statuses, in their
-order, since each is what it is by what was before it (a record is late behind a watermark). The rest tells of the run
-and not of the stream: barriers, and the end of input with the end of time before it, which a source says again after a
-restore.
+Invariants: elements leave in the order in which they were put; barriers that overtake leave in the order of their
+checkpoints. A barrier overtakes exactly the elements that were put before it and not taken. Of these, the parts of the
+reader and of the sender contain each element once.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, TypeAlias, cast
 
-from attrs import define, evolve, frozen
+from attrs import define, evolve, field, frozen
 
 from statebackend.checkpoint.barriers.elements import CheckpointBarrier
 from statebackend.checkpoint.errors import IllegalTransitionError
@@ -44,25 +41,13 @@ from statebackend.streaming.time.operator_watermarks import WatermarkOutlet
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 from statebackend.streaming.time.watermark_generators import END_OF_TIME, Watermark, WatermarkElement, WatermarkStatus
 
-__all__ = [
-    "DEFAULT_CAPACITY",
-    "CancelledCheckpoint",
-    "Channel",
-    "ChannelElement",
-    "EndOfInput",
-    "InFlight",
-    "OvertakingBarrier",
-    "RecordBatch",
-    "SubtaskId",
-    "SubtaskOutput",
-    "is_in_flight",
-    "kept",
-]
+DEFAULT_CAPACITY: Final = 16
+"""The room of a channel, in elements; a batch of records is one element."""
 
 
 @frozen(order=True)
 class SubtaskId:
-    """A subtask of a node: operators go by their uid, sources by the name that checkpoints know them by."""
+    """A subtask of a node. An operator is named by its uid, a source by its name in checkpoints."""
 
     node: str
     index: int
@@ -70,10 +55,10 @@ class SubtaskId:
 
 @frozen
 class RecordBatch:
-    """Records for one input of a subtask, in order; keys and key groups beside them if the input is keyed.
+    """Records for one input of a subtask, in order, with keys and key groups if the input is keyed.
 
-    ``timestamps`` are None in a job without event time. ``sender_watermark_ms`` is the watermark that the sender was at
-    when it sent them, for whoever watches.
+    ``timestamps`` is None in a job without event time. ``sender_watermark_ms`` is the watermark of the sender when it
+    sent the records.
     """
 
     input_index: int
@@ -85,22 +70,22 @@ class RecordBatch:
 
 
 class EndOfInput(enum.Enum):
-    """What follows no more on a channel."""
+    """The last elements of a channel."""
 
-    END = "neither a record nor time, but barriers may: who has ended has state still"
-    CLOSED = "nothing: who has closed takes part in no further checkpoint"
+    END = "no more records and watermarks; barriers may follow, because an ended subtask still has state"
+    CLOSED = "nothing follows: a closed subtask takes part in no further checkpoint"
 
 
 @frozen
 class CancelledCheckpoint:
-    """A checkpoint is given up by who sends this; no barrier of it need follow."""
+    """The sender aborted a checkpoint; its barrier need not follow."""
 
     checkpoint_id: int
 
 
 @frozen
 class OvertakingBarrier:
-    """A barrier as it comes out before what was sent before it, and of that what is in flight."""
+    """A barrier that left a channel early, and the in-flight elements of the reader that it overtook."""
 
     barrier: CheckpointBarrier
     overtaken: Sequence[InFlight]
@@ -111,109 +96,75 @@ InFlight: TypeAlias = RecordBatch | WatermarkElement
 ChannelElement: TypeAlias = InFlight | CheckpointBarrier | CancelledCheckpoint | EndOfInput
 
 
-def kept(element: InFlight) -> InFlight:
-    """The element for a checkpoint that is written later: what a function makes of its records does not reach it."""
+def copied_element(element: InFlight) -> InFlight:
+    """Copy an element that is written later. Functions may change its records meanwhile."""
     return evolve(element, records=copy.deepcopy(element.records)) if isinstance(element, RecordBatch) else element
 
 
 def is_in_flight(element: ChannelElement) -> bool:
-    """Whether it belongs to a checkpoint whose barrier overtakes it; an `InFlight` then."""
+    """Whether an overtaken element belongs to the checkpoint (an `InFlight`)."""
     return isinstance(element, RecordBatch | Watermark | WatermarkStatus) and element != END_OF_TIME
-
-
-DEFAULT_CAPACITY: Final = 16
-"""Elements that a channel has room for; a batch is one."""
 
 
 @define
 class _Overtaking:
-    """A barrier before a channel, and how many of the elements that it has overtaken are the reader's part."""
+    """A barrier that overtakes, and how many of the overtaken elements are the part of the reader."""
 
     barrier: CheckpointBarrier
     of_reader: int
 
 
+@define(eq=False)
 class Channel:
-    """A queue from one subtask to another, which may feed several inputs of that.
+    """A queue between two subtasks. It feeds one or several ``inputs`` of the reader.
 
-    A blocked one is not read from: its barrier waits for those of other channels. In one that may not be overtaken
-    every barrier stays in its place.
+    The reader takes nothing from a blocked channel. Without ``may_be_overtaken`` each barrier stays in its place.
     """
 
-    __slots__ = (
-        "_announced",
-        "_capacity",
-        "_elements",
-        "_overtaking",
-        "has_ended",
-        "inputs",
-        "is_blocked",
-        "is_closed",
-        "may_be_overtaken",
-        "reader",
-        "restored",
-        "sender",
-    )
+    sender: SubtaskId
+    reader: SubtaskId
+    inputs: tuple[int, ...]
+    _capacity: int
+    may_be_overtaken: bool = field(default=True, kw_only=True)
+    is_blocked: bool = field(default=False, init=False)
+    has_ended: bool = field(default=False, init=False)
+    """Whether the reader has taken `EndOfInput.END`."""
+    is_closed: bool = field(default=False, init=False)
+    """Whether the reader has taken `EndOfInput.CLOSED`."""
+    restored: int = field(default=0, init=False)
+    """How many elements from a restored checkpoint are still in the channel, before all others."""
+    _elements: deque[ChannelElement] = field(factory=deque, init=False)
+    _overtaking: deque[_Overtaking] = field(factory=deque, init=False)
+    _announced: deque[CheckpointBarrier] = field(factory=deque, init=False)
 
-    def __init__(
-        self,
-        sender: SubtaskId,
-        reader: SubtaskId,
-        inputs: tuple[int, ...],
-        capacity: int,
-        *,
-        may_be_overtaken: bool = True,
-    ) -> None:
-        """Raises `ValueError` for a capacity that has room for nothing."""
-        if capacity < 1:
-            raise ValueError(f"the capacity of a channel is {capacity}; it has room for one element at least")
-        self.sender = sender
-        self.reader = reader
-        self.inputs = inputs
-        """The inputs of the reader that it feeds."""
-        self.may_be_overtaken = may_be_overtaken
-        self.is_blocked = False
-        self.has_ended = False
-        """Whether the reader has taken the end of input from it."""
-        self.is_closed = False
-        """Whether the reader has taken from it that nothing follows at all."""
-        self.restored = 0
-        """How many elements of a restored checkpoint are still in it; they are in front."""
-        self._capacity = capacity
-        self._elements: deque[ChannelElement] = deque()
-        self._overtaking: deque[_Overtaking] = deque()
-        self._announced: deque[CheckpointBarrier] = deque()
+    def __attrs_post_init__(self) -> None:
+        if self._capacity < 1:
+            raise ValueError(f"the capacity of a channel is {self._capacity}; it must be at least 1")
 
     @property
     def has_room(self) -> bool:
-        """Whether the sender may move."""
         return len(self._elements) < self._capacity
 
     @property
     def can_be_read(self) -> bool:
-        """Whether the reader may take an element."""
         return bool(self._elements or self._overtaking) and not self.is_blocked
 
     @property
     def is_urgent(self) -> bool:
-        """Whether the reader may take something for which it needs no room behind it."""
+        """Whether the next element needs no room in the output of the reader."""
         return bool(self._announced) or (bool(self._overtaking) and not self.is_blocked)
 
     def put(self, element: ChannelElement) -> None:
-        """Puts an element behind the others."""
         self._elements.append(element)
 
     def put_barrier(self, barrier: CheckpointBarrier, *, splits: bool) -> Sequence[InFlight]:
-        """Puts a barrier into its place, which is in front if it is unaligned; returns what is the sender's part then.
+        """Put a barrier into its place, and return the part of the sender if it overtakes.
 
-        With ``splits`` that is what lies beyond the room; without, the reader's part is all that the barrier overtakes.
+        With ``splits`` the part of the sender is beyond the room; otherwise the reader has all overtaken elements.
         """
-        if not self.may_be_overtaken:
+        if not self.may_be_overtaken or not barrier.is_unaligned:
             self._elements.append(barrier)
-            return ()
-        if not barrier.is_unaligned:
-            self._elements.append(barrier)
-            if barrier.overtakes_from_ms is not None:
+            if self.may_be_overtaken and barrier.overtakes_from_ms is not None:
                 self._announced.append(barrier)
             return ()
         of_reader = min(len(self._elements), self._capacity) if splits else len(self._elements)
@@ -221,36 +172,30 @@ class Channel:
         return _in_flight(islice(self._elements, of_reader, None))
 
     def put_restored(self, elements: Sequence[InFlight]) -> None:
-        """Puts what was in flight in another run; raises `IllegalTransitionError` behind what is of this one."""
+        """Put in-flight elements of a former run; raises `IllegalTransitionError` after an element of this run."""
         if self.restored != len(self._elements):
             raise IllegalTransitionError("RESTORE", "RUNNING", f"{self.sender} has sent to {self.reader} already")
         self._elements.extend(elements)
         self.restored += len(elements)
 
     def let_overtake(self, checkpoint_id: int) -> None:
-        """Lets the barrier of a checkpoint that was announced come out next, unless it has come out."""
-        places = (
-            (place, element)
-            for place, element in enumerate(self._elements)
-            if isinstance(element, CheckpointBarrier) and element.checkpoint_id == checkpoint_id
-        )
-        found = next(places, None)
-        if found is None:
+        """Let an announced barrier leave next, unless it has left."""
+        barriers = ((place, one) for place, one in enumerate(self._elements) if isinstance(one, CheckpointBarrier))
+        place, barrier = next((found for found in barriers if found[1].checkpoint_id == checkpoint_id), (-1, None))
+        if barrier is None:
             return
-        place, barrier = found
         del self._elements[place]
         for one in self._overtaking:
-            # What was put later has overtaken this barrier too.
+            # Barriers that were put later have overtaken this barrier too.
             one.of_reader -= one.of_reader > place
         earlier = sum(one.barrier.checkpoint_id < checkpoint_id for one in self._overtaking)
         self._overtaking.insert(earlier, _Overtaking(barrier, place))
 
     def take_announced(self) -> CheckpointBarrier | None:
-        """A barrier that has come into the channel and was not told of yet, if there is one."""
+        """Take the announcement of a barrier that is in the channel; None if there is none."""
         return self._announced.popleft() if self._announced else None
 
     def take(self) -> ChannelElement | OvertakingBarrier:
-        """The first element."""
         if self._overtaking:
             first = self._overtaking.popleft()
             self._forget_announced(first.barrier)
@@ -263,26 +208,25 @@ class Channel:
         return element
 
     def waiting(self) -> Sequence[ChannelElement]:
-        """What is on its way, the first to be read first."""
+        """All elements in the channel, in the order in which they will be taken."""
         return (*(one.barrier for one in self._overtaking), *self._elements)
 
     def _forget_announced(self, barrier: CheckpointBarrier) -> None:
-        # Who has a barrier needs not be told that it is coming.
         if barrier in self._announced:
             self._announced.remove(barrier)
 
 
 class SubtaskOutput:
-    """What a subtask sends: records to single channels, all else to all. While idle, no watermark but the end.
+    """The output of a subtask: records go to one channel, all else to all. An idle subtask sends no watermark.
 
-    One that ``splits`` is told what its barriers overtake beyond the room of its channels, and must keep it.
+    With ``splits`` the subtask gets the elements beyond the room that its barriers overtake, and must store them.
     """
 
     def __init__(self, *, splits: bool = False) -> None:
         self.channels: list[Channel] = []
         self.splits = splits
         self.watermark_ms = MIN_TIMESTAMP
-        """The last watermark that was sent; the smallest time if none was."""
+        """The last watermark that was sent; `MIN_TIMESTAMP` before the first."""
         self._outlet = WatermarkOutlet()
 
     @property
@@ -292,37 +236,28 @@ class SubtaskOutput:
 
     @property
     def has_room(self) -> bool:
-        """Whether the subtask may move."""
         return all(channel.has_room for channel in self.channels)
 
     def send_time(self, element: WatermarkElement) -> None:
-        """Sends a watermark or a status, unless the one is held back by idleness or the other says nothing new."""
+        """Send a watermark unless idle, or a status if it is new."""
         if not self._outlet.passes(element):
             return
         if isinstance(element, Watermark) and not self.status.is_idle:
             self.watermark_ms = element.timestamp_ms
-        self._send_to_all(element)
+        self.send_to_all(element)
 
     def send_barrier(self, barrier: CheckpointBarrier) -> Mapping[SubtaskId, Sequence[InFlight]]:
-        """Sends a barrier; returns what it has overtaken of this subtask's part, by who was to read it."""
+        """Send a barrier, and return by reader what it overtook of this subtask's part."""
         parts = {one.reader: one.put_barrier(barrier, splits=self.splits) for one in self.channels}
         return {reader: elements for reader, elements in parts.items() if elements}
 
-    def send_cancellation(self, checkpoint_id: int) -> None:
-        """Says that a checkpoint is given up."""
-        self._send_to_all(CancelledCheckpoint(checkpoint_id))
-
-    def send_end(self, end: EndOfInput = EndOfInput.END) -> None:
-        """Says that neither a record nor time follows, or nothing at all."""
-        self._send_to_all(end)
-
-    def restore(self, watermark_ms: int, status: WatermarkStatus) -> None:
-        """Goes on from what had been sent, which readers that were restored know."""
-        self.watermark_ms, self._outlet = watermark_ms, WatermarkOutlet(status)
-
-    def _send_to_all(self, element: ChannelElement) -> None:
+    def send_to_all(self, element: ChannelElement) -> None:
         for channel in self.channels:
             channel.put(element)
+
+    def restore(self, watermark_ms: int, status: WatermarkStatus) -> None:
+        """Continue after this watermark and status, which the restored readers know."""
+        self.watermark_ms, self._outlet = watermark_ms, WatermarkOutlet(status)
 
 
 def _in_flight(elements: Iterable[ChannelElement]) -> Sequence[InFlight]:

@@ -1,36 +1,27 @@
-"""The barriers that the channels of a subtask deliver: which channels stand still, what is captured, when to snapshot.
+"""The barriers of one subtask: which channels are blocked, what is captured, when the subtask snapshots its state.
 
-What is decided comes from `statebackend.checkpoint.barriers`, and is carried out on the channels here, with the
-network's clock.
+The handlers of `statebackend.checkpoint.barriers` decide; `ChannelBarriers` carries their actions out on the channels.
 
-| barrier of a checkpoint    | waits in its place | trigger          | channel state                          |
-|----------------------------|--------------------|------------------|----------------------------------------|
-| aligned                    | yes                | at the last one  | none                                   |
-| unaligned                  | no                 | at the first one | what is sent before it and taken later |
-| aligned, its time is over  | until then         | then, or at once | as unaligned, from then on             |
-| at least once              | yes                | at the last one  | none                                   |
+| barrier of a checkpoint      | stays in its place | trigger          | channel state                           |
+|------------------------------|--------------------|------------------|-----------------------------------------|
+| aligned                      | yes                | at the last one  | none                                    |
+| unaligned                    | no                 | at the first one | elements sent before it and taken later |
+| aligned, timeout has elapsed | until the timeout  | at the timeout   | as unaligned, from the timeout on       |
+| at least once                | yes                | at the last one  | none                                    |
 
-A subtask of which one channel may not be overtaken aligns on all of them, in every mode of exactly once: a broadcast
-input must be at the same record in all subtasks at their snapshots, so each snapshot is behind the last barrier. What
-it sends on overtakes again.
-
-A channel that has ended is waited for like any other, since it still carries barriers; one that is closed is not.
-
-Invariants: those of `subtask_capture`; a blocked channel has delivered the barrier of the checkpoint that is pending;
-an element is captured if its channel has not delivered the barrier of a checkpoint that has been triggered unaligned,
-and is what it was then, whatever is done to its records later; a checkpoint that is over when its barrier comes out has
-neither effect nor channel state.
-
-What a subtask's channels add to its checkpoint: the elements that the barrier overtook, time, and how long it took.
+If one channel of a subtask must not be overtaken, all of them align in every exactly-once mode: all subtasks must
+snapshot at the same record of a broadcast input. The barriers that the subtask sends on overtake again. An ended
+channel still carries barriers and is waited for; a closed one is not.
 
 A checkpoint of a subtask has two ends. At the *trigger* the operator is snapshotted and the barrier goes on. It is
-*captured* when nothing on its way is missing: at once if the barriers were aligned, otherwise when the last barrier has
-come out. Only then may the subtask acknowledge. Between the two it may be given up.
+*captured* when no in-flight element is missing: at once if the barriers were aligned, otherwise when the last barrier
+has arrived. Then the subtask may acknowledge. Between the two the checkpoint may be aborted.
 
-Invariants, for each checkpoint and subtask: at most one trigger; behind a trigger exactly one of captured and aborted,
-unless the run ends; never captured without a trigger. What is captured of a channel is what was sent before the
-barrier and taken behind the trigger, in order. What lay within the room of a channel is its reader's (input), what lay
-beyond it is its sender's (output); the former comes first.
+Invariants, per checkpoint and subtask: at most one trigger; after a trigger either captured or aborted, unless the run
+ends; never captured without a trigger. A blocked channel has delivered the barrier of the pending checkpoint. The
+capture of a channel has, in order, the elements that were sent before the barrier and taken after the trigger, as they
+were at that moment. Elements within the room of a channel belong to its reader (input), those beyond it to its sender
+(output), and the former come first. A barrier of a checkpoint that is over has no effect and no channel state.
 """
 
 from __future__ import annotations
@@ -62,24 +53,14 @@ from statebackend.checkpoint.barriers.elements import (
     StopTimer,
     Trigger,
 )
-from statebackend.local.network.channel import (
-    CancelledCheckpoint,
-    Channel,
-    InFlight,
-    OvertakingBarrier,
-    SubtaskId,
-    is_in_flight,
-    kept,
-)
+from statebackend.local.network.channel import Channel, InFlight, SubtaskId, copied_element, is_in_flight
 from statebackend.streaming.time.operator_watermarks import OperatorWatermarkState
 from statebackend.streaming.time.watermark_generators import WatermarkStatus
-
-__all__ = ["BarrierListener", "BarrierMetrics", "ChannelBarriers", "SubtaskCapture", "SubtaskTime", "no_clock"]
 
 
 @frozen
 class SubtaskTime:
-    """What a subtask knows of event time when its barrier goes on: its own, and what it has sent."""
+    """The event time of a subtask when its barrier goes on: its own, and what it has sent."""
 
     own: OperatorWatermarkState[SubtaskId]
     sent_watermark_ms: int
@@ -88,10 +69,10 @@ class SubtaskTime:
 
 @frozen(kw_only=True)
 class BarrierMetrics:
-    """How long the barriers of a checkpoint took, in milliseconds of the network's clock.
+    """Durations of the barriers of a checkpoint, in milliseconds of the clock of the network.
 
-    ``start_delay_ms`` from its making to the first one that came out, ``alignment_ms`` from there to the trigger,
-    ``capture_ms`` from there to the last one, 0 if it was aligned.
+    ``start_delay_ms`` lasts from creation to the first arrival, ``alignment_ms`` from there to the trigger,
+    ``capture_ms`` from there to the last arrival (0 if aligned).
     """
 
     start_delay_ms: int = 0
@@ -101,7 +82,7 @@ class BarrierMetrics:
 
 @frozen(kw_only=True)
 class SubtaskCapture:
-    """See the module. ``inputs`` go by who has sent, ``outputs`` by who was to read; who has nothing is left out."""
+    """What the channels of a subtask add to its checkpoint: ``inputs`` by sender, ``outputs`` by reader."""
 
     checkpoint_id: int
     is_unaligned: bool
@@ -113,21 +94,21 @@ class SubtaskCapture:
 
 
 class BarrierListener(Protocol):
-    """The subtask whose barriers they are."""
+    """The subtask of the barriers."""
 
     def on_trigger(self, barrier: CheckpointBarrier) -> tuple[SubtaskTime, Mapping[SubtaskId, Sequence[InFlight]]]:
-        """Takes the snapshot and sends the barrier on; tells of time then, and what was overtaken in the output."""
+        """Snapshot and send the barrier on. Returns the event time, and what was overtaken in the output."""
 
     def on_captured(self, capture: SubtaskCapture) -> None:
-        """Nothing on its way is missing in a checkpoint that was triggered."""
+        """No in-flight element of a triggered checkpoint is missing."""
 
     def on_abort(self, checkpoint_id: int, reason: AbortReason) -> None:
-        """A checkpoint is given up, triggered or not."""
+        """A checkpoint is aborted, triggered or not."""
 
 
 @define
 class _Capture:
-    """What is known of the checkpoint that was triggered last, unaligned."""
+    """The capture of the checkpoint that was triggered last."""
 
     checkpoint_id: int
     time: SubtaskTime
@@ -137,12 +118,12 @@ class _Capture:
 
 
 def no_clock() -> int:
-    """For a network without time: nothing takes long."""
+    """The clock of a network without time."""
     return 0
 
 
 class ChannelBarriers:
-    """See the module. ``now_ms`` is the clock by which barriers are made, and by which their time to align passes."""
+    """Carries out the actions of a barrier handler; ``now_ms`` is the clock of barriers and alignment timeouts."""
 
     def __init__(
         self,
@@ -167,62 +148,53 @@ class ChannelBarriers:
 
     @property
     def is_timer_due(self) -> bool:
-        """Whether the time to align of a checkpoint is over, and `time_out` is to be called."""
+        """Whether `time_out` is due."""
         return self._timer is not None and self._now_ms() >= self._timer[1]
 
     def time_out(self) -> None:
-        """The time to align is over."""
+        """The alignment timeout has elapsed."""
         if self._timer is not None:
             (checkpoint_id, _), self._timer = self._timer, None
             self._handle(AlignmentTimedOut(checkpoint_id, self._now_ms()))
 
     def passes(self, channel: Channel, element: InFlight) -> None:
-        """To be told of each record, watermark and status that a channel delivers."""
+        """A channel delivers a record batch, a watermark or a status."""
         if channel in self._captured and is_in_flight(element):
             assert self._capture is not None
-            self._capture.inputs.setdefault(channel.sender, []).append(kept(element))
+            self._capture.inputs.setdefault(channel.sender, []).append(copied_element(element))
 
     def announced(self, channel: Channel, barrier: CheckpointBarrier) -> None:
-        """A barrier has come into a channel, behind what the channel has still to deliver."""
+        """A barrier is in a channel, after elements that the channel has not delivered yet."""
         self._handle(BarrierAnnounced(self._places[channel], barrier, self._now_ms()))
 
-    def arrived(self, channel: Channel, barrier: CheckpointBarrier) -> None:
-        """A channel has delivered a barrier, in its place."""
-        self._arrive(channel, barrier, ())
-
-    def overtook(self, channel: Channel, element: OvertakingBarrier) -> None:
-        """A channel has delivered a barrier, before what it had to deliver before."""
-        self._arrive(channel, element.barrier, element.overtaken)
-
-    def cancelled(self, channel: Channel, element: CancelledCheckpoint) -> None:
-        """A channel has delivered that a checkpoint is given up."""
-        self._handle(CancellationArrived(self._places[channel], element.checkpoint_id, self._now_ms()))
+    def cancelled(self, channel: Channel, checkpoint_id: int) -> None:
+        """A channel delivers the cancellation of a checkpoint."""
+        self._handle(CancellationArrived(self._places[channel], checkpoint_id, self._now_ms()))
 
     def closed(self, channel: Channel) -> None:
-        """A channel delivers nothing any more."""
+        """A channel delivers nothing more."""
         self._handle(ChannelEnded(self._places[channel], self._now_ms()))
 
-    def _arrive(self, channel: Channel, barrier: CheckpointBarrier, overtaken: Sequence[InFlight]) -> None:
-        overtaken = list(map(kept, overtaken))
+    def arrived(self, channel: Channel, barrier: CheckpointBarrier, overtaken: Sequence[InFlight] = ()) -> None:
+        """A channel delivers a barrier, which overtook these elements."""
+        overtaken = list(map(copied_element, overtaken))
         known = self._sent_on
-        if known is None or barrier.checkpoint_id > known.checkpoint_id:
-            self._sent_on = barrier
-        elif barrier.checkpoint_id == known.checkpoint_id and barrier.is_unaligned:
-            # Whoever reads behind a subtask that aligns goes by the form in which the barrier came.
+        # If one subtask aligns, its readers follow the form of the barrier that arrived.
+        if known is None or (barrier.checkpoint_id, barrier.is_unaligned) > (known.checkpoint_id, False):
             self._sent_on = barrier
         if channel in self._captured:
             assert self._capture is not None
             if self._capture.checkpoint_id == barrier.checkpoint_id:
                 self._capture.inputs.setdefault(channel.sender, []).extend(overtaken)
                 overtaken = []
-        # Of a checkpoint that is triggered only now, the capture begins with what this barrier has overtaken.
+        # The capture of a checkpoint that this barrier triggers starts with what it has overtaken.
         self._arriving = (channel, overtaken)
         self._handle(BarrierArrived(self._places[channel], barrier, self._now_ms()))
         self._arriving = None
 
     def _handle(self, event: BarrierEvent) -> None:
         for action in self._handler.handle(event):
-            _CARRY_OUT[type(action)](self, action)
+            _ACTIONS[type(action)](self, action)
 
     def _block(self, action: Block) -> None:
         self._channels[action.channel].is_blocked = True
@@ -239,14 +211,13 @@ class ChannelBarriers:
             barrier = evolve(known, is_unaligned=known.is_unaligned or is_unaligned)
         time, outputs = self._listener.on_trigger(barrier)
         metrics = BarrierMetrics(start_delay_ms=action.start_delay_ms, alignment_ms=action.alignment_ms)
-        own = {reader: list(map(kept, elements)) for reader, elements in outputs.items()}
+        own = {reader: list(map(copied_element, elements)) for reader, elements in outputs.items()}
         self._capture = _Capture(barrier.checkpoint_id, time, metrics, own)
-        if is_unaligned:
-            if self._arriving is not None and self._arriving[1]:
-                channel, overtaken = self._arriving
-                self._capture.inputs[channel.sender] = list(overtaken)
-        else:
+        if not is_unaligned:
             self._finish(is_unaligned=False, capture_ms=0)
+        elif self._arriving is not None and self._arriving[1]:
+            channel, overtaken = self._arriving
+            self._capture.inputs[channel.sender] = list(overtaken)
 
     def _start_capture(self, action: StartCapture) -> None:
         self._captured = {self._channels[place] for place in action.channels}
@@ -287,7 +258,7 @@ class ChannelBarriers:
         self._timer = None
 
 
-_CARRY_OUT: Final[Mapping[type[BarrierAction], Callable[[ChannelBarriers, Any], None]]] = {
+_ACTIONS: Final[Mapping[type[BarrierAction], Callable[[ChannelBarriers, Any], None]]] = {
     Block: ChannelBarriers._block,
     Resume: ChannelBarriers._resume,
     Trigger: ChannelBarriers._trigger,

@@ -27,8 +27,8 @@ __all__ = ["JobSinks", "no_sink"]
 class JobSinks:
     """The sinks of a job by uid. Raises `JobDefinitionError` if two of them write to the same place."""
 
-    def __init__(self, sinks: Mapping[str, Sink]) -> None:
-        self.by_uid = dict(sinks)
+    def __init__(self, sinks: Mapping[str, Any]) -> None:
+        self.by_uid: dict[str, Any] = dict(sinks)
         """The sinks, in the order of the program."""
         _check_identities(self.by_uid)
 
@@ -51,9 +51,9 @@ class JobSinks:
 
     def commit(self, epoch_id: int, committables: Mapping[str, bytes]) -> None:
         """Make visible what all sinks staged for an epoch whose checkpoint is complete."""
-        for uid, sink in self.by_uid.items():
+        for uid in self.by_uid:
             if uid in committables:
-                sink.commit(epoch_id, committables[uid])
+                self.commit_committable(uid, epoch_id, committables[uid])
 
     def check_commits(self, metadata: CheckpointMetadata) -> None:
         """Raise `JobRestoreError` if a checkpoint contains uncommitted rows of another sink."""
@@ -66,7 +66,11 @@ class JobSinks:
         Raises as `check_commits`, before anything is committed.
         """
         for uid, committable in list(self._to_commit(metadata)):
-            self.by_uid[uid].commit(metadata.checkpoint_id, committable)
+            self.commit_committable(uid, metadata.checkpoint_id, committable)
+
+    def commit_committable(self, uid: str, epoch_id: int, committable: bytes) -> None:
+        """Make visible what one sink has staged; a runtime with its own format of committables overrides it."""
+        self.by_uid[uid].commit(epoch_id, committable)
 
     def abort(self, epoch_id: int, attempt_id: str) -> None:
         """Let all sinks discard an attempt, even if one of them raises."""

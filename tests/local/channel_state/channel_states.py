@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from statebackend.local.channel_state import RecordForms, forms_of_operators
+from statebackend.local.graph import rows_of
 from statebackend.local.network.channel import InFlight, RecordBatch, SubtaskId
 from statebackend.local.network.channel_barriers import BarrierMetrics, SubtaskCapture, SubtaskTime
-from statebackend.local.operator import rows_of
 from statebackend.streaming.rows.declared_schema import parsed_schema
 from statebackend.streaming.time.operator_watermarks import OperatorWatermarkState
 from statebackend.streaming.time.status_watermark_valve import ValveChannel, ValveState

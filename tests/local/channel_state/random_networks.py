@@ -26,11 +26,18 @@ from statebackend.local.channel_state import (
     encode_part,
     forms_of_operators,
 )
-from statebackend.local.network.channel import Channel, InFlight, RecordBatch, SubtaskId, SubtaskOutput
+from statebackend.local.graph import rows_of
+from statebackend.local.network.channel import (
+    CancelledCheckpoint,
+    Channel,
+    InFlight,
+    RecordBatch,
+    SubtaskId,
+    SubtaskOutput,
+)
 from statebackend.local.network.channel_barriers import SubtaskCapture
 from statebackend.local.network.network import Network, Shuffled
 from statebackend.local.network.subtasks import OperatorSubtask, OutputSubtask, SourceSubtask
-from statebackend.local.operator import rows_of
 from statebackend.streaming.rows.declared_schema import parsed_schema
 from statebackend.streaming.time.operator_watermarks import OperatorWatermarkState
 from statebackend.streaming.time.status_watermark_valve import ValveChannel, ValveState
@@ -217,7 +224,7 @@ class Run:
 
     def cancel(self, checkpoint_id: int, source: int) -> None:
         """Lets a source say that a checkpoint is given up."""
-        self.sources[source].output.send_cancellation(checkpoint_id)
+        self.sources[source].output.send_to_all(CancelledCheckpoint(checkpoint_id))
 
     def step(self, count: int) -> None:
         """So many moves, if there are as many."""

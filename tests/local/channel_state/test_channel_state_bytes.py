@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from snapshots.errors import StateFormatError
 from statebackend.local import channel_state as channel_state_bytes
 from statebackend.local.channel_state import decode_elements, decode_meta, encode_part, forms_of_operators
+from statebackend.local.graph import rows_of
 from statebackend.local.network.channel import InFlight, RecordBatch, SubtaskId
-from statebackend.local.operator import rows_of
 from statebackend.streaming.rows.declared_schema import parsed_schema
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from statebackend.streaming.time.watermark_generators import END_OF_TIME, Watermark, WatermarkStatus
@@ -109,9 +109,9 @@ def test_hostile_bytes_with_a_right_checksum_are_rejected_or_read_but_nothing_el
     ("element", "message"),
     [
         (RecordBatch(0, []), "has no records"),
-        (RecordBatch(0, counts("a").records, [1, 2]), "more records than timestamps, or less"),
-        (RecordBatch(2, counts("a").records), "no schema is declared of the records for input 2 of 'join'"),
-        (RecordBatch(0, [{"word": "a", "count": 1}]), "is no row of the 2 columns declared"),
+        (RecordBatch(0, counts("a").records, [1, 2]), "more or fewer timestamps than records"),
+        (RecordBatch(2, counts("a").records), "the records for input 2 of 'join' have no declared schema"),
+        (RecordBatch(0, [{"word": "a", "count": 1}]), "is not a row of the 2 columns declared"),
         (RecordBatch(0, [("a", "not a number")]), "count"),
         (END_OF_TIME, "neither end of time is in flight"),
         (Watermark(MIN_TIMESTAMP), "neither end of time is in flight"),
@@ -132,7 +132,7 @@ def test_more_than_the_limit_is_neither_written_nor_read(monkeypatch: pytest.Mon
     monkeypatch.setattr(channel_state_bytes, "MAX_CHANNEL_STATE_BYTES", len(data))
     encode_part(None, in_flight(), reader, FORMS)
     monkeypatch.setattr(channel_state_bytes, "MAX_CHANNEL_STATE_BYTES", len(data) - 1)
-    with pytest.raises(StateFormatError, match="let barriers wait"):
+    with pytest.raises(StateFormatError, match="use aligned checkpoints"):
         encode_part(None, in_flight(), reader, FORMS)
     with pytest.raises(StateFormatError, match="bytes of elements"):
         decode_meta(meta)

@@ -59,7 +59,8 @@ def test_without_records_there_is_no_file_but_what_was_known_of_time(fs: Checkpo
 
 def test_a_subtask_that_cannot_be_written_leaves_no_file(fs: CheckpointFileSystem) -> None:
     with pytest.raises(
-        EpochError, match=r"subtask 0 of operator 'sender'.*on its way out.*checkpoint 7.*cannot be written"
+        EpochError,
+        match=r"subtask 0 of operator 'sender', checkpoint 7: the records in flight \(out\) cannot be written",
     ):
         written(fs, SENDER, inputs={READER: [counts("a")]}, outputs={READER: [RecordBatch(0, ["no row"])]})
     assert fs.list_files() == ()
@@ -102,11 +103,11 @@ def test_a_part_that_is_none_of_ours_or_has_other_files_is_rejected(fs: Checkpoi
     assert part is not None
     other = fs.write_file("other", b"other")
     for wrong, message in (
-        (OpaqueStateHandle("theirs", b""), "in the format 'theirs'"),
-        (evolve(part, meta=b"nonsense"), "are no channel state"),
-        (evolve(part, files=()), "the files named have others"),
-        (evolve(part, files=(other,)), "the files named have others"),
-        (evolve(part, files=(*part.files, other)), "the files named have others"),
+        (OpaqueStateHandle("theirs", b""), "format 'theirs' is not known"),
+        (evolve(part, meta=b"nonsense"), "are not channel state"),
+        (evolve(part, files=()), "the files named have other sizes"),
+        (evolve(part, files=(other,)), "the files named have other sizes"),
+        (evolve(part, files=(*part.files, other)), "the files named have other sizes"),
     ):
         with pytest.raises(JobRestoreError, match=f"{message}.*take a savepoint"):
             channels_of_checkpoint([operator(READER, SubtaskState(input_channels=wrong))], fs, FORMS)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from statebackend import JobRestoreError
 from statebackend.checkpoint.barriers.checkpointing_mode import CheckpointingMode
 from statebackend.local.channel_restore import InFlightShares
-from statebackend.local.inputs import LocalStream
+from statebackend.local.graph import LocalStream
 from statebackend.local.network.channel import RecordBatch, SubtaskId
 from statebackend.local.network.channel_barriers import BarrierMetrics, SubtaskCapture, SubtaskTime
 from statebackend.streaming.operators.operator import ObjectBatch
@@ -207,7 +207,7 @@ def test_what_is_on_a_way_that_is_no_more_is_not_dropped(
             for own, time, inputs in ((a0, at(s0, 9, 9), {}), (b0, at(a0, 3, 3), on_their_way))
         },
     )
-    with pytest.raises(JobRestoreError, match=f"on their way from '{sender}' to {to}, where this job leads none"):
+    with pytest.raises(JobRestoreError, match=f"in flight from '{sender}' to {to}, where this job sends none"):
         Run(Shape(mode=MODES["unaligned"]), [[]], parallelism, 0, begin)
 
 
@@ -228,6 +228,6 @@ def test_records_that_have_other_keys_now_are_not_given_to_who_has_not_their_sta
     for records, subtask in (([0, 2], 0), ([1], 1)):
         assert shares.share_of(SubtaskId("count", subtask), RecordBatch(0, records)).records == records
     for records, subtask in (([0, 1], 0), ([0], 1), ([1, 3, 4], 1)):
-        with pytest.raises(JobRestoreError, match="into input 0 of operator 'count' have other keys than when"):
+        with pytest.raises(JobRestoreError, match="for input 0 of operator 'count' have other keys than when"):
             shares.share_of(SubtaskId("count", subtask), RecordBatch(0, records))
     assert shares.share_of(SubtaskId("count", 0), RecordBatch(1, [0, 1])).records == [0, 1]

@@ -244,8 +244,8 @@ def test_operators_are_brought_to_their_watermarks_move_by_move_before_anything_
     assert sorted(moves[:4]) == [
         "end[0] takes from operator[0]",
         "end[0] takes from operator[1]",
-        "operator[0] comes to its watermark",
-        "operator[1] comes to its watermark",
+        "operator[0] catches up with its watermark",
+        "operator[1] catches up with its watermark",
     ]
     assert moves[4:] == ["source-0[0] reads", "operator[0] takes from source-0[0]"]
     assert [work.watermark_ms for work in made.works] == [10, 10]

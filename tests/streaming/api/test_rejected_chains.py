@@ -134,7 +134,7 @@ def test_settings_of_an_environment_are_of_their_types(name: str, given: Any, to
 
 
 def test_a_channel_has_room_for_one_element_at_least() -> None:
-    with pytest.raises(ValueError, match="the capacity of a channel is 0; it has room for one element at least"):
+    with pytest.raises(ValueError, match="the capacity of a channel is 0; it must be at least 1"):
         Channel(SubtaskId("a", 0), SubtaskId("b", 0), (0,), 0)
     Channel(SubtaskId("a", 0), SubtaskId("b", 0), (0,), 1)
 
@@ -195,7 +195,7 @@ def test_rows_in_channels_are_rows_of_the_schema_to_the_last_byte() -> None:
     with pytest.raises(MalformedDataError, match="1 bytes follow a record"):
         form.from_bytes(stored + b"\0")
     for record in (("a",), ["a", None], ("a", None, None), "ab"):
-        with pytest.raises(MalformedDataError, match="is no row of the 2 columns declared"):
+        with pytest.raises(MalformedDataError, match="is not a row of the 2 columns declared"):
             form.to_bytes(record)
 
 

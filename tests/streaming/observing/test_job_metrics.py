@@ -14,7 +14,7 @@ from observed_job import HOSTILE, RUN, Heard, acknowledged, migrated_job, record
 
 from statebackend import Operation, Savepoint, StateMetricsConfig
 from statebackend.cli.inspect_commands import inspection
-from statebackend.local.local_run import LocalRun
+from statebackend.local.run import LocalRun
 from statebackend.savepoint.statistics import checkpoint_sizes
 from statebackend.streaming.errors import UserFunctionError
 from statebackend.streaming.metrics import REMEMBERED_EPOCHS, CheckpointCost, TimeMetrics

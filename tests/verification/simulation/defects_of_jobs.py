@@ -10,11 +10,11 @@ from typing import Any, Final
 from unittest import mock
 
 from statebackend.checkpoint.fs import file_lock
-from statebackend.local import local_run
-from statebackend.local.network.channel import Channel, OvertakingBarrier
+from statebackend.checkpoint.store.completed_checkpoint_store import PinnedCheckpoints
+from statebackend.local import run as local_run
+from statebackend.local.checkpoints import InlineWriter, RunCheckpoints, RunSnapshots
+from statebackend.local.network.channel import Channel, EndOfInput, OvertakingBarrier
 from statebackend.local.network.subtasks import SourceSubtask
-from statebackend.local.run_checkpoints import RunCheckpoints
-from statebackend.local.run_snapshots import InlineWriter, PinnedCheckpoints, RunSnapshots
 from statebackend.local.sinks import SinkRecords, StagedSinks
 from statebackend.state.heap.priority_queue import HeapPriorityQueue
 from statebackend.streaming.runtime import restore_plan
@@ -95,11 +95,11 @@ def _committed_before_stored() -> Patch:
 
         return store
 
-    from statebackend.local import run_checkpoints
+    from statebackend.local import checkpoints
 
     wrapped = wrap(RunCheckpoints._store)
-    actions = run_checkpoints._CARRY_OUT
-    return lambda: mock.patch.dict(actions, {run_checkpoints.StoreCheckpoint: wrapped})  # type: ignore[arg-type]
+    actions = checkpoints._ACTIONS
+    return lambda: mock.patch.dict(actions, {checkpoints.StoreCheckpoint: wrapped})  # type: ignore[arg-type]
 
 
 def _abandoned_at_once() -> Patch:
@@ -117,12 +117,12 @@ def _not_committed_again() -> Patch:
     """A start removes what later attempts have staged, and leaves what its checkpoint has to commit."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def recover(self: StagedSinks, latest: Any, job_id: str) -> None:
-            self._sinks.recover(None if latest is None else latest.checkpoint_id, job_id)
+        def restore(self: StagedSinks, latest: Any, job_id: str) -> None:
+            self.recover(None if latest is None else latest.checkpoint_id, job_id)
 
-        return recover
+        return restore
 
-    return method(StagedSinks, "recover", wrap)
+    return method(StagedSinks, "restore", wrap)
 
 
 def _read_behind_the_stop() -> Patch:
@@ -148,7 +148,7 @@ def _position_of_the_next() -> Patch:
         if not self._barriers:
             self._unread.popleft()(self.work)
             if self.has_ended and not self._unread:
-                self.output.send_end()
+                self.output.send_to_all(EndOfInput.END)
             self._report()
             return
         barrier, _ = self._barriers.popleft()

@@ -24,13 +24,13 @@ from statebackend.checkpoint.store.completed_checkpoint_store import DirectoryCh
 from statebackend.checkpoint.store.driver_lock import DriverLockFile
 from statebackend.checkpoint.store.job_directory import JobDirectory, JobIdentity
 from statebackend.local import LocalStreamEnvironment
-from statebackend.local.local_run import LocalRun
+from statebackend.local.checkpoints import CheckpointFailedError
+from statebackend.local.graph import rows_of
+from statebackend.local.job_parts import CheckpointSettings
 from statebackend.local.network.channel import RecordBatch
 from statebackend.local.network.network import Move
 from statebackend.local.network.subtasks import Mail
-from statebackend.local.operator import rows_of
-from statebackend.local.run_checkpoints import CheckpointFailedError
-from statebackend.local.run_snapshots import CheckpointSettings
+from statebackend.local.run import LocalRun
 from statebackend.local.source import LocalSource
 from statebackend.state.state_backend import state_backend
 from statebackend.streaming.rows.declared_schema import parsed_schema
