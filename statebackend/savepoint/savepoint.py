@@ -27,7 +27,7 @@ from snapshots.errors import SerializationError, printable, shown
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.ha.services import JobServices
 from statebackend.checkpoint.metadata import CheckpointMetadata
-from statebackend.checkpoint.state_handles import KeyedStateHandle, OperatorState
+from statebackend.checkpoint.state_handles import OperatorState
 from statebackend.savepoint.errors import UnknownOperatorError, UnknownStateError
 from statebackend.savepoint.foreign.flink_files import FlinkFiles
 from statebackend.savepoint.foreign.flink_metadata import operator_id_of
@@ -39,24 +39,20 @@ from statebackend.savepoint.state_location import find_state
 from statebackend.savepoint.statistics import EntryStatistics, stored_files
 from statebackend.savepoint.stored_entries import stored_columns, unreadable_entry
 from statebackend.savepoint.type_descriptions import TypeDescription, describe_type
+from statebackend.state.backend_parameters import RestoredHandle
 from statebackend.state.canonical import SCHEMA, CanonicalBatch
 from statebackend.state.descriptors import ELEMENT_ROLE, as_serializer
 from statebackend.state.key_columns import columns_of_key
 from statebackend.state.key_groups import KeyGroupRange, KeyHashError, key_group_hasher
-from statebackend.state.operator_state_handles import (
-    OperatorStateHandle,
-    OperatorStateMeta,
-    StatePart,
-    decode_operator_state,
-)
+from statebackend.state.operator_state_handles import OperatorStateMeta, StatePart
 from statebackend.state.progress import Operation, ProgressListener, StateProgress, no_progress
 from statebackend.state.state_kind import TableForm
-from statebackend.state.state_meta import KeyedStateMeta, StateMeta, decode_meta
+from statebackend.state.state_meta import KeyedStateMeta, StateMeta
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import VoidNamespaceSerializerSnapshot
 from typeserializers.times.timers import Timer
 
-__all__ = ["Savepoint", "StateDescription", "StoredOperator", "StoredPart", "group_of_key", "rows_of_key"]
+__all__ = ["Savepoint", "StateDescription", "StoredOperator", "group_of_key", "rows_of_key"]
 
 
 def group_of_key(meta: KeyedStateMeta, key: Any, max_parallelism: int) -> int:
@@ -149,18 +145,6 @@ class StateDescription:
         return table_fragment(f"{self.kind} state {self.name}", ("role", "type", "fields"), [*roles, *fields])
 
 
-@frozen
-class StoredPart:
-    """The keyed state of one subtask."""
-
-    handle: KeyedStateHandle
-    meta: KeyedStateMeta
-
-    def holds(self, key_group: int) -> bool:
-        """Whether the subtask has the key group."""
-        return self.handle.key_group_start <= key_group <= self.handle.key_group_end
-
-
 class StoredOperator:
     """The state of one operator: ``states`` are keyed states by name, ``operator_states`` operator states by name."""
 
@@ -170,14 +154,13 @@ class StoredOperator:
         self.parallelism = state.parallelism
         self.max_parallelism = state.max_parallelism
         self.size_bytes = state.size_bytes
-        self._state = state
         self._restored = restored
 
     @cached_property
     def states(self) -> Mapping[str, StateDescription]:
         """Keyed states by name. If subtasks differ in a schema, the first is used."""
         found: dict[str, StateDescription] = {}
-        for part in self.parts():
+        for part in self.parts:
             key = describe_type(part.meta.key_snapshot)
             for state in part.meta.states:
                 if state.name not in found:
@@ -203,27 +186,19 @@ class StoredOperator:
         snapshots = {role: snapshot_or_unopened(envelope) for role, envelope in part.envelopes.items()}
         return StateDescription(name, meta.mode.value, {role: describe_type(one) for role, one in snapshots.items()})
 
-    def parts(self) -> Sequence[StoredPart]:
-        """Return the keyed state of the subtasks, in the order of their key groups. Decoded once."""
-        return self._parts
-
-    @cached_property
-    def _parts(self) -> Sequence[StoredPart]:
-        handles = self._state.keyed_handles
-        return tuple(StoredPart(handle, decode_meta(handle.meta, len(handle.files))) for handle in handles)
-
-    @cached_property
-    def _operator_state_of_subtasks(self) -> Sequence[OperatorStateHandle]:
-        return tuple(decode_operator_state(subtask.operator) for subtask in self._state.subtasks)
+    @property
+    def parts(self) -> Sequence[RestoredHandle]:
+        """The keyed state of the subtasks, in the order of their key groups."""
+        return self._restored.keyed_handles(self.uid)
 
     def operator_state_parts(self, state_name: str) -> Iterator[tuple[int, Sequence[StatePart]]]:
         """Yield the parts of an operator state, with the index of the subtask that has them."""
-        for index, stored in enumerate(self._operator_state_of_subtasks):
+        for index, stored in enumerate(self._restored.operator_state_handles(self.uid)):
             state = stored.state(state_name)
             if state is not None:
                 yield index, state.parts
 
-    def rows_for_people(self) -> Iterator[tuple[str, str, str, str]]:
+    def state_rows(self) -> Iterator[tuple[str, str, str, str]]:
         """Yield operator uid, state name, kind and types of each state."""
         for name, schema in self.states.items():
             types = ", ".join(f"{role} {described.name}" for role, described in schema.types.items())
@@ -232,7 +207,7 @@ class StoredOperator:
             yield self.uid, name, f"{meta.mode.value}, without keys", ""
 
     def _repr_html_(self) -> str:
-        return table_fragment(f"operator {self.uid}", _STATE_COLUMNS, self.rows_for_people())
+        return table_fragment(f"operator {self.uid}", _STATE_COLUMNS, self.state_rows())
 
     def __repr__(self) -> str:
         states = _names([*self.states, *self.operator_states]) or "no state"
@@ -345,12 +320,14 @@ class Savepoint:
             return StateEntries(self._parts_of(operator_uid, state_name), self._known)
         stored = self._stored(operator_uid, state_name)
         if isinstance(self.file_system, FlinkFiles):
-            # Another hash than ours gave the key its group.
-            groups, holding = self._all_key_groups, stored
+            # Flink computes key groups with another hash.
+            groups, holding = KeyGroupRange(0, self.metadata.max_parallelism - 1), stored
         else:
             group = group_of_key(stored[0].meta, key, self.metadata.max_parallelism)
             # Only the subtask with the group has entries of the key.
-            groups, holding = KeyGroupRange(group, group), [part for part in stored if part.holds(group)] or stored[:1]
+            groups, holding = KeyGroupRange(group, group), [
+                part for part in stored if part.handle.key_group_start <= group <= part.handle.key_group_end
+            ] or stored[:1]
         return StateEntries([self._part_of_key(part, state_name, groups, key) for part in holding], self._known)
 
     def read_operator_state(self, operator_uid: str, state_name: str) -> OperatorStateElements:
@@ -366,12 +343,12 @@ class Savepoint:
                 f"operator {operator_uid!r} has no operator state {state_name!r}; it has "
                 f"{_names(operator.operator_states) or 'none'}"
             )
-        held = [(index, part) for index, parts in operator.operator_state_parts(state_name) for part in parts]
-        return OperatorStateElements(state_name, held, self._restored.file_system, self._known)
+        found = [(index, part) for index, parts in operator.operator_state_parts(state_name) for part in parts]
+        return OperatorStateElements(state_name, found, self._restored.file_system, self._known)
 
     def key_columns(self, operator_uid: str) -> tuple[str, ...]:
         """The types of the columns of an operator's keys, by Spark's names; raises as `columns_of_key`."""
-        parts = self._operator(operator_uid).parts()
+        parts = self._operator(operator_uid).parts
         return columns_of_key(parts[0].meta.key_snapshot.restore_serializer()) if parts else ()
 
     def statistics(self, operator_uid: str, state_name: str) -> EntryStatistics:
@@ -403,30 +380,24 @@ class Savepoint:
                 yield file.path, file.size_bytes
             progress.done()
 
-    @property
-    def _all_key_groups(self) -> KeyGroupRange:
-        return KeyGroupRange(0, self.metadata.max_parallelism - 1)
-
-    def _columns(self, part: StoredPart, state: StateMeta, key_groups: KeyGroupRange) -> Iterator[pa.RecordBatch]:
-        return stored_columns(
-            part.handle, part.meta, state, self._restored.file_system, self.metadata.max_parallelism, (key_groups,)
-        )
-
-    def _stored(self, operator_uid: str, state_name: str) -> Sequence[StoredPart]:
-        return [part for part in self._operator(operator_uid).parts() if part.meta.state(state_name) is not None]
+    def _stored(self, operator_uid: str, state_name: str) -> Sequence[RestoredHandle]:
+        return [part for part in self._operator(operator_uid).parts if part.meta.state(state_name) is not None]
 
     def _parts_of(self, operator_uid: str, state_name: str) -> Sequence[EntriesPart]:
         """Return all parts of a state; reading them reports progress."""
         stored = self._stored(operator_uid, state_name)
-        told: list[StateProgress] = []
+        max_parallelism = self.metadata.max_parallelism
+        every = KeyGroupRange(0, max_parallelism - 1)
+        # One for all subtasks; reading the first one again starts another.
+        current: list[StateProgress] = []
 
         def columns(index: int, state: StateMeta) -> Iterator[pa.RecordBatch]:
-            if index == 0 or not told:
-                told[:] = [StateProgress(self._progress, Operation.READ, operator_uid, state_name)]
-            [progress] = told
-            for batch in self._columns(stored[index], state, self._all_key_groups):
+            if index == 0 or not current:
+                current[:] = [StateProgress(self._progress, Operation.READ, operator_uid, state_name)]
+            [progress] = current
+            for batch in stored_columns(stored[index], state, max_parallelism, (every,)):
                 yield batch
-                part = (batch.column("key_group")[-1].as_py() + 1) / self.metadata.max_parallelism
+                part = (batch.column("key_group")[-1].as_py() + 1) / max_parallelism
                 progress.reach_part(part, batch.num_rows, batch.column("value").nbytes)
             if index == len(stored) - 1:
                 progress.done()
@@ -438,13 +409,13 @@ class Savepoint:
             parts.append(EntriesPart(part.meta, state, partial(columns, index, state)))
         return parts
 
-    def _part_of_key(self, part: StoredPart, state_name: str, groups: KeyGroupRange, key: Any) -> EntriesPart:
+    def _part_of_key(self, part: RestoredHandle, state_name: str, groups: KeyGroupRange, key: Any) -> EntriesPart:
         state = part.meta.state(state_name)
         assert state is not None
 
         def columns() -> Iterator[pa.RecordBatch]:
-            rows = map(CanonicalBatch.of, self._columns(part, state, groups))
-            for batch in rows_of_key(rows, part.meta, state, key):
+            stored = stored_columns(part, state, self.metadata.max_parallelism, (groups,))
+            for batch in rows_of_key(map(CanonicalBatch.of, stored), part.meta, state, key):
                 yield pa.record_batch(list(batch), schema=SCHEMA)
 
         return EntriesPart(part.meta, state, columns)
@@ -464,7 +435,7 @@ class Savepoint:
         )
 
     def _repr_html_(self) -> str:
-        rows = (row for operator in self.operators.values() for row in operator.rows_for_people())
+        rows = (row for operator in self.operators.values() for row in operator.state_rows())
         return table_fragment(repr(self).strip("<>"), _STATE_COLUMNS, rows)
 
 

@@ -25,8 +25,6 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 from attrs import frozen
 
-from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
-from statebackend.checkpoint.state_handles import KeyedStateHandle
 from statebackend.savepoint.conditions import LONG, ListType, StoredType
 from statebackend.savepoint.foreign.flink_files import FlinkFiles
 from statebackend.savepoint.value_forms import stored_type
@@ -47,31 +45,16 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
 from typeserializers.times.timers import Timer, TimerSerializer
 
-__all__ = ["ALL_COLUMNS", "EntryReader", "StateEntry", "stored_columns", "stored_rows", "unreadable_entry"]
+__all__ = ["ALL_COLUMNS", "EntryReader", "StateEntry", "stored_columns", "unreadable_entry"]
 
 
 ALL_COLUMNS: Sequence[str] = tuple(SCHEMA.names)
 """The columns of canonical rows."""
 
 
-def stored_rows(
-    handle: KeyedStateHandle,
-    meta: KeyedStateMeta,
-    state: StateMeta,
-    file_system: CheckpointFileSystem,
-    max_parallelism: int,
-    key_groups: KeyGroupRange,
-) -> Iterator[CanonicalBatch]:
-    """Yield the rows of one state of a subtask within a key-group range. Raises as `stored_columns`."""
-    for batch in stored_columns(handle, meta, state, file_system, max_parallelism, (key_groups,)):
-        yield CanonicalBatch.of(batch)
-
-
 def stored_columns(
-    handle: KeyedStateHandle,
-    meta: KeyedStateMeta,
+    restored: RestoredHandle,
     state: StateMeta,
-    file_system: CheckpointFileSystem,
     max_parallelism: int,
     key_groups: Sequence[KeyGroupRange],
     columns: Sequence[str] = ALL_COLUMNS,
@@ -81,10 +64,8 @@ def stored_columns(
     """Yield the rows of several key-group ranges as Arrow batches.
 
     Args:
-        handle: The keyed state of the subtask.
-        meta: The decoded meta of the handle.
+        restored: The keyed state of the subtask.
         state: The state to read.
-        file_system: Where the files are.
         max_parallelism: The number of key groups.
         key_groups: The ranges to read.
         columns: The columns to return, with the key group among them. Other columns of a savepoint are not read.
@@ -96,31 +77,32 @@ def stored_columns(
         StateRestoreError: The files hold no valid state.
         UnknownStateBackendError: The backend of the files is not installed.
     """
-    held = KeyGroupRange(handle.key_group_start, handle.key_group_end)
+    handle = restored.handle
+    own = KeyGroupRange(handle.key_group_start, handle.key_group_end)
     wanted = [
-        KeyGroupRange(max(held.start, one.start), min(held.end, one.end)) for one in key_groups if held.overlaps(one)
+        KeyGroupRange(max(own.start, one.start), min(own.end, one.end)) for one in key_groups if own.overlaps(one)
     ]
     if not wanted or not state.files:
         return
-    if isinstance(file_system, FlinkFiles):
-        yield from file_system.columns(handle.state_id, state.name, wanted, columns)
+    if isinstance(restored.file_system, FlinkFiles):
+        yield from restored.file_system.columns(handle.state_id, state.name, wanted, columns)
         return
     with temporary_directory() as directory:
         if handle.backend == CANONICAL_BACKEND:
             for file in state.files:
-                stored = CanonicalFile(file_system, handle.files[file.index])
+                stored = CanonicalFile(restored.file_system, handle.files[file.index])
                 yield from stored.columns(wanted, directory, columns, is_verified=is_verified)
             return
         hull = KeyGroupRange(min(one.start for one in wanted), max(one.end for one in wanted))
         parameters = KeyedStateBackendParameters(
             operator_uid="reading",
-            key_serializer=meta.key_snapshot.restore_serializer(),
+            key_serializer=restored.meta.key_snapshot.restore_serializer(),
             max_parallelism=max_parallelism,
             key_group_range=hull,
-            file_system=file_system,
+            file_system=restored.file_system,
             file_prefix="unused",
             local_directory=os.path.join(directory, "state"),
-            restore=(RestoredHandle(handle, file_system),),
+            restore=(restored,),
         )
         with state_backend(handle.backend).create_keyed_state_backend(parameters) as backend:
             for exported in backend.export_state(state.name):

@@ -17,6 +17,7 @@ from statebackend.checkpoint.state_handles import KeyedStateHandle
 from statebackend.savepoint import savepoint
 from statebackend.savepoint.plain_values import plain_value
 from statebackend.savepoint.state_entries import EntriesPart
+from statebackend.state.backend_parameters import RestoredHandle
 from statebackend.state.canonical import SCHEMA
 from statebackend.state.errors import StateRestoreError
 from statebackend.state.state_meta import KeyedStateMeta, StateMeta
@@ -88,13 +89,13 @@ def test_one_key_is_read_from_the_subtask_that_has_its_group_alone(
     asked: list[KeyedStateHandle] = []
     read_columns = savepoint.stored_columns
 
-    def counting(handle: KeyedStateHandle, *arguments: Any) -> Iterator[pa.RecordBatch]:
-        asked.append(handle)
-        return read_columns(handle, *arguments)
+    def counting(restored: RestoredHandle, *arguments: Any) -> Iterator[pa.RecordBatch]:
+        asked.append(restored.handle)
+        return read_columns(restored, *arguments)
 
     monkeypatch.setattr(savepoint, "stored_columns", counting)
-    parts = opened.operators["per shop"].parts()
-    assert parts is opened.operators["per shop"].parts(), "meta data is decoded once"
+    parts = opened.operators["per shop"].parts
+    assert parts is opened.operators["per shop"].parts, "meta data is decoded once"
     for shop in ("shop 3", "shop 9"):
         [entry] = opened.read("per shop", "totals", key=shop)
         timers = list(opened.read("per shop", "_timer_state/processing_user-timers", key=shop))

@@ -218,7 +218,7 @@ def test_its_checkpoints_are_looked_into_by_every_tool_and_named_where_it_is_mis
 ) -> None:
     job = str(tmp_path / "job")
     _, savepoint = run("sqlite", SALES, tmp_path / "job", None, parallelism=2)
-    assert Savepoint.open(job).operators["ledger"].parts()[0].handle.backend == "sqlite"
+    assert Savepoint.open(job).operators["ledger"].parts[0].handle.backend == "sqlite"
     for state in ("turnover", "amounts", "times"):
         own, canonical = (Savepoint.open(path).read("ledger", state) for path in (job, savepoint))
         assert own.to_arrow() == canonical.to_arrow()

@@ -38,11 +38,12 @@ from statebackend.savepoint.rewrite.sorted_rows import (
 )
 from statebackend.savepoint.rewrite.steps import Step
 from statebackend.savepoint.stored_entries import stored_columns
+from statebackend.state.backend_parameters import RestoredHandle
 from statebackend.state.canonical import write_canonical_columns
 from statebackend.state.errors import StateRestoreError
 from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.progress import Operation, ProgressListener, StateProgress, no_progress
-from statebackend.state.state_meta import StateMeta, decode_meta
+from statebackend.state.state_meta import StateMeta
 
 __all__ = [
     "CollectTask",
@@ -122,12 +123,12 @@ class StoredState:
         return rows
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        meta = decode_meta(self.handle.meta, len(self.handle.files))
-        state = meta.state(self.state_name)
+        restored = RestoredHandle(self.handle, self.file_system)
+        state = restored.meta.state(self.state_name)
         if state is None:
             return
         every = KeyGroupRange(0, self.max_parallelism - 1)
-        for batch in stored_columns(self.handle, meta, state, self.file_system, self.max_parallelism, (every,)):
+        for batch in stored_columns(restored, state, self.max_parallelism, (every,)):
             if batch.column("value").null_count:
                 raise StateRestoreError(f"state {self.state_name!r} has a row that is a removal; it is no whole state")
             yield batch

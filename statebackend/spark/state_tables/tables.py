@@ -45,6 +45,7 @@ from statebackend.savepoint.tables.column_batches import ColumnBatches
 from statebackend.savepoint.tables.state_tables import OperatorStateColumns
 from statebackend.savepoint.value_forms import ColumnForms
 from statebackend.spark.state_tables.options import HOW_TO_SHIP, StateTableError, TableOptions
+from statebackend.state.backend_parameters import RestoredHandle
 from statebackend.state.key_columns import columns_of_key
 from statebackend.state.key_groups import KeyGroupRange, KeyHashError, key_group_hasher
 from statebackend.state.operator_state_descriptors import OperatorStateMode
@@ -217,17 +218,13 @@ class KeyedPart:
         """What the subtask's state is; read from its bytes at each call."""
         return decode_meta(self.handle.meta, len(self.handle.files))
 
-    def rows(
-        self, meta: KeyedStateMeta, state: StateMeta, columns: Sequence[str] = ALL_COLUMNS
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows as they are stored, with these columns, the key group among them; raises as `stored_rows`."""
+    def rows(self, state: StateMeta, columns: Sequence[str] = ALL_COLUMNS) -> Iterator[pa.RecordBatch]:
+        """The rows as they are stored, with these columns, the key group among them; raises as `stored_columns`."""
         needed = columns if self.keys is None else tuple(name for name in ALL_COLUMNS if name in {*columns, "key"})
         keys = None if self.keys is None else pa.array(sorted(self.keys), pa.binary())
         for batch in stored_columns(
-            self.handle,
-            meta,
+            RestoredHandle(self.handle, self.file_system),
             state,
-            self.file_system,
             self.max_parallelism,
             self.key_groups,
             needed,
@@ -311,7 +308,7 @@ class KeyedTable:
         assert state is not None
         read = columns_of(meta, state, as_text=self.as_text)
         check_same_columns(self.schema, read.table.schema, self.state_name, read.table.notes)
-        yield from read.batches(part.rows(meta, state, read.needed(columns)), columns)
+        yield from read.batches(part.rows(state, read.needed(columns)), columns)
 
 
 def keyed_table(savepoint: Savepoint, restored: RestoredState, options: TableOptions) -> KeyedTable:
@@ -325,7 +322,7 @@ def keyed_table(savepoint: Savepoint, restored: RestoredState, options: TableOpt
         )
     # Its error names the states that there are.
     savepoint.schema(operator_uid, options.state)
-    handles = [part.handle for part in savepoint.operators[operator_uid].parts()]
+    handles = [part.handle for part in savepoint.operators[operator_uid].parts]
     holding = [handle for handle in handles if _meta(handle).state(options.state) is not None]
     meta = _meta(holding[0])
     state = meta.state(options.state)
@@ -598,7 +595,7 @@ class _StateRow:
             meta = part.meta
             state = meta.state(part.state_name)
             if state is not None:
-                total += entries_in(state, part.rows(meta, state, counted_columns(state)))
+                total += entries_in(state, part.rows(state, counted_columns(state)))
         return total
 
 
@@ -640,7 +637,7 @@ class MetadataTable:
 def _keyed_states(
     savepoint: Savepoint, operator: StoredOperator, file_system: CheckpointFileSystem
 ) -> Iterator[_StateRow]:
-    parts = list(operator.parts())
+    parts = operator.parts
     handles: list[KeyedStateHandle] = [part.handle for part in parts]
     for name, schema in operator.states.items():
         files = {
