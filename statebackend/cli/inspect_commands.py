@@ -326,8 +326,8 @@ def difference_of_entries(old: Savepoint, new: Savepoint) -> Iterator[Answer]:
     groups = [one.metadata.max_parallelism for one in (old, new)]
     if groups[0] != groups[1]:
         raise SavepointError(
-            f"the entries of {old.uri} and {new.uri} cannot be compared: they are in {groups[0]} and {groups[1]} key "
-            f"groups (max_parallelism); leave out --entries to compare what the states are"
+            f"the entries of {old.uri} and {new.uri} cannot be compared: they have {groups[0]} and {groups[1]} key "
+            f"groups (max_parallelism); leave out --entries to compare the schemas only"
         )
     for uid, name in old.states:
         if (uid, name) in new.states:

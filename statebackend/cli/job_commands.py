@@ -180,16 +180,16 @@ def check(
     ] = None,
     lock: Annotated[str | None, typer.Option("--lock", metavar="FILE", help="A lock file, as PATH may be.")] = None,
     history: Annotated[
-        str | None, typer.Option("--history", metavar="DIR", help="Every lock that there has been, the newest first.")
+        str | None, typer.Option("--history", metavar="DIR", help="A history of lockfiles, the newest first.")
     ] = None,
     checkpoint: CheckpointId = None,
     zookeeper: ZooKeeper = None,
     moved: Moved = None,
     backend: Annotated[
-        str | None, typer.Option("--backend", help="The backend to restore to, where that is another.")
+        str | None, typer.Option("--backend", help="The backend to restore to, if it is another one.")
     ] = None,
     parallelism: Annotated[
-        int | None, typer.Option("--parallelism", min=1, help="The parallelism to restore to, where that is another.")
+        int | None, typer.Option("--parallelism", min=1, help="The parallelism to restore to, if it is another one.")
     ] = None,
     allow_loss: Annotated[
         bool, typer.Option("--allow-loss", help="Exit with 0 also if fields, states or operators are dropped.")
@@ -198,12 +198,12 @@ def check(
 ) -> None:
     """Check whether a job restores stored state, as its start would. Changes nothing."""
     if path is None and lock is None and history is None:
-        raise typer.BadParameter("name what to compare the job with: PATH, --lock FILE or --history DIR")
+        raise typer.BadParameter("pass what to compare the job with: PATH, --lock FILE or --history DIR")
     if (path is None or is_lock_file(path)) and any(
         one is not None for one in (checkpoint, zookeeper, backend, parallelism)
     ):
         raise typer.BadParameter(
-            "--checkpoint, --zookeeper, --backend and --parallelism are for a PATH of stored state, not for locks"
+            "--checkpoint, --zookeeper, --backend and --parallelism are for a PATH of stored state, not for lockfiles"
         )
     described = load_job(job)
     comparisons: list[Comparison] = []
@@ -229,10 +229,10 @@ def lock(
     job: Job,
     output: Annotated[str, typer.Option("--output", metavar="FILE", help="The lock file to write.")] = "state.lock",
     history: Annotated[
-        str | None, typer.Option("--history", metavar="DIR", help="Where every lock that there has been is kept.")
+        str | None, typer.Option("--history", metavar="DIR", help="The directory of all former lockfiles.")
     ] = None,
     only_check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; end with 1 if the file is not that of the job.")
+        bool, typer.Option("--check", help="Write nothing; exit with 1 if the file is not the lockfile of the job.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

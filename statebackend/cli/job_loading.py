@@ -44,8 +44,8 @@ def load_job(name: str) -> DescribedJob:
         )
     if module_name == "__main__":
         raise JobLoadingError(
-            "--job: __main__ is this command, and not the program: name the module as `import` does, which a script "
-            "app.py is under the name app; what it does when it is run belongs under if __name__ == '__main__'"
+            "--job: __main__ is this command, not the program: name the module as `import` does. A script "
+            "app.py is the module app; put what it does as a script under if __name__ == '__main__'"
         )
     with _program_of_this_directory(), contextlib.redirect_stdout(sys.stderr):
         found = _attribute(_module(module_name, name), module_name, path)
@@ -75,7 +75,7 @@ def _call(function: Callable[[], Any], name: str) -> Any:
         return function()
     except SystemExit as error:
         raise JobLoadingError(
-            f"{name} ended the process (sys.exit({error.code!r})) and gave no job: {_CONTRACT}"
+            f"{name} ended the process (sys.exit({error.code!r})) and returned no job: {_CONTRACT}"
         ) from error
     except (StreamJobError, StateBackendError, StateFormatError) as error:
         raise JobLoadingError(f"{name}: {one_line(str(error))}") from error
@@ -93,13 +93,13 @@ def _module(module_name: str, name: str) -> Any:
                 f"command in the directory of the program, or set PYTHONPATH"
             ) from error
         raise JobLoadingError(
-            f"--job {name}: {module_name} imports {error.name!r}, which is not installed beside this command; install "
-            f"it, or run the command by the program's own interpreter: python -m statebackend.cli"
+            f"--job {name}: {module_name} imports {error.name!r}, which is not installed for this command; install "
+            f"it, or run the command with the program's interpreter: python -m statebackend.cli"
         ) from error
     except SystemExit as error:
         raise JobLoadingError(
             f"--job {name}: importing {module_name} ended the process (sys.exit({error.code!r})): put what the program "
-            f"does when it is run under if __name__ == '__main__'"
+            f"does as a script under if __name__ == '__main__'"
         ) from error
     except Exception as error:
         raise JobLoadingError(

@@ -5,7 +5,7 @@ command fails with its name and changes nothing.
 
 `gc` does what a start does before its first epoch. It deletes incomplete checkpoints, then files that no completed or
 abandoned checkpoint needs, then restore plans. While a checkpoint is unreadable, no file of state is deleted, because
-its files cannot be told from unused ones.
+its files look like unused ones.
 
 `roll-back` needs the program if sinks may have published output of the abandoned epochs: only they can revert it. Then
 the command only records the intent, as the first step of `execute(roll_back_to=...)` does. Only a start with the same
@@ -145,16 +145,16 @@ def delete_unused(job: LeasedJob) -> UnusedFiles:
     Raises:
         CorruptMetadataError: The newest checkpoint cannot be read.
     """
-    judged = find_unused(job)
+    unused = find_unused(job)
     job.store.recover()
     job.store.delete_orphans()
     delete_restore_plans(job.records.file_system, job.directory.leadership)
     left = find_unused(job)
     # Files that could not be deleted stay for the next time.
     return evolve(
-        judged,
-        files=[one for one in judged.files if one not in left.files],
-        directories=[one for one in judged.directories if one not in left.directories],
+        unused,
+        files=[one for one in unused.files if one not in left.files],
+        directories=[one for one in unused.directories if one not in left.directories],
     )
 
 
@@ -171,13 +171,13 @@ def roll_back_now(job: LeasedJob, found: FoundCheckpoints, checkpoint_id: int) -
 def _why_no_job(file_system: CheckpointFileSystem) -> str:
     absent = file_system.why_absent()
     if absent is not None:
-        return f"{absent}; give the directory of a job"
+        return f"{absent}; pass the directory of a job"
     if file_system.exists(METADATA_FILE_NAME):
         return (
             "is a savepoint, or one checkpoint: nothing in it is unused, and it cannot be rolled back; pass the "
             "directory of the job"
         )
-    return f"is no job directory: it has no file {JOB_FILE_NAME}; give the directory that the job was started with"
+    return f"is no job directory: it has no file {JOB_FILE_NAME}; pass the directory that the job was started with"
 
 
 def _services_of(
@@ -244,7 +244,7 @@ def _roll_back_on_spark(
     source_log = driver_files.local_path(source_log_directory(driver_files))
     if source_log is None:
         raise SavepointError(
-            f"the driver files of the job are in {driver_files.uri}, which is on no disk: give --driver-directory"
+            f"the driver files of the job are in {driver_files.uri}, which is not a disk: pass --driver-directory"
         )
     planned, target = planned_roll_back(found, driver_files, source_log, roll_back_to)
     after = shown_offsets(source_log, batch_of(target))
@@ -299,7 +299,7 @@ def roll_back(
 ) -> None:
     """Roll a job back to an older checkpoint, or record it for the next start if sinks have to revert output."""
     if to != PREVIOUS and not to.isdecimal():
-        raise typer.BadParameter(f"{to!r} is neither the id of a checkpoint nor {PREVIOUS!r}")
+        raise typer.BadParameter(f"{to!r} is neither a checkpoint id nor {PREVIOUS!r}")
     target = to if to == PREVIOUS else int(to)
     with lease_job(job_dir, services_of(zookeeper, stands_by=False), driver_directory) as job:
         answer = roll_back_job(job, target, dry_run=dry_run)
@@ -325,12 +325,12 @@ def _print_cleared(printer: Printer, answer: dict[str, Any]) -> None:
 
 def _print_gone_back(printer: Printer, answer: dict[str, Any]) -> None:
     checkpoint_id = answer["checkpoint_id"]
-    begun = {
+    texts = {
         "planned": f"would roll back to checkpoint {checkpoint_id}",
         "recorded": f"the roll-back to checkpoint {checkpoint_id} is recorded",
         "done": f"rolled back to checkpoint {checkpoint_id}",
     }
-    printer.line(begun[answer["status"]])
+    printer.line(texts[answer["status"]])
     printer.pairs(
         {
             "abandoned": ", ".join(map(str, answer["abandoned"])) or "nothing",

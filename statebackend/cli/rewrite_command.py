@@ -101,7 +101,7 @@ def print_written(printer: Printer, answer: dict[str, Any]) -> None:
 def _loaded(path: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location("statebackend_plan", os.path.expanduser(path))
     if spec is None or spec.loader is None:
-        raise typer.BadParameter(f"--plan {path} is no Python file; it has a name that ends in .py")
+        raise typer.BadParameter(f"--plan {path} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     # Type hints of its classes are resolved in sys.modules.
     sys.modules[spec.name] = module
@@ -110,25 +110,25 @@ def _loaded(path: str) -> ModuleType:
     except FileNotFoundError:
         raise
     except (Exception, SystemExit) as error:
-        raise PlanError(f"the plan {path} cannot be run: {type(error).__name__}: {error}") from error
+        raise PlanError(f"the plan {path} failed: {type(error).__name__}: {error}") from error
     return module
 
 
 def _known(module: ModuleType, path: str) -> Sequence[Any]:
     known = getattr(module, "known", ())
     if not isinstance(known, (list, tuple)):
-        raise PlanError(f"known of {path} is {shown(known)}, and no list of the program's classes: known = [Order]")
+        raise PlanError(f"known of {path} is {shown(known)}, not a list of the program's classes: known = [Order]")
     return known
 
 
 def _made(module: ModuleType, savepoint: Savepoint, path: str) -> Plan:
     function = getattr(module, "plan", None)
     if not callable(function):
-        raise PlanError(f"{path} has no function plan; it needs one: {_EXAMPLE}")
+        raise PlanError(f"{path} has no function plan: {_EXAMPLE}")
     try:
         made = function(savepoint)
     except (Exception, SystemExit) as error:
         raise PlanError(f"plan() of {path} failed with {type(error).__name__}: {error}. Nothing was written") from error
     if not isinstance(made, Plan):
-        raise PlanError(f"plan() of {path} returned a {type(made).__name__} and no Plan: {_EXAMPLE}")
+        raise PlanError(f"plan() of {path} returned a {type(made).__name__}, not a Plan: {_EXAMPLE}")
     return made

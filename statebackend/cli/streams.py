@@ -10,7 +10,7 @@
 | 130 | interrupted |
 
 Scripts act on the status. A reader that stops early (`| head`), a closed output (`>&-`) and an encoding without some
-characters do not change it. A full disk does: whoever reads the answer later would take the part for the whole.
+characters do not change it. A full disk does: the reader would take a part of the answer for all of it.
 """
 
 from __future__ import annotations

@@ -34,10 +34,12 @@ def check_place(path: str | os.PathLike[str], *, overwrite: bool) -> str:
     """
     if os.fspath(path) == "-":
         # Other programs write to stdout for "-". A file of that name is hard to remove.
-        raise OSError(errno.EINVAL, "a file is written, and never the standard output; name one", "-")
+        raise OSError(errno.EINVAL, "the output must be a file, not the standard output; name a file", "-")
     text = os.fspath(path)
     if isinstance(text, str) and is_uri(text):
-        raise OSError(errno.EINVAL, "a file on a disk is written; name one, and no URI", without_secrets(text))
+        raise OSError(
+            errno.EINVAL, "the output must be a file on a disk, not a URI; name a file", without_secrets(text)
+        )
     named = os.path.abspath(os.path.expanduser(path))
     if not overwrite and os.path.lexists(named):
         raise ExportExistsError(f"{named} exists. Choose another name, or overwrite it (--overwrite, overwrite=True)")
@@ -48,9 +50,9 @@ def check_place(path: str | os.PathLike[str], *, overwrite: bool) -> str:
             errno.ENOENT, f"there is no directory to write {os.path.basename(target)} in", directory
         )
     if os.path.isdir(target):
-        raise IsADirectoryError(errno.EISDIR, "a directory is there; name a file in it", target)
+        raise IsADirectoryError(errno.EISDIR, "the path is a directory; name a file in it", target)
     if os.path.exists(target) and not os.path.isfile(target):
-        raise OSError(errno.EINVAL, "no regular file is there; name one", target)
+        raise OSError(errno.EINVAL, "the path is not a regular file; name one", target)
     return target
 
 
@@ -66,7 +68,7 @@ def atomic_file(path: str | os.PathLike[str], *, overwrite: bool, has_state: boo
     """
     target = check_place(path, overwrite=overwrite)
     directory, name = os.path.split(target)
-    # As much of the name as fits into one beside what makes it another.
+    # Truncate the name so that the temporary name is not too long.
     temporary = os.path.join(directory, f".{name[:_SHOWN_CHARACTERS]}.{uuid.uuid4().hex}.part")
     try:
         with create_file(temporary) if has_state else open(temporary, "xb") as file:

@@ -367,10 +367,10 @@ def _by_its_fields(stored: StoredType) -> str:
     return f"by its fields: {', '.join(stored.field_names)}" if stored.field_names else "with null only"
 
 
-# Numbers. Integers and decimals are compared exactly; a literal becomes a binary fraction for a column of such.
+# Numbers. Integers and decimals are compared exactly; a literal becomes a float for a column of floats.
 
 _MOST_DIGITS: Final = 5_000
-"""An integer literal with a larger exponent would take memory without end."""
+"""A larger exponent would need unbounded memory."""
 
 
 def _finite(text: str) -> decimal.Decimal:

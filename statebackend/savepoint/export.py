@@ -88,22 +88,22 @@ class ExportTask:
             SavepointError: The subtask has in-flight records, which no savepoint can hold.
         """
 
-        def tell(one: Progress) -> None:
+        def report(one: Progress) -> None:
             progress(evolve(one, subtask_index=self.subtask_index))
 
         state = self.state
         if state.has_records_on_their_way:
             raise SavepointError(
-                f"subtask {self.subtask_index} of operator {self.operator_uid!r} has records on their way among its "
-                f"state, which a savepoint cannot hold: take it of a checkpoint whose barriers were aligned"
+                f"subtask {self.subtask_index} of operator {self.operator_uid!r} has records in flight among its "
+                f"state, which a savepoint cannot hold: take it from a checkpoint with aligned barriers"
             )
         directory, stem = f"operators/{path_segment(self.operator_uid)}", f"part-{self.subtask_index:05d}"
-        keyed, rows = (None, {}) if state.keyed is None else self._export_keyed(state.keyed, directory, stem, tell)
+        keyed, rows = (None, {}) if state.keyed is None else self._export_keyed(state.keyed, directory, stem, report)
         operator, operator_state_rows = export_operator_state(state.operator, self.source, self.target, directory, stem)
         for name, count in operator_state_rows.items():
-            told = StateProgress(tell, Operation.SAVEPOINT, self.operator_uid, name)
-            told.add(count)
-            told.done()
+            state_progress = StateProgress(report, Operation.SAVEPOINT, self.operator_uid, name)
+            state_progress.add(count)
+            state_progress.done()
         exported = SubtaskState(keyed, operator)
         return ExportedSubtask(self.operator_uid, self.subtask_index, exported, rows, operator_state_rows)
 

@@ -350,9 +350,9 @@ def bar_plot(
         x = _LEFT_MARGIN + place * step + (step - width) / 2
         y = scale.y(max(value, 0.0))
         height = max(_HEIGHT - _BOTTOM_MARGIN - y, 0.0)
-        told = element("title", text(shown(value)))
+        title = element("title", text(shown(value)))
         place_of_bar = {"class": "bar", "x": _n(x), "y": _n(y), "width": _n(width), "height": _n(height), "rx": 1.5}
-        parts.append(element("rect", told, place_of_bar))
+        parts.append(element("rect", title, place_of_bar))
     described = _described(Series(f"{len(known)} bars", known), shown) if known else "No values yet."
     return _svg(title, described, parts)
 
@@ -366,7 +366,7 @@ def spark_line(values: Sequence[float | None], *, title: str) -> Html:
     points = [(2 + (width - 4) * (place / max(len(drawn) - 1, 1)), value) for place, value in enumerate(drawn)]
     parts = _line(points, scale, 0, is_alone=False)
     head = element("title", text(title))
-    # Where there is no style, as in a notebook, the line has the colour of the text.
+    # Without a style sheet, as in a notebook, the line has the colour of the text.
     size = {
         "class": "spark",
         "viewBox": f"0 0 {_n(width)} 28",
@@ -387,7 +387,7 @@ class _Scale:
     bottom: float = _HEIGHT - _BOTTOM_MARGIN
 
     def y(self, value: float) -> float:
-        # Of halves, since the difference of two numbers may be larger than any.
+        # Halve first: the difference of two floats may overflow.
         reach = self.high / 2 - self.low / 2
         part = (value / 2 - self.low / 2) / reach if reach > 0 else 0.0
         return self.bottom - part * (self.bottom - self.top)
@@ -439,7 +439,7 @@ def _run(run: Sequence[tuple[float, float]], scale: _Scale, number: int, *, is_a
         parts.append(element("path", Html(""), {"class": f"area f{number}", "d": area}))
     if len(run) > 1:
         parts.append(element("path", Html(""), {"class": f"line s{number}", "d": path}))
-    # The last value, or the only one, is where one looks.
+    # A dot marks the last value.
     x, y = run[-1]
     parts.append(element("circle", Html(""), {"class": f"dot f{number}", "cx": _n(x), "cy": _n(y), "r": 2.4}))
     return parts

@@ -241,7 +241,9 @@ def lock_from_bytes(data: bytes, where: str) -> StateLock:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise StateLockError(f"{where} is no text in UTF-8 (byte {error.start}): it is damaged, or no lock") from error
+        raise StateLockError(
+            f"{where} is not UTF-8 text (byte {error.start}): it is damaged or not a lockfile"
+        ) from error
     if "\r" in text:
         raise StateLockError(
             f"{where} has the line ends of Windows: keep git from changing it by a line '{_file_name(where)} -text' in "
@@ -250,15 +252,13 @@ def lock_from_bytes(data: bytes, where: str) -> StateLock:
     conflict = _CONFLICT.search(text)
     if conflict:
         line = text.count("\n", 0, conflict.start()) + 1
-        raise StateLockError(
-            f"{where} has a conflict of git in line {line}: take either side, and {REWRITE_HINT} {where}"
-        )
+        raise StateLockError(f"{where} has a git conflict in line {line}: take either side, and {REWRITE_HINT} {where}")
     return _taken_apart(text, where)
 
 
 def _check_size(data: bytes, where: str) -> None:
     if len(data) > MAX_LOCK_BYTES:
-        raise StateLockError(f"{where} has {len(data):,} bytes, a lock has at most {MAX_LOCK_BYTES:,}")
+        raise StateLockError(f"{where} has {len(data):,} bytes, and a lockfile has at most {MAX_LOCK_BYTES:,}")
 
 
 def _assembled(max_parallelism: int, operators: Sequence[tuple[_SealedOperator, str]]) -> str:
@@ -293,7 +293,7 @@ def _taken_apart(text: str, where: str) -> StateLock:
             _sealed(block[1:], bytes_block) for block, bytes_block in zip(text_blocks, byte_blocks, strict=True)
         ]
     except (ValueError, IndexError, StopIteration):
-        raise StateLockError(f"{where} is not as it was written: {REWRITE_HINT} {where}") from None
+        raise StateLockError(f"{where} was changed after it was written: {REWRITE_HINT} {where}") from None
     for one, seal in operators:
         if one.seal(max_parallelism) != seal:
             raise StateLockError(
@@ -301,7 +301,7 @@ def _taken_apart(text: str, where: str) -> StateLock:
                 f"from two changes to that operator. If the program is correct, {REWRITE_HINT} {where}"
             )
     if _assembled(max_parallelism, operators) != text:
-        raise StateLockError(f"{where} is not as it was written: {REWRITE_HINT} {where}")
+        raise StateLockError(f"{where} was changed after it was written: {REWRITE_HINT} {where}")
     if not 1 <= max_parallelism <= MAX_MAX_PARALLELISM:
         raise StateLockError(f"{where}: max_parallelism is {max_parallelism}, and not from 1 to {MAX_MAX_PARALLELISM}")
     lock = StateLock(max_parallelism, tuple(_operator(one, where) for one, _ in operators), where)
@@ -316,7 +316,7 @@ def _taken_apart(text: str, where: str) -> StateLock:
 def _check_title(title: str, where: str) -> None:
     version = title.removeprefix(TITLE)
     if not title.startswith(TITLE) or not version.isdigit():
-        raise StateLockError(f"{where} does not begin with {TITLE!r} and a number: it is no lock of state")
+        raise StateLockError(f"{where} does not begin with {TITLE!r} and a number: it is not a schema lockfile")
     if version != str(FORMAT_VERSION):
         raise StateLockError(
             f"{where} has format {version:.20}, and {FORMAT_VERSION} is the newest known here: a newer release wrote it"
@@ -468,7 +468,7 @@ def locks_of_history(directory: str | os.PathLike[str]) -> Iterator[tuple[Path, 
     files = _files(directory)
     if not files:
         raise StateLockError(
-            f"there is no history of locks at {os.fspath(directory)}: statebackend lock --history begins one"
+            f"there is no history of locks at {os.fspath(directory)}: create it with statebackend lock --history"
         )
     for file in reversed(files):
         lock = read_lock(file)
@@ -501,7 +501,7 @@ def _check_was_a_lock(path: str | os.PathLike[str]) -> None:
 def _place(path: str | os.PathLike[str]) -> Path:
     """Expand ``~``, which shells leave after "=". Rejects a URI."""
     if is_uri(os.fspath(path)):
-        raise StateLockError(f"{without_secrets(os.fspath(path))} is a URI, and lock files are on a disk; give a path")
+        raise StateLockError(f"{without_secrets(os.fspath(path))} is a URI, and lockfiles are on a disk; pass a path")
     # The home directory of an unknown user stays as it is, as in `atomic_file`.
     return Path(os.path.expanduser(path))
 

@@ -126,17 +126,17 @@ class ProgressLines:
         self._lock = threading.Lock()
         self._sums = _Sums()
         self._told_s: float | None = None
-        self._begun: set[_Key] = set()
+        self._started: set[_Key] = set()
 
     def __call__(self, progress: Progress) -> None:
         with self._lock:
             key, one, _ = self._sums.take(progress)
-            is_news = key not in self._begun and progress.operation not in _REPORTED_IF_LONG
+            is_news = key not in self._started and progress.operation not in _REPORTED_IF_LONG
             if not is_news and not self._is_time():
                 return
             if is_news:
                 # Bounded by the number of states.
-                self._begun.add(key)
+                self._started.add(key)
             self._told_s = self._now_s()
             line = _line(key, one)
         self._write_line(line)
@@ -184,8 +184,8 @@ class ProgressBars:
             key, one, is_first = self._sums.take(progress)
             if self._bars is None:
                 # Names are not markup.
-                told = TextColumn("{task.description}", markup=False)
-                columns = (told, BarColumn(bar_width=20), TextColumn("{task.fields[far]}", markup=False))
+                description = TextColumn("{task.description}", markup=False)
+                columns = (description, BarColumn(bar_width=20), TextColumn("{task.fields[far]}", markup=False))
                 times = (TimeElapsedColumn(), TimeRemainingColumn())
                 self._bars = Bars(*columns, *times, console=self._console, transient=True)
                 self._bars.start()

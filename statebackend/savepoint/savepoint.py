@@ -72,7 +72,7 @@ def group_of_key(meta: KeyedStateMeta, key: Any, max_parallelism: int) -> int:
     for column, part in zip(columns, key if len(columns) > 1 else (key,), strict=True):
         if column == "timestamp" and part is not None and part.utcoffset() is None:
             raise KeyHashError(
-                f"{shown(part)} has no time zone, and keys are moments: say which it is, as by tzinfo=timezone.utc"
+                f"{shown(part)} has no time zone, so its moment is unknown: add one, such as tzinfo=timezone.utc"
             )
     return key_group
 
@@ -325,9 +325,11 @@ class Savepoint:
         else:
             group = group_of_key(stored[0].meta, key, self.metadata.max_parallelism)
             # Only the subtask with the group has entries of the key.
-            groups, holding = KeyGroupRange(group, group), [
-                part for part in stored if part.handle.key_group_start <= group <= part.handle.key_group_end
-            ] or stored[:1]
+            groups, holding = (
+                KeyGroupRange(group, group),
+                [part for part in stored if part.handle.key_group_start <= group <= part.handle.key_group_end]
+                or stored[:1],
+            )
         return StateEntries([self._part_of_key(part, state_name, groups, key) for part in holding], self._known)
 
     def read_operator_state(self, operator_uid: str, state_name: str) -> OperatorStateElements:

@@ -272,11 +272,11 @@ class StateEntries:
         other = next((one.table.schema for one in tables if not one.table.schema.equals(first)), None)
         if other is not None:
             raise SavepointError(
-                f"state {self._parts[0].state.name!r} is not one table: subtasks have stored it as {_told(first)} and "
-                f"as {_told(other)}; read its entries one by one"
+                f"state {self._parts[0].state.name!r} is not one table: subtasks stored it as {_columns_of(first)} and "
+                f"as {_columns_of(other)}; read its entries one by one"
             )
         return tables
 
 
-def _told(schema: pa.Schema) -> str:
+def _columns_of(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -76,7 +76,7 @@ def find_state(
         if checkpoint_id not in (None, found.metadata.checkpoint_id):
             raise CheckpointNotFoundError(
                 f"{file_system.uri} is {found.metadata.kind.value} {found.metadata.checkpoint_id} and holds no "
-                f"checkpoint {checkpoint_id}: give the directory of its job to choose among checkpoints"
+                f"checkpoint {checkpoint_id}: pass the directory of its job to choose a checkpoint"
             )
     elif file_system.exists(JOB_FILE_NAME):
         metadata = _chosen(completed_checkpoints(place, services), checkpoint_id)
@@ -97,12 +97,12 @@ def completed_checkpoints(job_dir: str, services: JobServices | None = None) -> 
     file_system = CheckpointFileSystem.from_uri(job_dir)
     identity = JobDirectory.inspect(job_dir)
     led_by = default_services(job_dir) if services is None else services
-    said = read_kept_in(file_system)
-    looked = None if identity is None else led_by.kept_in(identity.job_name)
-    if said not in (None, looked):
+    recorded = read_kept_in(file_system)
+    given = None if identity is None else led_by.kept_in(identity.job_name)
+    if recorded not in (None, given):
         raise JobDirectoryMismatchError(
-            f"the completed checkpoints of {file_system.uri} are noted in {said}, but the given services read "
-            f"{looked or 'the directory alone'}: pass the high availability that the job has (high_availability=...; "
+            f"the completed checkpoints of {file_system.uri} are recorded in {recorded}, but the given services read "
+            f"{given or 'the directory alone'}: pass the high availability that the job has (high_availability=...; "
             f"on the command line --zookeeper HOSTS/ROOT)"
         )
     with led_by.read_only(file_system, identity) as records:

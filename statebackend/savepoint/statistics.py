@@ -50,7 +50,7 @@ def sizes_of_rows(batch: pa.RecordBatch) -> pa.Array:
     return sizes
 
 
-CHANNELS: Final = "records on their way"
+CHANNELS: Final = "records in flight"
 SOURCES: Final = "how far the sources are read"
 
 

@@ -256,8 +256,8 @@ class EntryReader:
 
 def unreadable_entry(state_name: str, key_group: int, reason: object) -> StateRestoreError:
     """Return the error for bytes that are not a valid entry. ``reason`` may be an exception."""
-    told = str(reason) or type(reason).__name__
-    return StateRestoreError(f"state {state_name!r}, key group {key_group}: an entry cannot be read: {told}")
+    text = str(reason) or type(reason).__name__
+    return StateRestoreError(f"state {state_name!r}, key group {key_group}: an entry cannot be read: {text}")
 
 
 def _no_namespace(data: bytes) -> None:

@@ -102,7 +102,7 @@ class ScalarForm:
     convert: Convert | None = None
     note: str | None = None
     way_out: str = ""
-    """What to do where a value does not fit, for the error."""
+    """How to fix a value that does not fit, for the error."""
 
     def array(self, values: Sequence[Any]) -> pa.Array:
         try:
@@ -215,7 +215,7 @@ def json_text(value: Any) -> str:
     """Return a value as one line of JSON, converted by `plain_value`."""
     plain = plain_value(value)
     text = json.dumps(plain, ensure_ascii=False, allow_nan=False)
-    # Half of a surrogate pair has no form in UTF-8, and an escape in JSON.
+    # A lone surrogate has an escape in JSON, but no UTF-8 form.
     return text if has_utf8(text) else json.dumps(plain, allow_nan=False)
 
 
@@ -287,7 +287,7 @@ def _bounded(type_: pa.DataType, convert: Convert | None, text: Callable[[Any], 
 
     def make(serializer: Any, forms: ColumnForms) -> ColumnForm:
         if forms.as_text:
-            return ScalarForm(pa.string(), text, "text, as was asked for: no type holds every such value")
+            return ScalarForm(pa.string(), text, "text, as requested: no type holds every value")
         return ScalarForm(type_, convert, way_out=_WAY_OUT)
 
     return make
@@ -578,7 +578,7 @@ def _record_back(serializer: ts.AttrsSerializer[Any], what: str) -> Convert:
 
 def _tuple_back(serializer: ts.TupleSerializer, what: str) -> Convert:
     parts = [_part(part, f"{what}.f{index}") for index, part in enumerate(serializer.field_serializers)]
-    # By place and not by name: a frame may call the columns of a key as it likes.
+    # By position: a frame may name the columns of a key as it likes.
     return lambda value: tuple(convert(part) for convert, part in zip(parts, value.values(), strict=True))
 
 
@@ -599,7 +599,7 @@ def _map_back(serializer: ts.MapSerializer[Any, Any], what: str) -> Convert:
 
 def _whole_number(value: Any) -> int:
     number = int(value)
-    # A text has the digits, as columns have that are asked for as text.
+    # Columns that were read as text have the digits as text.
     if number != value and not isinstance(value, str):
         raise ValueError("it is no whole number")
     return number
@@ -611,7 +611,7 @@ def _enum_back(serializer: ts.EnumSerializer[Any], what: str) -> Convert:
 
 
 def _moment_back(value: datetime.datetime) -> datetime.datetime:
-    # One without a zone is in UTC, as in the column that a state is read as; the zone of this process decides nothing.
+    # A datetime without a zone is UTC, as in the columns that a state is read as.
     is_naive = value.tzinfo is None
     return value.replace(tzinfo=datetime.timezone.utc) if is_naive else value.astimezone(datetime.timezone.utc)
 

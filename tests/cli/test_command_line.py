@@ -258,7 +258,7 @@ def test_what_differs_is_told_and_ends_with_a_status_of_its_own(
             NOT_READABLE,
             "py exists.*--overwrite",
         ),
-        (["export", "SAVEPOINT", "per shop", "totals", "-", "--to", "csv"], NOT_READABLE, "never the standard output"),
+        (["export", "SAVEPOINT", "per shop", "totals", "-", "--to", "csv"], NOT_READABLE, "not the standard output"),
         (["report", "SAVEPOINT", __file__], NOT_READABLE, r"py exists\. .*--overwrite"),
         (["report", "SAVEPOINT", "/nowhere/page"], NOT_READABLE, "/nowhere: there is no directory to write page in"),
     ],

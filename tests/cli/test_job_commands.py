@@ -264,7 +264,7 @@ def test_what_a_lock_does_not_know_is_not_asked_of_it(capsys: pytest.CaptureFixt
     locked(capsys)
     for place in (["state.lock"], ["--lock", "state.lock"]):
         assert main(["check", *place, "--job", "programs:as_it_was", option]) == MISUSED
-        assert "not for locks" in capsys.readouterr().err
+        assert "not for lockfiles" in capsys.readouterr().err
 
 
 def test_a_parallelism_beyond_the_key_groups_is_rejected(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_without_anything_to_compare_with_the_command_is_used_wrongly(capsys: py
         ("programs", "name a module as `import` does"),
         ("programs.py:as_it_was", "there is no module 'programs.py'"),
         ("jobs/programs.py:as_it_was", "is not module:factory"),
-        ("__main__:build", "__main__ is this command, and not the program"),
+        ("__main__:build", "__main__ is this command, not the program"),
         ("programs:raises", "raised RuntimeError: no connection | to anything (programs.py, line "),
         ("programs:exits", "ended the process (sys.exit(7))"),
         ("programs:exits_in_open", "ended the process (sys.exit(9))"),

@@ -24,7 +24,7 @@ def task(tmp_path: Path, state: SubtaskState) -> ExportTask:
 def test_records_on_their_way_are_not_left_out_in_silence(tmp_path: Path, part: str) -> None:
     file = FileHandle("records", 1, checksum_of_bytes(b"r"))
     export = task(tmp_path, SubtaskState(**{part: OpaqueStateHandle("records", b"", (file,))}))
-    with pytest.raises(SavepointError, match=r"subtask 1 of operator 'counter' has records on their way"):
+    with pytest.raises(SavepointError, match=r"subtask 1 of operator 'counter' has records in flight"):
         export.run()
     assert export.target.list_files() == ()
 

@@ -108,7 +108,7 @@ def test_a_column_that_cannot_be_decoded_is_rejected_with_its_state(column: str)
 def test_a_queue_of_anything_but_timers_has_no_keys() -> None:
     queue = PriorityQueueDescriptor("things", int)
     schema = EntrySchema(queue.name, queue.kind, LONG, VOID_NAMESPACE_SERIALIZER, dict(queue.serializers))
-    with pytest.raises(StateRestoreError, match="'things' is a queue of elements that are no timers: which keys"):
+    with pytest.raises(StateRestoreError, match="'things' is a queue of elements that are not timers, so their keys"):
         stored_keys(schema, pa.RecordBatch.from_pylist([{"key": SEVEN}]))
 
 
@@ -163,9 +163,7 @@ def test_a_predicate_of_elements_that_fails_or_says_neither_names_state_and_elem
 
 def test_entries_of_other_key_groups_are_not_compared_one_by_one(tmp_path: Path) -> None:
     old, new = stored(tmp_path / "old"), stored(tmp_path / "new", 16)
-    with pytest.raises(
-        SavepointError, match=r"cannot be compared: they are in 8 and 16 key groups.*leave out --entries"
-    ):
+    with pytest.raises(SavepointError, match=r"cannot be compared: they have 8 and 16 key groups.*leave out --entries"):
         list(difference_of_entries(old, new))
 
 
@@ -173,7 +171,7 @@ def test_a_plan_is_a_file_of_python(tmp_path: Path, capsys: pytest.CaptureFixtur
     old = stored(tmp_path / "old")
     (tmp_path / "plan.txt").write_text("plan = None")
     assert main(["rewrite", old.uri, str(tmp_path / "new"), "--plan", str(tmp_path / "plan.txt")]) == MISUSED
-    assert "is no Python file; it has a name that ends in .py" in " ".join(capsys.readouterr().err.split())
+    assert "is not a Python file: its name must end in .py" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "new").exists()
 
 

@@ -96,7 +96,7 @@ def test_what_zookeeper_knows_is_asked_there_and_rejected_without_it(
     unnoted = newest.with_name(f"chk-000000000002-{uuid.uuid4().hex}")
     shutil.copytree(newest, unnoted)
     for place in (job, newest):
-        with pytest.raises(JobDirectoryMismatchError, match=f"noted in zookeeper:{root}/count, .*--zookeeper"):
+        with pytest.raises(JobDirectoryMismatchError, match=f"recorded in zookeeper:{root}/count, .*--zookeeper"):
             Savepoint.open(place)
         assert counts(Savepoint.open(place, high_availability=services)) == {"a": 1, "b": 1}
     with pytest.raises(CheckpointNotFoundError, match="did not become complete"):

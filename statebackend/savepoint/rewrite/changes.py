@@ -97,8 +97,8 @@ class AddState:
         if self.replaces:
             if draft.state(self.state.name).schema.is_timers:
                 raise PlanError(
-                    f"operator {self.uid!r}: {self.state.name!r} are timers, and no state of entries; remove them, and "
-                    f"give others by add_timers"
+                    f"operator {self.uid!r}: {self.state.name!r} are timers, not a state of entries; remove them, and "
+                    f"pass new ones to add_timers"
                 )
         else:
             draft.check_free(self.state.name)
@@ -208,7 +208,7 @@ class ChangeState:
         if (schema.is_map, schema.is_timed) != (state.schema.is_map, state.schema.is_timed):
             raise PlanError(
                 f"operator {self.uid!r}: the entries of {self.name!r} cannot become those of this descriptor: a map "
-                f"stays a map, and state with a time-to-live keeps one. Read them, and give them to a new state"
+                f"stays a map, and state with a time-to-live keeps one. Read them, and add them to a new state"
             )
         step: Step = ChangeEntries(self.function) if self.is_given_entries else ChangeValues(self.function)
         state.add_step(step)
@@ -227,11 +227,11 @@ class Keep:
     def apply(self, drafts: Drafts) -> None:
         draft = drafts.opened(self.uid)
         assert self.step.change_number is not None
-        kept = "keep_entries" if self.step.looks_at_values else "keep_keys"
+        kept = "keep_entries" if self.step.reads_values else "keep_keys"
         drafts.keeping[self.step.change_number] = f"{kept} of operator {self.uid!r}"
         for name in tuple(draft.states) if self.states is None else self.states:
             state = draft.state(name)
-            if self.step.looks_at_values:
+            if self.step.reads_values:
                 state.schema.check_known()
             state.add_step(self.step)
 
@@ -282,7 +282,9 @@ class MigrateOperator:
     def apply(self, drafts: Drafts) -> None:
         draft = drafts.operator(self.uid)
         if draft.is_opened:
-            raise PlanError(f"operator {self.uid!r} is changed; migrate it by another plan, before or after this one")
+            raise PlanError(
+                f"operator {self.uid!r} is changed by this plan; migrate it with another plan, before or after this one"
+            )
         draft.registered = self.registered
 
 
@@ -334,6 +336,6 @@ def _key_serializer(columns: Sequence[str]) -> TypeSerializer[Any]:
     unknown = [repr(column) for column in columns if column not in KEY_COLUMNS]
     if unknown or not columns:
         raise PlanError(
-            f"{', '.join(unknown) or 'nothing'} is no type of the column of a key; there are {', '.join(KEY_COLUMNS)}"
+            f"{', '.join(unknown) or 'nothing'} is not a type of key columns; the types are {', '.join(KEY_COLUMNS)}"
         )
     return serializer_of_key(columns)

@@ -199,7 +199,9 @@ class Drafts:
         """Return an operator whose states will change. Raises if its meta data is damaged."""
         draft = self.operator(uid)
         if draft.registered:
-            raise PlanError(f"operator {uid!r} is migrated; change it by another plan, before or after this one")
+            raise PlanError(
+                f"operator {uid!r} is migrated by this plan; change it with another plan, before or after this one"
+            )
         if not draft.is_opened:
             draft.is_opened = True
             for origin in draft.origins:
@@ -240,9 +242,9 @@ class Drafts:
             )
 
 
-def _found(held: Mapping[str, T], name: object) -> T | None:
+def _found(drafts: Mapping[str, T], name: object) -> T | None:
     # A plan is a program: a name may be anything, even unhashable.
-    return held.get(name) if isinstance(name, str) else None
+    return drafts.get(name) if isinstance(name, str) else None
 
 
 def _listed(names: Iterable[str]) -> str:

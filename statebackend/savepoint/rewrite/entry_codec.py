@@ -122,7 +122,7 @@ def _none_or_truth(serializer: TypeSerializer[Any], values: Sequence[Any]) -> in
 
 
 def _why(value: Any, if_none: str) -> str:
-    return if_none if value is None else f"{shown(value)} is a truth value, and the column is one of numbers"
+    return if_none if value is None else f"{shown(value)} is a bool, and the column has numbers"
 
 
 def canonical_key(serializer: TypeSerializer[Any]) -> Callable[[Any], Any] | None:
@@ -180,7 +180,7 @@ def stored_keys(schema: EntrySchema, rows: pa.RecordBatch) -> pa.Array:
         return column
     if not schema.is_timers:
         raise StateRestoreError(
-            f"state {schema.name!r} is a queue of elements that are no timers: which keys they are of is not known"
+            f"state {schema.name!r} is a queue of elements that are not timers, so their keys are unknown"
         )
     if not schema.has_namespaces:
         return pc.binary_slice(column, _TIMESTAMP_BYTES, -1)

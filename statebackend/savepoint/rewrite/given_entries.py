@@ -76,7 +76,7 @@ class GivenEntries:
             entries = [entries]
         if isinstance(entries, (Mapping, str, bytes)) or not isinstance(entries, Iterable):
             raise EntryError(
-                f"state {schema.name!r}: {shown(entries)} is no iterable of entries; an entry is a tuple "
+                f"state {schema.name!r}: {shown(entries)} is not an iterable of entries; an entry is a tuple "
                 f"({', '.join(schema.entry_columns)})"
             )
         source = iter(entries)
@@ -171,7 +171,7 @@ def _of_tuples(schema: EntrySchema, names: Sequence[str], chunk: Sequence[Any]) 
     if len(columns) != len(names):
         wrong = next((one for one in chunk if not (isinstance(one, (tuple, list)) and len(one) == len(names))), None)
         raise EntryError(
-            f"state {schema.name!r}: {shown(wrong)} is no entry of it; an entry is a tuple ({', '.join(names)})"
+            f"state {schema.name!r}: {shown(wrong)} is not an entry; an entry is a tuple ({', '.join(names)})"
         )
     return dict(zip(names, columns, strict=True))
 

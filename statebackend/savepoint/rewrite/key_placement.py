@@ -32,7 +32,7 @@ __all__ = ["KeyPlacement", "stored_column", "turned_bytes"]
 
 _CODES: Final = {4: "I", 8: "Q"}
 _LONGEST_TEXT: Final = 126
-"""The most characters whose number, and one more, is a byte."""
+"""The longest text whose length plus one fits in a byte."""
 
 
 def stored_column(serializer: TypeSerializer[Any], values: Sequence[Any] | pa.Array) -> pa.Array | None:
@@ -88,7 +88,7 @@ _COLUMNS: Final[Mapping[type, tuple[pa.DataType, type, Callable[[pa.Array], pa.A
     DoubleSerializer: (pa.float64(), float, _doubles),
     StringSerializer: (pa.string(), str, _texts),
 }
-"""What values have to be, in Arrow and in Python, and what writes a column of them."""
+"""By serializer: the Arrow type, the Python type, and the function that encodes a column."""
 
 
 _PRIME_1: Final = 0x9E3779B185EBCA87
@@ -183,7 +183,7 @@ def _numbers(keys: pa.Array, data_type: pa.DataType) -> pa.Array:
 
 
 def _modulo(hashes: pa.Array, divisor: int) -> pa.Array:
-    # Of the unsigned numbers first; those that are negative as signed ones are 2**64 less.
+    # The modulo of unsigned numbers first. Signed negative numbers are 2**64 less.
     rest = pc.subtract(hashes, _multiply(pc.divide(hashes, _number(divisor)), divisor))
     is_negative = pc.shift_right(hashes, _number(63))
     less = pc.add(rest, _multiply(is_negative, -_WORD % divisor))
@@ -196,4 +196,4 @@ _HASHED_COLUMNS: Final[Mapping[str, Callable[[pa.Array], pa.Array | None]]] = {
     "string": _hashed_texts,
     "binary": _hashed_binaries,
 }
-"""What hashes a column of stored keys of a type; None comes out where keys have to be decoded one by one."""
+"""By key type: hashes a column of stored keys, or returns None if the keys must be decoded one by one."""

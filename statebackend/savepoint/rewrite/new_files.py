@@ -162,6 +162,6 @@ class NewOperator:
     """The earliest timer of each queue whose timers were read."""
     origins: tuple[str, ...] = ()
     has_copied_timers: bool = True
-    """Whether there may be timers that were not read, of the operators that this one comes from."""
+    """Whether the source operators may have timers that were not read."""
     left_out: Mapping[str, Counter[int]] = field(factory=dict)
-    """How many rows were left out of each state that a change leaves some out of, by the number of the change."""
+    """The number of removed rows by state, by the number of the change."""

@@ -126,8 +126,9 @@ def overlap_of_sessions(sessions: Sequence[Pair]) -> str | None:
     for (one, _), (other, _) in pairwise(sorted(sessions)):
         if other.start <= one.end:
             return (
-                f"the sessions {shown(one)} and {shown(other)} would be one, and a plan cannot unite what they hold. "
-                f"Let them end first (stop the job with drain=True), or leave one out in all states (keep_entries)"
+                f"the sessions {shown(one)} and {shown(other)} would become one, and a plan cannot merge their "
+                f"contents. Let them end first (stop the job with drain=True), or leave one out in all states "
+                f"(keep_entries)"
             )
     return None
 
@@ -350,7 +351,7 @@ def _part_of(
 ) -> StatePart:
     if not rows:
         return StatePart(envelopes)
-    # A file of an earlier savepoint that is copied may have any name that follows from the state and the part.
+    # A copied file of an earlier savepoint may have the same name.
     own = uuid.uuid4().hex[:16]
     path = f"operators/{path_segment(uid)}/operator={mode.value}/{path_segment(name)}/{stem}-{own}.parquet"
     file = FileInMemory(path, encoded_rows(rows))
@@ -377,7 +378,7 @@ def _given(
 def _list_rows(given: GivenElements) -> list[OperatorStateRow]:
     if isinstance(given.elements, (Mapping, str, bytes)) or not isinstance(given.elements, Iterable):
         raise EntryError(
-            f"operator state {given.descriptor.name!r}: {shown(given.elements)} is no iterable of elements of a list"
+            f"operator state {given.descriptor.name!r}: {shown(given.elements)} is not an iterable of list elements"
         )
     serializer = given.descriptor.serializers["element"]
     rows: list[OperatorStateRow] = []
@@ -391,7 +392,7 @@ def _list_rows(given: GivenElements) -> list[OperatorStateRow]:
 def _broadcast_rows(given: GivenElements) -> list[OperatorStateRow]:
     if not isinstance(given.elements, Mapping):
         raise EntryError(
-            f"operator state {given.descriptor.name!r}: entries of a broadcast state are given as a mapping"
+            f"operator state {given.descriptor.name!r}: the entries of a broadcast state must be a mapping"
         )
     keys, values = (given.descriptor.serializers[role] for role in ("key", "value"))
     name = given.descriptor.name
@@ -410,7 +411,7 @@ def _encoded(serializer: Any, value: Any, name: str) -> bytes:
 
 
 Run = Callable[[Sequence[Any]], list[Any]]
-"""Runs tasks, and gives what they return in their order."""
+"""Runs tasks and returns their results in order."""
 
 
 @frozen
@@ -424,7 +425,7 @@ class WritingContext:
     now_ms: int
     run: Run
     known: tuple[TypeSerializer[Any], ...] = ()
-    """Serializers of the program, of whose classes the functions of the plan are given records."""
+    """Serializers of the program. The functions of the plan get records of their classes."""
 
     def stored(self, uid: str) -> OperatorState:
         """Return a stored operator. Raises `SavepointError` for in-flight records, which no savepoint can hold."""
@@ -434,8 +435,8 @@ class WritingContext:
         for index, subtask in enumerate(operator.subtasks):
             if subtask.has_records_on_their_way:
                 raise SavepointError(
-                    f"subtask {index} of operator {uid!r} has records on their way among its state, which a savepoint "
-                    f"cannot hold: take a savepoint of a checkpoint whose barriers were aligned, and rewrite that"
+                    f"subtask {index} of operator {uid!r} has records in flight among its state, which a savepoint "
+                    f"cannot hold: take a savepoint of a checkpoint with aligned barriers, and rewrite that"
                 )
         return operator
 
@@ -595,7 +596,7 @@ class _OperatorWriting:
         return KeyPlacement(self._draft.key_columns, self._context.max_parallelism)
 
     def _parts(self) -> list[_Part]:
-        # Without a state it still has keys, whose types a start judges, and the next plan goes by.
+        # Without a state it still has keys. A start checks their types, and later plans use them.
         if self._draft.key_serializer is None:
             return []
         if self._is_aligned and len(self._stored[0].keyed_handles) == self._parallelism:
@@ -612,7 +613,7 @@ class _OperatorWriting:
 
     def _write_state(self, state: StateDraft, parts: Sequence[_Part]) -> None:
         name, scratch = state.schema.name, self._context.scratch_directory
-        told = [ProgressLabel(self._draft.uid, name, index) for index in range(len(parts))]
+        labels = [ProgressLabel(self._draft.uid, name, index) for index in range(len(parts))]
         if self._is_aligned and not state.given and not state.may_collide and len(state.stored) == 1:
             [stored] = state.stored
             is_copy = not stored.steps and stored.schema.is_like(state.schema)
@@ -622,7 +623,7 @@ class _OperatorWriting:
                 return
             rewrites = [
                 RewriteTask(source, state.schema, scratch, one)
-                for source, one in zip(self._sources(state), told, strict=True)
+                for source, one in zip(self._sources(state), labels, strict=True)
             ]
             self._take(name, self._run(rewrites), parts, ())
             return
@@ -630,7 +631,7 @@ class _OperatorWriting:
         repeated, runs = repeated_in(self._draft.uid, state), fewer_runs(all_runs(collected), scratch)
         writes = [
             WriteTask(runs, state.schema, part.key_groups, repeated, scratch, one)
-            for part, one in zip(parts, told, strict=True)
+            for part, one in zip(parts, labels, strict=True)
         ]
         self._take(name, self._run(writes), parts, collected)
 
@@ -691,7 +692,7 @@ class _OperatorWriting:
         for index, (one, part) in enumerate(zip(written, parts, strict=True)):
             paths = []
             if one.path is not None:
-                # A file of an earlier savepoint that is copied may have the name without the end.
+                # A copied file of an earlier savepoint may have the name without the suffix.
                 paths = [f"{directory}/part-{index:05d}-{self._writing_id[:8]}.parquet"]
                 self._files.append(LocalFile(paths[0], one.path))
             part.add(meta, paths, f"{self._writing_id}-{index}")

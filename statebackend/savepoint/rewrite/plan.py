@@ -75,8 +75,8 @@ class ReadOnce:
     def __iter__(self) -> Iterator[Any]:
         if self.is_read or _has_ended(self.entries):
             raise PlanError(
-                f"the entries of {self.state_name!r} were given by an iterator that has been read already: what is "
-                f"left of it is not all. Give a list or a table, or make a new plan with a new iterator for each "
+                f"the entries of {self.state_name!r} come from an iterator that was read already, so entries are "
+                f"missing. Pass a list or a table, or make a new plan with a new iterator for each "
                 f"writing and each state. Nothing was written"
             )
         self.is_read = True
@@ -96,7 +96,7 @@ class SplitOperator:
 
     def apply(self, drafts: Drafts) -> None:
         if not self.into:
-            raise PlanError(f"operator {self.uid!r} is split into none; to leave it out, remove it (remove_operator)")
+            raise PlanError(f"operator {self.uid!r} is split into nothing; to remove it, use remove_operator")
         draft = drafts.opened(self.uid)
         assert draft.key_columns
         if draft.operator_states and self.operator_state not in self.into:
@@ -151,16 +151,15 @@ class MergeOperators:
 
     def apply(self, drafts: Drafts) -> None:
         if not self.uids or len(set(self.uids)) < len(self.uids):
-            raise PlanError(
-                f"{', '.join(self.uids) or 'nothing'}: operators to merge are one or more, each of them once"
-            )
+            raise PlanError(f"{', '.join(self.uids) or 'nothing'}: merge one or more operators, each of them once")
         parts = [drafts.opened(uid) for uid in self.uids]
         merged = OperatorDraft(self.into, self.into, is_opened=True, has_new_key_groups=True)
         merged.key_serializer = parts[0].key_serializer
         for part in parts:
             if not _are_keyed_alike(part, merged):
                 raise PlanError(
-                    f"operators {parts[0].uid!r} and {part.uid!r} have keys of two types; change those of one first"
+                    f"operators {parts[0].uid!r} and {part.uid!r} have different key types; change the keys of one "
+                    f"first"
                 )
             merged.origins += tuple(origin for origin in part.origins if origin not in merged.origins)
             for name, state in part.states.items():
@@ -183,8 +182,8 @@ def _merge_state(merged: OperatorDraft, name: str, state: StateDraft, uid: str) 
         return
     if not known.schema.is_like(state.schema):
         raise PlanError(
-            f"state {name!r} of operator {uid!r} has another schema than that of the same name in one merged before; "
-            f"rename one of them, or change its values first"
+            f"state {name!r} of operator {uid!r} has another schema than the state of the same name in an operator "
+            f"merged before; rename one of them, or change its values first"
         )
     known.stored += state.stored
     known.given += state.given
@@ -205,7 +204,7 @@ def _merge_operator_state(merged: OperatorDraft, name: str, state: OperatorState
     both = (known, state)
     if OperatorStateMode.BROADCAST in (known.mode, state.mode) or known.mode is not state.mode:
         raise PlanError(
-            f"operator state {name!r} is there twice, the second time in operator {uid!r}, and is no list that the "
+            f"operator state {name!r} exists twice, the second time in operator {uid!r}, and is no list that the "
             f"other could be appended to; remove or rename one of them"
         )
     if any(one.given is not None or one.predicates for one in both):
@@ -465,7 +464,7 @@ class Plan:
 def _listed(what: str, names: object) -> tuple[str, ...]:
     # A str is a sequence of str, too.
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(one, str) for one in names):
-        raise PlanError(f"{what} are given as a list of their names, not as {shown(names)}")
+        raise PlanError(f"{what} must be a list of names, not {shown(names)}")
     return tuple(names)
 
 
@@ -475,7 +474,7 @@ def _states(names: Sequence[str] | None) -> tuple[str, ...] | None:
 
 def _merges(merge: Mapping[str, Merge] | None) -> dict[str, Merge]:
     if merge is not None and not (isinstance(merge, Mapping) and all(map(callable, merge.values()))):
-        raise PlanError(f"merge has a function of two values for each state, by name, and is no {shown(merge)}")
+        raise PlanError(f"merge must map state names to functions of two values, not {shown(merge)}")
     return dict(merge or {})
 
 
@@ -483,7 +482,7 @@ def _columns(key: Key) -> tuple[str, ...]:
     columns = (key,) if isinstance(key, str) else key
     if not isinstance(columns, Sequence) or not all(isinstance(column, str) for column in columns):
         raise PlanError(
-            f"the types of the columns of a key are given by Spark's names, as 'string' or ('string', 'bigint'), not "
+            f"the types of key columns are Spark's names, as 'string' or ('string', 'bigint'), not "
             f"{shown(key)}; there are {', '.join(KEY_COLUMNS)}"
         )
     return tuple(columns)

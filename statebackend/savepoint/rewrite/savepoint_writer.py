@@ -146,7 +146,7 @@ class TaskRunner:
 
     def __init__(self, processes: int, listener: ProgressListener) -> None:
         if type(processes) is not int or processes < 1:
-            raise PlanError(f"processes is {processes!r}; it must be a whole number from 1 on")
+            raise PlanError(f"processes is {processes!r}; it must be a whole number of at least 1")
         self._listener = listener
         self._pool: concurrent.futures.ProcessPoolExecutor | None = None
         if processes > 1:
@@ -164,9 +164,9 @@ class TaskRunner:
         if self._pool is None:
             return [task.run(self._listener) for task in tasks]
         results = []
-        for result, told in self._in_processes(self._pool, tasks):
+        for result, reports in self._in_processes(self._pool, tasks):
             results.append(result)
-            for one in told:
+            for one in reports:
                 self._listener(one)
         return results
 
@@ -177,14 +177,14 @@ class TaskRunner:
                 pickle.dumps(task)
         except Exception as error:
             raise PlanError(
-                f"a task cannot go to another process: {error}. Give the plan functions of a module that can be "
+                f"a task cannot be sent to another process: {error}. Use functions of a module that can be "
                 f"imported, and entries as lists, or use one process"
             ) from error
         try:
             yield from pool.map(_ran, tasks)
         except BrokenProcessPool as error:
             raise PlanError(
-                "a process that carried out a part of the plan has ended before it: it was killed, as by a system that "
+                "a process of the plan ended before its work was done: it was killed, as by a system that "
                 "runs out of memory, or a function of the plan ended it. Nothing was written"
             ) from error
 
@@ -331,7 +331,7 @@ class SavepointWriter:
 
     def _drafts(self, plan: Plan) -> Drafts:
         if not isinstance(plan, Plan):
-            raise PlanError(f"a Plan is needed, not {type(plan).__name__}; did the function that makes it return it?")
+            raise PlanError(f"pass a Plan, not {type(plan).__name__}; did the function that makes it return it?")
         drafts = Drafts(self._source, self._known)
         if self._source is None:
             drafts.max_parallelism = self._max_parallelism
@@ -342,7 +342,7 @@ class SavepointWriter:
                 problems.append(f"change {number} ({type(change).__name__}): {rejection}")
         try:
             if type(drafts.max_parallelism) is not int:
-                raise TypeError(f"max_parallelism is a whole number, not {shown(drafts.max_parallelism)}")
+                raise TypeError(f"max_parallelism must be a whole number, not {shown(drafts.max_parallelism)}")
             check_parallelism(1 if drafts.parallelism is None else drafts.parallelism, drafts.max_parallelism)
         except (ValueError, TypeError) as error:
             problems.append(str(error))
@@ -367,8 +367,8 @@ class SavepointWriter:
         if metadata.sink_committables and "sinks" not in drafts.dropped:
             raise PlanError(
                 f"sinks of the checkpoint {metadata.checkpoint_id} have output to commit "
-                f"({', '.join(sorted(metadata.sink_committables))}), which no other job can do. Start the job once and "
-                f"take a savepoint, or, if it was committed, drop it from the plan (drop_sinks)"
+                f"({', '.join(sorted(metadata.sink_committables))}), which another job cannot do. Start the job once "
+                f"and take a savepoint, or, if it was committed, drop it from the plan (drop_sinks)"
             )
         if is_checkpoint and metadata.source_positions is not None and "source_progress" not in drafts.dropped:
             raise PlanError(

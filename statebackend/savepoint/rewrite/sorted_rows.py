@@ -51,10 +51,10 @@ __all__ = [
 _DISTINCT_ADDRESS = ("key_group", "key", "namespace", "user_key")
 
 Merge = Callable[[pa.RecordBatch], bytes]
-"""From the rows of one address, in their order, to the value of the one row that takes their place."""
+"""From the rows of one address, in order, to the value of the one row that replaces them."""
 
 RejectRepeated = Callable[[pa.RecordBatch], Exception]
-"""From the first two rows of one address to what to raise."""
+"""From the first two rows of one address to the error."""
 
 Repeated = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What becomes of sorted rows; picklable if what it was made of is."""
@@ -86,24 +86,24 @@ class MergingRepeated:
     merge: Merge
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        held: list[pa.RecordBatch] = []
+        pending: list[pa.RecordBatch] = []
         for batch in batches:
-            if held and _is_same(held[-1], batch):
+            if pending and _is_same(pending[-1], batch):
                 if _start_of_last(batch) == 0:
-                    # All of it is of the address that is held: put together once, when its last row is there.
-                    held.append(batch)
+                    # The whole batch has the address of the last row: concatenate once, after the last such row.
+                    pending.append(batch)
                     continue
-                batch, held = pa.concat_batches([*held, batch]), []
-            elif held:
-                yield _merged_rows(pa.concat_batches(held), self.merge)
-                held = []
-            # The last address may go on in the next batch.
+                batch, pending = pa.concat_batches([*pending, batch]), []
+            elif pending:
+                yield _merged_rows(pa.concat_batches(pending), self.merge)
+                pending = []
+            # The next batch may continue the last address.
             start = _start_of_last(batch)
             if start:
                 yield _merged_rows(batch.slice(0, start), self.merge)
-            held = [batch.slice(start)]
-        if held:
-            yield _merged_rows(pa.concat_batches(held), self.merge)
+            pending = [batch.slice(start)]
+        if pending:
+            yield _merged_rows(pa.concat_batches(pending), self.merge)
 
 
 def _repeats(batch: pa.RecordBatch) -> pa.Array | None:
@@ -145,7 +145,7 @@ def _merged_rows(batch: pa.RecordBatch, merge: Merge) -> pa.RecordBatch:
     if repeats is None or not pc.any(repeats).as_py():
         return batch
     if "value" not in batch.schema.names:
-        # An element of a queue has nothing that could be merged.
+        # Queue elements have no values to merge.
         return batch.filter(pa.array([True, *(not flag for flag in repeats.to_pylist())]))
     flags = repeats.to_pylist()
     firsts, values = [], []
@@ -161,10 +161,10 @@ def _merged_rows(batch: pa.RecordBatch, merge: Merge) -> pa.RecordBatch:
 
 
 MEMORY_BYTES: Final = 64 << 20
-"""How many bytes of rows are kept in memory until they are written as a run."""
+"""The bytes of rows in memory before they are written as a run."""
 
 FAN_IN: Final = 64
-"""How many runs are merged at once."""
+"""The number of runs that are merged at once."""
 
 MOST_RUNS: Final = 256
 """How many runs of all inputs of a state are merged at once; processes have a thousand files open at most, mostly."""
@@ -184,16 +184,16 @@ class Run:
 
     def size_within(self, wanted: KeyGroupRange) -> int:
         """Return the approximate bytes of the rows in these key groups."""
-        overlapping = sum(wanted.overlaps(KeyGroupRange(*held)) for held in self.key_groups)
+        overlapping = sum(wanted.overlaps(KeyGroupRange(*own)) for own in self.key_groups)
         return self.size_bytes * overlapping // max(1, len(self.key_groups))
 
     def batches(self, wanted: KeyGroupRange | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the wanted key groups; by default all."""
         with pa.memory_map(self.path) as source, pa.ipc.open_file(source) as file:
-            for index, held in enumerate(self.key_groups):
-                if wanted is None or wanted.contains_range(KeyGroupRange(*held)):
+            for index, own in enumerate(self.key_groups):
+                if wanted is None or wanted.contains_range(KeyGroupRange(*own)):
                     yield file.get_batch(index)
-                elif wanted.overlaps(KeyGroupRange(*held)):
+                elif wanted.overlaps(KeyGroupRange(*own)):
                     batch = file.get_batch(index)
                     groups = batch.column("key_group")
                     yield batch.filter(
@@ -207,28 +207,28 @@ class RowSorter:
     def __init__(self, directory: str, memory_bytes: int = MEMORY_BYTES) -> None:
         self._directory = directory
         self._memory_bytes = memory_bytes
-        self._held: list[pa.RecordBatch] = []
-        self._held_bytes = 0
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
         self._runs: list[Run] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows. May write a run."""
         if batch.num_rows:
-            self._held.append(batch)
-            self._held_bytes += batch.nbytes
-            if self._held_bytes >= self._memory_bytes:
-                self._write_held()
+            self._pending.append(batch)
+            self._pending_bytes += batch.nbytes
+            if self._pending_bytes >= self._memory_bytes:
+                self._write_run()
 
     def finish(self) -> tuple[Run, ...]:
         """Return all rows as at most `FAN_IN` runs, in order; none if there are no rows."""
-        if self._held:
-            self._write_held()
+        if self._pending:
+            self._write_run()
         return fewer_runs(self._runs, self._directory, FAN_IN)
 
-    def _write_held(self) -> None:
-        held = sorted_batch(_whole(self._held))
-        self._held, self._held_bytes = [], 0
-        self._runs.append(_written([held], self._directory))
+    def _write_run(self) -> None:
+        run = sorted_batch(_whole(self._pending))
+        self._pending, self._pending_bytes = [], 0
+        self._runs.append(_written([run], self._directory))
 
 
 def fewer_runs(runs: Sequence[Run], directory: str, most: int = MOST_RUNS) -> tuple[Run, ...]:
@@ -236,11 +236,11 @@ def fewer_runs(runs: Sequence[Run], directory: str, most: int = MOST_RUNS) -> tu
 
     Each run that is merged is an open file, so their number is limited.
     """
-    held = list(runs)
-    while len(held) > most:
-        groups = [held[start : start + FAN_IN] for start in range(0, len(held), FAN_IN)]
-        held = [_merged(group, directory) if len(group) > 1 else group[0] for group in groups]
-    return tuple(held)
+    remaining = list(runs)
+    while len(remaining) > most:
+        groups = [remaining[start : start + FAN_IN] for start in range(0, len(remaining), FAN_IN)]
+        remaining = [_merged(group, directory) if len(group) > 1 else group[0] for group in groups]
+    return tuple(remaining)
 
 
 def _merged(runs: Sequence[Run], directory: str) -> Run:

@@ -51,8 +51,8 @@ def scratch_space(directory: str | None) -> Iterator[str]:
         except (OSError, TypeError, ValueError, PrivateDirectoryError) as error:
             place = "the system's temporary directory" if directory is None else shown(directory)
             raise PlanError(
-                f"no scratch space can be made in {place}: {error}. Pass scratch_directory=<a directory with room for "
-                f"all rows>. Nothing was written"
+                f"no scratch directory can be created in {place}: {error}. Pass scratch_directory=<a directory with "
+                f"room for all rows>. Nothing was written"
             ) from error
         yield path
 

@@ -100,7 +100,7 @@ class StoredState:
     schema: EntrySchema
     steps: tuple[Step, ...] = ()
     joins_chunks: bool = False
-    """Whether a list is to be one row even if nobody looks at it: two rows of one key are then two lists."""
+    """Whether to join the chunks of a list even if no step reads it: two rows of one key are then two lists."""
     uncounted_steps: int = 0
     left_out: Counter[int] = field(factory=Counter, init=False, eq=False)
 
@@ -117,8 +117,8 @@ class StoredState:
 
     def _narrow_rows(self, schema: EntrySchema) -> Iterator[pa.RecordBatch]:
         rows = (batch.select(list(self.schema.row_columns)) for batch in self._batches())
-        is_looked_at = not schema.has_values_of(self.schema) or any(step.looks_at_values for step in self.steps)
-        if self.schema.is_list and (self.joins_chunks or is_looked_at):
+        is_read = not schema.has_values_of(self.schema) or any(step.reads_values for step in self.steps)
+        if self.schema.is_list and (self.joins_chunks or is_read):
             return MergingRepeated(joined_chunks)(rows)
         return rows
 
@@ -130,7 +130,9 @@ class StoredState:
         every = KeyGroupRange(0, self.max_parallelism - 1)
         for batch in stored_columns(restored, state, self.max_parallelism, (every,)):
             if batch.column("value").null_count:
-                raise StateRestoreError(f"state {self.state_name!r} has a row that is a removal; it is no whole state")
+                raise StateRestoreError(
+                    f"state {self.state_name!r} has a row that is a removal, so the state is not complete"
+                )
             yield batch
 
 
@@ -152,18 +154,18 @@ class CollectTask:
     schema: EntrySchema
     placement: KeyPlacement | None
     scratch_directory: str
-    told: ProgressLabel
+    label: ProgressLabel
     memory_bytes: int = MEMORY_BYTES
 
     def run(self, progress: ProgressListener = no_progress) -> Collected:
         """Run the task. Raises the errors of the source."""
         sorter, rows = RowSorter(self.scratch_directory, self.memory_bytes), 0
-        told = self.told.progress(progress, Operation.READ)
+        state_progress = self.label.progress(progress, Operation.READ)
         for batch in self.source.rows(self.schema, self.placement):
             rows += batch.num_rows
             sorter.add(batch)
-            told.add(batch.num_rows, batch.nbytes)
-        told.done()
+            state_progress.add(batch.num_rows, batch.nbytes)
+        state_progress.done()
         return Collected(sorter.finish(), self.schema.meta(), rows, self.source.left_out)
 
 
@@ -175,7 +177,7 @@ class ScratchPart:
     rows: int
     meta: StateMeta
     earliest_ms: int | None
-    """The earliest of its timers, of a queue of timers."""
+    """The time of the earliest timer of a timer queue."""
     left_out: Counter[int] = field(factory=Counter)
 
 
@@ -188,15 +190,15 @@ class WriteTask:
     key_groups: KeyGroupRange
     repeated: Repeated | None
     scratch_directory: str
-    told: ProgressLabel
+    label: ProgressLabel
 
     def run(self, progress: ProgressListener = no_progress) -> ScratchPart:
         """Run the task. Raises the error of ``repeated`` for rows of one address."""
         rows = merged_runs(self.runs, self.key_groups)
         kept = rows if self.repeated is None else self.repeated(rows)
         total_bytes = sum(run.size_within(self.key_groups) for run in self.runs)
-        told = self.told.progress(progress, Operation.SAVEPOINT, total_bytes)
-        return _written(kept, self.schema, self.scratch_directory, told)
+        state_progress = self.label.progress(progress, Operation.SAVEPOINT, total_bytes)
+        return _written(kept, self.schema, self.scratch_directory, state_progress)
 
 
 @frozen
@@ -206,12 +208,12 @@ class RewriteTask:
     source: RowSource
     schema: EntrySchema
     scratch_directory: str
-    told: ProgressLabel
+    label: ProgressLabel
 
     def run(self, progress: ProgressListener = no_progress) -> ScratchPart:
         """Run the task. Raises the errors of the source."""
-        told = self.told.progress(progress, Operation.SAVEPOINT)
-        written = _written(self.source.rows(self.schema, None), self.schema, self.scratch_directory, told)
+        state_progress = self.label.progress(progress, Operation.SAVEPOINT)
+        written = _written(self.source.rows(self.schema, None), self.schema, self.scratch_directory, state_progress)
         return evolve(written, left_out=self.source.left_out)
 
 
@@ -235,17 +237,19 @@ class _Earliest:
         return min(self.found, default=None)
 
 
-def _written(rows: Iterator[pa.RecordBatch], schema: EntrySchema, directory: str, told: StateProgress) -> ScratchPart:
+def _written(
+    rows: Iterator[pa.RecordBatch], schema: EntrySchema, directory: str, state_progress: StateProgress
+) -> ScratchPart:
     path = os.path.join(directory, f"part-{uuid.uuid4().hex}.parquet")
     earliest = _Earliest(schema)
 
     def pieces() -> Iterator[pa.RecordBatch]:
         for batch in earliest.watched(rows):
             yield from bounded_batches(batch)
-            told.add(batch.num_rows, batch.nbytes)
+            state_progress.add(batch.num_rows, batch.nbytes)
 
     count = write_canonical_columns(path, map(canonical, pieces()))
-    told.done()
+    state_progress.done()
     if not count:
         os.unlink(path)
     return ScratchPart(path if count else None, count, schema.meta(), earliest.earliest_ms)

@@ -23,7 +23,7 @@ class Step(Protocol):
     """One transformation of entries."""
 
     @property
-    def looks_at_values(self) -> bool:
+    def reads_values(self) -> bool:
         """Whether it needs whole values. The chunks of a list are then joined first."""
 
     @property
@@ -41,7 +41,7 @@ class KeepKeys:
     predicate: Callable[[Any], bool]
     change_number: int | None = None
 
-    looks_at_values = False
+    reads_values = False
 
     def apply(self, batch: EntryBatch) -> EntryBatch:
         keys = batch.column("key")
@@ -55,7 +55,7 @@ class KeepEntries:
     predicate: Callable[[StateEntry], bool]
     change_number: int | None = None
 
-    looks_at_values = True
+    reads_values = True
 
     def apply(self, batch: EntryBatch) -> EntryBatch:
         return batch.kept(_checked_flags(batch, _called(self.predicate, batch.entries(), batch)))
@@ -67,7 +67,7 @@ class ChangeValues:
 
     function: Callable[[Any], Any]
 
-    looks_at_values = True
+    reads_values = True
     change_number = None
 
     def apply(self, batch: EntryBatch) -> EntryBatch:
@@ -80,7 +80,7 @@ class ChangeEntries:
 
     function: Callable[[StateEntry], Any]
 
-    looks_at_values = True
+    reads_values = True
     change_number = None
 
     def apply(self, batch: EntryBatch) -> EntryBatch:
@@ -93,8 +93,8 @@ class ChangeKeys:
 
     function: Callable[[Any], Any]
 
-    # Lists of two keys that become equal must not be taken for chunks of one list.
-    looks_at_values = True
+    # Lists of two keys that become equal are not chunks of one list.
+    reads_values = True
     change_number = None
 
     def apply(self, batch: EntryBatch) -> EntryBatch:

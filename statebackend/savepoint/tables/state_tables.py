@@ -75,23 +75,27 @@ Rows: TypeAlias = "CanonicalBatch | ListRows"
 
 def whole_lists(batches: Iterable[CanonicalBatch]) -> Iterator[ListRows]:
     """Yield complete lists from sorted rows of chunks. Memory holds one batch and the list at its end."""
-    held = ListRows([], [], [], [], [])
+    pending = ListRows([], [], [], [], [])
     for batch in batches:
         for key_group, key, namespace, user_key, value in zip(*batch, strict=True):
-            if held.keys and (held.key_groups[-1], held.keys[-1], held.namespaces[-1]) == (key_group, key, namespace):
-                held.values[-1].append(value)
+            if pending.keys and (pending.key_groups[-1], pending.keys[-1], pending.namespaces[-1]) == (
+                key_group,
+                key,
+                namespace,
+            ):
+                pending.values[-1].append(value)
                 continue
-            held.key_groups.append(key_group)
-            held.keys.append(key)
-            held.namespaces.append(namespace)
-            held.user_keys.append(user_key)
-            held.values.append([value])
+            pending.key_groups.append(key_group)
+            pending.keys.append(key)
+            pending.namespaces.append(namespace)
+            pending.user_keys.append(user_key)
+            pending.values.append([value])
         # The last list may go on in the next batch.
-        if len(held.keys) > 1:
-            yield ListRows(*(column[:-1] for column in held))  # type: ignore[arg-type]
-            held = ListRows(*(column[-1:] for column in held))  # type: ignore[arg-type]
-    if held.keys:
-        yield held
+        if len(pending.keys) > 1:
+            yield ListRows(*(column[:-1] for column in pending))  # type: ignore[arg-type]
+            pending = ListRows(*(column[-1:] for column in pending))  # type: ignore[arg-type]
+    if pending.keys:
+        yield pending
 
 
 def bounded(batches: Iterable[Rows], max_rows: int, max_bytes: int) -> Iterator[Rows]:
@@ -169,8 +173,8 @@ class OperatorStateColumns:
 
     def schema(self, *, has_subtask: bool = True) -> pa.Schema:
         """Return the schema, with the subtask first if requested."""
-        held = [pa.field(name, form.data_type) for name, (_, form) in self._columns.items()]
-        return pa.schema([SUBTASK, *held] if has_subtask else held)
+        fields = [pa.field(name, form.data_type) for name, (_, form) in self._columns.items()]
+        return pa.schema([SUBTASK, *fields] if has_subtask else fields)
 
     @property
     def notes(self) -> dict[str, str]:
@@ -209,8 +213,8 @@ def decoded_cell(state_name: str, serializer: TypeSerializer[Any], cell: bytes) 
         return serializer.from_bytes(cell)
     except Exception as error:
         # A custom serializer may raise anything for invalid bytes.
-        told = str(error) or type(error).__name__
-        raise StateRestoreError(f"operator state {state_name!r}: a row cannot be read: {told}") from error
+        text = str(error) or type(error).__name__
+        raise StateRestoreError(f"operator state {state_name!r}: a row cannot be read: {text}") from error
 
 
 BATCH_ROWS: Final = 1 << 16

@@ -69,7 +69,7 @@ def is_all_present(data: pa.BinaryArray) -> bool:
 
 def without_first_bytes(data: pa.BinaryArray, position: int) -> pa.BinaryArray:
     """Return each value without its first bytes."""
-    # Without an end, pyarrow (26 too) reckons with one that its sizes cannot hold.
+    # Without a stop, pyarrow (26 too) uses one that overflows its offsets.
     return pc.binary_slice(data, position, max(position, pc.max(pc.binary_length(data)).as_py() or 0))
 
 
@@ -110,14 +110,14 @@ def _record(serializer: AttrsSerializer[Any], data: pa.BinaryArray) -> pa.Array 
     columns: list[pa.Array] = []
     for part in serializer.fields:
         sizes = _sizes_at(part.serializer, base, starts)
-        behind_it = None if sizes is None else pc.add(starts, sizes)
-        if behind_it is None or not _all(pc.less_equal(behind_it, ends)):
+        next_starts = None if sizes is None else pc.add(starts, sizes)
+        if next_starts is None or not _all(pc.less_equal(next_starts, ends)):
             return None
         column = _column_at(part.serializer, base, starts, sizes)
         if column is None:
             return None
         columns.append(column)
-        starts = behind_it
+        starts = next_starts
     if not _all(pc.equal(starts, ends)):
         return None
     return pa.StructArray.from_arrays(columns, names=[part.name for part in serializer.fields])
@@ -144,7 +144,7 @@ def _optional_at(
     if not _all(pc.less_equal(flags, 1)):
         return None
     is_null = pc.equal(flags, 1)
-    # A null has no bytes here, and so is an empty text at first.
+    # A null has no bytes, so it is decoded as an empty text first.
     starts = pc.add(starts, pc.if_else(is_null, _ZERO, _TWO))
     texts = _ascii(_cut_out(base, starts, pc.if_else(is_null, _ZERO, pc.subtract(sizes, _TWO))))
     return None if texts is None else pc.if_else(is_null, pa.scalar(None, pa.string()), texts)
@@ -175,7 +175,7 @@ def _byte_sizes(serializer: BytesSerializer, base: pa.Array, starts: pa.Array) -
     for place in range(4):
         byte = base.take(pc.add(starts, pa.scalar(place, pa.int32()))).cast(pa.uint32())
         lengths = pc.bit_wise_or(lengths, pc.shift_left(byte, pa.scalar(24 - 8 * place, pa.uint32())))
-    # Beyond what there is, a sum could be too large for the type of offsets. A negative one is a very large one here.
+    # A length beyond the data could overflow an offset. Negative lengths are very large unsigned numbers.
     return pc.add(lengths.cast(pa.int32()), _FOUR) if _all(pc.less_equal(lengths, len(base))) else None
 
 
@@ -185,7 +185,7 @@ def _optional_sizes(serializer: NullableSerializer[Any], base: pa.Array, starts:
     first_present = pc.index(is_null, False).as_py()
     if first_present < 0:
         return pa.repeat(null_size, len(starts))
-    # In place of a null any value is looked at.
+    # For a null, read the size of any other value.
     sizes = _sizes_at(serializer.inner, base, pc.add(pc.if_else(is_null, starts[first_present], starts), _ONE))
     return None if sizes is None else pc.if_else(is_null, null_size, pc.add(sizes, _ONE))
 
@@ -316,7 +316,7 @@ _FIXED_WIDTH: Final[Mapping[type, tuple[int, Callable[[memoryview, int], pa.Arra
     FloatSerializer: _numbers("f", pa.float32()),
     DoubleSerializer: _numbers("d", pa.float64()),
 }
-"""How many bytes each value takes, and what reads them one behind the other."""
+"""By serializer: the width of a value in bytes, and the function that decodes concatenated values."""
 
 _SIZES_AT: Final[Mapping[type, Callable[[Any, pa.Array, pa.Array], pa.Array | None]]] = {
     StringSerializer: _text_sizes,
@@ -324,16 +324,16 @@ _SIZES_AT: Final[Mapping[type, Callable[[Any, pa.Array, pa.Array], pa.Array | No
     NullableSerializer: _optional_sizes,
     AttrsSerializer: _record_sizes,
 }
-"""What reads how long values are that are not all of one length."""
+"""By serializer: the function that reads the sizes of variable-width values."""
 
 _READ_AT: Final[Mapping[type, Callable[[Any, pa.Array, pa.Array, pa.Array], pa.Array | None]]] = {
     StringSerializer: _text_at,
     NullableSerializer: _optional_at,
 }
-"""What reads values whose sizes are known without cutting them out whole."""
+"""By serializer: the function that decodes values of known sizes without slicing them first."""
 
 _ZERO, _ONE, _TWO, _FOUR = (pa.scalar(number, pa.int32()) for number in (0, 1, 2, 4))
-"""Python's numbers would make wider ones of offsets."""
+"""Offsets are int32. Python numbers would widen them to int64."""
 
 _TIMES: Final = LongSerializer()
 _TIME_BYTES: Final = 8
@@ -342,10 +342,10 @@ _NO_BYTES: Final = pa.py_buffer(b"")
 _NULL: Final = pa.scalar(b"\1", pa.binary())
 
 _STAND_INS: Final[Mapping[type, bytes]] = {StringSerializer: b"\1", BytesSerializer: bytes(4)}
-"""The bytes of a value that has the fewest: of no text, and of no bytes."""
+"""The shortest value of each type: empty text, and no bytes."""
 
 _WHOLE: Final[Mapping[type, Callable[[pa.BinaryArray], pa.Array | None]]] = {
     StringSerializer: _texts,
     BytesSerializer: _bytes,
 }
-"""What reads values of different lengths."""
+"""By serializer: the function that decodes variable-width values."""

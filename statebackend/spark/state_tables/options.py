@@ -142,7 +142,7 @@ def _checkpoint(text: str) -> int:
 
 def _max_parallelism(text: str) -> int:
     if not text.isdecimal():
-        raise StateTableError(f"the option max_parallelism is a whole number, not {text!r}")
+        raise StateTableError(f"the option max_parallelism must be a whole number, not {text!r}")
     return int(text)
 
 

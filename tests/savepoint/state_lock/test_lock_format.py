@@ -132,7 +132,7 @@ def test_another_max_parallelism_is_rejected() -> None:
 
 def test_a_conflict_of_git_is_told_as_one_with_its_line() -> None:
     conflict = lock_to_bytes(described()).replace(b"max_parallelism 128", b"<<<<<<< HEAD\nmax_parallelism 128")
-    with pytest.raises(StateLockError, match=r"conflict of git in line 4: take either side"):
+    with pytest.raises(StateLockError, match=r"git conflict in line 4: take either side"):
         lock_from_bytes(conflict, "state.lock")
 
 
@@ -184,7 +184,7 @@ def test_a_file_is_written_only_if_it_changes(tmp_path: Path) -> None:
 
 
 def test_a_directory_in_the_place_of_the_lock_is_told(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError, match="a directory is there; name a file in it"):
+    with pytest.raises(IsADirectoryError, match="the path is a directory; name a file in it"):
         write_lock(tmp_path, lock())
 
 
@@ -262,7 +262,7 @@ def test_a_file_and_its_history_are_written_both_or_neither(tmp_path: Path) -> N
 
 
 def test_a_history_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(StateLockError, match="statebackend lock --history begins one"):
+    with pytest.raises(StateLockError, match="create it with statebackend lock --history"):
         list(locks_of_history(tmp_path / "nowhere"))
 
 

@@ -75,5 +75,5 @@ def test_behind_small_entries_not_many_large_ones_are_taken_at_once() -> None:
 
 @pytest.mark.parametrize("entries", [[None], [None, (1, 1)], [(1, 1), None]])
 def test_what_is_no_entry_is_rejected_in_every_place(entries: list[object]) -> None:
-    with pytest.raises(EntryError, match="None is no entry of it"):
+    with pytest.raises(EntryError, match="None is not an entry"):
         list(batches(ValueStateDescriptor("one", int), entries))

@@ -24,7 +24,7 @@ def write(path: Path, key: Any, keys: list[Any]) -> None:
 @pytest.mark.parametrize("column", ["bigint", "int", "smallint", "tinyint"])
 @pytest.mark.parametrize("given", [[True], [7, False], [7, 8, True]])
 def test_a_truth_value_is_no_number(tmp_path: Path, column: str, given: list[Any]) -> None:
-    rejection = r"key does not fit: (True|False) is a truth value, and the column is one of numbers"
+    rejection = r"key does not fit: (True|False) is a bool, and the column has numbers"
     with pytest.raises(EntryError, match=rejection):
         write(tmp_path / "new", column, given)
     with pytest.raises(EntryError, match=rejection):

@@ -77,21 +77,27 @@ MIGRATED = [(NUMBER, VoidNamespaceSerializer())]
             Plan().add_state("one", EntrySchema.of_timers("queue", serializer_of_key(["string"]), None), []),
             "'queue' is a queue, not a state of entries",
         ),
-        (Plan().remove_state("one", "number").migrate_operator("one", MIGRATED), "'one' is changed; migrate it by"),
-        (Plan().migrate_operator("one", MIGRATED).remove_state("one", "number"), "'one' is migrated; change it by"),
+        (
+            Plan().remove_state("one", "number").migrate_operator("one", MIGRATED),
+            "'one' is changed by this plan; migrate it with",
+        ),
+        (
+            Plan().migrate_operator("one", MIGRATED).remove_state("one", "number"),
+            "'one' is migrated by this plan; change it with",
+        ),
         (Plan().split_operator("one", ["a", "b"], lambda key: "a"), r"operator 'one' has operator state \(list\)"),
         (
             Plan().split_operator("one", ["a", "b"], lambda key: "a", operator_state="c"),
             r"operator 'one' has operator state \(list\)",
         ),
-        (Plan().merge_operators(["one", "other key"], "all"), "'one' and 'other key' have keys of two types"),
-        (Plan().merge_operators(["other key", "one"], "all"), "'other key' and 'one' have keys of two types"),
+        (Plan().merge_operators(["one", "other key"], "all"), "'one' and 'other key' have different key types"),
+        (Plan().merge_operators(["other key", "one"], "all"), "'other key' and 'one' have different key types"),
         (
             Plan().merge_operators(["one", "other value"], "all"),
             "'number' of operator 'other value' has another schema",
         ),
-        (Plan().merge_operators(["one", "union"], "all"), "'list' is there twice, the second time in operator 'union'"),
-        (Plan().merge_operators(["broadcast", "also broadcast"], "all"), "'rules' is there twice, .* 'also broadcast'"),
+        (Plan().merge_operators(["one", "union"], "all"), "'list' exists twice, the second time in operator 'union'"),
+        (Plan().merge_operators(["broadcast", "also broadcast"], "all"), "'rules' exists twice, .* 'also broadcast'"),
         (
             Plan().keep_elements("one", "list", bool).merge_operators(["one", "more"], "all"),
             "operator state 'list': merge the operators before its elements are changed",
@@ -158,7 +164,7 @@ def test_more_timers_go_to_those_there_are(stored: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("processes", [0, -1, True, 1.0, "2"])
 def test_tasks_run_in_one_process_or_more(stored: Path, tmp_path: Path, processes: Any) -> None:
-    with pytest.raises(PlanError, match=r"processes is .*; it must be a whole number from 1 on"):
+    with pytest.raises(PlanError, match=r"processes is .*; it must be a whole number of at least 1"):
         SavepointWriter.copy_of(stored, tmp_path / "copy", processes=processes).write(Plan())
     assert not (tmp_path / "copy").exists()
 
@@ -227,7 +233,7 @@ def test_records_on_their_way_are_left_out_of_no_copy(tmp_path: Path, plan: Plan
     file = CheckpointFileSystem.from_uri(tmp_path / "checkpoint").write_file("records", b"r")
     channels = SubtaskState(input_channels=OpaqueStateHandle("records", b"", (file,)))
     source = checkpoint(tmp_path / "other", CheckpointKind.CHECKPOINT, channels)
-    with pytest.raises(SavepointError, match="subtask 1 of operator 'one' has records on their way"):
+    with pytest.raises(SavepointError, match="subtask 1 of operator 'one' has records in flight"):
         rewritten(source, tmp_path / "copy", plan)
     assert not (tmp_path / "copy").exists()
 
@@ -235,12 +241,12 @@ def test_records_on_their_way_are_left_out_of_no_copy(tmp_path: Path, plan: Plan
 @pytest.mark.parametrize("elements", ["ab", b"ab", {"a": 1}, 5, None])
 def test_elements_of_a_list_are_no_text_and_no_mapping(tmp_path: Path, elements: Any) -> None:
     plan = Plan().add_operator("one").add_operator_state("one", LIST, elements)
-    with pytest.raises(EntryError, match="is no iterable of elements of a list"):
+    with pytest.raises(EntryError, match="is not an iterable of list elements"):
         SavepointWriter.new(tmp_path / "new", max_parallelism=8).write(plan)
     assert not (tmp_path / "new").exists()
 
 
 def test_timers_are_not_replaced_by_a_state_of_their_name(stored: Path, tmp_path: Path) -> None:
     plan = Plan().replace_state("one", ValueStateDescriptor(TIMERS, int), [("a", 1)])
-    with pytest.raises(PlanError, match="are timers, and no state of entries; remove them"):
+    with pytest.raises(PlanError, match="are timers, not a state of entries; remove them"):
         SavepointWriter.copy_of(stored, tmp_path / "new").write(plan)

@@ -90,10 +90,10 @@ def test_a_change_that_left_out_nothing_is_warned_of(stored: Path, capsys: Any) 
     ("text", "reason"),
     [
         ("", "has no function plan"),
-        ("def plan(savepoint): pass", "returned a NoneType and no Plan"),
+        ("def plan(savepoint): pass", "returned a NoneType, not a Plan"),
         ("def plan(savepoint): return 1 / 0", "failed with ZeroDivisionError"),
-        ("import nothing_of_that_name", "cannot be run: ModuleNotFoundError"),
-        ("def plan(:", "cannot be run: SyntaxError"),
+        ("import nothing_of_that_name", "failed: ModuleNotFoundError"),
+        ("def plan(:", "failed: SyntaxError"),
         (
             "from statebackend.savepoint.rewrite import Plan\ndef plan(one): return Plan().remove_operator('x')",
             "no operator 'x'",
@@ -181,4 +181,4 @@ def plan(savepoint):
 def test_classes_of_the_program_are_given_as_a_list(stored: Path, capsys: Any, known: str) -> None:
     status, new = run(stored, f"{_PLAN}\nknown = {known}\n")
     assert (status, new.exists()) == (NOT_READABLE, False)
-    assert "no list of the program's classes: known = [Order]" in capsys.readouterr().err
+    assert "not a list of the program's classes: known = [Order]" in capsys.readouterr().err

@@ -68,7 +68,7 @@ def test_keys_whose_sessions_would_be_one_cannot_become_one_key(tmp_path: Path) 
     run([("a", 1, 1), ("b", 4, 2)], EventTimeSessionWindows.with_gap(5), into=tmp_path / "first")
     merge = {"merging-window-set": lambda one, other: one + other, "window-contents": max}
     plan = Plan().change_keys("sums", lambda key: "all", "string", merge=merge)
-    with pytest.raises(PlanError, match=r"merging-window-set.*'all'.*\(start=1, end=6\).*would be one.*drain=True"):
+    with pytest.raises(PlanError, match=r"merging-window-set.*'all'.*\(start=1, end=6\).*would become one.*drain=True"):
         SavepointWriter.copy_of(tmp_path / "first", tmp_path / "second").write(plan)
     assert not (tmp_path / "second").exists()
 

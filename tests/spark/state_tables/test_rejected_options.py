@@ -59,7 +59,7 @@ def test_an_option_that_says_nothing_is_told(two: Path, options: dict[str, str],
 @pytest.mark.parametrize("text", ["4.0", "-4", "", "four", "\N{SUPERSCRIPT TWO}"])
 def test_key_groups_of_what_is_written_are_a_whole_number(text: str) -> None:
     options = {"path": "new", "operator": "one", "state": "count"}
-    with pytest.raises(StateTableError, match=f"the option max_parallelism is a whole number, not {text!r}"):
+    with pytest.raises(StateTableError, match=f"the option max_parallelism must be a whole number, not {text!r}"):
         parsed_write_options({**options, "max_parallelism": text})
     assert parsed_write_options({**options, "max_parallelism": "64"}).max_parallelism == 64
     for name in options:

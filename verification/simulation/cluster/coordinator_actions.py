@@ -226,7 +226,7 @@ class CoordinatorActions:
         check_is_cut(states, self.tasks.ends, is_exactly_once=self.plan.is_exactly_once)
         if metadata.kind is CheckpointKind.SAVEPOINT:
             held = [task for task, state in states.items() if any(state.on_the_way.values())]
-            require_that(not held, f"a savepoint holds no records on their way: {held}")
+            require_that(not held, f"a savepoint holds no records in flight: {held}")
         self.storage.check_retained()
 
     def _notify(self, action: NotifyComplete | NotifyAborted) -> None:
