@@ -397,6 +397,13 @@ class _Interval(_Node):
                 number = folded([number_of(*left), number_of(*right), left_time, right_time])
                 yield MAIN, self.row(key, number), max(left_time, right_time)
 
+    def on_watermark(self) -> Emitted:
+        # As in Flink, a record goes when no later one can join it: at this watermark, not after it. A record that
+        # comes with the timestamp of the watermark is not late, and finds it gone.
+        for waiting, reach in zip(self.waiting, (self.node["upper"], -self.node["lower"]), strict=True):
+            waiting[:] = [one for one in waiting if one[1] + max(0, reach) > self.now]
+        yield from ()
+
 
 class _CoGroup(_Node):
     def __init__(self, node: Node) -> None:
