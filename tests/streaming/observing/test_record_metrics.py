@@ -112,7 +112,7 @@ def test_a_sink_after_a_step_has_no_count_on_spark(spark: SparkSession, tmp_path
             .key_by("k")
             .process(event_time_model.SetsTimers(), uid="timers", schema=event_time_model.TIMERS)
         )
-        timers.transform(lambda rows: rows.where("fired > 0")).sink_to(memory_sink(), uid="filtered")
+        timers.transform_dataframe(lambda rows: rows.where("fired > 0")).sink_to(memory_sink(), uid="filtered")
         timers.union(timers).sink_to(memory_sink(), uid="twice")
         job = environment.execute("counted", trigger={"availableNow": True})
         job.await_termination()
