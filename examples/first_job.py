@@ -1,4 +1,5 @@
 import sys
+from typing import Any, NamedTuple
 
 import attrs
 from pyspark.sql import SparkSession
@@ -13,13 +14,20 @@ class Aircraft:
     last_airport: str | None = None
 
 
-class FollowAircraft(KeyedProcessFunction):
+class Landing(NamedTuple):
+    tailnum: str
+    flights: int
+    previous_airport: str | None
+    airport: str
+
+
+class FollowAircraft(KeyedProcessFunction[str, Any, Landing]):
     aircraft = ValueStateDescriptor("aircraft", Aircraft, default=Aircraft())
 
     def process_element(self, flight, context):
         before = self.aircraft.value()
         self.aircraft.update(Aircraft(before.flights + 1, flight.dest))
-        yield flight.tailnum, before.flights + 1, before.last_airport, flight.dest
+        yield Landing(flight.tailnum, before.flights + 1, before.last_airport, flight.dest)
 
 
 input_dir, work_dir = sys.argv[1:]
@@ -27,9 +35,8 @@ spark = SparkSession.builder.master("local[2]").getOrCreate()
 columns = "tailnum string, dest string, time_hour timestamp, minute int, origin string, carrier string, flight int"
 files = spark.readStream.schema(columns).option("pathGlobFilter", "*.parquet").parquet(input_dir)
 env = SparkStreamEnvironment(spark, job_dir=f"{work_dir}/job", backend="rocksdb", parallelism=2)
-flights = env.from_dataframe(files.where("tailnum IS NOT NULL"))
+flights = env.from_dataframe(files).filter(lambda flight: flight.tailnum is not None)
 order = ["time_hour", "minute", "origin", "carrier", "flight"]
-emitted = "tailnum string, flights bigint, previous_airport string, airport string"
-followed = flights.key_by("tailnum").process(FollowAircraft(), uid="aircraft", order_by=order, schema=emitted)
-followed.sink_to(ParquetSink(f"{work_dir}/rows"))
+landings = flights.key_by("tailnum").process(FollowAircraft(), uid="aircraft", order_by=order)
+landings.sink_to(ParquetSink(f"{work_dir}/rows"))
 env.execute("follow-aircraft", trigger={"availableNow": True}).await_termination()

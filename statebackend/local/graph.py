@@ -20,6 +20,7 @@ from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from functools import partial
 from numbers import Real
+from operator import attrgetter
 from typing import Any, Final
 
 from attrs import define, evolve, field, frozen
@@ -35,6 +36,7 @@ from statebackend.streaming.rows.declared_schema import (
     OF_PROCESS,
     DeclaredSchema,
     check_not_reserved,
+    meant_by,
     place_of_output,
     unknown_column,
 )
@@ -70,6 +72,7 @@ from statebackend.streaming.stream_graph import (
     UnionNode,
 )
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.records.record_shape import field_names
 
 _WHOLE_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 _COMPARED_AS_THEY_ARE: Final = frozenset({str, int, bool, bytes, date, timedelta})
@@ -116,34 +119,61 @@ def field_getter(key: Any, place: str, given_to: str) -> Callable[[Any], Any]:
     It raises `JobDefinitionError` for a record without the field. Errors name ``place`` and the method ``given_to``.
     """
     if callable(key):
-        function: Callable[[Any], Any] = key
+        function: Callable[[Any], Any] = key.function if isinstance(key, KeyFunction) else key
         return function
     if not isinstance(key, str):
         raise JobDefinitionError(f"{place}: {given_to} takes field names or functions, not {type(key).__name__}")
-    path = key.split(".")
+    name: str = key
+    readers: dict[type, Callable[[Any], Any]] = {}
 
     def get(record: Any) -> Any:
+        read = readers.get(record.__class__)
+        if read is None:
+            read = readers[record.__class__] = _reader(record.__class__, name)
         try:
-            # As on Spark, a field of exactly this name precedes the field of a field.
-            return _field(record, key) if _has_field(record, key) else functools.reduce(_field, path, record)
+            return read(record)
         except (KeyError, AttributeError) as error:
             raise JobDefinitionError(
-                f"{place}: {given_to}({key!r}), but a record has no field of that name: {format_value(record, 200)}"
+                f"{place}: {given_to}({name!r}), but a record has no field of that name: {format_value(record, 200)}"
             ) from error
 
     return get
 
 
+def _reader(kind: type, name: str) -> Callable[[Any], Any]:
+    """A function that reads a field, or by its path a field of a field, of the records of a class.
+
+    As on Spark, a field of this name comes before the field of a field.
+    """
+    fields = _fields_of(kind)
+    meant = meant_by(name, fields)
+    if meant is None:
+        path = name.split(".")
+        return lambda record: (
+            _field(record, name) if _has_field(record, name) else functools.reduce(_field, path, record)
+        )
+    if not issubclass(kind, tuple):
+        return attrgetter(meant)
+    # A Row has methods of a tuple, which are no fields: row["count"] is the column, row.count is not.
+    position = fields.index(meant)
+    return lambda record: tuple.__getitem__(record, position)
+
+
+def _fields_of(kind: type) -> Sequence[str]:
+    """The fields of a class of rows or records; none if they depend on the record."""
+    return getattr(kind, "__fields__", None) or getattr(kind, "_fields", None) or field_names(kind) or ()
+
+
 def _has_field(record: Any, name: str) -> bool:
     if isinstance(record, Mapping):
         return name in record
-    # Methods that a Row inherits from tuple are not fields: row["count"] is the column, row.count is not.
     return name in getattr(record, "__fields__", ()) or hasattr(record, name)
 
 
 def _field(record: Any, name: str) -> Any:
-    has_items = isinstance(record, Mapping) or name in getattr(record, "__fields__", ())
-    return record[name] if has_items else getattr(record, name)
+    meant = meant_by(name, _fields_of(type(record))) or name
+    has_items = isinstance(record, Mapping) or meant in getattr(record, "__fields__", ())
+    return record[meant] if has_items else getattr(record, meant)
 
 
 @frozen
@@ -246,7 +276,7 @@ class _KeyedInput(LocalInput):
 
     def key_types_of(self, record: Any) -> tuple[str, ...]:
         return tuple(
-            self._declared_type(key) or self._type_of(key, get(record))
+            self._declared_type(key) or self._type_of(key, (key if isinstance(key, KeyFunction) else get)(record))
             for key, get in zip(self._keys, self._key_getters, strict=True)
         )
 
@@ -277,7 +307,14 @@ class _KeyedInput(LocalInput):
         return [_picked(whole, share) for share in shares]
 
     def _keys_of(self, records: Sequence[Any], columns: KeyColumns) -> list[Any]:
-        values = [_plain_keys([get(record) for record in records]) for get in self._key_getters]
+        try:
+            values = [_plain_keys([get(record) for record in records]) for get in self._key_getters]
+        except Exception:
+            # Call the functions again, now with an error that names the record.
+            for function in self._keys:
+                for record in records if isinstance(function, KeyFunction) else ():
+                    function(record)
+            raise
         for index, type_name in enumerate(columns.types):
             canonical = canonical_key(type_name)
             if canonical is not None:
@@ -620,7 +657,7 @@ def _recast_stream(recast: Recast, stream: LocalStream) -> LocalStream:
 def _objects(kind: RecordType, given: KnownStream) -> Recast:
     """The function that makes objects of the records of a stream. Raises `JobDefinitionError` if they do not fit."""
     writer = RowWriter(kind.schema.arrow, AS_RECORDS)
-    reader = RowReader(writer.schema, AS_RECORDS, record_class=kind.record_class)
+    reader = RowReader(writer.schema, AS_RECORDS, kind=kind)
     places: list[int] | None = None
     if given.row_schema is not None:
         names = columns_of_class(kind, given.row_schema, AS_RECORDS)

@@ -44,6 +44,7 @@ from statebackend.streaming.stream_graph import ReplayableSource, SourceNode, St
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, timestamp_of
 from statebackend.streaming.time.timestamps_and_watermarks import TimedChannel, TimestampsAndWatermarks
 from statebackend.streaming.time.watermark_generators import END_OF_TIME, WatermarkElement, WatermarkStatus
+from statebackend.streaming.watermark_strategy import channel_name
 
 
 @frozen
@@ -184,7 +185,8 @@ class LocalSource:
                     MIN_TIMESTAMP if one.watermark_ms in (None, MAX_TIMESTAMP) else one.watermark_ms or 0, one.is_idle
                 )
                 for one in channels
-                if one.channel != ""
+                # Alone it stands for a source without channels.
+                if one.channel != "" or len(channels) > 1
             },
         )
 
@@ -196,7 +198,7 @@ class LocalSource:
             get_channel = self._getter(strategy.channel, "with_channel")
 
             def channel_of_record(record: Any) -> str:
-                return str(get_channel(record))
+                return channel_name(get_channel(record))
 
         try:
             time = strategy.timestamps_and_watermarks(None, channel_of_record)

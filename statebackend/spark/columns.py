@@ -19,6 +19,7 @@ from pyspark.sql.pandas import types as spark_arrow_types
 from pyspark.sql.types import StructType
 
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
+from statebackend.streaming.rows.record_schema import RecordType
 from statebackend.streaming.rows.row_reader import RowReader
 
 __all__ = [
@@ -33,9 +34,9 @@ __all__ = [
 ]
 
 
-def spark_row_reader(schema: pa.Schema, where: str | None = None, record_class: type | None = None) -> RowReader:
+def spark_row_reader(schema: pa.Schema, where: str | None = None, kind: RecordType | None = None) -> RowReader:
     """A reader of `pyspark.sql.Row` or of objects of a class; ``where`` begins the messages of its errors."""
-    return RowReader(schema, where, Row, record_class)
+    return RowReader(schema, where, Row, kind)
 
 
 def to_arrow_schema(schema: StructType | str, timezone: str | None = None) -> pa.Schema:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from statebackend.state.operator_state_descriptors import BroadcastStateDescriptor
 from statebackend.streaming.async_functions import (
@@ -80,7 +80,19 @@ from statebackend.streaming.windows.windowed_stream import (
 __all__ = ["AsyncDataStream"]
 
 
-class DataStream:
+if TYPE_CHECKING:
+    # With a default, a stream of unknown records needs no type argument (PEP 696).
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+R = TypeVar("R")
+
+
+class DataStream(Generic[T]):
     """A stream of records."""
 
     def __init__(self, graph: StreamGraph, edge: StreamEdge) -> None:
@@ -89,7 +101,7 @@ class DataStream:
         self.edge = edge
         """The edge of the graph that carries its records."""
 
-    def key_by(self, *keys: Any, key_type: Any = None) -> KeyedStream:
+    def key_by(self, *keys: Any, key_type: Any = None) -> KeyedStream[T]:
         """Partition the stream by one or more columns.
 
         Args:
@@ -129,7 +141,7 @@ class DataStream:
         is_list = len(columns) == 1 and isinstance(columns[0], (list, tuple))
         return GroupedStream(self.graph, self.edge, self.key_by(*(columns[0] if is_list else columns)).keys)
 
-    def map(self, function: Callable[[Any], Any], *, schema: Any = None) -> DataStream:
+    def map(self, function: Callable[[T], Any], *, schema: Any = None) -> DataStream:
         """Replace each record by what a function returns for it.
 
         Args:
@@ -145,11 +157,11 @@ class DataStream:
         """
         return self._step(MAP, function, schema)
 
-    def filter(self, function: Callable[[Any], Any]) -> DataStream:
+    def filter(self, function: Callable[[T], Any]) -> DataStream[T]:
         """Keep the records for which a function returns a true value."""
         return self._step(FILTER, function, None)
 
-    def flat_map(self, function: Callable[[Any], Iterable[Any] | None], *, schema: Any = None) -> DataStream:
+    def flat_map(self, function: Callable[[T], Iterable[Any] | None], *, schema: Any = None) -> DataStream:
         """Replace each record by any number of records: what a function yields or returns in a list.
 
         The arguments are as for `map`.
@@ -163,7 +175,7 @@ class DataStream:
         node = RecordStepNode((self.edge,), method, function, hint if is_record_class(hint) else schema)
         return DataStream(self.graph, self.graph.add(node))
 
-    def as_records(self, record_class: type) -> DataStream:
+    def as_records(self, record_class: type[R]) -> DataStream[R]:
         """Make objects of a record class of the rows of this stream.
 
         The class is an attrs class, a dataclass, a NamedTuple, a pydantic model or a msgspec struct. Its fields are
@@ -331,7 +343,7 @@ class ProcessedStream(DataStream):
         return DataStream(self.graph, StreamEdge(self.edge.node, tag))
 
 
-class KeyedStream:
+class KeyedStream(Generic[T]):
     """A stream partitioned by key."""
 
     def __init__(self, graph: StreamGraph, edge: StreamEdge, keys: tuple[Any, ...]) -> None:
@@ -349,7 +361,7 @@ class KeyedStream:
 
     def process(
         self,
-        function: KeyedProcessFunction[Any, Any, Any],
+        function: KeyedProcessFunction[Any, T, Any],
         *,
         uid: str = "",
         schema: Any = None,

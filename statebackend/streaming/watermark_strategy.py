@@ -42,6 +42,17 @@ class WatermarkAlignment:
     max_drift_ms: int
 
 
+def channel_name(value: Any) -> str:
+    """Return the name of a channel in checkpoints; "" for a record without one.
+
+    A text of quotes alone gets another pair of them, so that the value "" is not a missing channel.
+    """
+    if value is None:
+        return ""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if text.strip('"') else f'"{text}"'
+
+
 # Spark columns are not comparable, so strategies are equal by identity.
 @frozen(kw_only=True, eq=False)
 class WatermarkStrategy(Generic[T]):

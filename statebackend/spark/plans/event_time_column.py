@@ -164,9 +164,15 @@ def _time_column(frame: DataFrame, node: TimestampsNode, source_name: str) -> Co
         raise unfit_type(source_name, data_type.simpleString())
     channel = F.lit("")
     if strategy.channel is not None:
-        given = _given_column(frame, strategy.channel, source_name, "with_channel")
-        channel = F.coalesce(given.cast("string"), channel)
+        channel = channel_column(_given_column(frame, strategy.channel, source_name, "with_channel"))
     return _time_struct(milliseconds(timestamps), F.lit(source_name), channel)
+
+
+def channel_column(value: Column) -> Column:
+    """The name of a channel, as `statebackend.streaming.watermark_strategy.channel_name` gives it."""
+    text = value.cast("string")
+    quoted = F.when(F.translate(text, '"', "") == "", F.concat(F.lit('"'), text, F.lit('"'))).otherwise(text)
+    return F.coalesce(quoted, F.lit(""))
 
 
 def _time_struct(timestamp: Column, source: Column, channel: Column) -> Column:

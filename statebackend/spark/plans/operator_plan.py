@@ -37,7 +37,7 @@ from statebackend.spark.columns import AddedColumns, KeptColumns, column_meant_b
 from statebackend.spark.plans.event_time_column import TimeOfOperator
 from statebackend.spark.plans.map_in_arrow import ArrowMap
 from statebackend.spark.plans.placement import SubtaskPlacement
-from statebackend.spark.plans.record_steps import PreparedStep, prepare_key_functions
+from statebackend.spark.plans.record_steps import PreparedStep, kind_of_records, prepare_key_functions
 from statebackend.spark.tasks.arrow_input import (
     EARLY_FIELD,
     INPUT_COLUMN,
@@ -67,7 +67,7 @@ from statebackend.streaming.rows.declared_schema import (
     unknown_column,
     unreadable_schema,
 )
-from statebackend.streaming.rows.record_schema import output_schema
+from statebackend.streaming.rows.record_schema import RecordType, output_schema
 from statebackend.streaming.runtime.state_registration import RegisteredStates, registered_states
 from statebackend.streaming.stateful_processor import StatefulProcessorFunction
 from statebackend.streaming.stream_graph import (
@@ -77,7 +77,6 @@ from statebackend.streaming.stream_graph import (
     OperatorInput,
     OperatorNode,
     SpreadInput,
-    record_class_of,
 )
 from typeserializers.kernel.type_serializer import TypeSerializer
 
@@ -188,11 +187,11 @@ def _keyed(
     functions = {
         f"{KEY_COLUMN_PREFIX}{index}": key for index, key in enumerate(given.keys) if isinstance(key, KeyFunction)
     }
-    record_class = record_class_of(given.edge)
+    kind = kind_of_records(given.edge)
     key_step, keyed = None, frame
     if functions:
         timed = frame.withColumn(TIME_COLUMN, F.lit(None).cast(TIME_TYPE)) if time.is_in_input else frame
-        key_step = prepare_key_functions(timed, functions, record_class, uid)
+        key_step = prepare_key_functions(timed, functions, kind, uid)
         keyed = key_step.over(timed)
     keys = [_key_column(key, index, row_columns, uid) for index, key in enumerate(given.keys)]
     types = tuple(field.dataType.simpleString() for field in _selected(keyed, keys, uid, "key_by", given.keys).fields)
@@ -207,8 +206,8 @@ def _keyed(
     }
     key_group = F.pmod(F.xxhash64(*map(column_named, key_columns)), F.lit(max_parallelism)).cast("int")
     return PreparedInput(
-        InputColumns(row_columns, key_columns, time.is_in_input, record_class),
-        _known_schema(frame, record_class),
+        InputColumns(row_columns, key_columns, time.is_in_input, kind),
+        _known_schema(frame, kind),
         types,
         _order_columns(given.order_by, row_columns, uid),
         time.may_be_early,
@@ -242,10 +241,10 @@ def _keyless(
     time: TimeOfOperator,
     steps: tuple[Mapping[str, Column], ...],
 ) -> PreparedInput:
-    row_columns, record_class = tuple(frame.columns), record_class_of(given.edge)
+    row_columns, kind = tuple(frame.columns), kind_of_records(given.edge)
     return PreparedInput(
-        InputColumns(row_columns, (), time.is_in_input, record_class),
-        _known_schema(frame, record_class),
+        InputColumns(row_columns, (), time.is_in_input, kind),
+        _known_schema(frame, kind),
         None,
         _order_columns(given.order_by, row_columns, uid),
         time.may_be_early,
@@ -261,10 +260,10 @@ _PREPARERS: Final[Mapping[type, Callable[..., PreparedInput]]] = {
 }
 
 
-def _known_schema(frame: DataFrame, record_class: type | None) -> DeclaredSchema | None:
+def _known_schema(frame: DataFrame, kind: RecordType | None) -> DeclaredSchema | None:
     """The schema of the records of a frame; None if a column has a type that only Spark knows."""
     try:
-        return evolve(output_schema(frame.schema, "", ""), record_class=record_class)
+        return evolve(output_schema(frame.schema, "", ""), record_class=None if kind is None else kind.record_class)
     except JobDefinitionError:
         return None
 

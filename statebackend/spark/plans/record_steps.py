@@ -20,16 +20,23 @@ from statebackend.spark.tasks.program_pickles import pickled
 from statebackend.spark.tasks.record_steps import KeyTask, RecordStepTask
 from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.rows.declared_schema import DeclaredSchema, check_not_reserved, parsed_schema
-from statebackend.streaming.rows.record_schema import AS_RECORDS, columns_of_class, output_schema, record_type
+from statebackend.streaming.rows.record_schema import (
+    AS_RECORDS,
+    RecordType,
+    columns_of_class,
+    output_schema,
+    record_type,
+)
 from statebackend.streaming.stream_graph import (
     FILTER,
     KeyFunction,
     RecordsNode,
     RecordStepNode,
+    StreamEdge,
     record_class_of,
 )
 
-__all__ = ["PreparedStep", "prepare_key_functions", "prepare_record_step", "prepare_records"]
+__all__ = ["PreparedStep", "kind_of_records", "prepare_key_functions", "prepare_record_step", "prepare_records"]
 
 
 @frozen
@@ -54,7 +61,7 @@ def prepare_record_step(frame: DataFrame, node: RecordStepNode, schema: StructTy
         )
     has_time = TIME_COLUMN in frame.columns
     record = tuple(name for name in frame.columns if name != TIME_COLUMN)
-    columns = InputColumns(record, (), has_time, record_class_of(node.inputs[0]))
+    columns = InputColumns(record, (), has_time, kind_of_records(node.inputs[0]))
     output = frame.schema if schema is None else _with_time(schema, has_time=has_time)
     task = RecordStepTask(
         node.method,
@@ -63,6 +70,15 @@ def prepare_record_step(frame: DataFrame, node: RecordStepNode, schema: StructTy
         None if schema is None else to_arrow_schema(schema),
     )
     return PreparedStep(_arrow_map(frame, output), task)
+
+
+def kind_of_records(edge: StreamEdge) -> RecordType | None:
+    """The record class of a stream, or None if it has rows.
+
+    It travels to the workers as it is: they may not know the names in its type hints.
+    """
+    record_class = record_class_of(edge)
+    return None if record_class is None else record_type(record_class, AS_RECORDS)
 
 
 def _with_time(schema: StructType, *, has_time: bool) -> StructType:
@@ -100,7 +116,7 @@ def prepare_records(frame: DataFrame, node: RecordsNode) -> KeptColumns:
 
 
 def prepare_key_functions(
-    frame: DataFrame, functions: Mapping[str, KeyFunction], record_class: type | None, uid: str
+    frame: DataFrame, functions: Mapping[str, KeyFunction], kind: RecordType | None, uid: str
 ) -> PreparedStep:
     """Functions that compute key columns of these names. Raises `JobDefinitionError` for a key of unknown type."""
     place = f"operator {uid!r}: key_by()"
@@ -117,7 +133,7 @@ def prepare_key_functions(
     keys = struct_type_of(DeclaredSchema(tuple(columns)))
     task = KeyTask(
         _pickled(list(functions.values()), place),
-        InputColumns(record, (), False, record_class),
+        InputColumns(record, (), False, kind),
         to_arrow_schema(keys),
         place,
     )

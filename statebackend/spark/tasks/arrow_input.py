@@ -28,6 +28,7 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 from statebackend.checkpoint.metadata import ChannelTimestamp
 from statebackend.spark.columns import spark_row_reader
 from statebackend.streaming.operators.operator import BatchPlaces, ObjectBatch, check_keys
+from statebackend.streaming.rows.record_schema import RecordType
 from statebackend.streaming.rows.row_reader import RowReader, column_values, keys_of_columns
 
 __all__ = [
@@ -148,13 +149,13 @@ class InputColumns:
     """Which columns of an input are the record, and which its key; goes to the workers.
 
     An input that is broadcast has no key, and its rows no key groups. ``has_time`` says whether the column of event
-    time is beside them. With a ``record_class`` the records are objects of it, and otherwise rows.
+    time is beside them. With a ``kind`` the records are objects of its class, and otherwise rows.
     """
 
     record: tuple[str, ...]
     key: tuple[str, ...]
     has_time: bool = False
-    record_class: type | None = None
+    kind: RecordType | None = None
 
 
 class InputReader:
@@ -183,7 +184,7 @@ class InputReader:
         """The records of a batch as rows; raises as `RowReader.rows`."""
         columns = batch.select(self._record_names)
         if self._rows is None:
-            self._rows = spark_row_reader(columns.schema, self._place, self._columns.record_class)
+            self._rows = spark_row_reader(columns.schema, self._place, self._columns.kind)
         return self._rows.rows(columns)
 
     def keys(self, batch: pa.RecordBatch) -> Sequence[Any]:

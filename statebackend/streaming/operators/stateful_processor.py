@@ -49,7 +49,7 @@ from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.functions import OperatorStateStore, RuntimeContext
 from statebackend.streaming.operators.function_calls import call_failure, call_user, of_key
 from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator
-from statebackend.streaming.rows.declared_schema import place_of_output
+from statebackend.streaming.rows.declared_schema import DeclaredSchema, place_of_output
 from statebackend.streaming.rows.record_schema import output_schema
 from statebackend.streaming.rows.record_serializer import stored_records
 from statebackend.streaming.stateful_processor import (
@@ -539,13 +539,13 @@ class StatefulProcessorOperator(Operator):
         self._emitted: list[tuple[Any, ...]] = []
         declared = output_schema(function.output_schema, place_of_output(uid), OF_TRANSFORM_WITH_STATE)
         self._names = list(declared.names)
-        self._rows = ProcessorRows()
         self._lateness: LateRecords | None = None
         self._begun: BroadcastState[str, bool] | None = None
 
     def open(self, context: Any, emitter: Emitter) -> None:
         self._emitter = emitter
         self._encoder = emitter.encoder(None)
+        self._rows = ProcessorRows(context.input_schemas[0])
         self._context = context
         if self._function.time_mode is not TimeMode.NONE:
             of_key = context.register(MapStateDescriptor(TIMERS_STATE, LongSerializer(), BooleanSerializer()))
@@ -722,26 +722,48 @@ class LateRecords:
 class ProcessorRows:
     """Converts batches to the rows that a processor receives. Batches of one input have one schema."""
 
-    def __init__(self) -> None:
+    def __init__(self, schema: DeclaredSchema | None = None) -> None:
+        """``schema`` is that of rows that come without Arrow columns, if it is known."""
         self._nested: list[tuple[int, str]] | None = None
+        self._forms = [
+            (index, one.arrow_type)
+            for index, one in enumerate(schema.columns if schema is not None else ())
+            if _is_other(one.arrow_type)
+        ]
 
     def of(self, batch: InputBatch) -> Sequence[Any]:
         """The rows of a batch."""
         records, columns = batch.records, batch.columns
-        if columns is None or not records:
+        if not records or (columns is None and not self._forms):
             return records
+        row_class = type(records[0])
+        values = list(zip(*records, strict=True))
+        if columns is None:
+            for index, data_type in self._forms:
+                values[index] = tuple(arrow_form(data_type, value) for value in values[index])
+            return [tuple.__new__(row_class, row) for row in zip(*values, strict=True)]
         if self._nested is None:
-            names = type(records[0]).__fields__
+            names = row_class.__fields__
             self._nested = [
                 (index, name) for index, name in enumerate(names) if _is_other(columns.schema.field(name).type)
             ]
         if not self._nested:
             return records
-        row_class = type(records[0])
-        values = list(zip(*records, strict=True))
         for index, name in self._nested:
             values[index] = columns.column(name).to_pylist()
         return [tuple.__new__(row_class, row) for row in zip(*values, strict=True)]
+
+
+def arrow_form(data_type: pa.DataType, value: Any) -> Any:
+    """Convert a value of a row to Arrow's form: a struct to a dict, a map to a list of pairs."""
+    if value is None or not _is_other(data_type):
+        return value
+    if pa.types.is_struct(data_type):
+        return {one.name: arrow_form(one.type, item) for one, item in zip(data_type, value, strict=True)}
+    if pa.types.is_map(data_type):
+        key_type, item_type = data_type.key_type, data_type.item_type
+        return [(arrow_form(key_type, key), arrow_form(item_type, item)) for key, item in value.items()]
+    return [arrow_form(data_type.value_type, item) for item in value]
 
 
 def _is_other(data_type: pa.DataType) -> bool:

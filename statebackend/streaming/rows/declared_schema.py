@@ -31,6 +31,7 @@ __all__ = [
     "check_columns",
     "check_not_reserved",
     "map_column",
+    "meant_by",
     "missing_schema",
     "parsed_schema",
     "place_of_output",
@@ -107,26 +108,38 @@ class DeclaredSchema:
         return pa.schema([column.arrow_field.with_nullable(True) for column in self.columns])
 
     def column(self, name: str) -> Column | None:
-        """Return the column that a program means by a name; None if there is none."""
-        return next((column for column in self.columns if column.name == name), None)
+        """Return the column that a program means by a name; None if there is none. See `meant_by`."""
+        meant = meant_by(name, self.names)
+        return next((column for column in self.columns if column.name == meant), None)
 
     def type_of(self, name: str) -> str | None:
         """Return the type of a column, or of a struct field by its path; None if it does not exist.
 
-        As on Spark, a column with exactly this name wins over a field.
+        As on Spark, a column of this name wins over a field.
         """
         found = _found(self.columns, name)
         return None if found is None else found.type_name
 
 
 def _found(columns: tuple[Column, ...], name: str) -> Column | None:
+    meant = meant_by(name, [column.name for column in columns])
     for column in columns:
-        if column.name == name:
+        if column.name == meant:
             return column
     for column in columns:
-        if name.startswith(f"{column.name}."):
+        if name.lower().startswith(f"{column.name}.".lower()):
             return _found(column.fields, name[len(column.name) + 1 :])
     return None
+
+
+def meant_by(name: str, names: Sequence[str]) -> str | None:
+    """Return the column that a program means by a name: the one of exactly that name, or else in another letter case.
+
+    That is Spark's rule unless ``spark.sql.caseSensitive`` is on.
+    """
+    if name in names:
+        return name
+    return next((one for one in names if one.lower() == name.lower()), None)
 
 
 def parsed_schema(ddl: str, where: str) -> DeclaredSchema:

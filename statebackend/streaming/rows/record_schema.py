@@ -22,7 +22,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, Final, Literal, TypeVar, Union
 
 import pyarrow as pa
@@ -517,6 +517,10 @@ def _maker(
             positional.append(value)
     call = f"{make}({', '.join([*positional, *named])})"
     names = f"{', '.join(variables)},"
+    if of == "all" and issubclass(record_class, tuple) and all(one.convert is None for _, one in fields):
+        # Skips the constructor of a NamedTuple, which a class cannot override.
+        new = function.bind("new", partial(tuple.__new__, record_class))
+        return function.compile([f"return list(map({new}, zip(*values)))"])
     if of == "all":
         return function.compile([f"return [{call} for {names} in zip(*values)]"])
     return function.compile([f"{names} = values", f"return {call}"])

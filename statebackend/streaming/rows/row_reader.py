@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from statebackend.streaming.errors import StreamJobError, describe_exception, format_value, one_line
-from statebackend.streaming.rows.record_schema import AS_RECORDS, RecordType, record_type
+from statebackend.streaming.rows.record_schema import RecordType
 from statebackend.streaming.rows.time_zones import time_zone_named
 
 __all__ = [
@@ -154,11 +154,11 @@ class RowReader:
         schema: pa.Schema,
         where: str | None = None,
         base: type[tuple[Any, ...]] = RecordRow,
-        record_class: type | None = None,
+        kind: RecordType | None = None,
     ) -> None:
-        """``where`` starts error messages. ``base`` is the base class of the rows."""
+        """``where`` starts error messages. ``base`` is the base class of rows, ``kind`` the class of objects."""
         self.schema = schema
-        self._kind = None if record_class is None else record_type(record_class, AS_RECORDS)
+        self._kind = kind
         self._where = f"{where}: " if where is not None else ""
         self.row_class = row_class(tuple(schema.names), base)
         self._types = list(schema.types)

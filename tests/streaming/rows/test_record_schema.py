@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import pickle
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional
 
@@ -129,7 +130,7 @@ def written(record: Any, schema: DeclaredSchema) -> Any:
 
 
 def read(batch: Any, record_class: type) -> Any:
-    [record] = RowReader(batch.schema, "here", record_class=record_class).rows(batch)
+    [record] = RowReader(batch.schema, "here", kind=record_type(record_class, "here")).rows(batch)
     return record
 
 
@@ -140,6 +141,14 @@ def test_each_python_type_has_a_column_type() -> None:
 
 def test_a_record_of_every_type_comes_back() -> None:
     assert read(written(ORDER, record_type(Order, "here").schema), Order) == ORDER
+
+
+def test_what_makes_records_travels_without_the_names_of_its_hints() -> None:
+    from pyspark import cloudpickle
+
+    kind = pickle.loads(cloudpickle.dumps(record_type(Order, "here")))
+    batch = written(ORDER, kind.schema)
+    assert RowReader(batch.schema, "here", kind=kind).rows(batch) == [ORDER]
 
 
 class PairTuple(NamedTuple):
@@ -168,6 +177,61 @@ class PairStruct(msgspec.Struct):
 def test_every_family_of_records_comes_back(record_class: Any, a: int, b: str | None) -> None:
     record = record_class(a=a, b=b)
     assert read(written(record, record_type(record_class, "here").schema), record_class) == record
+
+
+@attrs.frozen
+class Doubled:
+    """A frozen class whose constructor changes a value."""
+
+    a: int = attrs.field(converter=lambda value: value * 2)
+
+
+@attrs.frozen
+class Checked:
+    a: int
+
+    def __attrs_post_init__(self) -> None:
+        if self.a < 0:
+            raise ValueError("a is negative")
+
+
+@attrs.frozen
+class Below(Checked):
+    b: int = 0
+
+
+@pytest.mark.parametrize(
+    ("record_class", "values", "record"),
+    [
+        (PairAttrs, (1, "x"), PairAttrs(a=1, b="x")),
+        (Doubled, (1,), Doubled(1)),
+        (Checked, (1,), Checked(1)),
+        (Below, (1, 2), Below(1, 2)),
+    ],
+)
+def test_an_attrs_class_is_made_as_its_constructor_makes_it(record_class: Any, values: Any, record: Any) -> None:
+    kind = record_type(record_class, "here")
+    [made] = kind.make_all([[value] for value in values])
+    assert made == record
+    assert type(made) is record_class
+
+
+def test_a_frozen_record_stays_frozen() -> None:
+    [made] = record_type(Frozen, "here").make_all([[1], ["x"]])
+    assert made == Frozen(1, "x")
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        made.a = 2
+
+
+def test_a_check_of_the_constructor_is_made() -> None:
+    with pytest.raises(ValueError, match="a is negative"):
+        record_type(Checked, "here").make_all([[-1]])
+
+
+@attrs.frozen
+class Frozen:
+    a: int
+    b: str
 
 
 def holder(hint: Any) -> type:
@@ -281,7 +345,7 @@ class Plain(KeyedProcessFunction[str, Any, PairTuple]):
     def process_element(self, value: Any, context: Any) -> None: ...
 
 
-class Below(Plain):
+class Inheriting(Plain):
     """Inherits the annotation."""
 
 
@@ -294,7 +358,7 @@ class OfNoRecord(KeyedProcessFunction[str, Any, tuple[str, int]]):
 
 
 @pytest.mark.parametrize(
-    ("function_class", "output"), [(Plain, PairTuple), (Below, PairTuple), (Untyped, None), (OfNoRecord, None)]
+    ("function_class", "output"), [(Plain, PairTuple), (Inheriting, PairTuple), (Untyped, None), (OfNoRecord, None)]
 )
 def test_the_output_is_inferred_from_the_annotation_of_a_function(function_class: Any, output: Any) -> None:
     assert annotated_output(function_class()) is output

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from statebackend import (
     AggregateFunction,
@@ -34,6 +34,7 @@ __all__ = [
     "Asked",
     "Collect",
     "Connected",
+    "Element",
     "Pair",
     "Ruled",
     "Running",
@@ -328,6 +329,15 @@ class Asked(AsyncFunction[Any, Any]):
     async def async_invoke(self, value: Any, context: Any) -> Any:
         key = _key_of(self.node, value)
         return [_row(self.node.key, key, mixed(_number(value), context.timestamp))]
+
+
+class Element(NamedTuple):
+    """A row as an object of a class."""
+
+    k: int
+    v: int
+    t: int
+    l: list[int]  # noqa: E741
 
 
 def mapped(node: Node) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from statebackend import (
@@ -14,6 +16,7 @@ from statebackend import (
     EventTimeSessionWindows,
     EventTimeTrigger,
     GlobalWindows,
+    KeyedStream,
     PurgingTrigger,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
@@ -27,6 +30,7 @@ from verification.simulation.graphs.functions import (
     Asked,
     Collect,
     Connected,
+    Element,
     Pair,
     Ruled,
     Running,
@@ -139,14 +143,30 @@ def _cogroup(node: Node, read: Sequence[DataStream], named: Mapping[str, Any]) -
     return windows.apply((joined if node["pairs"] else co_grouped)(node), **named)
 
 
+def _map(node: Node, read: Sequence[DataStream], named: Mapping[str, Any]) -> DataStream:
+    """The same step in three forms, by its factor."""
+    if node["factor"] == 1:
+        return read[0].filter(lambda row: row.v != 3).map(copy.deepcopy, schema=SCHEMA)
+    if node["factor"] == 2:
+        return read[0].as_records(Element).flat_map(mapped(node), schema=SCHEMA)
+    return read[0].flat_map(mapped(node))
+
+
+def _keyed(stream: DataStream, node: Node) -> KeyedStream:
+    """The stream by its key: by a function of the record if it is one column."""
+    if len(node.key) != 1:
+        return stream.key_by(*node.key)
+    return stream.key_by(attrgetter(*node.key), key_type=int)
+
+
 def _broadcast(node: Node, read: Sequence[DataStream], named: Mapping[str, Any]) -> DataStream:
     data, rules = read
-    return data.key_by(*node.key).connect(rules.broadcast(RULES)).process(Ruled(node), **named)
+    return _keyed(data, node).connect(rules.broadcast(RULES)).process(Ruled(node), **named)
 
 
 def _async(node: Node, read: Sequence[DataStream], named: Mapping[str, Any]) -> DataStream:
     wait = AsyncDataStream.ordered_wait if node["ordered"] else AsyncDataStream.unordered_wait
-    return wait(read[0].key_by(*node.key), Asked(node), "60 seconds", **named)
+    return wait(_keyed(read[0], node), Asked(node), "60 seconds", **named)
 
 
 _WRITE: Final[Mapping[str, Callable[[Node, Sequence[DataStream], Mapping[str, Any]], Any]]] = {
@@ -158,6 +178,6 @@ _WRITE: Final[Mapping[str, Callable[[Node, Sequence[DataStream], Mapping[str, An
     "cogroup": _cogroup,
     "union": lambda node, read, named: read[0].union(*read[1:]),
     "broadcast": _broadcast,
-    "map": lambda node, read, named: read[0].flat_map(mapped(node)),
+    "map": _map,
     "async": _async,
 }
