@@ -21,8 +21,8 @@ def _described(version: int) -> LocalStreamEnvironment:
     env = LocalStreamEnvironment()
     build(
         VERSIONS[version],
-        env.from_elements([], FLIGHT_SCHEMA),
-        env.from_elements([], WEATHER_SCHEMA),
+        env.from_elements([], FLIGHT_SCHEMA, uid="flights"),
+        env.from_elements([], WEATHER_SCHEMA, uid="observations"),
         "http://nobody.invalid",
         Outputs([], [], []),
     )

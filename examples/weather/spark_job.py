@@ -33,8 +33,8 @@ def weather_job(
     )
     build(
         VERSIONS[version],
-        env.from_dataframe(_stream(spark, incoming / "flights", FLIGHT_SCHEMA)),
-        env.from_dataframe(_stream(spark, incoming / "weather", WEATHER_SCHEMA)),
+        env.from_dataframe(_stream(spark, incoming / "flights", FLIGHT_SCHEMA), uid="flights"),
+        env.from_dataframe(_stream(spark, incoming / "weather", WEATHER_SCHEMA), uid="observations"),
         airlines_url,
         Outputs(ParquetSink(rows / "delays"), ParquetSink(rows / "late"), last_sink(rows / "silent")),
     )

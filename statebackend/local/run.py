@@ -345,8 +345,7 @@ class LocalRun:
         if self._restored is not None:
             event_time, watermarks = parts.event_time, self._restored.metadata.watermarks
             if event_time is not None and watermarks is not None:
-                state = event_time.of_checkpoint(watermarks)
-                restore_network(self.network, event_time.watermark_nodes(), state)
+                restore_network(self.network, event_time.watermark_nodes(), watermarks)
             shares = InFlightShares(parts.prepared.operators, parts.parallelism, self._operators.learn_keys)
             has_time = event_time is not None and watermarks is not None
             restore_checkpoint(self.network, shares, self._restored, has_time=has_time)

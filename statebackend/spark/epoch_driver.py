@@ -157,7 +157,6 @@ class EpochWatermarks:
         self._is_at_the_end = False
         self._before: Mapping[str, int] = {}
         if self._watermarks is not None and event_time is not None and restored is not None:
-            restored = event_time.of_checkpoint(restored)
             self._watermarks.restore(restored)
             self._before = {
                 node.node: node.epoch_watermark_ms
@@ -598,7 +597,7 @@ class SparkEpoch:
             parts.identity,
             completed,
             processing_time_ms=self._processing_time_ms,
-            source_positions=positions if epoch.offsets or parts.sources is not None else None,
+            source_positions=positions,
             restored_from=parts.restored_from,
             sink_committables=self._committables,
             sink_identities=parts.sinks.identities,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final, Generic, TypeVar, overload
 
 from attrs import Attribute, field, frozen
@@ -10,8 +9,7 @@ from attrs import Attribute, field, frozen
 from statebackend.state.operator_state_descriptors import uid_problem
 from statebackend.streaming.errors import JobDefinitionError, format_value
 
-__all__ = ["check_uid", "is_uid_of_place", "uid_of_place"]
-
+__all__ = ["check_uid"]
 
 T = TypeVar("T")
 
@@ -52,9 +50,6 @@ class OutputTag(Generic[T]):
         self.__attrs_init__(name, schema)
 
 
-_PLACE: Final = re.compile("source-(0|[1-9][0-9]*)")
-
-
 def check_uid(who: str, method: str, what: str, uid: object) -> None:
     """Raise `JobDefinitionError` for a uid that is missing, too long or not storable.
 
@@ -73,13 +68,3 @@ def check_uid(who: str, method: str, what: str, uid: object) -> None:
     problem = uid_problem(uid)
     if problem is not None:
         raise JobDefinitionError(f"the uid of the {who} {problem}")
-
-
-def uid_of_place(place: int) -> str:
-    """Return the uid of a source without an explicit one; the first such source has place 0."""
-    return f"source-{place}"
-
-
-def is_uid_of_place(uid: str) -> bool:
-    """Whether a uid is one that `uid_of_place` returns."""
-    return _PLACE.fullmatch(uid) is not None

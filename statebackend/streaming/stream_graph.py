@@ -6,8 +6,7 @@ job; for a stateful operator that is an error. Each input of an operator defines
 key, evenly, or all of them to every subtask. The class of the function determines the operator.
 
 The uid of an operator identifies its state and is required. The uid of a sink identifies its staged data; a job's only
-sink needs none. The uid of a source identifies its positions and event time; sources without one are numbered in
-program order.
+sink needs none. The uid of a source identifies its positions and event time; a job's only source needs none.
 
 A *replayable source* (FLIP-27) consists of splits, such as files or partitions. Each split is read in order and can be
 read again from any position that it has returned. A checkpoint stores the positions together with the state, so a
@@ -19,13 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from enum import Enum
-from itertools import count
 from typing import Any, ClassVar, Final, Protocol, cast, runtime_checkable
 
 from attrs import field, frozen
 
 from statebackend.streaming.errors import JobDefinitionError, UserFunctionError, describe_exception, format_value
-from statebackend.streaming.output_tag import OutputTag, check_uid, uid_of_place
+from statebackend.streaming.output_tag import OutputTag, check_uid
 from statebackend.streaming.rows.record_schema import returned_type
 from statebackend.streaming.watermark_strategy import WatermarkStrategy
 
@@ -35,6 +33,7 @@ __all__ = [
     "KEY_TYPES",
     "MAP",
     "ONLY_SINK",
+    "ONLY_SOURCE",
     "BroadcastInput",
     "DataFrameNode",
     "JobGraph",
@@ -92,6 +91,8 @@ class ReplayableSource(Protocol):
 ONLY_SINK: Final = "sink"
 """The uid of a sink without an explicit one."""
 
+ONLY_SOURCE: Final = "source"
+"""The uid of a source without an explicit one."""
 
 _ORDINALS: Final = ("first", "second", "third", "fourth", "fifth")
 
@@ -109,10 +110,7 @@ class NodeKind(Enum):
 
 @frozen(eq=False)
 class SourceNode:
-    """A source of records; ``source`` belongs to the environment: a DataFrame, or elements.
-
-    Without a ``uid`` its name follows from its position, see `JobGraph.source_uids`.
-    """
+    """A source of records; ``source`` belongs to the environment: a DataFrame, or elements."""
 
     kind: ClassVar = NodeKind.SOURCE
     inputs: ClassVar[tuple[StreamEdge, ...]] = ()
@@ -323,9 +321,8 @@ class JobGraph:
 
     @property
     def source_uids(self) -> tuple[str, ...]:
-        """The uids of sources in checkpoints, in program order: `uid_of_place` for those without one."""
-        places = count()
-        return tuple(uid_of_place(next(places)) if one.uid is None else one.uid for one in self.sources)
+        """The uids of the sources in checkpoints, in program order."""
+        return tuple(ONLY_SOURCE if one.uid is None else one.uid for one in self.sources)
 
     @property
     def operators(self) -> tuple[OperatorNode, ...]:
@@ -530,15 +527,15 @@ def _check_keys(node: OperatorNode) -> None:
 
 
 def _check_source_uids(graph: JobGraph, operators: Mapping[str, OperatorNode]) -> None:
-    given = {node.uid for node in graph.sources}
-    for node, uid in zip(graph.sources, graph.source_uids, strict=True):
-        if node.uid is None and uid in given:
+    for position, (node, uid) in enumerate(zip(graph.sources, graph.source_uids, strict=True), start=1):
+        if node.uid is None and len(graph.sources) > 1:
             raise JobDefinitionError(
-                f"a source has the uid {uid!r}, which is what another one is called that was given no uid: give "
-                f"each of both a uid of its own"
+                f"the job has {len(graph.sources)} sources, and source {position} has no uid. Pass from_dataframe or "
+                f"from_elements(..., uid='a-name-that-never-changes'): checkpoints store its position and event time "
+                f"under the uid. If it was the only source of the job so far, its uid in checkpoints is {ONLY_SOURCE!r}"
             )
-        if node.uid is not None and uid in operators:
+        if uid in operators:
             raise JobDefinitionError(
-                f"a source and the operator {operators[uid].name} have the uid {uid!r}; checkpoints know both by it, "
-                f"so give one of them another uid"
+                f"a source and the operator {operators[uid].name} have the uid {uid!r}; give one of them another uid. "
+                f"A source without a uid has the uid {ONLY_SOURCE!r}"
             )

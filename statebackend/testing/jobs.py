@@ -91,13 +91,21 @@ class HarnessJob:
         self._sources: dict[str, SourceNode] = {}
 
     def source(self, name: str, schema: Any = None) -> DataStream:
-        """A stream whose records the test sends, under this name; ``schema`` as that of `from_elements`.
+        """Add a source whose records the test sends.
 
-        Raises `JobDefinitionError` for a name that is taken.
+        Args:
+            name: The name of the source in the test, and its uid in snapshots.
+            schema: As for `from_elements`.
+
+        Returns:
+            The stream of its records.
+
+        Raises:
+            JobDefinitionError: A source or an operator has this name as uid, or it cannot be a uid.
         """
         if name in self._sources:
             raise JobDefinitionError(f"two sources of the harness are called {name!r}; give one of them another name")
-        stream = self.environment.from_elements([], schema)
+        stream = self.environment.from_elements([], schema, uid=name)
         node = stream.edge.node
         assert isinstance(node, SourceNode)
         self._sources[name] = node
@@ -234,11 +242,6 @@ class JobTestHarness:
             self._output.names = [
                 node.uid if isinstance(node.sink, _Seen) else None for node in self._run.parts.graph.sinks
             ]
-            given = {node: name for name, node in job.sources.items()}
-            graph = self._run.parts.graph
-            self._source_names = {
-                known: given.get(node, known) for known, node in zip(graph.source_uids, graph.sources, strict=True)
-            }
             self._sources = {
                 name: ScriptedSource(self._run.job_network.sources[node], node.source, self._run.process_all)
                 for name, node in job.sources.items()
@@ -277,7 +280,7 @@ class JobTestHarness:
 
     def watermarks(self) -> Mapping[str, int]:
         """How far event time is, by operator uid and by name of source, in milliseconds; without one, left out."""
-        return {self._source_names.get(name, name): time_ms for name, time_ms in self._run.watermarks().items()}
+        return self._run.watermarks()
 
     def snapshot(self, path: str | os.PathLike[str]) -> str:
         """Takes a snapshot of the whole job into a new directory, and goes on; returns the path.

@@ -55,8 +55,8 @@ def run(
     env = LocalStreamEnvironment(job_dir=job_dir, epoch_size=ONE_EPOCH, parallelism=2)
     build(
         program,
-        env.from_elements(flights, FLIGHT_SCHEMA),
-        env.from_elements(observed, WEATHER_SCHEMA),
+        env.from_elements(flights, FLIGHT_SCHEMA, uid="flights"),
+        env.from_elements(observed, WEATHER_SCHEMA, uid="observations"),
         server.url,
         outputs,
     )

@@ -100,7 +100,7 @@ def start(spark: Any, workplace: Path, sink: Any, version: int = 1, **execute: A
         max_parallelism=16,
     )
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(SOURCE)
-    words = environment.from_dataframe(stream).key_by("word")
+    words = environment.from_dataframe(stream, uid="source-0").key_by("word")
     words.process(Keep(version), uid="words", name="words", schema=OUT_SCHEMA, order_by="number").sink_to(sink)
     return environment.execute("golden words", trigger={"availableNow": True}, **execute)
 

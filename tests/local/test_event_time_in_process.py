@@ -84,7 +84,7 @@ def test_watermarks_and_open_windows_go_on_after_a_restart(tmp_path: Path, backe
 def test_what_is_due_by_the_last_elements_fires_and_nothing_else_does(tmp_path: Path) -> None:
     results, _, job = run(EPOCHS[:2], drain=False, job_dir=tmp_path / "job")
     assert results == [("a", 0, 5), ("b", 10, 2)]
-    assert job.watermarks() == {"source-0": 24, "sums": 24}
+    assert job.watermarks() == {"source": 24, "sums": 24}
     # What is due fires in the epoch whose records have made it so.
     assert job.epochs == 1
 
@@ -106,11 +106,13 @@ def test_windows_behind_windows_take_what_was_sent_before_the_watermark_before_i
 def test_a_source_without_records_holds_the_operator_that_reads_it_too() -> None:
     results: list[Any] = []
     env = LocalStreamEnvironment(epoch_size=1)
-    full = env.from_elements([("a", 1, 1), ("a", 50, 2)], SCHEMA).assign_timestamps_and_watermarks(bounded())
-    empty = env.from_elements([], SCHEMA).assign_timestamps_and_watermarks(bounded())
+    full = env.from_elements([("a", 1, 1), ("a", 50, 2)], SCHEMA, uid="full").assign_timestamps_and_watermarks(
+        bounded()
+    )
+    empty = env.from_elements([], SCHEMA, uid="empty").assign_timestamps_and_watermarks(bounded())
     windows = full.union(empty).key_by("k").window(TumblingEventTimeWindows.of(SIZE))
     windows.process(Summed(), uid="sums", schema="k string, start bigint, v bigint").sink_to(results)
-    assert env.execute().watermarks() == {"source-0": 44}
+    assert env.execute().watermarks() == {"full": 44}
     assert results == []
 
 
@@ -122,7 +124,7 @@ def test_watermark_lag_and_late_records_are_told_of_sources_and_operators() -> N
     windows.process(Summed(), uid="sums", schema="k string, start bigint, v bigint").sink_to([])
     assert len(model(EPOCHS)[1]) == 2
     metrics = env.execute().metrics()
-    assert metrics.time == dict.fromkeys(("source-0", "sums"), TimeMetrics(watermark_ms=35, lag_ms=965))
+    assert metrics.time == dict.fromkeys(("source", "sums"), TimeMetrics(watermark_ms=35, lag_ms=965))
     assert metrics.totals.operators["sums"].late_records_dropped == metrics.totals.late_records_dropped == 2
 
 
@@ -172,7 +174,7 @@ def test_what_is_no_timestamp_is_told_with_its_record() -> None:
     stream = env.from_elements([("a", 1, 1)], SCHEMA).assign_timestamps_and_watermarks(bounded(lambda row: row.k))
     windows = stream.key_by("k").window(TumblingEventTimeWindows.of(SIZE))
     windows.process(Summed(), uid="sums", schema="k string, start bigint, v bigint").sink_to([])
-    with pytest.raises(StreamJobError, match=r"source 'source-0', record .*'a' is no timestamp"):
+    with pytest.raises(StreamJobError, match=r"source 'source', record .*'a' is no timestamp"):
         env.execute()
 
 
@@ -258,7 +260,7 @@ def test_what_a_generator_raises_is_told_with_its_source_and_record() -> None:
         def on_event(self, event: Any, timestamp_ms: int, output: WatermarkOutput) -> None:
             raise ArithmeticError("boom")
 
-    told = r"source 'source-0', record .*watermark generator raised ArithmeticError: boom"
+    told = r"source 'source', record .*watermark generator raised ArithmeticError: boom"
     with pytest.raises(UserFunctionError, match=told):
         late_with(WatermarkStrategy.for_generator(Broken), [("a", 1, 1)])
 
@@ -279,15 +281,15 @@ def failing(_: object = None) -> Any:
     [
         (
             WatermarkStrategy.for_monotonous_timestamps().with_timestamps(failing),
-            r"source 'source-0', record Row\(k='a', .*\): the function of with_timestamps raised ArithmeticError: boom",
+            r"source 'source', record Row\(k='a', .*\): the function of with_timestamps raised ArithmeticError: boom",
         ),
         (
             bounded().with_channel(failing),
-            r"source 'source-0', record Row\(k='a', .*\): the function of with_channel raised ArithmeticError: boom",
+            r"source 'source', record Row\(k='a', .*\): the function of with_channel raised ArithmeticError: boom",
         ),
         (
             WatermarkStrategy.for_generator(failing).with_timestamps("t"),
-            r"source 'source-0': its watermark generator cannot be created: ArithmeticError: boom",
+            r"source 'source': its watermark generator cannot be created: ArithmeticError: boom",
         ),
     ],
     ids=["timestamps", "channel", "generator"],
@@ -313,14 +315,14 @@ def test_sources_of_an_alignment_group_wait_for_each_other(epoch_size: int | Non
 
     env = LocalStreamEnvironment(epoch_size=epoch_size)
     streams = [
-        env.from_elements([("a", time_ms, 1) for time_ms in times], SCHEMA)
+        env.from_elements([("a", time_ms, 1) for time_ms in times], SCHEMA, uid=uid)
         .flat_map(noted)
         .assign_timestamps_and_watermarks(
             WatermarkStrategy.for_monotonous_timestamps()
             .with_timestamps(lambda record: record[1])
             .with_watermark_alignment("all", 10)
         )
-        for times in ([0, 30, 60, 90, 120], [0, 5, 10, 20, 30, 40])
+        for uid, times in (("far", [0, 30, 60, 90, 120]), ("near", [0, 5, 10, 20, 30, 40]))
     ]
     results: list[Any] = []
     keyed = streams[0].union(streams[1]).key_by(lambda record: record[0])

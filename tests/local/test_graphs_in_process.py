@@ -51,10 +51,12 @@ def run(job_dir: Path, left: str, right: str, **options: Any) -> tuple[list[str]
     odd: list[Any] = []
     late: list[Any] = []
     environment = LocalStreamEnvironment(job_dir=job_dir, max_parallelism=8, **options)
-    first = environment.from_elements(records(left)).key_by("key").process(Count(), uid="first", schema=SEEN)
+    first = (
+        environment.from_elements(records(left), uid="left").key_by("key").process(Count(), uid="first", schema=SEEN)
+    )
     first.sink_to(counted, uid="counted")
     first.get_side_output(ODD).sink_to(odd, uid="odd")
-    both = first.get_side_output(ODD).union(environment.from_elements(records(right)))
+    both = first.get_side_output(ODD).union(environment.from_elements(records(right), uid="right"))
     both.key_by("key").process(Count(), uid="second", schema=SEEN).sink_to(late, uid="late")
     job = environment.execute()
     return (
@@ -145,7 +147,7 @@ def test_a_failing_sink_keeps_no_record_from_the_others(tmp_path: Path) -> None:
 def counted_in_union(*streams: tuple[list[Any], str | None], transformed: bool = False) -> list[tuple[Any, int]]:
     """The records of a union counted by their column ``v``."""
     environment = LocalStreamEnvironment()
-    sources = [environment.from_elements(elements, schema) for elements, schema in streams]
+    sources = [environment.from_elements(*one, uid=f"source-{place}") for place, one in enumerate(streams)]
     first, *others = (one.flat_map(lambda record: [record]) for one in sources) if transformed else sources
     result: list[Any] = []
 

@@ -82,11 +82,11 @@ def test_a_runtime_of_epochs_goes_on_from_the_watermarks_of_a_network(tmp_path: 
     path = snapshot(tmp_path / "one", ("first", "a", 40), ("second", "b", 26), parallelism=parallelism)
     state = state_of(path)
     assert state.watermark_ms == 20
-    assert sorted(one.node for one in state.nodes) == ["large", "small", "source-0", "source-1"]
+    assert sorted(one.node for one in state.nodes) == ["first", "large", "second", "small"]
     watermarks = epoch_watermarks(state)
     assert of_operators(watermarks.known()) == {"small": 20, "large": 20}
     # What had been seen of the one that is further counts still.
-    watermarks = watermarks.after([ChannelTimestamp("source-1", "", 100)], 2)
+    watermarks = watermarks.after([ChannelTimestamp("second", "", 100)], 2)
     assert of_operators(watermarks.known()) == {"small": 34, "large": 34}
 
 
@@ -94,7 +94,7 @@ def test_channels_go_on_elsewhere_and_come_back(tmp_path: Path) -> None:
     records = ("first", "fast", 90), ("first", "slow", 26)
     given: Any = {"channel": "k", "sources": ("first",)}
     path = snapshot(tmp_path / "one", *records, **given)
-    watermarks = epoch_watermarks(state_of(path), **given).after([ChannelTimestamp("source-0", "fast", 95)], 2)
+    watermarks = epoch_watermarks(state_of(path), **given).after([ChannelTimestamp("first", "fast", 95)], 2)
     assert of_operators(watermarks.known()) == {"small": 20, "large": 20}
     with JobTestHarness(lambda job: build(job, **given), from_snapshot=path) as harness:
         harness.source("first").send(("fast", 99, 1))
@@ -113,7 +113,7 @@ def test_what_a_runtime_of_epochs_has_made_due_fires_first_and_comes_in_time(
     path = snapshot(tmp_path / "one", *(("first", key, 12) for key in "abcd"), ("second", "a", 3))
     file_system, metadata = read_savepoint(path)
     # A checkpoint of such a runtime says with which watermarks the next epoch begins, before which nothing has fired.
-    ahead = epoch_watermarks(state_of(path)).after([ChannelTimestamp(f"source-{index}", "", 50) for index in (0, 1)], 1)
+    ahead = epoch_watermarks(state_of(path)).after([ChannelTimestamp(uid, "", 50) for uid in ("first", "second")], 1)
     file_system.delete("_metadata")
     write_metadata(file_system, "", evolve(metadata, watermarks=ahead.state()))
     with JobTestHarness(build, from_snapshot=path, parallelism=parallelism, backend=backend) as harness:
@@ -134,7 +134,7 @@ def test_what_comes_in_front_of_a_watermark_is_late_by_the_one_before(tmp_path: 
     state = metadata.watermarks
     assert state is not None
     assert all(one.epoch_watermark_ms == one.watermark_ms for one in state.nodes if one.inputs)
-    ahead = epoch_watermarks(state).after([ChannelTimestamp(f"source-{index}", "", 50) for index in (0, 1)], 1).state()
+    ahead = epoch_watermarks(state).after([ChannelTimestamp(uid, "", 50) for uid in ("first", "second")], 1).state()
     assert ahead is not None
     # In its epoch the runtime was at 25 where the large windows are, behind those of 12.
     nodes = [evolve(one, epoch_watermark_ms=25 if one.node == "large" else None) for one in ahead.nodes]
@@ -172,13 +172,12 @@ def test_the_end_of_time_is_not_kept(tmp_path: Path) -> None:
 def test_sources_are_in_the_order_of_the_program_in_whatever_order_the_barrier_comes_to_them(
     tmp_path: Path, seed: int
 ) -> None:
-    # Of sources without uids a checkpoint knows the order alone.
     with JobTestHarness(build, seed=seed) as harness:
         harness.source("second").send(("a", 7, 1))
         harness.advance_processing_time(1)
         state = state_of(harness.snapshot(tmp_path / "snapshot"))
-    assert [one.node for one in state.nodes if not one.inputs] == ["source-0", "source-1"]
-    assert [one.source for one in state.channels] == ["source-0", "source-1"]
+    assert [one.node for one in state.nodes if not one.inputs] == ["first", "second"]
+    assert [one.source for one in state.channels] == ["first", "second"]
 
 
 def test_a_sender_is_idle_to_its_readers_only_when_all_its_subtasks_are() -> None:

@@ -129,7 +129,7 @@ SORTED = ["1.0", "2.0", "3.0", "nan", "nan"]
 
 def test_every_input_of_an_operator_is_sorted_so() -> None:
     env = LocalStreamEnvironment()
-    first, second = (env.from_elements(ROWS, schema="k string, v double") for _ in range(2))
+    first, second = (env.from_elements(ROWS, schema="k string, v double", uid=uid) for uid in ("first", "second"))
     both: list[Any] = []
     rest: list[Any] = []
     first.connect(second).key_by("k", "k").process(

@@ -147,8 +147,8 @@ def test_each_copy_of_a_broadcast_record_is_the_subtasks_own() -> None:
 
     rows: list[Any] = []
     environment = LocalStreamEnvironment(parallelism=3)
-    keyed = environment.from_elements(ELEMENTS["dicts"]()).key_by(lambda record: record["k"])
-    rules = environment.from_elements([{"k": "r", "tags": []}]).broadcast(RULES)
+    keyed = environment.from_elements(ELEMENTS["dicts"](), uid="records").key_by(lambda record: record["k"])
+    rules = environment.from_elements([{"k": "r", "tags": []}], uid="broadcast").broadcast(RULES)
     keyed.connect(rules).process(Rules(), uid="rules", schema=TAGGED).sink_to(rows)
     environment.execute()
     assert sorted_rows(rows) == [("r", ["rule"])] * 3

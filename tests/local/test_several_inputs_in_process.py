@@ -40,9 +40,9 @@ def run(
 ) -> LocalJob:
     """Runs the job over these epochs, each with at most ``size`` records of a source."""
     env = LocalStreamEnvironment(epoch_size=size, **options)
-    left = env.from_elements([as_left(row) for epoch in epochs for row in epoch.left], schema=LEFT)
-    right = env.from_elements([as_right(row) for epoch in epochs for row in epoch.right], schema=RIGHT)
-    rules = env.from_elements([as_rule(row) for epoch in epochs for row in epoch.rules], schema=RULES)
+    left = env.from_elements([as_left(row) for epoch in epochs for row in epoch.left], schema=LEFT, uid="left")
+    right = env.from_elements([as_right(row) for epoch in epochs for row in epoch.right], schema=RIGHT, uid="right")
+    rules = env.from_elements([as_rule(row) for epoch in epochs for row in epoch.rules], schema=RULES, uid="rules")
     build(left, right, rules, sinks)
     return env.execute(from_savepoint=from_savepoint)
 
@@ -104,8 +104,8 @@ def test_both_sides_and_the_rules_go_on_in_a_job_with_more_and_fewer_subtasks(tm
 
 def test_keys_of_different_types_are_rejected_with_both_inputs_and_types() -> None:
     env = LocalStreamEnvironment()
-    left = env.from_elements([{"k": 1}], schema="k bigint")
-    right = env.from_elements([{"who": "a"}], schema="who string")
+    left = env.from_elements([{"k": 1}], schema="k bigint", uid="left")
+    right = env.from_elements([{"who": "a"}], schema="who string", uid="right")
     left.connect(right).key_by("k", "who").process(Merge(), uid="merge", schema="k string").sink_to([])
     message = (
         "operator 'merge': the key of its first input has the type bigint, and the key of its second input has string"
@@ -116,8 +116,8 @@ def test_keys_of_different_types_are_rejected_with_both_inputs_and_types() -> No
 
 def test_a_stream_without_schema_takes_the_key_types_of_the_other() -> None:
     env = LocalStreamEnvironment(parallelism=3)
-    left = env.from_elements([{"k": 5, "v": 1}], schema="k int, v bigint")
-    right = env.from_elements([{"k": 5, "v": 2}]).flat_map(lambda row: [_Plain(row["k"], row["v"])])
+    left = env.from_elements([{"k": 5, "v": 1}], schema="k int, v bigint", uid="left")
+    right = env.from_elements([{"k": 5, "v": 2}], uid="right").flat_map(lambda row: [_Plain(row["k"], row["v"])])
     out: list[Any] = []
     left.connect(right).key_by("k", "k").process(Merge(), uid="merge", schema="k int, s string, t bigint").sink_to(out)
     env.execute()
@@ -131,7 +131,7 @@ class _Plain:
 
 def test_what_cannot_be_connected_is_rejected_when_it_is_chained() -> None:
     env = LocalStreamEnvironment()
-    left, right = env.from_elements([{"k": 1}]), env.from_elements([{"k": 1}])
+    left, right = (env.from_elements([{"k": 1}], uid=uid) for uid in ("left", "right"))
 
     def rejected(match: str) -> Any:
         return pytest.raises(JobDefinitionError, match=match)
@@ -158,7 +158,7 @@ def test_what_cannot_be_connected_is_rejected_when_it_is_chained() -> None:
 def test_keys_of_another_type_than_those_of_the_restored_state_are_rejected(tmp_path: Path) -> None:
     def start(key: Any, schema: str) -> LocalJob:
         env = LocalStreamEnvironment(job_dir=tmp_path / "job")
-        sides = [env.from_elements([{"k": key, "v": 1}], schema=schema) for _ in range(2)]
+        sides = [env.from_elements([{"k": key, "v": 1}], schema=schema, uid=uid) for uid in ("left", "right")]
         merged = sides[0].connect(sides[1]).key_by("k", "k").process(Merge(), uid="merge", schema=MERGED)
         merged.sink_to([])
         return env.execute()
@@ -171,8 +171,8 @@ def test_keys_of_another_type_than_those_of_the_restored_state_are_rejected(tmp_
 def test_a_record_that_cannot_be_keyed_is_told_with_its_input() -> None:
     def start(key: Any) -> None:
         env = LocalStreamEnvironment()
-        left = env.from_elements([{"k": 1, "v": 1}], schema="k bigint, v bigint")
-        right = env.from_elements([{"k": 1, "v": 1}, {"k": key, "v": 1}])
+        left = env.from_elements([{"k": 1, "v": 1}], schema="k bigint, v bigint", uid="left")
+        right = env.from_elements([{"k": 1, "v": 1}, {"k": key, "v": 1}], uid="right")
         left.connect(right).key_by("k", "k").process(
             Merge(), uid="merge", schema="k bigint, s string, t bigint"
         ).sink_to([])
@@ -204,8 +204,10 @@ def test_records_of_each_input_of_a_window_come_in_the_order_of_their_own_column
     timed = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at")
     rows = [("a", 1, 3, 5), ("a", 2, 1, 4), ("a", 3, 2, 6)]
     left, right = (
-        env.from_elements(rows, "k string, at bigint, v bigint, w bigint").assign_timestamps_and_watermarks(timed)
-        for _ in range(2)
+        env.from_elements(rows, "k string, at bigint, v bigint, w bigint", uid=uid).assign_timestamps_and_watermarks(
+            timed
+        )
+        for uid in ("left", "right")
     )
     grouped = left.co_group(right).where("k").equal_to("k")
     seen: list[Any] = []

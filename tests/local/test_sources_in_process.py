@@ -31,7 +31,7 @@ def run(directory: Path, *sources: tuple[str | None, Sequence[int]]) -> dict[str
         )
         for uid, times in sources
     ]
-    united = streams[0].union(*streams[1:]).key_by("k")
+    united = (streams[0].union(*streams[1:]) if streams[1:] else streams[0]).key_by("k")
     united.process(Echo(), uid="echo", schema=SCHEMA).sink_to([])
     environment.execute()
     newest = DirectoryPointers(CheckpointFileSystem.from_uri(directory)).find().newest()
@@ -41,8 +41,9 @@ def run(directory: Path, *sources: tuple[str | None, Sequence[int]]) -> dict[str
 
 
 def test_each_source_keeps_its_event_time_whatever_comes_goes_or_moves(tmp_path: Path) -> None:
-    assert run(tmp_path, (None, [10]), (None, [20])) == {"source-0": 10, "source-1": 20}
-    assert run(tmp_path, ("slow", [5]), ("fast", [30])) == {"slow": 10, "fast": 30}
+    assert run(tmp_path, (None, [10])) == {"source": 10}
+    assert run(tmp_path, ("source", [5]), ("fast", [30])) == {"source": 10, "fast": 30}
+    assert run(tmp_path, ("slow", [10]), ("fast", [1])) == {"slow": 10, "fast": 30}
     assert run(tmp_path, ("new", [7]), ("fast", [1]), ("slow", [1])) == {"new": 7, "fast": 30, "slow": 10}
     assert run(tmp_path, ("slow", [12]), ("new", [1])) == {"slow": 12, "new": 7}
 
@@ -50,3 +51,9 @@ def test_each_source_keeps_its_event_time_whatever_comes_goes_or_moves(tmp_path:
 def test_a_uid_that_cannot_be_told_from_another_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(JobDefinitionError, match="two sources have the uid 'a'"):
         run(tmp_path, ("a", [1]), ("a", [2]))
+
+
+def test_each_of_several_sources_needs_a_uid(tmp_path: Path) -> None:
+    with pytest.raises(JobDefinitionError, match="the job has 2 sources, and source 2 has no uid"):
+        run(tmp_path / "job", ("a", [1]), (None, [2]))
+    assert not (tmp_path / "job").exists()

@@ -66,6 +66,14 @@ def test_names_that_differ_in_case_are_two_columns_where_the_session_says_so(wor
             workplace.spark.conf.unset("spark.sql.caseSensitive")
 
 
+def test_each_of_several_sources_needs_a_uid(workplace: Workplace) -> None:
+    environment = workplace.environment()
+    streams = [environment.from_dataframe(workplace.stream(), uid=uid) for uid in (None, "second")]
+    united = streams[0].union(streams[1]).key_by("word")
+    united.process(CountWords(), uid="words", schema=COUNTED).sink_to(NoopSink())
+    rejected(environment, "the job has 2 sources, and source 1 has no uid")
+
+
 def test_one_frame_is_one_source_and_has_one_uid(workplace: Workplace) -> None:
     environment, frame = workplace.environment(), workplace.stream()
     stream = environment.from_dataframe(frame, uid="words")

@@ -178,7 +178,7 @@ def test_windows_and_windows_of_these_fire_by_the_watermarks_of_earlier_epochs_a
     job.run(BATCHES[:4])
     assert job.results() == modelled(BATCHES[:4])
     largest = max(at for batch in BATCHES for _, at, _ in batch)
-    assert job.run(BATCHES) == dict.fromkeys(("source-0", "inner", "outer"), largest - BOUND - 1)
+    assert job.run(BATCHES) == dict.fromkeys(("source", "inner", "outer"), largest - BOUND - 1)
     assert job.results() == (first, second, late)
     assert job.columns == {("k", "until", "total")}
     # One for each batch, which fires what is due too, and one behind the last of a run if that has made anything due.
@@ -245,9 +245,9 @@ def test_timestamps_and_channels_are_columns_of_any_of_their_types(spark: SparkS
 def timed(frame: DataFrame, strategy: WatermarkStrategy[Any]) -> tuple[EventTimeColumn, TimestampsNode, UnionNode]:
     """The column of a graph that gives timestamps to a source and unites it with another; and the two nodes."""
     graph = StreamGraph()
-    source = DataStream(graph, graph.add(SourceNode(frame)))
+    source = DataStream(graph, graph.add(SourceNode(frame, "source-0")))
     events = source.assign_timestamps_and_watermarks(strategy)
-    united = DataStream(graph, graph.add(SourceNode(frame))).union(events)
+    united = DataStream(graph, graph.add(SourceNode(frame, "source-1"))).union(events)
     united.key_by("p").count_window(1).process(Total("p"), uid="w", schema=TOTALS).sink_to([])
     time = EventTimeColumn(graph.job())
     node, union = events.edge.node, united.edge.node

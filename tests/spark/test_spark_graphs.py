@@ -93,8 +93,8 @@ class Place:
     def run(self, totals_sink: Any, large_sink: Any, **execute: Any) -> Any:
         """What is large of the sales, and all returns, are added up once more, by another operator."""
         environment = self.environment()
-        sales = environment.from_dataframe(self.stream("sales", SALES))
-        returns = environment.from_dataframe(self.stream("returns", RETURNS))
+        sales = environment.from_dataframe(self.stream("sales", SALES), uid="sales")
+        returns = environment.from_dataframe(self.stream("returns", RETURNS), uid="returns")
         build(sales, returns.transform_dataframe(lambda frame: frame.select("shop", "amount")), totals_sink, large_sink)
         job = environment.execute("graph", trigger={"availableNow": True}, **execute)
         job.await_termination()
@@ -124,7 +124,12 @@ def in_process(epochs: int = 3) -> tuple[list[Any], list[Any]]:
     with tempfile.TemporaryDirectory() as directory:
         for sales, returns in zip(SALES_BATCHES[:epochs], RETURNS_BATCHES[:epochs], strict=True):
             environment = LocalStreamEnvironment(job_dir=f"{directory}/job", parallelism=2, max_parallelism=16)
-            build(environment.from_elements(sales), environment.from_elements(returns), totals, large)
+            build(
+                environment.from_elements(sales, uid="sales"),
+                environment.from_elements(returns, uid="returns"),
+                totals,
+                large,
+            )
             environment.execute()
     return sorted(totals), sorted(large)
 
@@ -177,13 +182,18 @@ def test_a_savepoint_goes_on_in_both_sources_where_it_was_taken(spark: SparkSess
     place.show(3)
     totals, large = memory_sink(), memory_sink()
     environment = place.environment("another", parallelism=3)
-    returns = environment.from_dataframe(place.stream("returns", RETURNS).select("shop", "amount"))
-    build(environment.from_dataframe(place.stream("sales", SALES)), returns, totals, large)
-    with pytest.raises(JobRestoreError, match=r"'source-0' of the job reads FileSource\[.*returns.* has read .*sales"):
+    returns = environment.from_dataframe(place.stream("returns", RETURNS).select("shop", "amount"), uid="sales")
+    build(environment.from_dataframe(place.stream("sales", SALES), uid="returns"), returns, totals, large)
+    with pytest.raises(JobRestoreError, match=r"'returns' of the job reads FileSource\[.*sales.* has read .*returns"):
         environment.execute("graph", from_savepoint=tmp_path / "savepoint")
     environment = place.environment("another", parallelism=3)
-    sales = environment.from_dataframe(place.stream("sales", SALES))
-    build(sales, environment.from_dataframe(place.stream("returns", RETURNS).select("shop", "amount")), totals, large)
+    sales = environment.from_dataframe(place.stream("sales", SALES), uid="sales")
+    build(
+        sales,
+        environment.from_dataframe(place.stream("returns", RETURNS).select("shop", "amount"), uid="returns"),
+        totals,
+        large,
+    )
     environment.execute(
         "graph", trigger={"availableNow": True}, from_savepoint=tmp_path / "savepoint"
     ).await_termination()
@@ -198,7 +208,7 @@ def test_a_stream_may_be_read_by_several_and_a_frame_given_twice_is_one_source(
     place = Place(spark, tmp_path)
     environment = place.environment()
     frame = place.stream("sales", SALES)
-    sales = environment.from_dataframe(frame)
+    sales = environment.from_dataframe(frame, uid="sales")
     everything, again = memory_sink(), memory_sink()
     sales.transform_dataframe(lambda rows: rows.select("shop", "`a.b`.c")).sink_to(everything, uid="everything")
     counted = sales.key_by("shop").process(Totals(), uid="totals", schema=TOTALS, order_by="amount")
@@ -220,8 +230,8 @@ def test_a_stream_may_be_read_by_several_and_a_frame_given_twice_is_one_source(
 def test_what_cannot_be_one_graph_is_rejected_before_it_starts(spark: SparkSession, tmp_path: Path) -> None:
     place = Place(spark, tmp_path)
     environment = place.environment()
-    sales = environment.from_dataframe(place.stream("sales", SALES))
-    returns = environment.from_dataframe(place.stream("returns", RETURNS))
+    sales = environment.from_dataframe(place.stream("sales", SALES), uid="sales")
+    returns = environment.from_dataframe(place.stream("returns", RETURNS), uid="returns")
     keyed = sales.union(returns).key_by("shop")
     keyed.process(Totals(), uid="totals", schema=TOTALS).sink_to(memory_sink())
     with pytest.raises(JobDefinitionError, match=r"union\(\) of streams whose columns do not fit: .*day date"):

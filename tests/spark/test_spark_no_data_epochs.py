@@ -143,7 +143,7 @@ def test_a_source_that_is_silent_is_not_waited_for_on_an_idle_stream(place: Plac
     place.add(("a", 1, 1), ("a", 40, 2))
     env = place.environment()
     strategy = bounded().with_idleness("1 second")
-    streams = [env.from_dataframe(place.frame(name)) for name in ("source", "silent")]
+    streams = [env.from_dataframe(place.frame(name), uid=name) for name in ("source", "silent")]
     both = [stream.assign_timestamps_and_watermarks(strategy) for stream in streams]
     windows = both[0].union(both[1]).key_by("k").window(TumblingEventTimeWindows.of(SIZE))
     windows.process(Summed(), uid="sums", schema=SUMS).sink_to(sink)
@@ -273,5 +273,5 @@ def test_a_watermark_on_the_frame_is_taken_over_or_rejected(place: Place) -> Non
     job.await_termination()
     assert rows_of(sink) == [("a", 0, 1)]
     metrics = job.metrics().time
-    assert metrics["sums"] == metrics["source-0"] == TimeMetrics(watermark_ms=25_999, lag_ms=metrics["sums"].lag_ms)
+    assert metrics["sums"] == metrics["source"] == TimeMetrics(watermark_ms=25_999, lag_ms=metrics["sums"].lag_ms)
     assert [one.has_batch for one in job.epochs] == [True, False]

@@ -73,7 +73,8 @@ class Job:
         )
         reader = self.spark.readStream.option("maxFilesPerTrigger", 1)
         streams = [
-            env.from_dataframe(reader.schema(schema).json(str(self.directory / name))) for name, schema, _ in SOURCES
+            env.from_dataframe(reader.schema(schema).json(str(self.directory / name)), uid=name)
+            for name, schema, _ in SOURCES
         ]
         build(*streams, self.sinks)
         running = env.execute("several inputs", trigger={"availableNow": True}, **execute)
@@ -107,7 +108,8 @@ def test_keys_of_different_types_are_rejected_with_both_inputs_and_types(spark: 
 
     env = SparkStreamEnvironment(spark, job_dir=tmp_path / "job", parallelism=2)
     left, right = (
-        env.from_dataframe(spark.readStream.schema(schema).json(str(tmp_path))) for schema in ("k bigint", "who string")
+        env.from_dataframe(spark.readStream.schema(schema).json(str(tmp_path)), uid=schema)
+        for schema in ("k bigint", "who string")
     )
     merged = left.connect(right).key_by("k", "who").process(Merge(), uid="merge", schema="k string")
     merged.sink_to(memory_sink())

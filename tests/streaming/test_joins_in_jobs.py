@@ -161,8 +161,8 @@ def test_joins_and_timers_do_not_depend_on_how_both_streams_are_cut(
     sinks: list[list[Any]] = [[] for _ in range(5)]
     env = LocalStreamEnvironment(epoch_size=size, parallelism=parallelism, backend=backend)
     streams = [
-        env.from_elements([row._asdict() for row in rows], schema=schema)
-        for rows, schema in ((lefts, LEFT), (rights, RIGHT))
+        env.from_elements([row._asdict() for row in rows], schema=schema, uid=uid)
+        for uid, rows, schema in (("left", lefts, LEFT), ("right", rights, RIGHT))
     ]
     build(*streams, sinks)
     env.execute(drain=True)
@@ -220,4 +220,4 @@ def test_joins_and_timers_of_a_job_on_spark_go_on_behind_a_restart(spark: SparkS
     job = run(3)
     assert [rows_of(sink) for sink in sinks] == expected(4)
     of_operators = dict.fromkeys(("windows", "sizes", "interval", "count", "again"), 37)
-    assert job.watermarks() == {"source-0": 40, "source-1": 37, **of_operators}
+    assert job.watermarks() == {"left": 40, "right": 37, **of_operators}

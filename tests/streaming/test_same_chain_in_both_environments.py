@@ -237,7 +237,7 @@ def test_columns_of_time_that_do_not_fit_are_rejected_by_source_before_anything_
 ) -> None:
     environment = LocalStreamEnvironment(job_dir=tmp_path / "job")
     WRONG_TIMES[name](environment.from_elements(records(WRONG_TIMES[name]), schema=SOURCE), [])
-    with pytest.raises(JobDefinitionError, match="source 'source-0': with_"):
+    with pytest.raises(JobDefinitionError, match="source 'source': with_"):
         environment.execute("chain")
     assert not (tmp_path / "job").exists()
 
@@ -296,7 +296,10 @@ class Nothing(KeyedProcessFunction[Any, Any, Any]):
 def united_in_process(streams: list[tuple[str, list[dict[str, Any]]]]) -> list[Any]:
     environment = LocalStreamEnvironment()
     rows: list[Any] = []
-    first, *others = (environment.from_elements(elements, schema=ddl) for ddl, elements in streams)
+    first, *others = (
+        environment.from_elements(elements, schema=ddl, uid=f"source-{place}")
+        for place, (ddl, elements) in enumerate(streams)
+    )
     united = first.union(*others)
     united.sink_to(rows, uid="rows")
     united.key_by(lambda row: str(row)).process(Nothing(), uid="n", schema="n int").sink_to([], uid="nothing")

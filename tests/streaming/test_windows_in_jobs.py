@@ -165,10 +165,10 @@ def test_a_join_by_time_is_rejected_where_one_side_has_no_timestamps() -> None:
             return None
 
     env = LocalStreamEnvironment()
-    timed = env.from_elements(ROWS, "k string, v bigint").assign_timestamps_and_watermarks(
+    timed = env.from_elements(ROWS, "k string, v bigint", uid="timed").assign_timestamps_and_watermarks(
         WatermarkStrategy.for_monotonous_timestamps().with_timestamps("v")
     )
-    untimed = env.from_elements(ROWS, "k string, v bigint")
+    untimed = env.from_elements(ROWS, "k string, v bigint", uid="untimed")
     joined = timed.key_by("k").interval_join(untimed.key_by("k")).between(0, 1)
     joined.process(Pair(), uid="join", schema="k string").sink_to([])
     with pytest.raises(JobDefinitionError, match="operator 'join': Pair works in event time"):

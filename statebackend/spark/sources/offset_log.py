@@ -4,6 +4,9 @@
     spark-rearranged/          the rewritten log, until it replaces the old one
     set-aside/spark-<n>/       the old log
 
+Sources are matched by uid, and Spark's sources of one uid by their order. A uid that the program no longer has is
+rejected unless the program drops it. A new uid is read from its beginning.
+
 Spark numbers sources by position. If the program has other sources, or another order, each would get the position of
 another source. So the log is rewritten before Spark reads it: every batch that Spark knows, the planned one, and those
 that a rollback may need.
@@ -45,13 +48,12 @@ from typing import Any, Final
 from attrs import evolve, frozen
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
-from statebackend.checkpoint.metadata import SOURCE_PROGRESS_DIRECTORY, ReadSource
+from statebackend.checkpoint.metadata import SOURCE_PROGRESS_DIRECTORY, ReadSource, WatermarkState
 from statebackend.checkpoint.store.checkpoint_directories import SET_ASIDE_DIRECTORY
 from statebackend.checkpoint.store.job_directory import write_origin
 from statebackend.checkpoint.store.job_files import end_no_data_epoch
 from statebackend.checkpoint.store.savepoint_directory import SavedSourceProgress
 from statebackend.savepoint.restored_state import RestoredState
-from statebackend.spark.sources.matching import check_kept, check_one_log_each, former_sources, lines_of, with_uids
 from statebackend.spark.sources.progress import (
     NO_OFFSET,
     SOURCE_ORDER_FILE_NAME,
@@ -70,23 +72,116 @@ from statebackend.spark.sources.progress import (
 from statebackend.streaming.errors import JobRestoreError, SourceProgressMismatchError, format_value
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
 from statebackend.streaming.runtime.starting_point import StartingPoint
-from statebackend.streaming.time.former_sources import without_sources
 
 __all__ = [
     "SOURCE_LOG_DIRECTORY",
     "RearrangedLog",
     "Rearrangement",
     "SourceLogPlan",
+    "check_kept",
     "check_schemas",
     "end_interrupted_rearrangement",
     "free_set_aside_name",
     "planned_source_log",
     "source_log_directory",
+    "without_sources",
 ]
 
 
 _OFFSETS: Final = re.compile("offsets/[0-9]+")
 _SOURCES: Final = "sources/"
+_OTHER_SOURCE: Final = (
+    "the stored position does not fit another source. Read the former source again; or start a new job directory from "
+    "a savepoint with restore_source_progress="
+)
+
+
+def check_kept(
+    former: Sequence[ReadSource], now: Sequence[ReadSource], where: str, allowed_dropped: Collection[str] = ()
+) -> None:
+    """Raise `JobRestoreError` unless each former source, stored at ``where``, reads the same or may be dropped."""
+    was, reads = _names_by_uid(former), _names_by_uid(now)
+    for uid, names in was.items():
+        if uid not in reads and uid not in allowed_dropped:
+            raise JobRestoreError(
+                f"the state at {where} has read the source {uid!r} ({', '.join(names)}), which the job no longer has: "
+                f"its remaining records would be lost. Give the source that continues it this uid, "
+                f"from_dataframe(..., uid={uid!r}); or pass allow_dropped_sources=[{uid!r}]"
+            )
+        if uid in reads and reads[uid] != names:
+            progress = "False" if len(reads) == 1 else f"{{{uid!r}: False}}"
+            raise JobRestoreError(
+                f"the source {uid!r} of the job reads {', '.join(reads[uid])}, and the state at {where} has read "
+                f"{', '.join(names)}: {_OTHER_SOURCE}{progress}, which reads the new source from its beginning"
+            )
+
+
+def _names_by_uid(sources: Sequence[ReadSource]) -> Mapping[str | None, list[str]]:
+    names: dict[str | None, list[str]] = {}
+    for one in sources:
+        names.setdefault(one.uid, []).append(one.name)
+    return names
+
+
+def _lines_of(former: Sequence[ReadSource], now: Sequence[ReadSource]) -> tuple[int | None, ...]:
+    """For each of Spark's sources now, its line in the former log; None for a new one."""
+    lines = {key: line for line, key in enumerate(_keys(former))}
+    return tuple(lines.get(key) for key in _keys(now))
+
+
+def _keys(sources: Sequence[ReadSource]) -> list[tuple[str | None, int]]:
+    uids = [one.uid for one in sources]
+    return [(uid, uids[:place].count(uid)) for place, uid in enumerate(uids)]
+
+
+def _check_one_position_per_log(now: Sequence[ReadSource], offsets: Sequence[str]) -> None:
+    """Raise `JobRestoreError` if two of Spark's sources share a log but not an offset.
+
+    A DataFrame that two sources of the program use is read once by Spark, and has two lines.
+    """
+    first: dict[str | None, int] = {}
+    for position, source in enumerate(now):
+        other = position if source.log is None else first.setdefault(source.log, position)
+        if offsets[position] != offsets[other]:
+            raise JobRestoreError(
+                f"the sources {now[other].uid!r} and {source.uid!r} use one streaming DataFrame, which Spark reads "
+                f"once for both, but their positions differ: {offsets[other]} and {offsets[position]}. Make a "
+                f"DataFrame for each with spark.readStream"
+            )
+
+
+def without_sources(state: WatermarkState, uids: Collection[str]) -> WatermarkState:
+    """The watermarks of a checkpoint without those of these sources, which then start as new ones."""
+    kept = [one for one in state.nodes if one.inputs or one.node not in uids]
+    # An input keeps the number of its channels. One whose name no node has is not waited for.
+    others = {one.node for one in state.nodes}
+    unused = {uid: next(name for name in _primed(uid) if name not in others) for uid in uids}
+    return evolve(
+        state,
+        channels=tuple(one for one in state.channels if one.source not in uids),
+        nodes=tuple(
+            evolve(
+                one,
+                inputs=tuple(
+                    evolve(
+                        valve,
+                        channels=tuple(
+                            evolve(channel, channel=unused.get(channel.channel, channel.channel))
+                            for channel in valve.channels
+                        ),
+                    )
+                    for valve in one.inputs
+                ),
+            )
+            for one in kept
+        ),
+    )
+
+
+def _primed(name: str) -> Iterator[str]:
+    while True:
+        name += "'"
+        yield name
 
 
 @frozen(slots=False)
@@ -103,7 +198,7 @@ class Rearrangement:
     @cached_property
     def lines(self) -> tuple[int | None, ...]:
         """For each of the sources now the line of the former ones that is its own; None for one that begins again."""
-        lines = lines_of(self.former, self.now)
+        lines = _lines_of(self.former, self.now)
         return tuple(None if one.uid in self.begun_anew else line for one, line in zip(self.now, lines, strict=True))
 
     @property
@@ -124,8 +219,8 @@ class Rearrangement:
     def offsets(self, content: bytes) -> bytes:
         """The content of a file of offsets.
 
-        Raises `JobRestoreError` as `check_one_log_each` does, and `SourceProgressMismatchError` if the file is not of
-        the former sources.
+        Raises `JobRestoreError` if sources of one DataFrame would have different positions, and
+        `SourceProgressMismatchError` if the file is not of the former sources.
         """
         if self.changes_nothing:
             return content
@@ -137,7 +232,7 @@ class Rearrangement:
                 f"together. Bring them back from a backup, or start from a savepoint in a new job directory"
             )
         offsets = [NO_OFFSET if line is None else former[line] for line in self.lines]
-        check_one_log_each(self.now, offsets)
+        _check_one_position_per_log(self.now, offsets)
         return found.with_offsets(offsets, self.logs)
 
 
@@ -188,7 +283,7 @@ def check_schemas(former: SourceOrder, now: SourceOrder, where: str, begun_anew:
 
     ``begun_anew`` are the uids of sources that do not go on.
     """
-    for source, schema, line in zip(now.sources, now.schemas, lines_of(former.sources, now.sources), strict=True):
+    for source, schema, line in zip(now.sources, now.schemas, _lines_of(former.sources, now.sources), strict=True):
         was = None if line is None else former.schemas[line]
         if was is None or schema is None or source.uid in begun_anew:
             continue
@@ -379,28 +474,30 @@ def planned_source_log(
     order = None if found is None else found.sources
     of_state = None
     where = "" if state is None else state.file_system.location("")
-    if counts and state is not None:
-        former = former_sources(state.metadata.source_positions, order, now, where)
-        if former is not None:
-            check_kept([one for one in former if one.uid not in begun_anew], now, where, allowed_dropped)
-            of_state = Rearrangement(former, now, begun_anew)
+    positions = None if state is None else state.metadata.source_positions
+    if counts and positions is not None:
+        former = positions.sources
+        if former is None:
+            raise JobRestoreError(
+                f"the state at {where} does not name the sources of its positions; start a new job directory from a "
+                f"savepoint with restore_source_progress=False, which reads all sources from their beginning"
+            )
+        check_kept([one for one in former if one.uid not in begun_anew], now, where, allowed_dropped)
+        of_state = Rearrangement(former, now, begun_anew)
     if counts and not point.is_own and (point.is_new_origin or not file_system.exists(f"{log}/metadata")):
         of_log: Rearrangement | None = of_state or Rearrangement(now, now)
         assert of_log is not None
         assert state is not None
-        _check_logs_known(of_log, where)
         _check_schemas(read_source_order(state.file_system, SOURCE_PROGRESS_DIRECTORY), now, schemas, where, begun_anew)
         return SourceLogPlan(now=now, of_log=of_log, of_state=of_state, begins_from_savepoint=True, schemas=schemas)
     of_log = of_state
     if order is not None:
-        of_log = Rearrangement(with_uids(order, now), now)
+        of_log = Rearrangement(order, now)
         if newest_planned_batch(file_system.location(log)) is not None:
             # Of what it has planned of a source that is no more, no state knows.
             gone = {one.uid for one in order if one.uid is not None}
             check_kept(of_log.former, now, file_system.location(log), gone)
             _check_schemas(found, now, schemas, file_system.location(log))
-    if of_log is not None:
-        _check_logs_known(of_log, file_system.location(log))
     plan = SourceLogPlan(now=now, of_log=of_log, of_state=of_state, begins_from_savepoint=False, schemas=schemas)
     _check_log(file_system, log, plan, state)
     return plan
@@ -415,20 +512,7 @@ def _check_schemas(
 ) -> None:
     """Raises unless the columns of what ``where`` has read go on in those of the job, where both are known."""
     if found is not None and schemas:
-        former = SourceOrder(with_uids(found.sources, now), found.schemas)
-        check_schemas(former, SourceOrder(now, schemas), where, begun_anew)
-
-
-def _check_logs_known(of_log: Rearrangement, where: str) -> None:
-    """Raises unless it can be told which of the logs of sources belongs to which line."""
-    names = [one.name for one in of_log.former]
-    is_known = all(one.log is not None for one in of_log.former) or len(set(names)) == len(names)
-    if not of_log.changes_nothing and not is_known:
-        raise JobRestoreError(
-            f"the sources of the job have changed, and {where} does not say which of Spark's files belong to which of "
-            f"{', '.join(names)}: an earlier release wrote it. Start the job once with the sources that it had, in "
-            f"their order"
-        )
+        check_schemas(found, SourceOrder(now, schemas), where, begun_anew)
 
 
 def _check_log(file_system: CheckpointFileSystem, log: str, plan: SourceLogPlan, state: RestoredState | None) -> None:

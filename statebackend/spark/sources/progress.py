@@ -83,7 +83,6 @@ __all__ = [
     "is_json_object",
     "newest_committed_batch",
     "newest_planned_batch",
-    "number_of_offsets",
     "read_offsets",
     "read_source_order",
     "restore_source_progress",
@@ -142,15 +141,6 @@ class OffsetLines:
             named = {log: offset for log, offset in zip(logs, offsets, strict=True) if offset != NO_OFFSET}
             lines = [f"{log}:{offset}" for log, offset in named.items()]
         return "\n".join((self.version, self.batch, *lines)).encode("utf-8", "surrogateescape")
-
-
-def number_of_offsets(content: bytes) -> int | None:
-    """How many sources a file has lines of; None where lines do not stand for sources.
-
-    A DataFrame that is used twice has two lines in v1, as the query has two sources; in v2 lines are of names.
-    """
-    found = OffsetLines.of(content)
-    return len(found.lines) if found.version == "v1" and found.lines else None
 
 
 def is_json_object(text: str) -> bool:

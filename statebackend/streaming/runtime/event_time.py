@@ -16,10 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from attrs import frozen
 
 from snapshots.errors import shown
-from statebackend.checkpoint.metadata import WatermarkState
 from statebackend.state.clock import Clock
 from statebackend.streaming.errors import JobDefinitionError
-from statebackend.streaming.output_tag import is_uid_of_place
 from statebackend.streaming.stream_graph import (
     JobGraph,
     Node,
@@ -29,7 +27,6 @@ from statebackend.streaming.stream_graph import (
     TimestampsNode,
     source_of_timestamps,
 )
-from statebackend.streaming.time.former_sources import under_present_uids
 from statebackend.streaming.time.job_watermarks import JobWatermarks, WatermarkNode
 from statebackend.streaming.time.timestamps import MAX_TIMESTAMP
 from statebackend.streaming.time.watermark_generators import NoWatermarks
@@ -112,10 +109,6 @@ class EventTime:
     def name_of(self, node: TimestampsNode) -> str:
         """Return the name of the source whose timestamps a node assigns."""
         return next(name for name, one in self.nodes.items() if one is node)
-
-    def of_checkpoint(self, state: WatermarkState) -> WatermarkState:
-        """Return the event time of a checkpoint under the present uids of the sources."""
-        return under_present_uids(state, self.source_names, is_uid_of_place)
 
     def watermark_nodes(self) -> tuple[WatermarkNode, ...]:
         """Return the graph through which watermarks flow."""

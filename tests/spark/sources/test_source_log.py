@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from test_source_matching import sources, unnamed, v1
+from test_source_matching import sources, v1
 
 from statebackend.checkpoint import CheckpointFileSystem, CheckpointKind, CheckpointMetadata
 from statebackend.checkpoint.metadata import ReadSource, SourcePositions
@@ -120,11 +120,8 @@ def test_a_log_that_is_in_the_order_of_the_job_is_let_be(tmp_path: Path) -> None
     assert (job.log(), job.fs.list_directories()) == (log_of(AB, "a", "b"), ("spark",))
 
 
-@pytest.mark.parametrize("known", [unnamed("FileSource[/a]", "FileSource[/b]"), AB])
-def test_a_log_of_an_earlier_release_is_in_the_order_of_the_checkpoint(
-    tmp_path: Path, known: tuple[ReadSource, ...]
-) -> None:
-    job = Job(tmp_path, known, None)
+def test_a_log_without_source_order_is_in_the_order_of_the_checkpoint(tmp_path: Path) -> None:
+    job = Job(tmp_path, order=None)
     job.begin(AB)
     assert job.log() == log_of(AB, "a", "b")
     job.begin(BCA)
@@ -149,15 +146,6 @@ def test_a_log_that_says_something_else_than_the_checkpoint_is_rejected(tmp_path
         job.plan(BCA)
 
 
-def test_logs_that_cannot_be_told_apart_are_rejected_when_the_sources_change(tmp_path: Path) -> None:
-    job = Job(tmp_path, unnamed("rate", "rate"), None)
-    alike = sources("source-0", "source-1", names={"source-0": "rate", "source-1": "rate"})
-    with pytest.raises(JobRestoreError, match="an earlier release wrote it"):
-        job.plan((*alike, ReadSource("other", "c", "2")))
-    job.begin(alike)
-    assert read_source_order(job.fs, "spark") == SourceOrder(alike, (None, None))
-
-
 def test_a_log_without_a_batch_is_begun_anew_in_another_order(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.point = StartingPoint()
@@ -168,14 +156,10 @@ def test_a_log_without_a_batch_is_begun_anew_in_another_order(tmp_path: Path) ->
 
 
 def test_what_is_planned_is_not_given_to_others_though_no_checkpoint_is_there_yet(tmp_path: Path) -> None:
-    names = {"source-0": "FileSource[/a]", "source-1": "FileSource[/b]"}
-    unnamed_here = sources("source-0", "source-1", names=names)
-    job = Job(tmp_path, order=unnamed_here)
+    job = Job(tmp_path)
     job.point = StartingPoint()
-    other_way_round = sources("source-0", "source-1", names=dict(zip(names, reversed(names.values()), strict=True)))
-    with pytest.raises(
-        JobRestoreError, match=r"'source-0' of the job reads FileSource\[/b\], and the state at .*/spark"
-    ):
+    other_way_round = sources("a", "b", names={"a": "FileSource[/b]", "b": "FileSource[/a]"})
+    with pytest.raises(JobRestoreError, match=r"'a' of the job reads FileSource\[/b\], and the state at .*/spark"):
         job.plan(other_way_round)
     job.plan(AB).carry_out(job.fs, job.point, job.fs)
     job.plan(sources("b", "a")).carry_out(job.fs, job.point, job.fs)
@@ -356,3 +340,11 @@ def test_a_crash_at_any_step_leaves_no_log_of_before_in_a_directory_that_is_begu
             assert job.log().get("offsets/4", b"") in (b"", v1("-", "b4"))
         step += 1
     assert has_origin == {False, True}
+
+
+def test_positions_that_name_no_sources_are_rejected(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    nameless = metadata(AB, source_positions=SourcePositions(batch_id=4, offsets=v1("a4", "b4")))
+    job.point = StartingPoint(RestoredState(nameless, job.fs), is_own=True)
+    with pytest.raises(JobRestoreError, match="does not name the sources of its positions"):
+        job.plan(AB)

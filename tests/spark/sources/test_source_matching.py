@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,34 +16,21 @@ from statebackend.checkpoint.metadata import (
     InputWatermark,
     NodeWatermark,
     ReadSource,
-    SourcePositions,
     WatermarkState,
 )
-from statebackend.spark.sources.matching import check_kept, former_sources, with_uids
-from statebackend.spark.sources.offset_log import RearrangedLog, Rearrangement
+from statebackend.spark.sources.offset_log import RearrangedLog, Rearrangement, check_kept, without_sources
 from statebackend.spark.sources.progress import SOURCE_ORDER_FILE_NAME, source_order
 from statebackend.spark.sources.source_identity import check_sources_named
 from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, SourceProgressMismatchError
-from statebackend.streaming.output_tag import is_uid_of_place
-from statebackend.streaming.time.former_sources import under_present_uids, without_sources
 
 BATCH = '{"batchTimestampMs":7,"conf":{}}'
-UIDS = st.sampled_from(["flights", "weather", "rates", "\N{OX}", "source-1"])
+UIDS = st.sampled_from(["flights", "weather", "rates", "\N{OX}", "source"])
 
 
 def sources(*uids: str, names: Mapping[str, str] | None = None) -> tuple[ReadSource, ...]:
     """One of each uid, in this order, as Spark numbers them."""
     name_of = {uid: f"FileSource[/{uid}]" for uid in uids} | dict(names or {})
     return tuple(ReadSource(name_of[uid], uid, str(place)) for place, uid in enumerate(uids))
-
-
-def unnamed(*names: str) -> tuple[ReadSource, ...]:
-    """What a checkpoint of an earlier release knows."""
-    return tuple(map(ReadSource, names))
-
-
-def at(known: Sequence[ReadSource] | None, offsets: bytes = b"") -> SourcePositions:
-    return SourcePositions(batch_id=3, offsets=offsets, sources=None if known is None else tuple(known))
 
 
 def v1(*lines: str) -> bytes:
@@ -124,50 +111,13 @@ def test_one_frame_in_two_sources_has_one_log_and_one_position() -> None:
     assert apart.offsets(v1("4", "4")) == v1("4", "4")
     log = RearrangedLog({"metadata": b"", "sources/0/3": b"files", "offsets/1": v1("4", "4")}, apart)
     assert {name for name in log if name.startswith("sources")} == {"sources/0/3", "sources/1/3"}
-    with pytest.raises(JobRestoreError, match=r"'large' and 'new' are made of one streaming DataFrame.*: 4 and -"):
+    with pytest.raises(JobRestoreError, match=r"'large' and 'new' use one streaming DataFrame.*: 4 and -"):
         Rearrangement(both[:1], (both[0], evolve(frame, uid="new"))).offsets(v1("4"))
 
 
 def test_a_log_of_another_number_of_sources_is_rejected() -> None:
     with pytest.raises(SourceProgressMismatchError, match="has 1 offsets for 2 sources"):
         Rearrangement(sources("a", "b"), sources("b", "a")).offsets(v1("4"))
-
-
-def test_what_no_uid_was_known_of_goes_by_its_order() -> None:
-    known = unnamed("rate", "FileSource[/in]")
-    names = {"clock": "rate", "source-0": "rate", "files": "FileSource[/in]", "source-1": "FileSource[/in]"}
-    for uids in (("clock", "files"), ("source-0", "source-1")):
-        now = sources(*uids, names=names)
-        assert former_sources(at(known), None, now, "/job") == now
-    given_none = sources("source-0", "source-1", names=names)
-    now = sources("clock", "files", names=names)
-    assert former_sources(at(given_none), None, now, "/job") == now
-    check_kept(now, now, "/job")
-
-
-def test_a_source_with_a_uid_may_come_to_those_without() -> None:
-    now = sources("weather", "source-0", names={"source-0": "rate"})
-    former = former_sources(at(unnamed("rate")), None, now, "/job")
-    assert former is not None
-    check_kept(former, now, "/job")
-    assert Rearrangement(former, now).offsets(v1("7")) == v1("-", "7")
-
-
-@pytest.mark.parametrize(
-    ("known", "now"),
-    [
-        (unnamed("rate", "rate"), sources("source-0", names={"source-0": "rate"})),
-        (unnamed("rate"), sources("source-0", "source-1", names={"source-0": "rate", "source-1": "rate"})),
-        (sources("source-0", "b"), sources("source-0", "source-1", "b")),
-    ],
-)
-def test_among_sources_without_a_uid_none_comes_or_goes(
-    known: tuple[ReadSource, ...], now: tuple[ReadSource, ...]
-) -> None:
-    former = former_sources(at(known), None, now, "/job")
-    assert former is not None
-    with pytest.raises(JobRestoreError, match=r"without a uid \(.*order only.*called 'source-0'"):
-        check_kept(former, now, "/job", ["source-1"])
 
 
 def test_a_source_is_dropped_only_if_the_program_says_so() -> None:
@@ -185,17 +135,6 @@ def test_a_uid_for_something_else_is_rejected() -> None:
         check_kept(sources("a"), now, "/job")
     with pytest.raises(JobRestoreError, match="a savepoint with restore_source_progress=False, which reads"):
         check_kept(sources("a"), now[:1], "/job")
-
-
-def test_positions_without_names_are_not_of_more_or_fewer_sources() -> None:
-    now = sources("a", "b")
-    assert former_sources(at(None, v1("4", "4")), None, now, "/job") == now
-    for lines in (1, 3):
-        with pytest.raises(JobRestoreError, match=f"2 in number, and the state at /job has read {lines} sources"):
-            former_sources(at(None, v1(*lines * ["4"])), None, now, "/job")
-    for content in (b"", b"v1", b"something else", v2(_0="4")):
-        assert former_sources(at(None, content), None, now, "/job") is None
-    assert former_sources(None, None, now, "/job") is None
 
 
 @pytest.mark.parametrize(
@@ -228,23 +167,6 @@ def watermarks(*names: str) -> WatermarkState:
             ),
         ),
     )
-
-
-def test_a_source_that_is_given_a_uid_keeps_the_log_that_it_had() -> None:
-    now = (ReadSource("FileSource[/in]", "flights", "1"), ReadSource("rate", "rate", "0"))
-    former = (ReadSource("FileSource[/in]", None, "0"), ReadSource("rate", None, None))
-    assert with_uids(former, now) == (
-        ReadSource("FileSource[/in]", "flights", "0"),
-        ReadSource("rate", "rate", "0"),
-    )
-
-
-def test_watermarks_follow_a_source_to_the_uid_that_it_is_given() -> None:
-    former = watermarks("source-0", "source-1")
-    assert under_present_uids(former, ["a", "b"], is_uid_of_place) == watermarks("a", "b")
-    for uids in (["a"], ["source-0", "source-1"]):
-        assert under_present_uids(former, uids, is_uid_of_place) == former
-    assert under_present_uids(watermarks("source-0", "b"), ["a", "c"], is_uid_of_place) == watermarks("source-0", "b")
 
 
 def test_a_source_that_begins_anew_begins_without_its_watermarks() -> None:

@@ -184,7 +184,7 @@ def test_what_a_generator_raises_between_records_is_told_with_its_source() -> No
     strategy = WatermarkStrategy.for_generator(BrokenByTheClock).with_timestamps("t")
     timed = env.from_elements([("a", 1), ("b", 2)], "k string, t bigint").assign_timestamps_and_watermarks(strategy)
     timed.key_by("k").process(Same(), uid="same", schema="k string, t bigint").sink_to([])
-    with pytest.raises(UserFunctionError, match="source 'source-0': its watermark generator raised ArithmeticError: b"):
+    with pytest.raises(UserFunctionError, match="source 'source': its watermark generator raised ArithmeticError: b"):
         env.execute()
 
 

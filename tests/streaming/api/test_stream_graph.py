@@ -32,7 +32,7 @@ def is_topological(job: JobGraph) -> bool:
 
 def test_a_graph_forks_and_joins_and_each_node_comes_behind_what_it_reads() -> None:
     graph = StreamGraph()
-    left, right = source(graph), source(graph)
+    left, right = source(graph, "left"), source(graph, "right")
     first = left.key_by("k").process(Nothing(), uid="first")
     both = first.get_side_output(LATE).union(right, left.flat_map(list))
     both.key_by("k").process(Nothing(), uid="second").sink_to([], uid="b")
@@ -52,12 +52,12 @@ def test_a_graph_forks_and_joins_and_each_node_comes_behind_what_it_reads() -> N
 @given(st.data())
 def test_any_graph_is_in_topological_order(data: st.DataObject) -> None:
     graph = StreamGraph()
-    streams = [source(graph)]
+    streams = [source(graph, "first")]
     for number in range(data.draw(st.integers(1, 12))):
         stream = data.draw(st.sampled_from(streams))
         step = data.draw(st.sampled_from(["source", "transform", "union", "process", "side", "sink"]))
         if step == "source":
-            streams.append(source(graph))
+            streams.append(source(graph, f"source-{len(streams)}"))
         elif step == "transform":
             streams.append(stream.flat_map(list))
         elif step == "union":
@@ -88,21 +88,23 @@ def test_what_no_sink_receives_is_no_part_of_the_job() -> None:
     assert len(graph.job().sources) == 1
 
 
-def test_sources_are_known_by_their_uids_and_those_without_by_their_place_among_such() -> None:
+def test_only_the_sources_of_the_job_need_uids_and_a_lone_one_has_a_default() -> None:
     graph = StreamGraph()
-    streams = [source(graph, uid) for uid in ("flights", None, "weather", None)]
-    unused = source(graph)
-    streams[0].union(*streams[1:]).key_by("k").process(Nothing(), uid="count").sink_to([])
-    assert graph.job().source_uids == ("flights", "source-0", "weather", "source-1")
-    unused.flat_map(list)
-    assert len(graph.job().source_uids) == 4
+    streams = [source(graph, uid) for uid in ("flights", "weather")]
+    source(graph).flat_map(list)
+    streams[0].union(streams[1]).key_by("k").process(Nothing(), uid="count").sink_to([])
+    assert graph.job().source_uids == ("flights", "weather")
+    alone = StreamGraph()
+    source(alone).key_by("k").process(Nothing(), uid="count").sink_to([])
+    assert alone.job().source_uids == ("source",)
 
 
 @pytest.mark.parametrize(
     ("uids", "said"),
     [
         (("flights", "flights"), "two sources have the uid 'flights'"),
-        ((None, "source-0"), "'source-0', which is what another one is called that was given no uid"),
+        (("flights", None), r"2 sources, and source 2 has no uid\. Pass .* only source .* is 'source'"),
+        ((None, None, "source"), "3 sources, and source 1 has no uid"),
         (("count",), "a source and the operator Nothing have the uid 'count'"),
         ((" ",), "the source has no uid: pass from_dataframe or from_elements"),
         (("a\nb",), "has the control character U\\+000A"),
@@ -149,8 +151,8 @@ def test_union_takes_other_streams() -> None:
 
 def test_a_tag_has_one_schema_in_an_operator_and_a_name_that_can_be_shown() -> None:
     graph = StreamGraph()
-    first = source(graph).key_by("k").process(Nothing(), uid="first")
-    second = source(graph).key_by("k").process(Nothing(), uid="second")
+    first = source(graph, "one").key_by("k").process(Nothing(), uid="first")
+    second = source(graph, "two").key_by("k").process(Nothing(), uid="second")
     for processed, schema in ((first, "a int"), (second, "a int"), (second, "a bigint")):
         processed.get_side_output(OutputTag("late", schema=schema)).sink_to(
             [], uid=f"{processed.edge.node} {schema}"[-99:]

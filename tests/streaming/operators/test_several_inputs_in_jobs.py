@@ -51,10 +51,10 @@ def limited(
 ) -> tuple[Any, list[Any]]:
     environment = LocalStreamEnvironment(epoch_size=2, max_parallelism=16, **given)
     strategy: Any = WatermarkStrategy.for_monotonous_timestamps()
-    timed = environment.from_elements(records, "k string, t bigint").assign_timestamps_and_watermarks(
+    timed = environment.from_elements(records, "k string, t bigint", uid="records").assign_timestamps_and_watermarks(
         strategy.with_timestamps("t")
     )
-    named = environment.from_elements(rules, "name string, n bigint").assign_timestamps_and_watermarks(
+    named = environment.from_elements(rules, "name string, n bigint", uid="rules").assign_timestamps_and_watermarks(
         strategy.with_timestamps("n")
     )
     results: list[Any] = []
@@ -112,10 +112,10 @@ def joined(
     environment = LocalStreamEnvironment(max_parallelism=16, **given)
     strategy: Any = WatermarkStrategy.for_bounded_out_of_orderness(100)
     left, right = (
-        environment.from_elements(elements, schema)
+        environment.from_elements(elements, schema, uid=uid)
         .assign_timestamps_and_watermarks(strategy.with_timestamps("t"))
         .key_by("k")
-        for elements, schema in ((lefts, left_schema), (rights, "k string, t bigint"))
+        for uid, elements, schema in (("left", lefts, left_schema), ("right", rights, "k string, t bigint"))
     )
     results: list[Any] = []
     stream = left.interval_join(right).between(-5, 5)

@@ -20,7 +20,7 @@ def event_time(sources: int = 1) -> EventTime:
     """Windows over so many sources, which are not waited for when they have been silent for 100 ms."""
     graph = StreamGraph()
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(2).with_timestamps("at").with_idleness(100)
-    streams = [DataStream(graph, graph.add(SourceNode(index))) for index in range(sources)]
+    streams = [DataStream(graph, graph.add(SourceNode(index, f"source-{index}"))) for index in range(sources)]
     timed = [stream.assign_timestamps_and_watermarks(strategy) for stream in streams]
     united = timed[0].union(*timed[1:]) if sources > 1 else timed[0]
     windows = united.key_by("k").window(TumblingEventTimeWindows.of(10))
@@ -110,8 +110,8 @@ def test_a_job_without_event_time_has_no_watermarks() -> None:
 def test_at_the_end_of_time_no_operator_waits_for_a_source_without_event_time() -> None:
     graph = StreamGraph()
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(2).with_timestamps("at")
-    timed = DataStream(graph, graph.add(SourceNode(0))).assign_timestamps_and_watermarks(strategy)
-    untimed = DataStream(graph, graph.add(SourceNode(1)))
+    timed = DataStream(graph, graph.add(SourceNode(0, "source-0"))).assign_timestamps_and_watermarks(strategy)
+    untimed = DataStream(graph, graph.add(SourceNode(1, "source-1")))
     timed.union(untimed).key_by("k").count_window(2).reduce(max, uid="windows", schema=SCHEMA).sink_to([])
     held = EpochWatermarks(EventTime.of(graph.job()), None).after(seen(12), 1000)
     assert times(held) == (MIN_TIMESTAMP, MIN_TIMESTAMP)
@@ -124,7 +124,7 @@ def test_a_processor_of_sparks_is_worth_an_epoch_whenever_its_watermark_has_move
 
     graph = StreamGraph()
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(2).with_timestamps("at")
-    timed = DataStream(graph, graph.add(SourceNode(0))).assign_timestamps_and_watermarks(strategy)
+    timed = DataStream(graph, graph.add(SourceNode(0, "source-0"))).assign_timestamps_and_watermarks(strategy)
     processed = timed.group_by("k").transform_with_state(Silent(), SCHEMA, "update", "eventTime", uid="processor")
     processed.sink_to([])
     first = EpochWatermarks(EventTime.of(graph.job()), None)

@@ -38,9 +38,9 @@ class Pair(ProcessJoinFunction[Any, Any, Any, Any]):
 def graph_of(build: Build, sources: int = 2) -> Any:
     """A job over so many sources, whose streams a function puts together; what that returns goes to a sink."""
     graph = StreamGraph()
-    built = build([DataStream(graph, graph.add(SourceNode(index))) for index in range(sources)])
+    built = build([DataStream(graph, graph.add(SourceNode(index, f"source-{index}"))) for index in range(sources)])
     # Every job has an operator with state; this one does without time.
-    beside = DataStream(graph, graph.add(SourceNode(sources))).key_by("k")
+    beside = DataStream(graph, graph.add(SourceNode(sources, f"source-{sources}"))).key_by("k")
     beside.process(Nothing(), uid="nothing", schema=SCHEMA).sink_to([], uid="beside")
     for place, stream in enumerate(built if isinstance(built, list) else [built]):
         stream.sink_to([], uid=f"sink-{place}")
