@@ -24,12 +24,13 @@ from statebackend.checkpoint.state_handles import (
     files_by_path,
 )
 from statebackend.checkpoint.store.completed_checkpoint_store import DirectoryCheckpointStore
-from statebackend.spark.tasks.channels import AcknowledgementSender
+from statebackend.spark.tasks.channels import AcknowledgementSender, ProgressSender
 from statebackend.spark.tasks.epoch_task import EpochTask, RunReference
 from statebackend.state.key_groups import key_group_range_of_subtask
 from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER
 from statebackend.state.state_meta import KeyedStateMeta, StateFile, encode_meta, meta_of_descriptor
 from statebackend.streaming.runtime.restore_plan_file import write_restore_plan
+from statebackend.streaming.runtime.subtask import OperatorEpoch
 from typeserializers import StringSerializer
 
 UID = "simulated"
@@ -107,11 +108,11 @@ class SimulatedJob:
         task = EpochTask(
             run_reference=RunReference("run", None),  # type: ignore[arg-type]
             operator_uid=UID,
-            epoch_id=epoch_id,
-            processing_time_ms=epoch_id,
+            epoch=OperatorEpoch(epoch_id=epoch_id, processing_time_ms=epoch_id),
             restore=sections.get(UID),
             restored_from=self._file_system,
             acknowledgements=AcknowledgementSender(None),  # type: ignore[arg-type]
+            progress=ProgressSender(None),  # type: ignore[arg-type]
         )
         return len(cloudpickle.dumps(task.run))  # type: ignore[no-untyped-call]
 

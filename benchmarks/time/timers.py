@@ -26,7 +26,7 @@ from statebackend.streaming.operators.keyed_process import KeyedProcessOperator
 from statebackend.streaming.operators.operator import ObjectBatch
 from statebackend.streaming.runtime.restore_plan import SubtaskRestore, continued_subtask
 from statebackend.streaming.runtime.state_registration import registered_states
-from statebackend.streaming.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
+from statebackend.streaming.runtime.subtask import OperatorEpoch, OperatorParts, Subtask
 from statebackend.streaming.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors
 from typeserializers.scalars.fixed_width import LongSerializer
 from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
@@ -168,16 +168,14 @@ def _two_epochs(
     )
     taken, restore = 0.0, SubtaskRestore()
     for epoch_id, (batch, watermark_ms) in enumerate(zip(batches, (0, 1000), strict=True)):
-        epoch = SubtaskEpoch(
+        subtask = Subtask(
+            parts,
+            OperatorEpoch(epoch_id=epoch_id, processing_time_ms=0, watermark_ms=watermark_ms),
             subtask_index=0,
-            epoch_id=epoch_id,
-            processing_time_ms=0,
             attempt_id="attempt",
             restore=restore,
             local_directory=str(Path(directory) / "local"),
-            watermark_ms=watermark_ms,
         )
-        subtask = Subtask(parts, epoch)
         run = subtask.run(lambda: function, [(0, batch)])
         taken += _microseconds(setting, 1, lambda run=run: list(run))
         restore = continued_subtask(subtask.acknowledgement.state, file_system)

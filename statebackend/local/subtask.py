@@ -36,7 +36,7 @@ from statebackend.streaming.operators.operator_factories import operator_factory
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.row_writer import RowEncoder
 from statebackend.streaming.runtime.restore_plan import SubtaskRestore, restores_by_subtask
-from statebackend.streaming.runtime.subtask import FrozenSubtask, OpenedSubtask, OperatorParts, Subtask, SubtaskEpoch
+from statebackend.streaming.runtime.subtask import FrozenSubtask, OpenedSubtask, OperatorEpoch, OperatorParts, Subtask
 from statebackend.streaming.runtime.worker_functions import RunIdentity, WorkerFunctions
 from statebackend.streaming.stream_graph import StreamEdge
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
@@ -346,16 +346,16 @@ class LocalSubtask:
             run, operator = self.operators, self.operator
             subtask = Subtask(
                 run.operator_parts(operator),
-                SubtaskEpoch(
-                    subtask_index=self.index,
+                OperatorEpoch(
                     epoch_id=run.epoch.epoch_id,
                     processing_time_ms=run.epoch.processing_time_ms,
-                    attempt_id="0",
-                    restore=run.restore_of(operator, self.index),
-                    local_directory=run.local_directory,
                     previous_watermark_ms=self.watermark_ms,
-                    progress=run.progress,
                 ),
+                subtask_index=self.index,
+                attempt_id="0",
+                restore=run.restore_of(operator, self.index),
+                local_directory=run.local_directory,
+                progress=run.progress,
             )
             self._life = contextlib.ExitStack()
             opening = subtask.opened(partial(run.make_function, operator), self, run.epoch.now_ms)

@@ -78,30 +78,30 @@ def sequence_of(context: Any, columns: Iterable[Any]) -> Any:
 
 
 class KeptColumns:
-    """Columns that the frames of all epochs are asked for.
+    """Columns that are selected from the frames of all epochs.
 
-    PySpark tells the JVM of each column again for every frame, and looks up by name there how to; here the JVM is told
-    once, and a frame takes one call.
+    PySpark passes each column to the JVM again for every frame, by reflection. This passes them once, so a frame takes
+    one call.
     """
 
     def __init__(self, columns: Iterable[Column]) -> None:
         self._columns = sequence_of(SparkContext.getOrCreate(), columns)
 
     def of(self, frame: DataFrame) -> DataFrame:
-        """The frame's rows with these columns alone."""
+        """The frame with only these columns."""
         return DataFrame(frame._jdf.select(self._columns), frame.sparkSession)
 
     def sorted_within_partitions(self, frame: DataFrame) -> DataFrame:
-        """The frame with the rows of each partition in the order of these columns."""
+        """The frame with the rows of each partition sorted by these columns."""
         return DataFrame(frame._jdf.sortWithinPartitions(self._columns), frame.sparkSession)
 
 
 class AddedColumns:
-    """Columns, by their names, that are added to a frame of every epoch; no frame may have one of that name."""
+    """Columns by name that are added to the frame of every epoch. No frame may have a column of that name."""
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._columns = KeptColumns([F.col("*"), *(column.alias(name) for name, column in columns.items())])
 
     def over(self, frame: DataFrame) -> DataFrame:
-        """The frame with the columns behind its own."""
+        """The frame with the columns after its own."""
         return self._columns.of(frame)

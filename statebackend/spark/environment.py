@@ -1,13 +1,13 @@
-"""The environment of a job on Spark: where a program begins, and where it is checked and started.
+"""The environment of a job on Spark: it builds, checks and starts the job.
 
-Everything that can be wrong is found before anything is touched: the graph, the types, what the operators register, the
-compatibility result of every stored snapshot on it, and whether directory, state and parallelism belong together. Only
-then is the job directory locked and Spark started.
+A start first checks everything without changing anything: the graph, the types, the registered states, their
+compatibility with the stored snapshots, and whether directory, state and parallelism belong together. Then it locks the
+job directory and starts Spark.
 
     <job_dir>/job.json, driver.lock     identity and lock (statebackend.checkpoint.store.job_directory)
     <job_dir>/checkpoints/, shared/     completed checkpoints and their files
-    <job_dir>/time-epoch.json           the epoch without records that is open (statebackend.checkpoint.store.job_files)
-    <job_dir>/spark/                    Spark's own checkpoint location: offsets and commits of the source
+    <job_dir>/time-epoch.json           the open no-data epoch (statebackend.checkpoint.store.job_files)
+    <job_dir>/spark/                    Spark's own checkpoint location: offsets and commits of the sources
 
 The last two are driver files: with high availability, or a directory of their own, they are elsewhere
 (statebackend.checkpoint.store.driver_files).
@@ -33,12 +33,10 @@ from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.checkpoint.store.completed_checkpoint_store import DefaultCompletedCheckpointStore
 from statebackend.checkpoint.store.job_directory import JobDirectory
 from statebackend.checkpoint.store.job_files import end_no_data_epoch
-from statebackend.spark.epoch_driver import EpochDriver, is_output_pending
+from statebackend.spark.epoch_driver import EpochDriver, JobParts, is_output_pending
 from statebackend.spark.job import SparkJob
-from statebackend.spark.job_parts import JobParts
 from statebackend.spark.no_data_epochs import EmptyBatch, NoDataEpochs
-from statebackend.spark.plans.pipeline import Pipeline
-from statebackend.spark.plans.pipeline_preparation import prepare_pipeline
+from statebackend.spark.plans.pipeline import Pipeline, prepare_pipeline
 from statebackend.spark.plans.placement import locality_advice
 from statebackend.spark.query import Timeout, start_query, timeout_seconds
 from statebackend.spark.rollback import check_log, planned_roll_back, roll_back
@@ -99,22 +97,29 @@ _log = logger_of(__name__)
 class SparkStreamEnvironment:
     """Builds one job and starts it.
 
-    ``job_dir`` is the job's own directory, made if it does not exist: on a disk that the driver and all workers share
-    (a path, or a ``file:///`` URI), or on an object store (``s3://bucket/path``). ``backend`` is ``"rocksdb"``,
-    ``"heap"``, the name of an installed one, or a `StateBackend`. ``parallelism`` may differ from run to run,
-    ``max_parallelism`` never. ``local_state_directory`` is where tasks keep working copies of their state, on the
-    local disk of each executor (see `statebackend.streaming.runtime.local_state_root`); by default below the system's
-    temporary directory. ``metrics`` turns metrics of keyed state on (see `SparkJob.metrics`). ``rules`` judge and
-    carry out what restored state becomes, here and in the workers; None: those of this library. An epoch that takes
-    longer than ``epoch_timeout_s`` (seconds, or a text such as "5 minutes") is given up and the job fails; None is no
-    limit. ``high_availability`` says how drivers of the job agree on who leads it, such as
-    `ZooKeeperHighAvailability`; by default it is
-    the lock file of the job directory, or on an object store a lease there, and a second driver is rejected.
-    ``spark_log_directory`` is where Spark keeps its own log of the job, which must be a disk that every driver of the
-    job finds again; by default it is in the job directory, which an object store cannot do for.
+    Args:
+        spark: A classic Spark session.
+        job_dir: The directory of the job, created if it does not exist: on a disk that the driver and all workers
+            share (a path, or a ``file:///`` URI), or on an object store (``s3://bucket/path``).
+        backend: ``"rocksdb"``, ``"heap"``, the name of an installed backend, or a `StateBackend`.
+        parallelism: The number of subtasks of each operator; may differ from run to run.
+        max_parallelism: The number of key groups; never changes.
+        retained_checkpoints: How many completed checkpoints are kept.
+        local_state_directory: Where tasks keep working copies of their state, on the local disk of each executor (see
+            `statebackend.streaming.runtime.local_state_root`). Default: below the system's temporary directory.
+        metrics: Turns on metrics of keyed state (see `SparkJob.metrics`).
+        rules: The compatibility rules and conversions of restored state. Default: those of this library.
+        epoch_timeout_s: An epoch that takes longer is aborted, and the job fails: seconds, or a text such as
+            "5 minutes". None: no limit.
+        high_availability: How the drivers of the job elect a leader, such as `ZooKeeperHighAvailability`. Default: a
+            lock file in the job directory, or a lease on the object store; a second driver is rejected.
+        spark_log_directory: Where Spark keeps its own log of the job: a disk that every driver of the job can read.
+            Default: in the job directory, which then cannot be on an object store.
 
-    Raises `JobDefinitionError` for a parallelism out of range, `UnsupportedSparkVersionError` for a Spark that is too
-    old, `UnsupportedSparkSessionError` for a session of Spark Connect.
+    Raises:
+        JobDefinitionError: A setting is invalid.
+        UnsupportedSparkVersionError: Spark is too old.
+        UnsupportedSparkSessionError: The session is one of Spark Connect.
     """
 
     def __init__(
@@ -158,13 +163,19 @@ class SparkStreamEnvironment:
         self._streams: dict[SourceNode, DataStream] = {}
 
     def from_dataframe(self, frame: DataFrame, *, uid: str | None = None) -> DataStream:
-        """The stream of a streaming DataFrame: ``spark.readStream...load()``, with any stateless steps.
+        """Return the stream of a streaming DataFrame, made with ``spark.readStream`` and stateless steps.
 
-        A job may have several; the same frame is the same source. What ``withWatermark`` says on the frame is taken
-        over as `DataStream.assign_timestamps_and_watermarks`. ``uid`` is the name under which checkpoints and
-        savepoints find again how far the source was read, whatever sources there are beside it; sources without one go
-        by their order. Raises `JobDefinitionError` for a watermark that cannot be taken over, and for a uid that is
-        doubled or cannot be written.
+        A second call with the same frame returns the same stream. ``withWatermark`` on the frame acts as
+        `DataStream.assign_timestamps_and_watermarks`.
+
+        Args:
+            frame: The streaming DataFrame.
+            uid: The permanent name under which checkpoints and savepoints store the position and event time of the
+                source. Required if the job has several sources; a job's only source is stored as ``source`` without it.
+
+        Raises:
+            JobDefinitionError: The uid is invalid or used twice, or ``withWatermark`` cannot be used (see
+                `statebackend.spark.sources.source_identity`).
         """
         if not isinstance(frame, DataFrame) or not frame.isStreaming:
             raise JobDefinitionError("from_dataframe takes a streaming DataFrame, one made with spark.readStream")
@@ -178,37 +189,34 @@ class SparkStreamEnvironment:
             self._streams[node] = stream if strategy is None else stream.assign_timestamps_and_watermarks(strategy)
         elif uid not in (None, node.uid):
             raise JobDefinitionError(
-                f"the same frame was given to from_dataframe before, with uid={node.uid!r}, and now with uid={uid!r}: "
-                f"it is one source, so give it one uid"
+                f"from_dataframe got the same frame with uid={node.uid!r} and with uid={uid!r}: it is one source, so "
+                f"give it one uid"
             )
         return self._streams[node]
 
     def check(
         self, *, from_savepoint: str | os.PathLike[str] | None = None, allow_non_restored_state: bool = False
     ) -> Mapping[str, SchemaReport]:
-        """What a start would find, without starting or touching anything: the compatibility results by operator uid.
+        """Return the compatibility results of a start by operator uid, without starting or changing anything.
 
-        What is judged is what `execute` would continue from: the newest checkpoint of the job directory, or the
-        savepoint where there is none. Raises as `execute` would, except that incompatible state is in the reports and
-        not an error.
+        It checks the state that `execute` would restore: the newest checkpoint of the job directory or, without one,
+        the savepoint. Raises as `execute`, except for incompatible state, which is in the results.
         """
         pipeline = self._prepare()
-        # With or without the source progress: what is judged is the state.
+        # Only the state is checked, so the source progress does not matter.
         point = looked_up(
             self.job_dir,
             self._services,
             lambda records: self._starting_point(records, from_savepoint, restore_source_progress=False),
         )
-        return self._judged(pipeline, point, allow_non_restored_state)
+        return self._compatibilities(pipeline, point, allow_non_restored_state)
 
     def add_listener(self, listener: JobListener) -> None:
-        """Lets a listener hear of the jobs that are executed from now on; see
-        `statebackend.streaming.observing.job_events`.
-        """
+        """Add a listener to jobs that are executed from now on; see `statebackend.streaming.observing.job_events`."""
         self._listeners.add(listener)
 
     def remove_listener(self, listener: JobListener) -> None:
-        """Ends that, for jobs that are executed from now on."""
+        """Remove a listener from the jobs that are executed from now on."""
         self._listeners.remove(listener)
 
     def execute(
@@ -222,24 +230,31 @@ class SparkStreamEnvironment:
         allow_dropped_sources: Collection[str] = (),
         roll_back_to: int | Literal["previous"] | None = None,
     ) -> SparkJob:
-        """Starts the job, or continues it from the newest checkpoint of its directory.
+        """Start the job, or continue it from the newest checkpoint of its directory.
 
-        ``trigger`` holds the arguments of Spark's ``DataStreamWriter.trigger``, such as ``{"availableNow": True}``.
-        ``from_savepoint`` begins a new job directory from a savepoint, and at the source positions that the savepoint
-        carries unless ``restore_source_progress`` is False, or False for a source by uid. A directory that was begun
-        from that same savepoint just continues.
+        Args:
+            name: The name of the job.
+            trigger: The arguments of Spark's ``DataStreamWriter.trigger``, such as ``{"availableNow": True}``.
+            from_savepoint: A savepoint that a new job directory starts from. A directory that started from this
+                savepoint continues.
+            allow_non_restored_state: Accept stored state that the job does not register. It is lost.
+            restore_source_progress: Whether to continue at the source positions of the savepoint; a dict decides by
+                uid, such as ``{"flights": False}``.
+            allow_dropped_sources: Uids of sources that the state has read and the job no longer has. Their remaining
+                records are lost. A new source starts as Spark starts it; the others continue, in any order.
+            roll_back_to: An older checkpoint of the directory to continue from: its id, or "previous" for the newest
+                readable one before the newest. Later epochs are set aside, hidden by sinks that can, and processed
+                again; see `SparkJob.roll_back_report`.
 
-        Sources may have been added or put in another order since the checkpoint or savepoint: each goes on where it
-        was, by its uid, and one that is new begins as Spark begins. Of one that the job no longer has the rest would be
-        lost, so its uid must be in ``allow_dropped_sources``.
+        Returns:
+            The running job.
 
-        ``roll_back_to`` goes back to an older checkpoint of the directory: its id, or "previous" for the newest that
-        can be read before the newest of all. Later epochs are given up and set aside, with what a sink that can take it
-        back has shown of them, and what they had read is processed again; `SparkJob.roll_back_report` says what.
-
-        Raises, before anything is touched, `JobDefinitionError`, `JobRestoreError`, `StateMigrationException` (stored
-        state cannot be taken over), `JobDirectoryError` (another job's, or another driver is running),
-        `SourceProgressMismatchError` (Spark's log knows of an epoch whose checkpoint is missing).
+        Raises:
+            JobDefinitionError: The job is invalid. This and the following are raised before anything changes.
+            JobRestoreError: The job does not fit the state.
+            StateMigrationException: Stored state is incompatible.
+            JobDirectoryError: The directory belongs to another job, or another driver is running.
+            SourceProgressMismatchError: The checkpoint of an epoch in Spark's log is missing.
         """
         pipeline = self._prepare()
         check_trigger(pipeline.source, trigger)
@@ -247,10 +262,10 @@ class SparkStreamEnvironment:
         sources = read_sources(pipeline.graph, pipeline.source)
         schemas = read_schemas(pipeline.source)
 
-        def judge(records: JobRecords, point: StartingPoint) -> Mapping[str, SchemaReport]:
-            # A directory that was begun from the savepoint has gone on since: what counts is what it holds now.
+        def check_state(records: JobRecords, point: StartingPoint) -> Mapping[str, SchemaReport]:
+            # A directory that started from the savepoint is checked by its own newest checkpoint.
             self._check_name(name)
-            found = self._judged(pipeline, point, allow_non_restored_state)
+            found = self._compatibilities(pipeline, point, allow_non_restored_state)
             found.require_compatible()
             planned_source_log(records.driver_files, point, sources, allow_dropped_sources, schemas)
             self._check_sink(pipeline, point, records.driver_files)
@@ -262,7 +277,7 @@ class SparkStreamEnvironment:
             self.max_parallelism,
             self._services,
             lambda records: self._starting_point(records, from_savepoint, restore_source_progress, roll_back_to),
-            judge,
+            check_state,
         )
         try:
             with raising_root_cause(start.directory.leadership):
@@ -313,7 +328,7 @@ class SparkStreamEnvironment:
     def _may_be_uncommitted(self, newest: CheckpointMetadata, driver_files: CheckpointFileSystem) -> bool:
         """Whether output of the newest checkpoint may not be committed.
 
-        Spark notes a batch as done when it is; epochs without records behind it are noted by ourselves.
+        Spark records committed batches. A file of the job records the no-data epoch after them.
         """
         committed = newest_committed_batch(_local_path(driver_files, SOURCE_LOG_DIRECTORY))
         is_batch_done = committed is not None and committed >= batch_of(newest)
@@ -331,7 +346,9 @@ class SparkStreamEnvironment:
                 f"other one first"
             )
 
-    def _judged(self, pipeline: Pipeline, point: StartingPoint, allow_non_restored_state: bool) -> SchemaReports:
+    def _compatibilities(
+        self, pipeline: Pipeline, point: StartingPoint, allow_non_restored_state: bool
+    ) -> SchemaReports:
         if point.state is None:
             return SchemaReports()
         return CompatibilityChecker(self._described(pipeline), point.state).check_start(
@@ -365,7 +382,7 @@ class SparkStreamEnvironment:
         source_log.carry_out(driver_files, point, file_system)
         local_root = self._local_root(directory)
         if is_on_one_host(self.spark):
-            # The tasks would clear up and reject as well, but later.
+            # The tasks also clean up and reject the directory, but later.
             with local_root.open(self.parallelism):
                 pass
         advice = locality_advice(self.spark)
@@ -396,11 +413,11 @@ class SparkStreamEnvironment:
         empty_batch = EmptyBatch(self.spark, pipeline.source.schema)
         driver = EpochDriver(parts, source_log.state(point.state), self.spark.sparkContext, empty_batch)
         try:
-            # Before anything of it can fail: its end is told to nobody who was not told of its start.
+            # Emit `started` first, so that no listener sees only `terminated`.
             driver.recorder.started()
             if latest is None and point.origin is not None and not point.origin.with_source_progress:
                 driver.forget_source_progress()
-            # What another leader has staged since is not to be removed.
+            # A former leader must not remove what the new one has staged.
             leadership.check()
             pipeline.sinks.recover(driver.last_epoch_id, directory.identity.job_id)
             if latest is not None and self._may_be_uncommitted(latest, driver_files):
@@ -412,7 +429,7 @@ class SparkStreamEnvironment:
             return SparkJob(self.spark, directory, driver, start.compatibility, query, no_data_epochs, rolled_back)
         except BaseException as error:
             driver.recorder.terminated(error)
-            # What went out to the workers would otherwise stay for as long as the session.
+            # The broadcast would otherwise stay as long as the session.
             driver.close()
             raise
 
@@ -436,14 +453,14 @@ def _local_path(file_system: CheckpointFileSystem, path: str) -> str:
 def _services(
     job_dir: str, given: JobServices | None, spark_log_directory: str | os.PathLike[str] | None
 ) -> JobServices:
-    """How the job is led, and where Spark's log of it is, which Spark and we must mean alike."""
-    # Another store may be asked over the network only to learn that it is not this disk.
+    """The services of the job, with the directory of Spark's log, on which Spark and this library must agree."""
+    # Do not connect to another store only to learn that it is not a disk.
     is_elsewhere = is_uri(job_dir) and scheme_of(job_dir) != "file"
     if spark_log_directory is None:
         if is_elsewhere or CheckpointFileSystem.from_uri(job_dir).local_path() is None:
             raise JobDefinitionError(
-                f"job_dir is {without_secrets(job_dir)!r}, which is not on a local or mounted disk, where Spark's own "
-                f"log of the job must be: give spark_log_directory, a path that every driver of the job finds again"
+                f"job_dir is {without_secrets(job_dir)!r}, which is not on a local or mounted disk. Spark's own log of "
+                f"the job must be on one: pass spark_log_directory, a path that every driver of the job can read"
             )
         return given or default_services(job_dir)
     log_directory = os.fspath(spark_log_directory)

@@ -2,9 +2,9 @@
 
 Spark calls `EpochDriver.run` with each micro-batch (``foreachBatch``) and commits the batch when the call returns.
 Other threads start no-data epochs (`statebackend.spark.no_data_epochs`). One epoch runs at a time. `EpochRunner` passes
-events to the table and carries out its actions by an `EpochRim`, here a `SparkEpoch`; `SparkRun` holds what lasts from
-epoch to epoch. The first error fails the run: acknowledged state is discarded, the sinks abort, and no epoch follows.
-Errors of this cleanup are suppressed. A no-data epoch that a crash interrupted is processed again first.
+events to the table and carries out its actions by an `EpochRuntime`, here a `SparkEpoch`; `SparkRun` holds what lasts
+from epoch to epoch. The first error fails the run: acknowledged state is discarded, the sinks abort, and no epoch
+follows. Errors of this cleanup are suppressed. A no-data epoch that a crash interrupted is processed again first.
 
 * **Watermarks** (`EpochWatermarks`): what the tasks of an epoch report determines those of the next epoch. They are an
   immutable value in the checkpoint, so an epoch that fails changes nothing.
@@ -25,23 +25,22 @@ Errors of this cleanup are suppressed. A no-data epoch that a crash interrupted 
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import os
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Final, Protocol
 
-from attrs import evolve
+from attrs import field, frozen
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from migration import LIBRARY_RULES, EvolutionRules
 from snapshots.loggers import logger_of
 from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement, TaskId
 from statebackend.checkpoint.coordinator.checkpoint_coordinator import CheckpointCoordinator
@@ -50,17 +49,18 @@ from statebackend.checkpoint.errors import CheckpointError, LeadershipLostError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.fs.local_storage import sync_directory
 from statebackend.checkpoint.fs.retries import monotonic_ms
-from statebackend.checkpoint.ha.leadership import loss_caused_by, root_cause
+from statebackend.checkpoint.ha.leadership import Leadership, loss_caused_by, root_cause
 from statebackend.checkpoint.handle_records import KnownFiles
 from statebackend.checkpoint.metadata import (
-    ChannelTimestamp,
     CheckpointMetadata,
+    ReadSource,
+    SavepointIdentity,
     SourcePositions,
-    TimersDue,
     WatermarkState,
 )
 from statebackend.checkpoint.state_handles import SubtaskState, files_by_path
 from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
+from statebackend.checkpoint.store.job_directory import JobIdentity
 from statebackend.checkpoint.store.job_files import (
     OpenNoDataEpoch,
     end_no_data_epoch,
@@ -82,6 +82,7 @@ from statebackend.spark.epochs import (
     Epoch,
     Epochs,
     EpochState,
+    EpochWatermarks,
     Failed,
     Open,
     Reject,
@@ -92,14 +93,17 @@ from statebackend.spark.epochs import (
     Triggered,
     too_late,
 )
-from statebackend.spark.job_parts import JobParts, operator_tasks
+from statebackend.spark.plans.pipeline import Pipeline
 from statebackend.spark.plans.placement import SubtaskPlacement
 from statebackend.spark.savepoints import python_cause
 from statebackend.spark.session import is_speculative, keep_adaptive_disabled, were_tasks_repeated
 from statebackend.spark.sources.progress import read_offsets
 from statebackend.spark.tasks.channels import AcknowledgementChannel, ProgressChannel, ProgressSender
-from statebackend.spark.tasks.epoch_task import EpochTask, RunBroadcast
+from statebackend.spark.tasks.epoch_task import EpochTask, OperatorTask, RunBroadcast
 from statebackend.state.clock import Clock, wall_clock
+from statebackend.state.metrics import StateMetricsConfig
+from statebackend.state.state_backend import StateBackend
+from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.errors import (
     EpochError,
     EpochTimeoutError,
@@ -108,151 +112,98 @@ from statebackend.streaming.errors import (
     format_value,
 )
 from statebackend.streaming.metrics import CheckpointCost, ObservedRun, slowest_s, time_metrics
+from statebackend.streaming.observing.job_events import JobListeners
 from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetrics
+from statebackend.streaming.operators.operator_factories import operator_factory
 from statebackend.streaming.runtime.checkpoint_writing import store_checkpoint
-from statebackend.streaming.runtime.event_time import EventTime, not_before
+from statebackend.streaming.runtime.event_time import not_before
+from statebackend.streaming.runtime.job_sinks import JobSinks
+from statebackend.streaming.runtime.local_state_root import LocalStateRoot
 from statebackend.streaming.runtime.restore_plan import SubtaskRestore, restores_by_subtask
 from statebackend.streaming.runtime.restore_plan_file import (
     RESTORE_PLANS_DIRECTORY,
     RestorePlanSection,
     write_restore_plan,
 )
+from statebackend.streaming.runtime.subtask import OperatorEpoch, OperatorParts
 from statebackend.streaming.runtime.worker_functions import check_broadcast_copies
-from statebackend.streaming.time.job_watermarks import JobWatermarks
-from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 
 __all__ = [
     "EpochDriver",
-    "EpochRim",
     "EpochRunner",
+    "EpochRuntime",
     "EpochWatchdog",
-    "EpochWatermarks",
     "SparkEpoch",
     "SparkRun",
     "cancel_until",
     "is_output_pending",
     "make_offsets_durable",
-    "newest_digest",
-    "no_data_epoch_left_open",
     "processing_time_of_epoch_ms",
 ]
 
 
-class EpochWatermarks:
-    """The watermarks of one epoch: an immutable value, from which `after` computes those of the next one."""
+@frozen(kw_only=True)
+class JobParts:
+    """The parts of a running job. ``schema_reports`` are the compatibility results of the restored state by uid."""
 
-    def __init__(
-        self, event_time: EventTime | None, restored: WatermarkState | None, now_ms: int | None = None
-    ) -> None:
-        """Create the watermarks of the first epoch of a run, from those of its checkpoint, ``restored``.
+    identity: JobIdentity
+    run_id: str
+    pipeline: Pipeline
+    sinks: JobSinks
+    backend: StateBackend
+    parallelism: int
+    file_system: CheckpointFileSystem
+    driver_files: CheckpointFileSystem
+    leadership: Leadership
+    store: CompletedCheckpointStore
+    spark_checkpoint_directory: str
+    local_root: LocalStateRoot
+    sources: tuple[ReadSource, ...]
+    restored_from: SavepointIdentity | None = None
+    metrics: StateMetricsConfig | None = None
+    rules: EvolutionRules = LIBRARY_RULES
+    epoch_timeout_s: float | None = None
+    schema_reports: Mapping[str, SchemaReport] = field(factory=dict)
+    listeners: JobListeners = field(factory=JobListeners)
 
-        With ``now_ms``, sources without records become idle by the clock from then on; without, from the first epoch.
-        """
-        self._event_time = event_time
-        self._watermarks: JobWatermarks | None = None if event_time is None else event_time.watermarks()
-        self._uids = () if event_time is None else tuple(node.uid for node in event_time.graph.operators)
-        self._followers = () if event_time is None else event_time.followers
-        self.names = () if event_time is None else event_time.names
-        """Of the sources with event time, and the uids of all operators."""
-        self._is_at_the_end = False
-        self._before: Mapping[str, int] = {}
-        if self._watermarks is not None and event_time is not None and restored is not None:
-            self._watermarks.restore(restored)
-            self._before = {
-                node.node: node.epoch_watermark_ms
-                for node in restored.nodes
-                # A job that is started again has not ended.
-                if node.epoch_watermark_ms is not None and node.epoch_watermark_ms != MAX_TIMESTAMP
-            }
-        if self._watermarks is not None and now_ms is not None:
-            self._watermarks.await_from(now_ms)
+    @property
+    def attempt_id(self) -> str:
+        """By which sinks distinguish the attempts of this run from those of other runs."""
+        return f"{self.identity.job_id}.{self.run_id}"
 
-    def of(self, uid: str) -> int:
-        """Return the watermark of an operator in this epoch, in milliseconds; `MIN_TIMESTAMP` without one."""
-        if self._is_at_the_end:
-            return MAX_TIMESTAMP
-        return MIN_TIMESTAMP if self._watermarks is None else self._watermarks.watermark_of(uid)
 
-    def before_of(self, uid: str) -> int:
-        """Return its watermark in the epoch before; `MIN_TIMESTAMP` if unknown."""
-        return self._before.get(uid, MIN_TIMESTAMP)
-
-    def known(self) -> Mapping[str, int]:
-        """Return the watermarks of sources and operators that have one, in milliseconds."""
-        return {name: time_ms for name in self.names if (time_ms := self.of(name)) > MIN_TIMESTAMP}
-
-    def after(self, largest: Iterable[ChannelTimestamp], processing_time_ms: int) -> EpochWatermarks:
-        """Return the watermarks of the next epoch, from the largest timestamps that the tasks of this one saw.
-
-        Raises:
-            StreamJobError: There are too many channels.
-        """
-        if self._watermarks is None:
-            return self
-        watermarks = self._watermarks.copied()
-        watermarks.end_epoch(largest, processing_time_ms)
-        return self._followed_by(watermarks)
-
-    def at_the_end(self) -> EpochWatermarks:
-        """Return the watermarks of an epoch at the end of event time, also for operators without event time."""
-        ended = copy.copy(self)
-        ended._is_at_the_end = True
-        if self._watermarks is None or self._event_time is None:
-            return ended
-        ended._watermarks = self._watermarks.copied()
-        for source in self._event_time.nodes:
-            ended._watermarks.end_source(source)
-        return ended
-
-    def state(self) -> WatermarkState | None:
-        """Return the watermarks as the checkpoint of the epoch before stores them."""
-        if self._watermarks is None:
-            return None
-        state = self._watermarks.snapshot()
-        nodes = (evolve(node, epoch_watermark_ms=self._before.get(node.node)) for node in state.nodes)
-        return evolve(state, nodes=tuple(nodes))
-
-    def are_due(self, timers: Iterable[TimersDue]) -> bool:
-        """Whether an event-time timer fires at the watermark of its operator.
-
-        A timer that was due when it was registered fires when the watermark next advances.
-        """
-        return any(
-            one.event_time_ms is not None
-            and one.event_time_ms <= (now_ms := self.of(one.operator_uid))
-            and now_ms > self.before_of(one.operator_uid)
-            for one in timers
+def operator_tasks(parts: JobParts) -> Sequence[OperatorTask]:
+    """What workers get for each operator of the job."""
+    return [
+        OperatorTask(
+            parts=OperatorParts(
+                job_id=parts.identity.job_id,
+                run_id=parts.run_id,
+                operator_uid=operator.uid,
+                operator_factory=operator_factory(operator.node.function),
+                side_outputs=tuple(operator.layout.side_outputs),
+                key_serializer=operator.key_serializer,
+                parallelism=parts.parallelism,
+                max_parallelism=parts.identity.max_parallelism,
+                backend=parts.backend,
+                planned=operator.states.planned,
+                planned_operator_state=operator.states.planned_operator_state,
+                input_schemas=operator.states.input_schemas,
+                file_system=parts.file_system,
+                metrics=parts.metrics,
+                rules=parts.rules,
+            ),
+            function_pickle=operator.function_pickle,
+            inputs=operator.inputs,
+            outputs=operator.layout.to_arrow(),
+            local_root=parts.local_root,
         )
-
-    def next_epoch_ms(self, timers: Sequence[TimersDue]) -> int | None:
-        """Return the processing time from which a no-data epoch has something to do; None if there is none."""
-        if self.are_due(timers) or any(self.of(uid) > self.before_of(uid) for uid in self._followers):
-            return MIN_TIMESTAMP
-        times = [one.processing_time_ms for one in timers]
-        return min(
-            (time_ms for time_ms in (*times, self._idleness_due_ms(timers)) if time_ms is not None), default=None
-        )
-
-    def _idleness_due_ms(self, timers: Sequence[TimersDue]) -> int | None:
-        """Return the first processing time at which an idle source lets one of these timers fire.
-
-        None if no timer would fire: idleness alone needs no epoch.
-        """
-        if self._watermarks is None or all(one.event_time_ms is None for one in timers):
-            return None
-        times = self._watermarks.idleness_times_ms()
-        # Binary search: over time more sources become idle, and watermarks never go back.
-        first = bisect_left(times, True, key=lambda time_ms: self.after((), time_ms).are_due(timers))
-        return times[first] if first < len(times) else None
-
-    def _followed_by(self, watermarks: JobWatermarks) -> EpochWatermarks:
-        following = copy.copy(self)
-        following._watermarks = watermarks
-        following._before = {uid: time_ms for uid in self._uids if (time_ms := self.of(uid)) > MIN_TIMESTAMP}
-        return following
+        for operator in parts.pipeline.operators.values()
+    ]
 
 
-class EpochRim(Protocol):
+class EpochRuntime(Protocol):
     """The work of a runtime for an epoch. Any error fails the epoch."""
 
     @property
@@ -266,10 +217,10 @@ class EpochRim(Protocol):
         """Run the action to its end; return the acknowledgements of the tasks."""
 
     def store(self, epoch: Epoch, completed: CompletedCheckpoint) -> None:
-        """Stores the checkpoint: from here on the epoch is durable."""
+        """Store the checkpoint: from here on the epoch is durable."""
 
     def commit(self, epoch: Epoch) -> None:
-        """Makes the output of the epoch visible."""
+        """Make the output of the epoch visible."""
 
     def commit_again(self, checkpoint_id: int) -> None:
         """Commit the output of an earlier epoch again, in case a crash prevented it."""
@@ -282,11 +233,11 @@ class EpochRim(Protocol):
 
 
 class EpochRunner:
-    """Passes events to `Epochs` and carries out its actions by a rim. ``now_ms`` is a monotonic clock."""
+    """Passes events to `Epochs` and carries out its actions by a runtime. ``now_ms`` is a monotonic clock."""
 
-    def __init__(self, epochs: Epochs, rim: EpochRim, now_ms: Callable[[], int]) -> None:
+    def __init__(self, epochs: Epochs, runtime: EpochRuntime, now_ms: Callable[[], int]) -> None:
         self._epochs = epochs
-        self._rim = rim
+        self._runtime = runtime
         self._now_ms = now_ms
 
     def run(self, cause: BatchArrived | TimePassed) -> Epoch | None:
@@ -296,7 +247,7 @@ class EpochRunner:
             The epoch if it is durable now, None for a batch that was completed before.
 
         Raises:
-            EpochError: The batch is rejected. Any error of the rim passes through.
+            EpochError: The batch is rejected. Any error of the runtime passes through.
             SourceProgressMismatchError: The batch does not follow the last epoch.
         """
         before = self._epochs.last
@@ -315,10 +266,10 @@ class EpochRunner:
             self._PERFORMERS[type(action)](self, action)
 
     def _open(self, action: Open) -> None:
-        self._take(Triggered(self._rim.begin(action.epoch), self._now_ms()))
+        self._take(Triggered(self._runtime.begin(action.epoch), self._now_ms()))
 
     def _run_action(self, action: RunAction) -> None:
-        acknowledgements = self._rim.run(action.epoch)
+        acknowledgements = self._runtime.run(action.epoch)
         self._take(ActionReturned())
         for acknowledgement in acknowledgements:
             self._take(Acknowledged(acknowledgement))
@@ -326,28 +277,28 @@ class EpochRunner:
 
     def _store(self, action: Store) -> None:
         check_broadcast_copies(action.completed)
-        with self._rim.committing:
-            self._rim.store(action.epoch, action.completed)
+        with self._runtime.committing:
+            self._runtime.store(action.epoch, action.completed)
             self._take(Stored())
 
     def _commit(self, action: Commit) -> None:
-        self._rim.commit(action.epoch)
+        self._runtime.commit(action.epoch)
         self._take(Committed())
 
     def _commit_again(self, action: CommitAgain) -> None:
-        self._rim.commit_again(action.checkpoint_id)
+        self._runtime.commit_again(action.checkpoint_id)
         self._take(Committed())
 
     def _discard(self, action: Discard) -> None:
         # The first error matters more than an error of the cleanup. The store finds files that stay as orphans.
         if action.states:
             with contextlib.suppress(Exception):
-                self._rim.discard(action.states, action.in_use)
+                self._runtime.discard(action.states, action.in_use)
 
     def _abort_sink(self, action: AbortSink) -> None:
         # The sink cleans up at the next start of the job.
         with contextlib.suppress(Exception):
-            self._rim.abort(action.epoch)
+            self._runtime.abort(action.epoch)
 
     def _reject(self, action: Reject) -> None:
         raise action.error
@@ -463,37 +414,29 @@ def make_offsets_durable(spark_checkpoint_directory: str, epoch_id: int) -> None
     sync_directory(directory)
 
 
-def newest_digest(store: CompletedCheckpointStore) -> str | None:
-    """The digest of the newest checkpoint, by which the next one names its parent; None if there is none."""
+def _newest_digest(store: CompletedCheckpointStore) -> str | None:
+    """The digest of the newest checkpoint, the parent of the next one; None without a checkpoint."""
     newest = store.latest()
     return None if newest is None else store.digest(newest.checkpoint_id)
 
 
-def no_data_epoch_left_open(
-    file_system: CheckpointFileSystem, store: CompletedCheckpointStore
-) -> OpenNoDataEpoch | None:
-    """The epoch without records that is to be processed again before any other; None if none was interrupted."""
-    opened = read_no_data_epoch(file_system)
-    return opened if opened is not None and opened.follows(newest_digest(store)) else None
-
-
 def is_output_pending(file_system: CheckpointFileSystem, newest: CheckpointMetadata) -> bool:
-    """Whether the newest checkpoint is of an epoch without records whose output may not be committed."""
+    """Whether the newest checkpoint is of a no-data epoch whose output may not be committed."""
     opened = read_no_data_epoch(file_system)
     return opened is not None and opened.is_epoch_of(newest)
 
 
 class SparkRun:
-    """What one run of a job carries from epoch to epoch: the state to go on from, and what the workers were sent."""
+    """What lasts from epoch to epoch of a run: the state to continue from, and the broadcast of the workers."""
 
     def __init__(self, parts: JobParts, restored: RestoredState | None, spark_context: SparkContext) -> None:
         self.parts = parts
         self.restored = restored
-        """The state of the epoch before: of this run, or of what it continues from."""
+        """The state of the epoch before: of this run, or of the state that it started from."""
         self.restore: Mapping[str, Sequence[SubtaskRestore | SubtaskState]] = first_restore(parts, restored)
-        """What the subtasks restore in the next epoch, by operator; none for one without state."""
-        self.watermarks = self._begun_watermarks(None if restored is None else restored.metadata.watermarks)
-        """Those of the epoch that comes next."""
+        """What the subtasks restore in the next epoch, by operator uid; operators without state are left out."""
+        self.watermarks = self._first_watermarks(None if restored is None else restored.metadata.watermarks)
+        """The watermarks of the next epoch."""
         self.broadcast = RunBroadcast(spark_context, parts.run_id, operator_tasks(parts))
         self.placement = SubtaskPlacement(parts.parallelism)
         self.acknowledgements = AcknowledgementChannel(spark_context)
@@ -502,28 +445,28 @@ class SparkRun:
 
     @property
     def processing_time_ms(self) -> int | None:
-        """That of the epoch before, which the next one is not earlier than; None if there was none."""
+        """The processing time of the epoch before, the least of the next one; None if there was none."""
         return None if self.restored is None else self.restored.metadata.processing_time_ms
 
     def next_no_data_epoch_ms(self) -> int | None:
         """Return the processing time from which a no-data epoch has something to do; None if there is none."""
         timers = () if self.restored is None else self.restored.metadata.timers_due
-        # Another program may have left timers of operators that are no more.
+        # The state may have timers of operators that the program no longer has.
         return self.watermarks.next_epoch_ms(
             [one for one in timers if one.operator_uid in self.parts.pipeline.operators]
         )
 
     def forget_source_progress(self) -> None:
-        """Lets event time begin again, with sources that begin again."""
-        self.watermarks = self._begun_watermarks(None)
+        """Restart event time, because the sources are read from their beginning."""
+        self.watermarks = self._first_watermarks(None)
 
-    def _begun_watermarks(self, known: WatermarkState | None) -> EpochWatermarks:
-        # Silence counts in the time of epochs, which a clock that was set back does not take back.
+    def _first_watermarks(self, known: WatermarkState | None) -> EpochWatermarks:
+        # Idleness is measured in the processing time of epochs, which never goes back.
         now_ms = not_before(wall_clock(), self.processing_time_ms)
         return EpochWatermarks(self.parts.pipeline.time.event_time, known, now_ms)
 
     def close(self) -> None:
-        """Takes back what went out to the workers for this run, which begins no epoch any more; may be called again."""
+        """Remove the broadcast of the run from the workers. No epoch may follow. May be called again."""
         self.broadcast.destroy()
         self.placement.close()
 
@@ -542,7 +485,7 @@ def first_restore(
 
 
 class SparkEpoch:
-    """One epoch over the frame of its micro-batch, or over an empty one; an `EpochRim`."""
+    """One epoch over the frame of its micro-batch, or over an empty one; an `EpochRuntime`."""
 
     def __init__(self, run: SparkRun, frame: DataFrame, progress: ProgressSender) -> None:
         self.action_s = 0.0
@@ -635,7 +578,7 @@ class SparkEpoch:
             self._watermarks = self._watermarks.at_the_end()
         opened = OpenNoDataEpoch(
             checkpoint_id=checkpoint_id,
-            parent_digest=newest_digest(self._parts.store),
+            parent_digest=_newest_digest(self._parts.store),
             processing_time_ms=time_passed.processing_time_ms,
             is_drain=time_passed.is_drain,
         )
@@ -664,10 +607,12 @@ class SparkEpoch:
             uid: EpochTask(
                 run_reference=self._run.broadcast.reference,
                 operator_uid=uid,
-                epoch_id=epoch.checkpoint_id,
-                processing_time_ms=self._processing_time_ms,
-                watermark_ms=self._watermarks.of(uid),
-                previous_watermark_ms=self._watermarks.before_of(uid),
+                epoch=OperatorEpoch(
+                    epoch_id=epoch.checkpoint_id,
+                    processing_time_ms=self._processing_time_ms,
+                    watermark_ms=self._watermarks.of(uid),
+                    previous_watermark_ms=self._watermarks.before_of(uid),
+                ),
                 restore=sections.get(uid),
                 restored_from=restored.file_system if restored is not None else self._parts.file_system,
                 acknowledgements=self._run.acknowledgements.sender,
@@ -748,22 +693,24 @@ class EpochDriver:
         self._run = SparkRun(parts, restored, spark_context)
         self._spark_context = spark_context
         self._is_speculative = is_speculative(spark_context)
-        self._open_epoch = no_data_epoch_left_open(parts.driver_files, parts.store)
+        opened = read_no_data_epoch(parts.driver_files)
+        # A crash has interrupted this no-data epoch; it is processed again before any other.
+        self._open_epoch = opened if opened is not None and opened.follows(_newest_digest(parts.store)) else None
         self._running = threading.RLock()
         self.committing = self._run.committing
         """Held from the storing of a checkpoint until the output of its epoch is committed."""
         self.abandoned: str | None = None
-        """Set by whoever does not wait for the running epoch: what to say of it when it fails."""
+        """The error message of the running epoch, if nobody waits for it any longer."""
         self._is_running = False
         self.failure: BaseException | None = None
         self._lost: LeadershipLostError | None = None
         self.is_closed = False
         self.has_batch_waiting = False
-        """Whether Spark has brought a batch that waits for the epoch that is running."""
+        """Whether a batch of Spark waits for the running epoch."""
         self.last_batch: tuple[int, int] | None = None
-        """When the last epoch with a batch began and ended, by `monotonic_ms`, until somebody takes it."""
+        """When the last epoch with a batch started and ended, by `monotonic_ms`, until it is read."""
         self.at_news: Callable[[], object] = lambda: None
-        """Called when an epoch with a batch has ended, however, and when the run is over."""
+        """Called when an epoch with a batch has ended or failed, and when the run is over."""
         self.recorder = JobRecorder(
             ObservedRun(
                 job_name=parts.identity.job_name,
@@ -780,18 +727,18 @@ class EpochDriver:
             keeps_subtasks_open=False,
             graph=parts.pipeline.graph,
         )
-        """What is seen of the run."""
+        """Records events and metrics of the run."""
         self.progress = ProgressChannel(spark_context, self.recorder.progress)
-        """How tasks tell how far they are."""
+        """Receives the progress of tasks."""
 
     @property
     def last_epoch_id(self) -> int | None:
-        """The last epoch whose effects are durable: of this run, or of what it continues from."""
+        """The last epoch whose effects are durable: of this run, or of the state that it started from."""
         return self._epochs.last_epoch_id
 
     @property
     def running_epoch_id(self) -> int | None:
-        """The epoch that is running, or whose output is being committed again; None if none is."""
+        """The epoch that is running, or whose output is being committed again; None without one."""
         if not self._is_running:
             return None
         running_id, last_id = self._epochs.open_epoch_id, self.last_epoch_id
@@ -799,20 +746,20 @@ class EpochDriver:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether no further epoch begins."""
+        """Whether no further epoch starts."""
         return self._epochs.is_stopping
 
     def leadership_lost(self, lost: LeadershipLostError) -> None:
-        """Lets the run fail by this, and not by what fails in consequence; whoever calls ends the query."""
+        """Make this the error of the run, rather than the errors that follow from it. The caller ends the query."""
         self._lost = lost
         if self.failure is None:
             self.failure = lost
 
     def query_failed(self, error: object) -> BaseException:
-        """Returns what to tell of a query that Spark has ended for ``error``, and lets the run fail by it.
+        """Return the error of a query that Spark has ended for ``error``, and make it the error of the run.
 
-        That is what an epoch has failed by, if one has. Waits for the epoch that is running. A job that is being
-        stopped does not fail.
+        If an epoch has failed, that error is returned. Waits for the running epoch. A job that is being stopped does
+        not fail.
         """
         with self._running:
             failed = EpochError(f"the streaming query failed: {error}")
@@ -821,11 +768,11 @@ class EpochDriver:
             return self.failure or failed
 
     def request_stop(self) -> None:
-        """Lets no further epoch begin; the one that is running goes on."""
+        """Let no further epoch start; the running one continues."""
         self._epochs.request_stop()
 
     def forget_source_progress(self) -> None:
-        """Lets epochs count from 0 again, for a job that takes the state of a savepoint but another source."""
+        """Count epochs from 0 again, for a job that restores the state of a savepoint but reads another source."""
         self._epochs.forget_source_progress()
         self._run.forget_source_progress()
 
@@ -834,10 +781,7 @@ class EpochDriver:
         return self._run.watermarks.known()
 
     def close(self) -> None:
-        """Takes back what went out to the workers for this run, which begins no epoch any more; may be called again.
-
-        Waits for the epoch that is running.
-        """
+        """End the run and remove its broadcast from the workers. Waits for the running epoch. May be called again."""
         with self._running:
             self.is_closed = True
             self.recorder.terminated(self.failure)
@@ -846,21 +790,21 @@ class EpochDriver:
 
     @contextlib.contextmanager
     def exclusively(self) -> Iterator[None]:
-        """Within the block no epoch begins but those that it runs; waits for the one that is running."""
+        """Within the block only its own epochs start. Waits for the running epoch."""
         with self._running:
             yield
 
     def next_no_data_epoch_ms(self) -> int | None:
-        """The processing time from which an epoch without records has something to do; None if none has.
+        """Return the processing time from which a no-data epoch has something to do; None if there is none.
 
-        To be asked exclusively. Before the first batch there is nothing that time could do.
+        Call it within `exclusively`. Before the first batch there is no timer.
         """
         if self._epochs.is_stopping or self._epochs.is_over or self.is_closed or self.last_epoch_id is None:
             return None
         return self._run.next_no_data_epoch_ms() if self._open_epoch is None else MIN_TIMESTAMP
 
     def run(self, frame: DataFrame, batch_id: int) -> None:
-        """Runs the epoch of a batch, or recognises it as done; raises, and remembers, whatever makes it fail."""
+        """Run the epoch of a batch unless it is durable already. Raises, and remembers, any error."""
         self.has_batch_waiting = True
         with self._running:
             self.has_batch_waiting = False
@@ -882,11 +826,11 @@ class EpochDriver:
                 self.at_news()
 
     def run_no_data_epoch(self) -> None:
-        """Runs an epoch without records, at the time of the clock; raises, and remembers, whatever makes it fail."""
+        """Run a no-data epoch at the time of the clock. Raises, and remembers, any error."""
         self._run_without_records(is_drain=False)
 
     def drain(self) -> None:
-        """Runs an epoch at the end of event time, unless there was none yet; raises, and remembers, what fails it."""
+        """Run an epoch at the end of event time, unless there was no epoch yet. Raises, and remembers, any error."""
         if self.last_epoch_id is not None:
             self._run_without_records(is_drain=True)
 
@@ -897,7 +841,7 @@ class EpochDriver:
                 self._run_one(self._empty_batch(), self._time_passed(self.clock(), is_drain))
 
     def _process_again(self) -> bool:
-        """Runs the epoch without records that a run before has left open, if it has."""
+        """Run the no-data epoch that an earlier run left open; return whether there was one."""
         opened, self._open_epoch = self._open_epoch, None
         if opened is None or self.last_epoch_id is None:
             return False
@@ -916,36 +860,36 @@ class EpochDriver:
             yield
         except Exception as error:
             if self._epochs.state is EpochState.STOPPED:
-                # A job that was stopped has not failed.
+                # A stopped job has not failed.
                 raise
             abandoned = None if self.abandoned is None else EpochTimeoutError(self.abandoned)
             if self._lost is not None:
-                is_told = isinstance(error, LeadershipLostError)
-                self.failure = error if is_told else loss_caused_by(error, self._lost)
+                is_loss = isinstance(error, LeadershipLostError)
+                self.failure = error if is_loss else loss_caused_by(error, self._lost)
             else:
                 self.failure = abandoned or root_cause(self.parts.leadership, error)
-            self._tell_of_failed_checkpoint(self.failure)
+            self._report_failed_checkpoint(self.failure)
             self.close()
             if self.failure is error:
                 raise
             raise self.failure from self.failure.__cause__
         except BaseException as error:
             self.failure = error
-            self._tell_of_failed_checkpoint(error)
+            self._report_failed_checkpoint(error)
             self.close()
             # Py4J answers the JVM for exceptions only; without an answer Spark's thread would wait for ever.
             raise EpochError(f"epoch {epoch_id} was interrupted by {type(error).__name__}: {error}") from error
         finally:
             self._is_running = False
 
-    def _tell_of_failed_checkpoint(self, failure: BaseException) -> None:
+    def _report_failed_checkpoint(self, failure: BaseException) -> None:
         # A batch that is rejected has no checkpoint, and one whose output could not be committed has its own.
         failed_id = self._epochs.unstored_epoch_id
         if failed_id is not None:
             self.recorder.checkpoint_failed(failed_id, describe_exception(failure))
 
     def wait_until_idle(self, timeout_s: float | None, is_abandoned: Callable[[], bool]) -> bool:
-        """Waits until no epoch is running, for so long or until it is given up; returns whether none is."""
+        """Wait until no epoch is running, at most ``timeout_s`` or until it is abandoned; return whether none is."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = _POLL_S if deadline is None else min(_POLL_S, deadline - time.monotonic())
@@ -957,20 +901,20 @@ class EpochDriver:
 
     def _run_one(self, frame: DataFrame, cause: BatchArrived | TimePassed) -> None:
         started = time.monotonic()
-        rim = SparkEpoch(self._run, frame, self.progress.sender)
-        runner = EpochRunner(self._epochs, rim, monotonic_ms)
+        runtime = SparkEpoch(self._run, frame, self.progress.sender)
+        runner = EpochRunner(self._epochs, runtime, monotonic_ms)
         epoch = runner.run(cause)
         if epoch is None:
             return
         acknowledgements = self._epochs.acknowledgements(epoch)
         attempt_ids = [acknowledgement.attempt_id for acknowledgement in acknowledgements.values()]
         if self._is_speculative or were_tasks_repeated(self._spark_context, attempt_ids):
-            # Attempts that failed, or lost against another one, may have written files that nobody was told of.
+            # Attempts that failed, or lost against another one, may have written files that no acknowledgement names.
             self.parts.store.delete_orphans(self._epochs.files_in_use())
         cost = CheckpointCost(
             duration_s=time.monotonic() - started,
-            checkpoint_s=rim.store_s + slowest_s(acknowledgements.values(), "snapshot_s"),
-            action_s=rim.action_s,
+            checkpoint_s=runtime.store_s + slowest_s(acknowledgements.values(), "snapshot_s"),
+            action_s=runtime.action_s,
             has_batch=isinstance(cause, BatchArrived),
         )
         self.recorder.epoch_completed(epoch.checkpoint_id, list(acknowledgements.values()), cost)

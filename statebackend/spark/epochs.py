@@ -28,22 +28,27 @@ Invariants:
 
 from __future__ import annotations
 
+import copy
 import enum
-from collections.abc import Callable, Collection, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from statebackend.checkpoint.coordinator.acknowledgement import Acknowledgement, TaskId
 from statebackend.checkpoint.coordinator.checkpoint_coordinator import AcknowledgementOutcome, CheckpointCoordinator
 from statebackend.checkpoint.coordinator.pending_checkpoint import CompletedCheckpoint
 from statebackend.checkpoint.errors import IllegalTransitionError, IncompleteCheckpointError
-from statebackend.checkpoint.metadata import CheckpointMetadata
+from statebackend.checkpoint.metadata import ChannelTimestamp, CheckpointMetadata, TimersDue, WatermarkState
 from statebackend.checkpoint.state_handles import SubtaskState
 from statebackend.checkpoint.transition_tables import table_as_text
 from statebackend.streaming.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
+from statebackend.streaming.runtime.event_time import EventTime
+from statebackend.streaming.time.job_watermarks import JobWatermarks
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = [
     "EPOCH_TRANSITIONS",
@@ -62,6 +67,7 @@ __all__ = [
     "EpochAction",
     "EpochEvent",
     "EpochState",
+    "EpochWatermarks",
     "Epochs",
     "Failed",
     "Open",
@@ -589,6 +595,120 @@ class Epochs:
             Failed: _failed,
         }
     )
+
+
+class EpochWatermarks:
+    """The watermarks of one epoch: an immutable value, from which `after` computes those of the next one."""
+
+    def __init__(
+        self, event_time: EventTime | None, restored: WatermarkState | None, now_ms: int | None = None
+    ) -> None:
+        """Create the watermarks of the first epoch of a run, from those of its checkpoint, ``restored``.
+
+        With ``now_ms``, sources without records become idle by the clock from then on; without, from the first epoch.
+        """
+        self._event_time = event_time
+        self._watermarks: JobWatermarks | None = None if event_time is None else event_time.watermarks()
+        self._uids = () if event_time is None else tuple(node.uid for node in event_time.graph.operators)
+        self._followers = () if event_time is None else event_time.followers
+        self.names = () if event_time is None else event_time.names
+        """Of the sources with event time, and the uids of all operators."""
+        self._is_at_the_end = False
+        self._before: Mapping[str, int] = {}
+        if self._watermarks is not None and event_time is not None and restored is not None:
+            self._watermarks.restore(restored)
+            self._before = {
+                node.node: node.epoch_watermark_ms
+                for node in restored.nodes
+                # A job that is started again has not ended.
+                if node.epoch_watermark_ms is not None and node.epoch_watermark_ms != MAX_TIMESTAMP
+            }
+        if self._watermarks is not None and now_ms is not None:
+            self._watermarks.await_from(now_ms)
+
+    def of(self, uid: str) -> int:
+        """Return the watermark of an operator in this epoch, in milliseconds; `MIN_TIMESTAMP` without one."""
+        if self._is_at_the_end:
+            return MAX_TIMESTAMP
+        return MIN_TIMESTAMP if self._watermarks is None else self._watermarks.watermark_of(uid)
+
+    def before_of(self, uid: str) -> int:
+        """Return its watermark in the epoch before; `MIN_TIMESTAMP` if unknown."""
+        return self._before.get(uid, MIN_TIMESTAMP)
+
+    def known(self) -> Mapping[str, int]:
+        """Return the watermarks of sources and operators that have one, in milliseconds."""
+        return {name: time_ms for name in self.names if (time_ms := self.of(name)) > MIN_TIMESTAMP}
+
+    def after(self, largest: Iterable[ChannelTimestamp], processing_time_ms: int) -> EpochWatermarks:
+        """Return the watermarks of the next epoch, from the largest timestamps that the tasks of this one saw.
+
+        Raises:
+            StreamJobError: There are too many channels.
+        """
+        if self._watermarks is None:
+            return self
+        watermarks = self._watermarks.copied()
+        watermarks.end_epoch(largest, processing_time_ms)
+        return self._followed_by(watermarks)
+
+    def at_the_end(self) -> EpochWatermarks:
+        """Return the watermarks of an epoch at the end of event time, also for operators without event time."""
+        ended = copy.copy(self)
+        ended._is_at_the_end = True
+        if self._watermarks is None or self._event_time is None:
+            return ended
+        ended._watermarks = self._watermarks.copied()
+        for source in self._event_time.nodes:
+            ended._watermarks.end_source(source)
+        return ended
+
+    def state(self) -> WatermarkState | None:
+        """Return the watermarks as the checkpoint of the epoch before stores them."""
+        if self._watermarks is None:
+            return None
+        state = self._watermarks.snapshot()
+        nodes = (evolve(node, epoch_watermark_ms=self._before.get(node.node)) for node in state.nodes)
+        return evolve(state, nodes=tuple(nodes))
+
+    def are_due(self, timers: Iterable[TimersDue]) -> bool:
+        """Whether an event-time timer fires at the watermark of its operator.
+
+        A timer that was due when it was registered fires when the watermark next advances.
+        """
+        return any(
+            one.event_time_ms is not None
+            and one.event_time_ms <= (now_ms := self.of(one.operator_uid))
+            and now_ms > self.before_of(one.operator_uid)
+            for one in timers
+        )
+
+    def next_epoch_ms(self, timers: Sequence[TimersDue]) -> int | None:
+        """Return the processing time from which a no-data epoch has something to do; None if there is none."""
+        if self.are_due(timers) or any(self.of(uid) > self.before_of(uid) for uid in self._followers):
+            return MIN_TIMESTAMP
+        times = [one.processing_time_ms for one in timers]
+        return min(
+            (time_ms for time_ms in (*times, self._idleness_due_ms(timers)) if time_ms is not None), default=None
+        )
+
+    def _idleness_due_ms(self, timers: Sequence[TimersDue]) -> int | None:
+        """Return the first processing time at which an idle source lets one of these timers fire.
+
+        None if no timer would fire: idleness alone needs no epoch.
+        """
+        if self._watermarks is None or all(one.event_time_ms is None for one in timers):
+            return None
+        times = self._watermarks.idleness_times_ms()
+        # Binary search: over time more sources become idle, and watermarks never go back.
+        first = bisect_left(times, True, key=lambda time_ms: self.after((), time_ms).are_due(timers))
+        return times[first] if first < len(times) else None
+
+    def _followed_by(self, watermarks: JobWatermarks) -> EpochWatermarks:
+        following = copy.copy(self)
+        following._watermarks = watermarks
+        following._before = {uid: time_ms for uid in self._uids if (time_ms := self.of(uid)) > MIN_TIMESTAMP}
+        return following
 
 
 _ADVICE: Final = {

@@ -40,7 +40,7 @@ __all__ = ["RunWatch"]
 
 
 class RunWatch:
-    """Calls ``at_end`` once, when ``await_end`` returns or says why the query has failed."""
+    """Calls ``at_end`` once, when ``await_end`` returns or raises the failure of the query."""
 
     def __init__(self, await_end: Callable[[], object], at_end: Callable[[], None]) -> None:
         self._await_end = await_end
@@ -49,9 +49,9 @@ class RunWatch:
         self.thread.start()
 
     def _watch(self) -> None:
-        # A session that has been stopped has taken everything along.
+        # A stopped session has ended the query itself.
         with contextlib.suppress(Py4JError, OSError):
-            # Why it failed is told to whoever has the job.
+            # `SparkJob.await_termination` raises the failure.
             with contextlib.suppress(PySparkException):
                 self._await_end()
             self._at_end()
@@ -77,28 +77,27 @@ class SparkJob(ObservedJob):
         self.query = query
         """Spark's own handle of the streaming query, for progress and metrics."""
         self.schema_reports = schema_reports
-        """The compatibility results on the state that the job continues from, by operator uid; empty for a fresh
-        start."""
+        """The compatibility results of the restored state by operator uid; empty if nothing was restored."""
         self.roll_back_report = roll_back_report
-        """What going back to an older checkpoint gave up, if the job was started so."""
+        """What the rollback to an older checkpoint did, if the job was started with ``roll_back_to``."""
         self._spark = spark
         self._directory = directory
         self._driver = driver
         self._no_data_epochs = no_data_epochs
         self._end = QueryEnd(spark, driver, query)
-        # The directory stays locked: whoever has the job must first be told why it ended.
+        # The directory stays locked until the user has got the reason of the end.
         self._watch = RunWatch(query.awaitTermination, no_data_epochs.query_ended)
-        self._is_given_back = False
+        self._is_unlocked = False
         directory.leadership.at_loss(self._leadership_lost)
 
     @property
     def last_completed_epoch(self) -> int | None:
-        """The last epoch whose effects are durable, counting what the job continues from."""
+        """The last epoch whose effects are durable: of this run, or of the state that it started from."""
         return self._driver.last_epoch_id
 
     @property
     def epochs(self) -> Sequence[EpochMetrics]:
-        """What the epochs of this run cost, oldest first; the last thousand of them."""
+        """The metrics of the last thousand epochs of this run, oldest first."""
         return EpochHistory(self._recorder.epochs)
 
     def last_progress(self) -> dict[str, Any] | None:
@@ -117,20 +116,23 @@ class SparkJob(ObservedJob):
         return {**plain, "observedMetrics": {**plain.get("observedMetrics", {}), "statebackend": values}}
 
     def watermarks(self) -> Mapping[str, int]:
-        """How far event time is for the next epoch, by operator uid and by name of source, in milliseconds.
+        """Return the watermarks of the next epoch by uid of operator and source, in milliseconds.
 
-        Who has no watermark is left out; a job without event time has none.
+        Operators and sources without a watermark are left out.
         """
         return self._driver.watermarks()
 
     def await_termination(self, timeout_s: Timeout | None = None) -> bool:
-        """Waits for the job to end, or for so many seconds; returns whether it has ended. Raises what made it fail.
+        """Wait for the job to end, or for ``timeout_s`` seconds. Raises the error that the job failed with.
 
-        A job with the trigger ``availableNow`` or ``once`` has ended when everything has fired that is due then, which
-        may be after its `query`.
+        A job with the trigger ``availableNow`` or ``once`` ends when all timers that are due have fired, which may be
+        after its `query`.
 
-        Ctrl-C stops the job as `stop` does, says in one line what became of the running epoch, and then raises
-        `KeyboardInterrupt`. A second one gives the running epoch up.
+        Ctrl-C stops the job as `stop` does, logs the result of the running epoch in one line, and raises
+        `KeyboardInterrupt`. A second Ctrl-C aborts the running epoch.
+
+        Returns:
+            Whether the job has ended.
         """
         timeout_s = timeout_seconds("timeout_s", timeout_s)
         interrupts = Interrupts()
@@ -140,8 +142,7 @@ class SparkJob(ObservedJob):
             except PySparkException as error:
                 if self.query.isActive:
                     raise
-                # While the directory is ours, and before the run is ended as one without a failure: who watches the
-                # query may come later.
+                # Before the directory is unlocked, and before `RunWatch` ends the run as one without a failure.
                 failure = self._driver.query_failed(error)
                 self._no_data_epochs.query_ended()
                 self._close()
@@ -152,7 +153,7 @@ class SparkJob(ObservedJob):
                 self._no_data_epochs.query_ended()
                 self._close()
                 if self._driver.failure is not None:
-                    # Spark takes an epoch that was interrupted while it was being stopped for one that has ended.
+                    # Spark reports an epoch that a stop has interrupted as one that has ended.
                     raise self._driver.failure
             elif interrupts.count:
                 try:
@@ -177,16 +178,17 @@ class SparkJob(ObservedJob):
             raise self._driver.failure
 
     def savepoint(self, path: str | os.PathLike[str]) -> SavepointReport:
-        """Writes a savepoint of the last completed epoch to a new directory, while the job goes on.
+        """Write a savepoint of the last completed epoch to a new directory, while the job continues.
 
-        Raises `EpochError` if no epoch of this job has completed yet, or the output of the last one could not be
-        committed; `SavepointExistsError` if the directory is not empty; `MissingFileError`, `CorruptFileError` or
-        `SavepointError` if the state cannot be read, naming the file; `LeadershipLostError` if that is since another
-        driver leads.
+        Raises:
+            EpochError: No epoch of this job has completed yet, or the output of the last one is not committed.
+            SavepointExistsError: The directory is not empty.
+            MissingFileError, CorruptFileError, SavepointError: The state cannot be read; the message names the file.
+            LeadershipLostError: Another driver leads the job now.
         """
         parts = self._driver.parts
         with ExitStack() as pins:
-            if not self._is_given_back:
+            if not self._is_unlocked:
                 pins.enter_context(raising_root_cause(parts.leadership))
             with self._driver.committing:
                 metadata = pins.enter_context(parts.store.pin(self._committed_epoch()))
@@ -212,7 +214,7 @@ class SparkJob(ObservedJob):
             because = f"; the job failed: {failure}" if failure is not None else " yet"
             raise EpochError(f"there is nothing to save: no epoch of this job has completed{because}") from failure
         if latest.checkpoint_id != self._driver.last_epoch_id:
-            # Only this job directory knows of the staged rows: whoever went on from the savepoint would lose them.
+            # Only this job directory knows the staged rows. A job that started from the savepoint would lose them.
             raise EpochError(
                 f"the output of epoch {latest.checkpoint_id} is not committed yet ({self._driver.failure}); "
                 f"execute the job again, which commits it, before taking a savepoint"
@@ -220,10 +222,11 @@ class SparkJob(ObservedJob):
         return latest.checkpoint_id
 
     def stop(self, timeout_s: Timeout | None = DEFAULT_STOP_TIMEOUT_S) -> None:
-        """Ends the job after the epoch that is running; a stopped job continues when it is executed again.
+        """End the job after the running epoch. The same program continues it when it is executed again.
 
-        Raises `EpochTimeoutError` if the epoch does not end within so many seconds (None: no limit) and was given up:
-        its tasks are cancelled and the job has ended, unless the message says otherwise.
+        Raises:
+            EpochTimeoutError: The epoch did not end within ``timeout_s`` seconds (None: no limit) and was aborted. Its
+                tasks are cancelled and the job has ended, unless the message says otherwise.
         """
         timeout_s = timeout_seconds("timeout_s", timeout_s)
         try:
@@ -238,14 +241,13 @@ class SparkJob(ObservedJob):
         *,
         drain: bool = False,
     ) -> SavepointReport:
-        """Ends the job after the epoch that is running, and writes a savepoint of it.
+        """End the job after the running epoch, and write a savepoint of it.
 
-        With ``drain`` event time goes to its end first, in one more epoch: all windows and timers of event time fire,
-        for a job that is not continued. Timers of processing time stay pending, as all timers do without ``drain``; the
-        savepoint has them.
+        With ``drain`` one more epoch advances event time to its end, so all windows and event-time timers fire: for a
+        job that is not continued. Processing-time timers stay pending and are in the savepoint.
 
-        Raises what made the job fail, if it has failed, and `EpochTimeoutError` as `stop` does; `savepoint` then still
-        saves the last epoch that completed.
+        Raises the error that the job failed with, and `EpochTimeoutError` as `stop` does. `savepoint` then still saves
+        the last completed epoch.
         """
         timeout_s = timeout_seconds("timeout_s", timeout_s)
         try:
@@ -256,7 +258,7 @@ class SparkJob(ObservedJob):
                 self._end.stop(timeout_s)
             if self._driver.failure is not None:
                 raise self._driver.failure
-            # The directory stays ours meanwhile: another driver would clear away what is being exported.
+            # The directory stays locked meanwhile: another driver would delete the files that are being exported.
             return self.savepoint(path)
         finally:
             self._close_if_ended()
@@ -264,16 +266,16 @@ class SparkJob(ObservedJob):
     def _leadership_lost(self, lost: LeadershipLostError) -> None:
         self._driver.leadership_lost(lost)
         _log.error("%s", lost)
-        # A session that has been stopped has ended the query itself.
+        # A stopped session has ended the query itself.
         with contextlib.suppress(Exception), streaming_errors_unlogged(self._spark):
             self.query.stop()
 
     def _close_if_ended(self) -> None:
-        # As long as the query runs, or an epoch behind it, no other driver may.
+        # No other driver may run while the query, or an epoch after it, runs.
         if not self.query.isActive and self._driver.running_epoch_id is None:
             self._close()
 
     def _close(self) -> None:
         self._no_data_epochs.close()
-        self._is_given_back = True
+        self._is_unlocked = True
         self._directory.close()

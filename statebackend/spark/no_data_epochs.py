@@ -5,8 +5,8 @@ meanwhile takes precedence, since it fires the same timers. With the triggers ``
 fire after the last batch, when the query has ended. A no-data epoch runs in the job group of the query, so it is
 cancelled with it, and on a copy of the session from the start of the job. If one fails, the query ends.
 
-An epoch of its own after every batch would double the cost of a busy job, and nobody knows whether a batch follows.
-The rules for its start, on a monotonic clock in milliseconds:
+A no-data epoch after every batch would double the cost of a busy job, and it is unknown whether a batch follows. The
+rules for its start, on a monotonic clock in milliseconds:
 
     after a batch, and the trigger leaves time for it    at once
     after a batch, otherwise                             after as much time as the epoch costs, if no batch arrives:
@@ -38,7 +38,7 @@ __all__ = ["EmptyBatch", "EpochPacing", "NoDataEpochs"]
 
 
 _MOST_FIRST_COST_MS: Final = 1000
-"""The cost of an epoch without records is that of the last one; of the first, that of the batch, and at most this."""
+"""The largest expected cost of the first no-data epoch, which is that of the batch. Later ones cost as the last one."""
 
 
 class EpochPacing:
@@ -48,7 +48,7 @@ class EpochPacing:
         self._interval_ms = interval_ms
         self._cost_ms: int | None = None
         self.earliest_ms: int | None = None
-        """When an epoch without records may begin; None before the first epoch: at once."""
+        """When a no-data epoch may start; None before the first epoch: at once."""
 
     def batch_ended(self, began_ms: int, ended_ms: int) -> None:
         """An epoch with a batch has run."""
@@ -57,26 +57,26 @@ class EpochPacing:
         self.earliest_ms = ended_ms if has_room else ended_ms + cost_ms
 
     def no_data_epoch_ended(self, began_ms: int, ended_ms: int) -> None:
-        """An epoch without records has run."""
+        """A no-data epoch has run."""
         self._cost_ms = ended_ms - began_ms
         self.earliest_ms = max(ended_ms, began_ms + self._interval_ms)
 
 
 _LONGEST_WAIT_S: Final = 60.0
-"""A clock that was set forward is noticed after so long."""
+"""The longest delay until a clock that was set forward is noticed."""
 
 _ENDING_TRIGGERS: Final = ("availableNow", "once")
 
 
 class EmptyBatch:
-    """Makes the frames of epochs without records: those of a batch that is empty."""
+    """Creates the frames of no-data epochs."""
 
     def __init__(self, spark: SparkSession, schema: StructType) -> None:
         self._spark = cloned_session(spark)
         self._schema = schema
 
     def __call__(self) -> DataFrame:
-        """A frame without rows, of no partition: Spark computes nothing for it."""
+        """Return a frame without rows and partitions: Spark computes nothing for it."""
         session: Any = self._spark
         schema = session._jsparkSession.parseDataType(self._schema.json())
         rows = session._jvm.java.util.ArrayList()
@@ -84,7 +84,7 @@ class EmptyBatch:
 
 
 class NoDataEpochs:
-    """Those of one run, from the start of its query on."""
+    """The no-data epochs of one run, from the start of its query."""
 
     def __init__(
         self, spark: SparkSession, driver: EpochDriver, query: StreamingQuery, trigger: Mapping[str, Any]
@@ -104,7 +104,7 @@ class NoDataEpochs:
             self.thread.start()
 
     def run_due(self) -> None:
-        """Runs what is due now, at once; raises what makes it fail."""
+        """Run the epochs that are due now. Errors of an epoch pass through."""
         driver = self._driver
         with driver.exclusively(), self._in_group():
             now_ms = driver.clock()
@@ -112,9 +112,9 @@ class NoDataEpochs:
                 driver.run_no_data_epoch()
 
     def query_ended(self) -> None:
-        """Ends the run behind its query: fires what is due if all is read, unless somebody drains the job.
+        """End the run after its query: fire due timers if all records are read, unless the job is being drained.
 
-        May be called again; waits for what is running. What fails is in `EpochDriver.failure`.
+        Waits for the running epoch. May be called again. `EpochDriver.failure` has the error.
         """
         with self._driver.exclusively():
             if self._is_draining:
@@ -124,28 +124,28 @@ class NoDataEpochs:
                 if self._is_ending and failure is None:
                     self.run_due()
                 elif failure is not None:
-                    # A source that failed between two epochs, perhaps.
+                    # A source may have failed between two epochs.
                     self._driver.query_failed(failure)
             self.close()
 
     def announce_drain(self) -> None:
-        """Keeps the run for `drain` although its query may end before."""
+        """Keep the run for `drain`, although its query may end before."""
         with self._driver.exclusively():
             if self._driver.is_closed:
                 failure = self._driver.failure
                 raise failure or EpochError(
-                    "the job has ended, and cannot be drained any more: start it again without availableNow, and stop "
-                    "it with drain=True"
+                    "the job has ended and cannot be drained: start it again without availableNow, and stop it with "
+                    "drain=True"
                 )
             self._is_draining = True
 
     def drain(self) -> None:
-        """Runs an epoch at the end of event time; raises what makes it fail."""
+        """Run an epoch at the end of event time. Errors of the epoch pass through."""
         with self._in_group():
             self._driver.drain()
 
     def close(self) -> None:
-        """Begins no epoch any more, and ends the run; may be called again."""
+        """End the run; no further epoch starts. May be called again."""
         self._is_over = True
         self._news.set()
         self._driver.close()
@@ -157,12 +157,12 @@ class NoDataEpochs:
                     self._news.clear()
                     self._news.wait(self._turn())
         except Exception:
-            # The driver remembers it. A session that was stopped has ended the query itself.
+            # The driver remembers the error. A stopped session has ended the query itself.
             with contextlib.suppress(Exception), streaming_errors_unlogged(self._spark):
                 self._query.stop()
 
     def _turn(self) -> float | None:
-        """Runs an epoch if it is time for one; the seconds until it may be, None if that depends on news."""
+        """Run an epoch if it is due; return the seconds until the next turn, None to wait for `at_news`."""
         driver = self._driver
         with driver.exclusively():
             self._learn_of_batches()
@@ -186,7 +186,7 @@ class NoDataEpochs:
 
     @contextlib.contextmanager
     def _in_group(self) -> Iterator[None]:
-        """Within the block, the jobs of this thread are those of the query."""
+        """Within the block, the jobs of this thread belong to the query's job group."""
         with _job_group(self._spark.sparkContext, str(self._query.runId)):
             yield
 
@@ -199,7 +199,7 @@ def _job_group(context: SparkContext, group: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # A session that was stopped has nothing to go back to.
+        # A stopped session has no properties to restore.
         with contextlib.suppress(Py4JError, ConnectionError, AttributeError):
             for name, value in before.items():
                 context.setLocalProperty(name, value)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """Sinks for Spark: Parquet files by epoch, no output, a function of the user, and memory for tests.
 
 A visible epoch of a `ParquetSink` never changes. A visible epoch that this job has not completed is rejected: another
-job wrote it, or this job before it went back to an older savepoint.
+job wrote it, or this job before it was rolled back.
 
 On a disk, one rename commits an epoch, so readers see all of it or nothing:
 
@@ -27,10 +27,12 @@ There the tasks write with pyarrow, because Spark's JVM has no `s3://`: each wri
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 from urllib.parse import unquote, urlparse
@@ -47,27 +49,81 @@ from statebackend.checkpoint.fs.local_storage import sync_directory
 from statebackend.checkpoint.fs.store_uri import is_uri, scheme_of, without_secrets
 from statebackend.checkpoint.state_handles import FileHandle
 from statebackend.spark.columns import to_arrow_schema
-from statebackend.spark.epoch_names import (
-    COMMITTABLE,
-    EPOCH_COLUMN,
-    SET_ASIDE,
-    STAGED,
-    STAGING,
-    attempt_of,
-    check_attempt,
-    committable_fields,
-    epoch_name,
-    visible_already,
-)
 from statebackend.spark.plans.map_in_arrow import map_in_arrow
 from statebackend.state.private_directory import temporary_directory
+from statebackend.streaming.errors import format_value
 from statebackend.streaming.sink import SinkError
 
 __all__ = ["ForEachEpochSink", "LocalEpochFiles", "MemorySink", "NoopSink", "ObjectEpochFiles", "ParquetSink"]
 
 
+EPOCH_COLUMN: Final = "epoch"
+
+STAGING: Final = "_staging"
+SET_ASIDE: Final = "_set_aside"
+COMMITTABLE: Final = "_committable"
+
+_ATTEMPT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+STAGED: Final = re.compile(rf"(\d{{12,19}})-({_ATTEMPT.pattern})")
+"""The directory of an attempt: its epoch, and the attempt."""
+
+
+def epoch_name(epoch_id: int) -> str:
+    """The directory of a visible epoch."""
+    return f"{EPOCH_COLUMN}={epoch_id:012d}"
+
+
+def check_attempt(attempt_id: str) -> None:
+    """Raise `SinkError` unless it can be part of a directory's name."""
+    if not _ATTEMPT.fullmatch(attempt_id):
+        raise SinkError(f"{attempt_id!r} cannot be part of a directory's name")
+
+
+def visible_already(place: str, epoch_id: int) -> SinkError:
+    """The error of an epoch that was visible before its checkpoint."""
+    return SinkError(
+        f"{place} exists, but this job has not completed epoch {epoch_id}: another job wrote it, or this job before it "
+        f"was rolled back to an older state. Write to another path, or remove the epochs from {epoch_id} on"
+    )
+
+
+def attempt_of(committable: bytes, epoch_id: int) -> str:
+    """Return the attempt that staged the epoch on a disk. Raises `SinkError` for any other committable."""
+    fields = committable_fields(committable, epoch_id, 1)
+    return str(fields["attempt"])
+
+
+def committable_fields(committable: bytes, epoch_id: int, expected_version: int) -> dict[str, Any]:
+    """Return the fields of a committable of this epoch and version; `attempt` is a str. Else raises `SinkError`."""
+    try:
+        value = json.loads(committable)
+        version, epoch, attempt = value["version"], value["epoch"], value["attempt"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise SinkError(
+            f"epoch {epoch_id}: {format_value(committable, 100)} is not a committable of a ParquetSink"
+        ) from error
+    if version != expected_version or epoch != epoch_id or not isinstance(attempt, str):
+        raise SinkError(
+            f"epoch {epoch_id}: {format_value(committable, 100)} is a committable of another epoch or version"
+        )
+    return dict(value)
+
+
+def _left_attempts(
+    names: Iterable[str], job_id: str, last_completed_epoch_id: int | None, is_visible: Callable[[int], bool]
+) -> Iterator[str]:
+    """The staging directories of the job that no commit needs: of later epochs, and of visible ones."""
+    for name in names:
+        matched = STAGED.fullmatch(name)
+        if matched is None or not matched[2].startswith(f"{job_id}."):
+            continue
+        epoch_id = int(matched[1])
+        if last_completed_epoch_id is None or epoch_id > last_completed_epoch_id or is_visible(epoch_id):
+            yield name
+
+
 class LocalEpochFiles:
-    """Those below a directory of a disk that the driver and all workers share."""
+    """Epochs below a directory of a disk that the driver and all workers share."""
 
     def __init__(self, path: str, options: Mapping[str, str]) -> None:
         self._root = Path(os.path.abspath(path))
@@ -80,7 +136,7 @@ class LocalEpochFiles:
         return str(self._root)
 
     def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
-        """Writes the epoch to the attempt's own directory. Rejects an epoch that is visible already: `SinkError`."""
+        """Write the epoch to the directory of the attempt. Raises `SinkError` for a visible epoch."""
         target = self._committed(epoch_id)
         if target.exists():
             raise visible_already(str(target), epoch_id)
@@ -90,13 +146,13 @@ class LocalEpochFiles:
         committable = json.dumps({"version": 1, "epoch": epoch_id, "attempt": attempt_id}).encode()
         (staging / COMMITTABLE).write_bytes(committable)
         _sync_tree(staging)
-        # Until its own name is on the disk too, a power loss could take the rows of a completed epoch.
+        # Until the directory's own name is durable, a power loss could remove the rows of a completed epoch.
         for directory in (staging.parent, self._root, self._root.parent):
             sync_directory(str(directory))
         return committable
 
     def commit(self, epoch_id: int, committable: bytes) -> None:
-        """Renames the staged epoch to its place; does nothing if it is there. `SinkError` if rows would be lost."""
+        """Rename the staged epoch to its place, unless it is there. Raises `SinkError` if rows would be lost."""
         staging = self._staging(epoch_id, attempt_of(committable, epoch_id))
         target = self._committed(epoch_id)
         if target.exists():
@@ -104,33 +160,28 @@ class LocalEpochFiles:
             if not marker.is_file() or marker.read_bytes() != committable:
                 raise SinkError(
                     f"{target} was not written by the attempt that completed epoch {epoch_id}. The rows of that "
-                    f"attempt are in {staging}, if it exists; put them in place of the others, or use another path"
+                    f"attempt are in {staging}, if it exists. Replace the others with them, or use another path"
                 )
             return
         if not staging.is_dir():
             raise SinkError(
-                f"the rows of epoch {epoch_id} are gone: neither {staging} nor {target} exists, though the epoch's "
-                f"checkpoint is complete. Bring the directory back, or go back to an earlier savepoint"
+                f"the rows of epoch {epoch_id} are gone: neither {staging} nor {target} exists, but the checkpoint of "
+                f"the epoch is complete. Restore the directory from a backup, or start from an earlier savepoint"
             )
         self._files.move_directory(self._relative(staging), target.name)
 
     def abort(self, epoch_id: int, attempt_id: str) -> None:
-        """Removes what the attempt has staged."""
+        """Remove what the attempt has staged."""
         self._remove(self._staging(epoch_id, attempt_id))
 
     def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        """Removes what the job has staged for later epochs, and what is left of its attempts at visible ones."""
-        for name in self._files.list_directories(STAGING):
-            matched = STAGED.fullmatch(name)
-            if matched is None or not matched[2].startswith(f"{job_id}."):
-                continue
-            epoch_id = int(matched[1])
-            is_later = last_completed_epoch_id is None or epoch_id > last_completed_epoch_id
-            if is_later or self._committed(epoch_id).exists():
-                self._remove(self._root / STAGING / name)
+        """Remove what the job has staged for later epochs and for visible ones."""
+        staged = self._files.list_directories(STAGING)
+        for name in _left_attempts(staged, job_id, last_completed_epoch_id, lambda one: self._committed(one).exists()):
+            self._remove(self._root / STAGING / name)
 
     def roll_back(self, last_epoch_id: int, job_id: str) -> list[str]:
-        """Sets aside the visible epochs after that one. `SinkError` if one of them is not the job's."""
+        """Set aside the visible epochs after that one. Raises `SinkError` if the job did not write one of them."""
         prefix = f"{EPOCH_COLUMN}="
         found = {
             int(entry.name.removeprefix(prefix)): entry
@@ -141,8 +192,8 @@ class LocalEpochFiles:
         for epoch_id in later:
             if not _attempt_at(found[epoch_id], epoch_id).startswith(f"{job_id}."):
                 raise SinkError(
-                    f"{found[epoch_id]} is later than epoch {last_epoch_id}, and this job did not write it, or a "
-                    f"release did that left no sign of it. Move it away, or write to another path"
+                    f"{found[epoch_id]} is later than epoch {last_epoch_id}, and this job did not write it. Move it "
+                    f"away, or write to another path"
                 )
         aside = self._root / SET_ASIDE
         for epoch_id in later:
@@ -159,7 +210,7 @@ class LocalEpochFiles:
         return directory.relative_to(self._root).as_posix()
 
     def _remove(self, directory: Path) -> None:
-        """Removes a directory below the root, unless a link leads there; what cannot be removed stays."""
+        """Remove a directory below the root without following links; what cannot be removed stays."""
         with contextlib.suppress(StorageError):
             self._files.delete_directory(self._relative(directory))
 
@@ -169,7 +220,7 @@ class LocalEpochFiles:
 
 
 def _attempt_at(directory: Path, epoch_id: int) -> str:
-    """The attempt that wrote a visible epoch; empty if it does not say."""
+    """The attempt that wrote a visible epoch; empty if unknown."""
     try:
         return attempt_of((directory / COMMITTABLE).read_bytes(), epoch_id)
     except (OSError, SinkError):
@@ -177,7 +228,7 @@ def _attempt_at(directory: Path, epoch_id: int) -> str:
 
 
 def _sync_tree(directory: Path) -> None:
-    """Brings a directory's files to the disk, as Spark does not: a completed epoch must survive a power loss."""
+    """Sync a directory's files, which Spark does not: a completed epoch must survive a power loss."""
     for parent, _, names in os.walk(directory):
         for name in names:
             descriptor = os.open(os.path.join(parent, name), os.O_RDONLY)
@@ -191,7 +242,7 @@ def _sync_tree(directory: Path) -> None:
 _VERSION: Final = 2
 _COMPRESSIONS: Final = ("snappy", "gzip", "zstd", "lz4", "brotli", "none", "uncompressed")
 _MOST_MISSING: Final = 16
-"""How many epochs behind one another may have no id of their own before it is believed that none follows."""
+"""The number of missing ids in a row after which no further epoch is expected."""
 
 _WRITTEN = StructType(
     [StructField("name", StringType()), StructField("size_bytes", LongType()), StructField("checksum", StringType())]
@@ -199,14 +250,14 @@ _WRITTEN = StructType(
 
 
 class ObjectEpochFiles:
-    """Those below the root of a file system whose puts are atomic."""
+    """Epochs below the root of a file system with atomic puts."""
 
     def __init__(self, file_system: CheckpointFileSystem, options: Mapping[str, str]) -> None:
         compression = {name.lower(): value for name, value in options.items()}
         chosen = compression.pop("compression", "snappy").lower()
         if compression or chosen not in _COMPRESSIONS:
             raise ValueError(
-                f"ParquetSink on {file_system.location('')} has the one option compression, which is one of "
+                f"ParquetSink on {file_system.location('')} has only the option compression, which is one of "
                 f"{', '.join(_COMPRESSIONS)}; not {dict(options)!r}"
             )
         self._fs = file_system
@@ -218,9 +269,9 @@ class ObjectEpochFiles:
         return self._fs.location("")
 
     def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
-        """Has the tasks write their rows to the attempt's own directory."""
+        """Let the tasks write their rows to the directory of the attempt. Raises `SinkError` for a visible epoch."""
         target = epoch_name(epoch_id)
-        # What is not listed yet is met by the commit.
+        # The commit finds files that are not listed yet.
         if self._fs.exists(f"{target}/{COMMITTABLE}") or self._files_in(target):
             raise visible_already(self._fs.location(target), epoch_id)
         schema = to_arrow_schema(frame.schema)
@@ -234,7 +285,7 @@ class ObjectEpochFiles:
         return json.dumps(committable).encode()
 
     def commit(self, epoch_id: int, committable: bytes) -> None:
-        """Copies the staged files to their place and marks the epoch; does nothing if it is marked so."""
+        """Copy the staged files to their place and mark the epoch, unless it is marked."""
         attempt, files = _contents(committable, epoch_id)
         target, staging = epoch_name(epoch_id), _staging(epoch_id, attempt)
         mark = f"{target}/{COMMITTABLE}"
@@ -243,35 +294,34 @@ class ObjectEpochFiles:
                 if self._fs.read_file(mark) != committable:
                     raise SinkError(
                         f"{self._fs.location(target)} was not written by the attempt that completed epoch {epoch_id}. "
-                        f"The rows of that attempt are in {self._fs.location(staging)}, if it exists; put them in "
-                        f"place of the others, or use another path"
+                        f"The rows of that attempt are in {self._fs.location(staging)}, if it exists. Replace the "
+                        f"others with them, or use another path"
                     )
             else:
                 self._check_no_strangers(target, files, epoch_id)
                 for file in files:
-                    self._bring(file, staging, target, epoch_id)
+                    self._copy(file, staging, target, epoch_id)
                 self._fs.write_file(mark, committable)
             self._delete(staging, files)
-            # What such a store keeps in the place of a directory.
+            # The store may have an object for the directory.
             self._fs.delete_directory(staging)
 
     def abort(self, epoch_id: int, attempt_id: str) -> None:
-        """Removes what is listed of what the attempt has staged; the rest goes when the job is started again."""
+        """Remove the listed files of the attempt; the next start of the job removes the rest."""
         self._fs.delete_directory(_staging(epoch_id, attempt_id))
 
     def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        """Removes what is listed of what the job has staged for later epochs, and for visible ones."""
-        for name in self._fs.list_directories(STAGING):
-            matched = STAGED.fullmatch(name)
-            if matched is None or not matched[2].startswith(f"{job_id}."):
-                continue
-            epoch_id = int(matched[1])
-            is_later = last_completed_epoch_id is None or epoch_id > last_completed_epoch_id
-            if is_later or self._fs.exists(f"{epoch_name(epoch_id)}/{COMMITTABLE}"):
-                self._fs.delete_directory(f"{STAGING}/{name}")
+        """Remove the listed files that the job has staged for later epochs and for visible ones."""
+
+        def is_visible(epoch_id: int) -> bool:
+            return self._fs.exists(f"{epoch_name(epoch_id)}/{COMMITTABLE}")
+
+        staged = self._fs.list_directories(STAGING)
+        for name in _left_attempts(staged, job_id, last_completed_epoch_id, is_visible):
+            self._fs.delete_directory(f"{STAGING}/{name}")
 
     def roll_back(self, last_epoch_id: int, job_id: str) -> list[str]:
-        """Sets the visible epochs after that one aside: first copies, then the files, and the mark last."""
+        """Set aside the visible epochs after that one: copy the files, then delete them, and the mark last."""
         with _as_sink_error(f"the epochs after {last_epoch_id}"):
             later = sorted(self._visible_after(last_epoch_id), reverse=True)
             whole = {epoch_id: self._whole(epoch_id) for epoch_id in later}
@@ -287,17 +337,17 @@ class ObjectEpochFiles:
                 attempt, files = contents
                 aside = f"{SET_ASIDE}/{target}-{attempt}"
                 for file in files:
-                    self._bring(file, target, aside, epoch_id)
+                    self._copy(file, target, aside, epoch_id)
                 self._fs.write_file(f"{aside}/{COMMITTABLE}", self._fs.read_file(mark))
                 self._delete(target, files)
                 self._fs.delete(mark, durable=True)
         return [self._fs.location(SET_ASIDE)] if later else []
 
     def _visible_after(self, last_epoch_id: int) -> set[int]:
-        """Those that are listed, and those that are not listed yet."""
+        """The visible epochs after that one, listed or not listed yet."""
         prefix = f"{EPOCH_COLUMN}="
         names = (name.removeprefix(prefix) for name in self._fs.list_directories() if name.startswith(prefix))
-        # pyarrow leaves an empty object in the place of a directory whose files have gone.
+        # pyarrow leaves an empty object for a directory without files.
         listed = {int(name) for name in names if name.isdecimal() and self._files_in(f"{prefix}{name}")}
         found = {epoch_id for epoch_id in listed if epoch_id > last_epoch_id}
         epoch_id, missing = last_epoch_id, 0
@@ -309,7 +359,7 @@ class ObjectEpochFiles:
         return found
 
     def _whole(self, epoch_id: int) -> tuple[str, list[FileHandle]] | None:
-        """The attempt and the files of a visible epoch; None for one that is not marked as whole."""
+        """The attempt and the files of a visible epoch; None for one without the mark."""
         with contextlib.suppress(MissingFileError):
             return _contents(self._fs.read_file(f"{epoch_name(epoch_id)}/{COMMITTABLE}"), epoch_id)
         return None
@@ -317,10 +367,10 @@ class ObjectEpochFiles:
     def _check_own(
         self, epoch_id: int, contents: tuple[str, list[FileHandle]] | None, last_epoch_id: int, job_id: str
     ) -> None:
-        """Raises `SinkError` unless the job has written the epoch, or the part of it that a crash has left."""
+        """Raise `SinkError` unless the job has written the epoch, or the part of it that a crash has left."""
         target = epoch_name(epoch_id)
         if contents is None:
-            # What is staged goes when the whole of it is visible and marked, so the files of a part are there too.
+            # Staged files are deleted after the mark is written, so the files of a part are still staged.
             names = {path.rpartition("/")[2] for path in self._files_in(target)}
             stagings = [_staging(epoch_id, attempt) for attempt in self._attempts_of(job_id, epoch_id)]
             is_own = any(all(self._fs.exists(f"{staging}/{name}") for name in names) for staging in stagings)
@@ -338,7 +388,7 @@ class ObjectEpochFiles:
         return [attempt for attempt in ours if attempt.startswith(f"{job_id}.")]
 
     def _files_in(self, directory: str) -> list[str]:
-        """The files that are listed in a directory and are there."""
+        """The files that are listed in a directory and exist."""
         return [path for path in self._fs.list_files(directory) if self._fs.exists(path)]
 
     def _check_no_strangers(self, target: str, files: list[FileHandle], epoch_id: int) -> None:
@@ -350,8 +400,8 @@ class ObjectEpochFiles:
                 f"complete: another job writes here. Move its files away and start the job again, or use another path"
             )
 
-    def _bring(self, file: FileHandle, source: str, target: str, epoch_id: int) -> None:
-        """Copies a file unless it is there."""
+    def _copy(self, file: FileHandle, source: str, target: str, epoch_id: int) -> None:
+        """Copy a file unless it exists."""
         try:
             self._fs.verify_present([_in(target, file)])
         except CheckpointError:
@@ -359,9 +409,9 @@ class ObjectEpochFiles:
                 self._fs.verify_present([_in(source, file)])
             except CheckpointError as error:
                 raise SinkError(
-                    f"rows of epoch {epoch_id} are gone: {self._fs.location(f'{source}/{file.path}')} is not there as "
-                    f"it was written, though the epoch's checkpoint is complete. Bring it back, or go back to an "
-                    f"earlier savepoint"
+                    f"rows of epoch {epoch_id} are gone: {self._fs.location(f'{source}/{file.path}')} is missing or "
+                    f"damaged, but the checkpoint of the epoch is complete. Restore the file from a backup, or start "
+                    f"from an earlier savepoint"
                 ) from error
             self._fs.copy_file(f"{source}/{file.path}", f"{target}/{file.path}")
 
@@ -372,25 +422,25 @@ class ObjectEpochFiles:
 
 @frozen
 class _PartitionWriter:
-    """Writes the rows of a partition as a file of an attempt; travels to the tasks."""
+    """Writes the rows of a partition as a file of an attempt; sent to the tasks."""
 
     file_system: CheckpointFileSystem
     directory: str
     compression: str
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the file that it wrote, nothing for a partition without rows."""
+        """Yield the file that it wrote; nothing for a partition without rows."""
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return
-        name, size_bytes, checksum = self.upload(_behind(first, batches), first.schema)
+        name, size_bytes, checksum = self.upload(itertools.chain([first], batches), first.schema)
         yield pa.RecordBatch.from_pylist(
             [{"name": name, "size_bytes": size_bytes, "checksum": checksum}], to_arrow_schema(_WRITTEN, "UTC")
         )
 
     def upload(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> list[str | int]:
-        """Writes a file of these rows; returns its name, size and checksum."""
-        # No two attempts at a task give one name: of a repeated one, only what it returned counts.
+        """Write a file of these rows; return its name, size and checksum."""
+        # Attempts at a task write different names; only the file that the successful one returned counts.
         name = f"part-{uuid.uuid4().hex}.parquet"
         with temporary_directory() as directory:
             path = os.path.join(directory, name)
@@ -399,11 +449,6 @@ class _PartitionWriter:
                     writer.write_batch(batch)
             handle = self.file_system.upload(path, f"{self.directory}/{name}", may_link=False)
         return [name, handle.size_bytes, handle.checksum]
-
-
-def _behind(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from others
 
 
 def _staging(epoch_id: int, attempt_id: str) -> str:
@@ -416,15 +461,15 @@ def _in(directory: str, file: FileHandle) -> FileHandle:
 
 
 def _contents(committable: bytes, epoch_id: int) -> tuple[str, list[FileHandle]]:
-    """The attempt, and its files by name. Raises `SinkError` for what is no such committable."""
+    """Return the attempt and its files. Raises `SinkError` for any other committable."""
     fields = committable_fields(committable, epoch_id, _VERSION)
     try:
         files = [FileHandle(*file) for file in fields["files"]]
         check_attempt(fields["attempt"])
     except (InvariantViolationError, KeyError, TypeError) as error:
-        raise SinkError(f"epoch {epoch_id}: its committable names files that cannot be ({error})") from error
+        raise SinkError(f"epoch {epoch_id}: its committable has invalid files ({error})") from error
     if any("/" in file.path or file.path.startswith("_") for file in files):
-        raise SinkError(f"epoch {epoch_id}: its committable names files in other directories")
+        raise SinkError(f"epoch {epoch_id}: its committable has files in other directories")
     return fields["attempt"], files
 
 
@@ -437,7 +482,7 @@ def _as_sink_error(what: str) -> Iterator[None]:
 
 
 class _EpochFiles(Protocol):
-    """Where a `ParquetSink` has its epochs; the methods are those of a sink that takes back."""
+    """The storage of a `ParquetSink`, with the methods of a rollback sink."""
 
     @property
     def place(self) -> str: ...
@@ -449,21 +494,26 @@ class _EpochFiles(Protocol):
 
 
 class ParquetSink:
-    """Writes each epoch to its own directory of Parquet files below `path`, once.
+    """Writes each epoch once to its own directory of Parquet files below `path`.
 
-    `spark.read.parquet(path)` reads all committed epochs and adds the partition column `epoch`. The path, which may
-    begin with ``~``, is on a disk that the driver and all workers share, where an epoch becomes visible at once, or in
-    an S3-compatible store (``s3://bucket/path``), where its files appear one by one and `_committable` last: who reads
-    while a job writes leaves out epochs without it. Other stores are rejected (`ValueError`); write to them, or to a
-    table format, with `ForEachEpochSink`.
+    `spark.read.parquet(path)` reads all committed epochs and adds the partition column `epoch`. The path may start with
+    ``~``. It is on a disk that the driver and all workers share, where an epoch becomes visible at once, or in an
+    S3-compatible store (``s3://bucket/path``). There the files appear one by one and `_committable` last, so readers of
+    a running job must skip epochs without it. Use `ForEachEpochSink` for other stores and for table formats.
     """
 
     reads_once: ClassVar = True
 
     def __init__(self, path: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> None:
-        """`options` are those of Spark's Parquet writer, for instance `{"compression": "zstd"}`, on S3 only that one.
+        """Create the sink.
 
-        Raises `ValueError` for a store or an option that cannot be used, `StorageError` for a URI that is none.
+        Args:
+            path: The directory of all epochs.
+            options: Options of Spark's Parquet writer, such as `{"compression": "zstd"}`; on S3 only this one.
+
+        Raises:
+            ValueError: The store or an option is not supported.
+            StorageError: The URI is invalid.
         """
         self._files = _epoch_files(os.fspath(path), options or {})
 
@@ -476,25 +526,25 @@ class ParquetSink:
         return repr(self)
 
     def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
-        """Writes the epoch to the attempt's own directory. Rejects an epoch that is visible already: `SinkError`."""
+        """Write the epoch to the directory of the attempt. Raises `SinkError` for a visible epoch."""
         if EPOCH_COLUMN in map(str.lower, frame.columns):
             raise SinkError(f"{self} adds a column {EPOCH_COLUMN!r}, which the rows have already; rename theirs")
         return self._files.stage(frame, epoch_id, attempt_id)
 
     def commit(self, epoch_id: int, committable: bytes) -> None:
-        """Brings the staged epoch to its place; does nothing if it is there. `SinkError` if rows would be lost."""
+        """Move the staged epoch to its place, unless it is there. Raises `SinkError` if rows would be lost."""
         self._files.commit(epoch_id, committable)
 
     def abort(self, epoch_id: int, attempt_id: str) -> None:
-        """Removes what the attempt has staged."""
+        """Remove what the attempt has staged."""
         self._files.abort(epoch_id, attempt_id)
 
     def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        """Removes what the job has staged for later epochs, and what is left of its attempts at visible ones."""
+        """Remove what the job has staged for later epochs and for visible ones."""
         self._files.recover(last_completed_epoch_id, job_id)
 
     def roll_back(self, last_epoch_id: int, job_id: str) -> list[str]:
-        """Sets aside the visible epochs after that one. `SinkError` if one of them is not the job's."""
+        """Set aside the visible epochs after that one. Raises `SinkError` if the job did not write one of them."""
         return self._files.roll_back(last_epoch_id, job_id)
 
 
@@ -506,45 +556,49 @@ def _epoch_files(path: str, options: Mapping[str, str]) -> _EpochFiles:
         if parsed.scheme != "file" or parsed.netloc not in ("", "localhost"):
             raise ValueError(
                 f"ParquetSink writes to a local or mounted directory or to s3://, not to {without_secrets(path)!r}: "
-                f"committing an epoch needs a rename that is atomic, or puts that are. Use ForEachEpochSink with a "
-                f"writer that is idempotent per epoch"
+                f"committing an epoch needs atomic renames or atomic puts. Use ForEachEpochSink with a writer that is "
+                f"idempotent per epoch"
             )
         return LocalEpochFiles(unquote(parsed.path), options)
     return LocalEpochFiles(os.path.expanduser(path), options)
 
 
-class NoopSink:
+class _EffectWhenStaged:
+    """A sink without a commit: its effect happens when it stages an epoch, and a replay repeats it."""
+
+    def commit(self, epoch_id: int, committable: bytes) -> None:
+        """Do nothing."""
+
+    def abort(self, epoch_id: int, attempt_id: str) -> None:
+        """Do nothing."""
+
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
+        """Do nothing."""
+
+
+class NoopSink(_EffectWhenStaged):
     """Computes every row and keeps none, by Spark's `noop` format: for benchmarks, and for jobs run for their state."""
 
     identity: ClassVar = "noop"
     reads_once: ClassVar = True
 
     def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
-        """Runs the epoch."""
+        """Compute the rows of the epoch."""
         frame.write.format("noop").mode("overwrite").save()
         return b""
 
-    def commit(self, epoch_id: int, committable: bytes) -> None:
-        """Nothing."""
-
     def roll_back(self, last_epoch_id: int, job_id: str) -> list[str]:
-        """Nothing."""
+        """Do nothing."""
         return []
 
-    def abort(self, epoch_id: int, attempt_id: str) -> None:
-        """Nothing."""
 
-    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        """Nothing."""
+class ForEachEpochSink(_EffectWhenStaged):
+    """Calls `function(frame, epoch_id)` with each epoch, as `foreachBatch` does.
 
-
-class ForEachEpochSink:
-    """Hands each epoch to a function `function(frame, epoch_id)`, as `foreachBatch` does.
-
-    The rows are computed and kept, in memory and on the executors' disks, before the function is called. So it may run
-    as many actions as it likes over all of the frame or a part of it, and the operators still run once. Its effect must
-    be idempotent per epoch id: it runs before the checkpoint completes, so after a crash it is called again with the
-    same id and the same rows.
+    The rows are computed and cached, in memory and on the executors' disks, before the function is called. So it may
+    run any number of actions on all of the frame or a part of it, and the operators still run once. Its effect must be
+    idempotent per epoch id: it runs before the checkpoint completes, so after a crash it is called again with the same
+    id and the same rows.
     """
 
     identity: ClassVar = "for-each-epoch"
@@ -553,22 +607,13 @@ class ForEachEpochSink:
         self._function = function
 
     def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
-        """Calls the function."""
+        """Call the function."""
         self._function(frame, epoch_id)
         return b""
 
-    def commit(self, epoch_id: int, committable: bytes) -> None:
-        """Nothing: the function has had its effect."""
-
-    def abort(self, epoch_id: int, attempt_id: str) -> None:
-        """Nothing: the replay repeats the effect."""
-
-    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        """Nothing."""
-
 
 class MemorySink:
-    """Collects rows on the driver, for tests and notebooks; gone with the process, and so not for real output."""
+    """Collects rows on the driver, for tests and notebooks. They are lost when the process ends."""
 
     identity: ClassVar = "memory"
     reads_once: ClassVar = True
@@ -588,28 +633,28 @@ class MemorySink:
         return {epoch_id: list(rows) for epoch_id, rows in sorted(self._committed.items())}
 
     def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
-        """Collects the epoch."""
+        """Collect the rows of the epoch."""
         self._staged[epoch_id, attempt_id] = frame.collect()
         return attempt_id.encode()
 
     def commit(self, epoch_id: int, committable: bytes) -> None:
-        """Shows the epoch, once. An epoch staged by another process is not there any more; nothing is done."""
+        """Add the rows of the epoch once. Rows that another process has staged are lost; that is ignored."""
         rows = self._staged.pop((epoch_id, committable.decode()), None)
         if rows is not None:
             self._committed.setdefault(epoch_id, rows)
 
     def abort(self, epoch_id: int, attempt_id: str) -> None:
-        """Forgets the attempt."""
+        """Remove the rows of the attempt."""
         self._staged.pop((epoch_id, attempt_id), None)
 
     def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        """Forgets attempts at later epochs."""
+        """Remove the rows of attempts at later epochs."""
         for epoch_id, attempt_id in list(self._staged):
             if last_completed_epoch_id is None or epoch_id > last_completed_epoch_id:
                 del self._staged[epoch_id, attempt_id]
 
     def roll_back(self, last_epoch_id: int, job_id: str) -> list[str]:
-        """Forgets later epochs."""
+        """Remove the rows of later epochs."""
         for epoch_id in [epoch_id for epoch_id in self._committed if epoch_id > last_epoch_id]:
             del self._committed[epoch_id]
         return []

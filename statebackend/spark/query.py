@@ -42,11 +42,11 @@ _WITHOUT_PROCESSES: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 _INITIALIZING: Final = "Initializing"
-"""How the status of a query begins that has not looked into its log."""
+"""The first word of the status of a query that has not read its log yet."""
 
 _START_POLL_S: Final = 0.01
 _PATIENCE_S: Final = 10.0
-"""For so long sources may take to be there; beyond that the log is written in Spark's usual way."""
+"""Seconds to wait for the sources; after that the log is written in Spark's usual way."""
 
 
 def start_query(
@@ -56,9 +56,9 @@ def start_query(
     run: Callable[[DataFrame, int], None],
     trigger: Mapping[str, Any],
 ) -> StreamingQuery:
-    """Starts the query that reads ``source`` and calls ``run`` with each batch and its id; raises what Spark does.
+    """Start the query that reads ``source`` and calls ``run`` with each batch and its id.
 
-    ``log_directory`` is an absolute path on a local or mounted disk.
+    ``log_directory`` is an absolute path on a local or mounted disk. Errors of Spark pass through.
     """
     writer = (
         source.writeStream.queryName(name)
@@ -76,7 +76,7 @@ def start_query(
         try:
             _wait_until_initialized(query)
         except BaseException:
-            # Nobody is given it to stop.
+            # The caller does not get the query, so it cannot stop it.
             query.stop()
             raise
     return query
@@ -89,10 +89,10 @@ def _wait_until_initialized(query: StreamingQuery) -> None:
 
 
 DEFAULT_STOP_TIMEOUT_S = 300.0
-"""How long stopping waits for the epoch that is running."""
+"""How many seconds stopping waits for the running epoch."""
 
-GIVING_UP_TIMEOUT_S = 60.0
-"""How long Spark may take to end a query whose epoch is given up."""
+ABORT_TIMEOUT_S = 60.0
+"""How many seconds Spark may take to end a query whose epoch is aborted."""
 
 _END_POLL_S = 0.2
 
@@ -117,20 +117,20 @@ def timeout_seconds(name: str, timeout_s: Timeout | None) -> float | None:
 
 
 class Interrupts:
-    """The SIGINTs that came while the main thread waited."""
+    """Counts the SIGINTs that arrive while the main thread waits."""
 
     def __init__(self) -> None:
         self.count = 0
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Within the block, in the main thread, SIGINT only counts; elsewhere it does what it did."""
+        """Within the block SIGINT is only counted, if this is the main thread; else nothing changes."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         former = signal.getsignal(signal.SIGINT)
         if former in (None, signal.SIG_IGN):
-            # Set by a program in C, or by a shell that started us in the background: not for us to change.
+            # A program in C, or a shell that started this process in the background, has set it.
             yield
             return
         signal.signal(signal.SIGINT, self._count)
@@ -152,9 +152,9 @@ class QueryEnd:
         self._query = query
 
     def wait(self, timeout_s: float | None, interrupts: Interrupts) -> bool:
-        """Waits for the query to end, for the time to be up or for an interrupt; returns whether it has ended.
+        """Wait until the query ends, the timeout passes or an interrupt arrives; return whether the query has ended.
 
-        Raises what Spark raises if the query has failed.
+        If the query has failed, Spark's error passes through.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not interrupts.count:
@@ -172,13 +172,14 @@ class QueryEnd:
         is_abandoned: Callable[[], bool] = lambda: False,
         before_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """Ends the query after the epoch that is running, and after what is to be done ``before_end``.
+        """Call ``before_end`` after the running epoch, then end the query.
 
-        An epoch that takes longer than ``timeout_s``, or as soon as ``is_abandoned``, is given up, which raises
-        `EpochTimeoutError`; the query has ended then too, unless `isActive` says that it has not.
+        Raises:
+            EpochTimeoutError: The epoch took longer than ``timeout_s``, or ``is_abandoned`` returned True, and it was
+                aborted. The query has ended, too, unless `isActive` is True.
         """
         self._driver.request_stop()
-        # Spark may just be beginning the next batch, which is then rejected: no reason for a stack trace in its log.
+        # A batch that Spark starts now is rejected; that needs no stack trace in Spark's log.
         if self._driver.wait_until_idle(timeout_s, is_abandoned):
             try:
                 before_end()
@@ -189,25 +190,25 @@ class QueryEnd:
         epoch_id = self._driver.running_epoch_id
         waited = "at a second interrupt" if is_abandoned() else f"after {timeout_s:g} s"
         reason = (
-            f"epoch {epoch_id} was given up {waited}, while the job was being stopped. Nothing is lost: it is "
-            f"processed again when the job is started again"
+            f"epoch {epoch_id} was aborted {waited}, while the job was stopping. Nothing is lost: the next start "
+            f"of the job processes it again"
         )
         self._driver.abandoned = reason
-        if not self._give_up():
+        if not self._abort():
             raise EpochTimeoutError(
-                f"epoch {epoch_id} cannot be ended: the function of the sink, or the sink, is still busy on the driver "
-                f"{GIVING_UP_TIMEOUT_S:g} s after its tasks were cancelled. The job directory stays locked until it "
-                f"returns or this process ends, which loses nothing"
+                f"epoch {epoch_id} cannot be ended: the sink, or its function, is still busy on the driver "
+                f"{ABORT_TIMEOUT_S:g} s after its tasks were cancelled. The job directory stays locked until it "
+                f"returns or this process ends. Nothing is lost"
             )
-        # It may have ended all the same just before.
+        # Without a failure the epoch has completed just before.
         if self._driver.failure is not None:
             raise EpochTimeoutError(reason)
 
     def stop_at_interrupt(self, interrupts: Interrupts, timeout_s: float) -> None:
-        """Ends the query after Ctrl-C, and says in one line what became of the running epoch."""
+        """End the query after Ctrl-C, and log the result of the running epoch in one line."""
         if self._driver.running_epoch_id is not None:
             _logger.warning(
-                "stopping: epoch %s is running and ends first, for at most %g s; Ctrl-C again gives it up",
+                "stopping: epoch %s is running and ends first, for at most %g s; Ctrl-C again aborts it",
                 self._driver.running_epoch_id,
                 timeout_s,
             )
@@ -218,11 +219,11 @@ class QueryEnd:
         else:
             last = self._driver.last_epoch_id
             done = "no epoch is complete" if last is None else f"epoch {last} is complete"
-            _logger.warning("stopped: %s, and the same program goes on from there", done)
+            _logger.warning("stopped: %s, and the same program continues from there", done)
 
-    def _give_up(self) -> bool:
-        """Interrupts the query and the epoch; returns whether both have ended in time."""
-        deadline = time.monotonic() + GIVING_UP_TIMEOUT_S
+    def _abort(self) -> bool:
+        """Interrupt the query and the epoch; return whether both have ended in time."""
+        deadline = time.monotonic() + ABORT_TIMEOUT_S
         has_ended = False
 
         def is_over(within_s: float) -> bool:
@@ -232,7 +233,7 @@ class QueryEnd:
             return has_ended or time.monotonic() >= deadline
 
         with streaming_errors_unlogged(self._spark):
-            # Spark waits for its thread without end, and that may be waiting for a function of the user's.
+            # Spark waits for its thread without limit, and that thread may be in a function of the user.
             stopping = threading.Thread(target=self._query.stop, name="stopping a query", daemon=True)
             stopping.start()
             cancel_until(lambda: self._spark.sparkContext.cancelJobGroup(str(self._query.runId)), is_over)

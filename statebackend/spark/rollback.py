@@ -49,10 +49,10 @@ _logger = logger_of(__name__)
 
 @frozen(kw_only=True)
 class RollbackReport:
-    """What a fall-back did: which epochs it gave up, where they are, and what is processed again.
+    """What a rollback did: the epochs it removed, where they are now, and what is processed again.
 
-    ``offsets_after`` are Spark's offsets of the checkpoint that the job goes on from, ``offsets_before`` those it had
-    reached. ``sinks`` are all of the job, ``keeping`` those that cannot take back what they have shown.
+    ``offsets_after`` are Spark's offsets of the checkpoint that the job continues from, ``offsets_before`` those it had
+    reached. ``sinks`` are all sinks of the job, ``keeping`` those that cannot hide their output.
     """
 
     checkpoint_id: int
@@ -65,7 +65,7 @@ class RollbackReport:
 
     @property
     def is_output_rolled_back(self) -> bool:
-        """Whether all sinks have taken back what they had shown of the epochs given up."""
+        """Whether all sinks have hidden their output of the removed epochs."""
         return not self.keeping
 
     def __str__(self) -> str:
@@ -73,30 +73,30 @@ class RollbackReport:
         output = (
             ""
             if self.is_output_rolled_back or not self.abandoned
-            else f" The sink {', '.join(self.keeping)} cannot take back what it has written for them: see to it that "
-            f"what is written for these epochs now replaces it."
+            else f" The sink {', '.join(self.keeping)} cannot hide its output of these epochs: make sure that their "
+            f"new output replaces it."
         )
         return (
-            f"fell back to checkpoint {self.checkpoint_id}. Epochs given up: {epochs}; set aside: "
-            f"{', '.join(self.set_aside)}. What they had read is processed again: the source goes on after "
-            f"{self.offsets_after}, it had reached {self.offsets_before}.{output}"
+            f"rolled back to checkpoint {self.checkpoint_id}. Removed epochs: {epochs}; set aside: "
+            f"{', '.join(self.set_aside)}. Their records are processed again: the source continues after "
+            f"{self.offsets_after}; it had reached {self.offsets_before}.{output}"
         )
 
 
 def check_log(found: FoundCheckpoints, spark_directory: str) -> None:
-    """Raises `SourceProgressError` if Spark's log is damaged; it names the checkpoint that a start can go back to."""
+    """Raise `SourceProgressError` if Spark's log is damaged. It names the checkpoint to roll back to."""
     try:
         check_log_is_whole(spark_directory)
     except SourceProgressError as error:
         targets = (one for one in sorted(found.retained, reverse=True) if _reaches(found, one, spark_directory))
         target = next(targets, None)
         way_out = (
-            "The log reaches no checkpoint: begin in a new job directory, from a savepoint if there is one"
+            "The log reaches no checkpoint: start in a new job directory, from a savepoint if there is one"
             if target is None
             else f"To repair the log, start with roll_back_to={target}: the job continues from checkpoint {target}, "
             f"and reads again what was read after it"
         )
-        raise SourceProgressError(f"Spark cannot continue its log: {error}. Nothing was touched. {way_out}") from error
+        raise SourceProgressError(f"Spark cannot continue its log: {error}. Nothing has changed. {way_out}") from error
 
 
 def _reaches(found: FoundCheckpoints, checkpoint_id: int, spark_directory: str) -> bool:
@@ -111,17 +111,19 @@ def _reaches(found: FoundCheckpoints, checkpoint_id: int, spark_directory: str) 
 def planned_roll_back(
     found: FoundCheckpoints, driver_files: CheckpointFileSystem, spark_directory: str, roll_back_to: int | str
 ) -> tuple[Rollback, CheckpointMetadata]:
-    """What going back would do, and the checkpoint it would go back to; touches nothing. ``found`` are those there are.
+    """Return the plan of a rollback and the checkpoint that it goes to; change nothing.
 
-    Raises `CheckpointNotFoundError` or `CorruptMetadataError` for the checkpoint, `SourceProgressError` if Spark's log
-    does not reach back so far, and `JobRestoreError` if going back further than that was begun before.
+    Raises:
+        CheckpointNotFoundError, CorruptMetadataError: The checkpoint does not exist or is damaged.
+        SourceProgressError: Spark's log does not reach back to the checkpoint.
+        JobRestoreError: A rollback to an older checkpoint was interrupted.
     """
-    begun = read_roll_back(driver_files)
-    if begun is not None and roll_back_to == PREVIOUS:
-        roll_back_to = begun.checkpoint_id
+    interrupted = read_roll_back(driver_files)
+    if interrupted is not None and roll_back_to == PREVIOUS:
+        roll_back_to = interrupted.checkpoint_id
     target = found.roll_back_target(roll_back_to)
-    if begun is not None and target.checkpoint_id > begun.checkpoint_id:
-        # Of the epochs in between something may have been given up already.
+    if interrupted is not None and target.checkpoint_id > interrupted.checkpoint_id:
+        # Files of the epochs in between may have been removed already.
         check_no_roll_back(driver_files)
     batch_id = batch_of(target)
     capture_source_progress(spark_directory, batch_id)
@@ -131,11 +133,11 @@ def planned_roll_back(
         newest_id=max(
             target.checkpoint_id,
             *found.ids,
-            # Every batch behind that of the target has had an id; epochs without records may have had others.
+            # Every batch after that of the target has had an id; no-data epochs may have had more.
             0 if newest_batch_id is None else target.checkpoint_id + newest_batch_id - batch_id,
-            0 if begun is None else begun.newest_id,
+            0 if interrupted is None else interrupted.newest_id,
         ),
-        source_log=free_set_aside_name(driver_files) if begun is None else begun.source_log,
+        source_log=free_set_aside_name(driver_files) if interrupted is None else interrupted.source_log,
     )
     return planned, target
 
@@ -148,10 +150,11 @@ def roll_back(
     job_id: str,
     planned: Rollback,
 ) -> RollbackReport:
-    """Goes back, and says what was given up. The job is led by the caller, whose are the driver files.
+    """Roll back and report what was removed. The caller leads the job.
 
-    Raises `SinkError` if a sink cannot hide what it has shown; if another has hidden something by then, the fall-back
-    has begun, and the same one is to be started again.
+    Raises:
+        SinkError: A sink failed to hide its output. If another sink has hidden output by then, the same rollback must
+            be started again.
     """
     before = frozenset(store.set_aside_places())
     has_copy = planned.source_log in driver_files.list_directories(SET_ASIDE_DIRECTORY)
@@ -162,7 +165,7 @@ def roll_back(
         _roll_back(sinks, planned.checkpoint_id, job_id, rolled_back)
     except SinkError:
         if is_first_attempt and not rolled_back:
-            # It has hidden nothing, so nothing has been done.
+            # No sink has hidden anything, so nothing has changed.
             end_roll_back(driver_files)
         raise
     store.recover(roll_back_to=planned.checkpoint_id)
@@ -192,14 +195,14 @@ def roll_back(
 
 
 def _roll_back(sinks: JobSinks, last_epoch_id: int, job_id: str, rolled_back: dict[str, Sequence[str]]) -> None:
-    """Notes for each sink that can take anything back where it has put what it showed of later epochs."""
+    """Let each sink that can hide the output of later epochs; record where it has put it."""
     for uid, sink in sinks.by_uid.items():
         if isinstance(sink, RollbackSink):
             rolled_back[uid] = tuple(sink.roll_back(last_epoch_id, job_id))
 
 
 def _copy_source_log(file_system: CheckpointFileSystem, target: str) -> None:
-    """A second name for each file of the log; Spark changes none of them."""
+    """Copy or link each file of the log; Spark changes none of them."""
     file_system.delete_directory(_COPY)
     for path in file_system.list_files(SOURCE_LOG_DIRECTORY):
         file_system.copy_file(path, f"{_COPY}{path.removeprefix(SOURCE_LOG_DIRECTORY)}")
@@ -215,7 +218,7 @@ def _cut_source_log(file_system: CheckpointFileSystem, spark_directory: str, bat
 
 
 def shown_offsets(spark_directory: str, batch_id: int | None) -> str:
-    """The offsets of a batch without the line about Spark's own configuration; of a damaged file, why it has none."""
+    """The offsets of a batch without Spark's own configuration; for a damaged file, the reason."""
     if batch_id is None:
         return "nothing"
     found = OffsetLines.of(read_offsets(spark_directory, batch_id))

@@ -43,12 +43,12 @@ _TRACEBACK_END = re.compile(r"\n\s*(?:at |The above exception|During handling)|\
 
 
 def python_cause(error: Exception) -> str:
-    """The exception that a task's Python traceback ends with, or all of Spark's message if there is none."""
+    """Return the exception at the end of a task's Python traceback, or Spark's whole message without a traceback."""
     text = str(error)
     if _RECOMPUTED_OTHERWISE in text and "Traceback" not in text:
         return (
-            f"rows that an operator had sent on were lost and computed again, and came out otherwise, when a part of "
-            f"them had been used already. {REPEATABLE_ADVICE}; the epoch is then replayed by executing the job again"
+            f"rows that an operator had emitted were lost and computed again with another result, after a part of them "
+            f"had been used. {REPEATABLE_ADVICE}. Then execute the job again, which replays the epoch"
         )
     raised = list(_RAISED.finditer(text))
     if "Traceback" not in text or not raised:
@@ -67,26 +67,36 @@ def take_savepoint(
     registered: Mapping[str, Iterable[StateDescriptor]],
     local_root: LocalStateRoot,
     sources: tuple[ReadSource, ...],
-    told: ProgressChannel,
+    progress: ProgressChannel,
 ) -> SavepointReport:
-    """Writes the savepoint of a completed checkpoint, which the caller keeps pinned, to a new directory.
+    """Write the savepoint of a completed checkpoint, which the caller has pinned, to a new directory.
 
-    ``registered`` are the job's descriptors of keyed state by operator uid; what has expired by them is left out.
-    The tasks work in ``local_root``, and ``told`` hears of each that has ended; ``sources`` are those of the
-    log, in its order. Raises `SavepointExistsError` if
-    the directory is not empty, `MissingFileError` or `CorruptFileError` if a file of the checkpoint is absent or of
-    another size, which is found before anything is written, and `SavepointError` with the cause if a task fails.
+    Args:
+        spark: The session that exports the state.
+        metadata: The checkpoint.
+        source: Its file system.
+        spark_checkpoint_directory: The directory of Spark's offset log.
+        path: The directory of the savepoint.
+        registered: The job's descriptors of keyed state by operator uid; expired entries are left out.
+        local_root: Where the tasks work.
+        sources: The sources of the log, in its order.
+        progress: Receives the progress of each task when it has ended.
+
+    Raises:
+        SavepointExistsError: The directory is not empty.
+        MissingFileError, CorruptFileError: A file of the checkpoint is missing or has another size. Nothing is written.
+        SavepointError: A task failed; the message has the cause.
     """
     started_s = time.monotonic()
     batch_id = batch_of(metadata)
-    progress = capture_source_progress(spark_checkpoint_directory, batch_id)
-    # The checkpoint may be older than the order that the log, and so the savepoint, has its sources in.
-    positions = SourcePositions(batch_id=batch_id, offsets=progress[f"offsets/{batch_id}"], sources=sources)
+    source_log = capture_source_progress(spark_checkpoint_directory, batch_id)
+    # The checkpoint may be older than the order of the sources in the log, and so in the savepoint.
+    positions = SourcePositions(batch_id=batch_id, offsets=source_log[f"offsets/{batch_id}"], sources=sources)
     metadata = evolve(metadata, source_positions=positions)
     source.verify_present(metadata.files)
     target = create_savepoint_directory(path)
-    progress_files = write_source_progress(target, progress)
-    # Before the export, which may take long: its own metadata is about as large as that of the checkpoint.
+    progress_files = write_source_progress(target, source_log)
+    # Before the long export: the savepoint's metadata is about as large as that of the checkpoint.
     check_metadata_size(
         evolve(
             metadata,
@@ -96,20 +106,20 @@ def take_savepoint(
     )
     tasks = export_tasks(metadata, source, target, registered, wall_clock(), local_root)
     try:
-        export = _Export(ProgramModules.of_this_process(), told.sender)
+        export = _Export(ProgramModules.of_this_process(), progress.sender)
         exported = spark.sparkContext.parallelize(tasks, max(1, len(tasks))).map(export.run).collect()
     except (PySparkException, Py4JError) as error:
-        # An RDD's action raises what Py4J brings, unless Spark recognises it as an exception of its own.
+        # The action of an RDD raises Py4J's errors, unless Spark recognises its own exception.
         raise SavepointError(
             f"the savepoint {target.location('')} of epoch {metadata.checkpoint_id} is not complete: "
-            f"{python_cause(error)}. Once that is put right, take it again into a new directory"
+            f"{python_cause(error)}. Fix the cause, then take the savepoint again into a new directory"
         ) from error
     return finish_savepoint(metadata, exported, target, progress_files, started_s)
 
 
 @frozen
 class _Export:
-    """What a worker does with a task; the modules are those of the serializers that the state names."""
+    """Runs an export task on a worker; ``modules`` are those of the serializers in the state."""
 
     modules: ProgramModules
     progress: ProgressSender

@@ -64,8 +64,8 @@ _CHECKED_SHUFFLES = {
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
 }
-"""Spark compares the rows of a task that it had to run again with those of before, in no order, since a shuffle has
-none. Without it tasks behind an operator might go on from a mixture of both."""
+"""Spark compares the rows of a repeated task with those of the first attempt, in any order. Without these settings,
+tasks after an operator might continue with a mixture of both."""
 
 
 class UnsupportedSparkVersionError(StreamJobError):
@@ -77,11 +77,10 @@ class UnsupportedSparkSessionError(StreamJobError):
 
 
 def ensure_python_interpreter(spark: SparkSession | None = None) -> None:
-    """Lets Spark's Python workers run on this interpreter unless the user has chosen one.
+    """Let Spark's Python workers run on this interpreter unless the user has chosen one.
 
-    Sets `PYSPARK_PYTHON` and `PYSPARK_DRIVER_PYTHON` where they are unset. PySpark reads them when the session is
-    made; a session that exists already, and that would run its workers on whatever `python3` is, without our packages,
-    is told as well.
+    Sets `PYSPARK_PYTHON` and `PYSPARK_DRIVER_PYTHON` if they are unset. PySpark reads them when it creates the session.
+    An existing session that would run its workers on the default `python3`, without these packages, is changed, too.
     """
     is_unset = not os.environ.get("PYSPARK_PYTHON")
     if spark is not None and is_unset and spark.sparkContext.pythonExec == _DEFAULT_PYTHON:
@@ -185,9 +184,9 @@ def _settings_for_every_partition(spark: SparkSession) -> Mapping[str, str]:
 class TaskIdentity:
     """Which attempt of which task this is.
 
-    `task_attempt_id` is unique within a Spark application; PySpark does not tell the attempt number of the stage, but a
-    stage that is computed again gets new task attempt ids. `batch_id`, `query_id` and `run_id` are those of the
-    streaming query, None outside of one: Spark hands them down as local properties that it does not document.
+    `task_attempt_id` is unique within a Spark application. PySpark has no attempt number of the stage, but a repeated
+    stage gets new task attempt ids. `batch_id`, `query_id` and `run_id` are those of the streaming query, None outside
+    of one; Spark passes them as undocumented local properties.
     """
 
     partition_id: int

@@ -17,7 +17,7 @@ from statebackend.local import LocalStreamEnvironment
 from statebackend.local.network.channel import SubtaskId
 from statebackend.local.network.channel_barriers import SubtaskTime
 from statebackend.local.network_watermarks import BarrierTimes
-from statebackend.spark.epoch_driver import EpochWatermarks
+from statebackend.spark.epochs import EpochWatermarks
 from statebackend.streaming.runtime.event_time import EventTime
 from statebackend.streaming.stream_graph import JobGraph
 from statebackend.streaming.time.operator_watermarks import OperatorWatermarkState

@@ -38,7 +38,7 @@ def acknowledgement(content: str, attempt: str) -> Acknowledgement:
     )
 
 
-class Rim:
+class FakeRuntime:
     """One task; what it acknowledges, what deleting and committing raise, is told."""
 
     def __init__(
@@ -80,9 +80,9 @@ class Rim:
             raise self._discard_error
 
 
-def run(rim: Rim) -> Epochs:
+def run(runtime: FakeRuntime) -> Epochs:
     epochs = Epochs(CheckpointCoordinator("job", "run", timeout_ms=None, max_parallelism=4), None)
-    EpochRunner(epochs, rim, lambda: 0).run(BatchArrived(0))
+    EpochRunner(epochs, runtime, lambda: 0).run(BatchArrived(0))
     return epochs
 
 
@@ -90,27 +90,29 @@ def run(rim: Rim) -> Epochs:
 def test_files_that_cannot_be_deleted_hide_no_rejection_and_the_sink_forgets_all_the_same(
     discard_error: Exception | None,
 ) -> None:
-    rim = Rim(acknowledgement("same", "a"), acknowledgement("other", "b"), discard_error=discard_error)
+    runtime = FakeRuntime(acknowledgement("same", "a"), acknowledgement("other", "b"), discard_error=discard_error)
     with pytest.raises(EpochError, match="conflict acknowledgement"):
-        run(rim)
-    assert rim.done == ["discard shared/a, shared/b", "abort"]
+        run(runtime)
+    assert runtime.done == ["discard shared/a, shared/b", "abort"]
 
 
 def test_files_of_a_repetition_that_cannot_be_deleted_fail_no_epoch() -> None:
-    rim = Rim(acknowledgement("same", "a"), acknowledgement("same", "b"), discard_error=OSError("the disk is gone"))
-    assert run(rim).state is EpochState.IDLE
-    assert rim.done == ["discard shared/b", "store", "commit"]
+    runtime = FakeRuntime(
+        acknowledgement("same", "a"), acknowledgement("same", "b"), discard_error=OSError("the disk is gone")
+    )
+    assert run(runtime).state is EpochState.IDLE
+    assert runtime.done == ["discard shared/b", "store", "commit"]
 
 
 def test_output_is_forgotten_when_it_cannot_be_committed_and_no_checkpoint_stands_for_it() -> None:
-    rim = Rim(tasks=(), commit_error=OSError("the disk is full"))
+    runtime = FakeRuntime(tasks=(), commit_error=OSError("the disk is full"))
     with pytest.raises(OSError, match="the disk is full"):
-        run(rim)
-    assert rim.done == ["commit", "abort"]
-    rim = Rim(acknowledgement("same", "a"), commit_error=OSError("the disk is full"))
+        run(runtime)
+    assert runtime.done == ["commit", "abort"]
+    runtime = FakeRuntime(acknowledgement("same", "a"), commit_error=OSError("the disk is full"))
     with pytest.raises(OSError, match="the disk is full"):
-        run(rim)
-    assert rim.done == ["store", "commit"]
+        run(runtime)
+    assert runtime.done == ["store", "commit"]
 
 
 def test_what_is_rejected_of_complete_state_is_rejected_before_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +120,7 @@ def test_what_is_rejected_of_complete_state_is_rejected_before_it_is_stored(monk
         raise EpochError("the copies differ")
 
     monkeypatch.setattr(epoch_runner, "check_broadcast_copies", reject)
-    rim = Rim(acknowledgement("same", "a"))
+    runtime = FakeRuntime(acknowledgement("same", "a"))
     with pytest.raises(EpochError, match="the copies differ"):
-        run(rim)
-    assert rim.done == ["discard shared/a"]
+        run(runtime)
+    assert runtime.done == ["discard shared/a"]

@@ -78,7 +78,7 @@ def test_one_frame_is_one_source_and_has_one_uid(workplace: Workplace) -> None:
     environment, frame = workplace.environment(), workplace.stream()
     stream = environment.from_dataframe(frame, uid="words")
     assert environment.from_dataframe(frame) is environment.from_dataframe(frame, uid="words") is stream
-    with pytest.raises(JobDefinitionError, match="with uid='words', and now with uid='others': it is one source"):
+    with pytest.raises(JobDefinitionError, match="with uid='words' and with uid='others': it is one source"):
         environment.from_dataframe(frame, uid="others")
 
 
@@ -170,7 +170,7 @@ class Beginning(StatefulProcessor):
     [
         (lambda place: place.spark.range(3), "is a batch DataFrame that is grouped"),
         (lambda place: "a frame", "is a batch DataFrame that is grouped"),
-        (lambda place: place.stream().groupBy("word"), "is read once, and so cannot be a streaming DataFrame"),
+        (lambda place: place.stream().groupBy("word"), "is read once, so it cannot be a streaming DataFrame"),
         (lambda place: frame_of(place).groupBy(F.upper("word")), "is grouped by an expression; add it as a column"),
         (
             lambda place: frame_of(place).groupBy("number"),

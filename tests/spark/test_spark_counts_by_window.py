@@ -110,4 +110,4 @@ def test_the_slowest_partition_of_a_source_says_how_far_it_is(spark: SparkSessio
         job.await_termination()
         found.append((dict(job.watermarks()), rows_of(sink)))
     first, second = ("k", 0, 10, 1), ("k", 20, 30, 1)
-    assert found == [({"source": 14, "counts": 14}, [first]), ({"source-0": 44, "counts": 44}, [first, second])]
+    assert found == [({"source": 14, "counts": 14}, [first]), ({"source": 44, "counts": 44}, [first, second])]

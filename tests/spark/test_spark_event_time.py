@@ -20,7 +20,7 @@ from statebackend import (
     WindowContext,
 )
 from statebackend.spark.plans.event_time_column import EventTimeColumn
-from statebackend.spark.tasks.arrow_input import TIME_COLUMN
+from statebackend.spark.tasks.arrow_rows import TIME_COLUMN
 from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.stream_graph import SourceNode, StreamGraph, TimestampsNode, UnionNode
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP

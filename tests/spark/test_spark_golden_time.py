@@ -16,7 +16,7 @@ from json_source import add_file
 from spark_workplace import memory_sink, travelling_by_value
 
 from statebackend import KeyedProcessFunction, WatermarkStrategy
-from statebackend.spark.tasks.arrow_input import TIME_COLUMN, TIME_TYPE
+from statebackend.spark.tasks.arrow_rows import TIME_COLUMN, TIME_TYPE
 from tests.local.golden_jobs import OUT, build, shown_record
 from tests.streaming.time.golden_time_traces import GOLDEN, scenarios
 

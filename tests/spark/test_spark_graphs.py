@@ -184,7 +184,7 @@ def test_a_savepoint_goes_on_in_both_sources_where_it_was_taken(spark: SparkSess
     environment = place.environment("another", parallelism=3)
     returns = environment.from_dataframe(place.stream("returns", RETURNS).select("shop", "amount"), uid="sales")
     build(environment.from_dataframe(place.stream("sales", SALES), uid="returns"), returns, totals, large)
-    with pytest.raises(JobRestoreError, match=r"'returns' of the job reads FileSource\[.*sales.* has read .*returns"):
+    with pytest.raises(JobRestoreError, match=r"'sales' of the job reads FileSource\[.*returns.* has read .*sales"):
         environment.execute("graph", from_savepoint=tmp_path / "savepoint")
     environment = place.environment("another", parallelism=3)
     sales = environment.from_dataframe(place.stream("sales", SALES), uid="sales")

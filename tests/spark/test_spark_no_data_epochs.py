@@ -171,7 +171,7 @@ def test_a_job_that_ends_by_itself_leaves_pending_what_is_due_later_and_the_next
     assert job.await_termination()
     assert [one.has_batch for one in job.epochs] == [True, False]
     assert [key for key, _, _ in rows_of(later)] == ["b"]
-    with pytest.raises(EpochError, match="the job has ended, and cannot be drained any more"):
+    with pytest.raises(EpochError, match="the job has ended and cannot be drained"):
         job.stop_with_savepoint(place.directory / "savepoint", drain=True)
 
 

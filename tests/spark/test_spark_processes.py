@@ -197,7 +197,7 @@ def check_what_ctrl_c_says(told: str) -> None:
     # Before the first line of ours are those with which Spark begins.
     ours = told[re.search("stopp(ing|ed): ", told).start() :].splitlines()
     [outcome] = [line for line in ours if line.startswith("stopped: epoch ")]
-    assert re.match(r"stopped: epoch \d is complete, and the same program goes on from there", outcome)
+    assert re.match(r"stopped: epoch \d is complete, and the same program continues from there", outcome)
     assert ours[-1] == "KeyboardInterrupt"
     assert len(ours) < 15, told
 

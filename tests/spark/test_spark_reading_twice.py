@@ -117,7 +117,7 @@ def test_how_rows_are_handed_on_follows_from_what_is_behind(spark: SparkSession)
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import LongType, StringType, StructType
 
-    from statebackend.spark.plans.pipeline_preparation import empty_input, reads_partitions_once
+    from statebackend.spark.plans.pipeline import empty_input, reads_partitions_once
 
     schema = StructType().add("key", StringType()).add("count", LongType())
 

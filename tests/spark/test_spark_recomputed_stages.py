@@ -89,5 +89,5 @@ def test_rows_that_differ_in_a_second_attempt_fail_the_epoch_with_what_to_do(
 
     marker.unlink()
     chain = chain_of(CountAndStamp(), losing, MemorySink())
-    with pytest.raises(EpochError, match=r"epoch 0 failed: rows .* computed again, and came out otherwise.* order_by"):
+    with pytest.raises(EpochError, match=r"epoch 0 failed: rows .* computed again with another result.* order_by"):
         run_chain(spark, tmp_path / "other", "word string", [WORDS], chain, **options)

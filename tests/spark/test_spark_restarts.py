@@ -139,8 +139,8 @@ def test_a_job_goes_back_to_an_older_checkpoint_and_processes_again_what_came_la
     report = job.roll_back_report
     assert report is not None
     assert (report.checkpoint_id, report.abandoned, report.is_output_rolled_back) == (1, (2,), True)
-    assert str(report).startswith("fell back to checkpoint 1. Epochs given up: 2; set aside: ")
-    assert 'goes on after {"logOffset":1}, it had reached {"logOffset":2}.' in str(report)
+    assert str(report).startswith("rolled back to checkpoint 1. Removed epochs: 2; set aside: ")
+    assert 'continues after {"logOffset":1}; it had reached {"logOffset":2}.' in str(report)
     assert all(Path(path).is_dir() for path in report.set_aside)
     assert [epoch.epoch_id for epoch in job.epochs] == [2]
     assert shown(workplace) == expected
@@ -222,7 +222,7 @@ def test_rolling_back_is_rejected_with_nothing_done_where_output_of_others_is_in
     assert workplace.run(output).last_completed_epoch == 2
     # A function's effect cannot be taken back by anybody else.
     job = workplace.run(ForEachEpochSink(lambda frame, epoch_id: frame.collect()), execute={"roll_back_to": 1})
-    assert "for-each-epoch cannot take back what it has written" in str(job.roll_back_report)
+    assert "for-each-epoch cannot hide its output" in str(job.roll_back_report)
 
 
 def test_another_source_is_rejected_before_anything_is_touched(workplace: Workplace) -> None:
@@ -262,9 +262,9 @@ def test_a_trigger_that_spark_would_reject_is_rejected_at_once(workplace: Workpl
     for wrong, match in (
         ({"availableNw": True}, "trigger has 'availableNw', and takes one of processingTime, availableNow, once"),
         ({"continuous": "1 second"}, "trigger has 'continuous'"),
-        ({"processingTime": "1 sekund"}, "which Spark does not take"),
-        ({"processingTime": 5}, "which Spark does not take"),
-        ({"availableNow": True, "once": True}, "which Spark does not take"),
+        ({"processingTime": "1 sekund"}, "which Spark rejects"),
+        ({"processingTime": 5}, "which Spark rejects"),
+        ({"availableNow": True, "once": True}, "which Spark rejects"),
         ("1 second", "as a dict"),
     ):
         with pytest.raises(JobDefinitionError, match=match) as failure:
@@ -303,7 +303,7 @@ class _Uri:
 def test_a_job_directory_on_another_store_needs_a_disk_for_the_log_of_spark(spark: SparkSession, uri: str) -> None:
     from statebackend.spark import SparkStreamEnvironment
 
-    with pytest.raises(JobDefinitionError, match=r"not on a local or mounted disk.*give spark_log_directory"):
+    with pytest.raises(JobDefinitionError, match=r"not on a local or mounted disk.*pass spark_log_directory"):
         SparkStreamEnvironment(spark, job_dir=uri)
     with pytest.raises(JobDefinitionError, match=r"spark_log_directory is 's3://bucket/log'; it is a path on a local"):
         SparkStreamEnvironment(spark, job_dir=uri, spark_log_directory="s3://KEY:SECRET@bucket/log")

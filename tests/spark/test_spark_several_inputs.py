@@ -126,7 +126,7 @@ def test_rows_are_sorted_broadcast_ones_first_then_by_input_and_as_each_says_in_
 
     from statebackend.spark.plans.event_time_column import TimeOfOperator
     from statebackend.spark.plans.operator_plan import InputUnion, prepare_input
-    from statebackend.spark.tasks.arrow_input import SUBTASK_COLUMN
+    from statebackend.spark.tasks.arrow_rows import SUBTASK_COLUMN
 
     # A name with a dot, a key that is an expression, and a column that the other input has too, of another type.
     first = spark.createDataFrame([("a", None), ("b", 1), ("c", 3), ("d", 2)], "k string, `a.t` int")

@@ -116,8 +116,7 @@ def first(records: int) -> list[tuple[int, int]]:
 
 def test_sources_come_go_and_change_places_in_a_job_directory(place: Place) -> None:
     place.grow(a=2, b=3)
-    # Known by their order, and then by the uids that they are given.
-    assert place.run([("a", None), ("b", None)]) == {"a": first(2), "b": first(3)}
+    assert place.run(["a", "b"]) == {"a": first(2), "b": first(3)}
     place.grow(a=3, c=2)
     assert place.run(["a", "b"]) == {"a": [(2, 3)]}
     watermarks = place.job.watermarks()
@@ -136,6 +135,17 @@ def test_sources_come_go_and_change_places_in_a_job_directory(place: Place) -> N
         "spark-2",
         "spark-3",
     }
+
+
+def test_a_lone_source_without_a_uid_is_claimed_by_its_default_uid(place: Place) -> None:
+    place.grow(a=2, b=1)
+    assert place.run([("a", None)]) == {"a": first(2)}
+    watermarks = place.job.watermarks()
+    place.grow(a=3)
+    with pytest.raises(JobRestoreError, match=r"has read the source 'source' .*uid='source'"):
+        place.run(["a", "b"])
+    assert place.run([("a", "source"), "b"]) == {"a": [(2, 3)], "b": first(1)}
+    assert place.job.watermarks()["count"] >= watermarks["count"] > 0
 
 
 @pytest.mark.parametrize("moment", ["stage", "commit"])

@@ -125,11 +125,11 @@ def test_a_job_that_hangs_is_stopped_and_processes_the_epoch_again_when_it_is_st
     workplace: Workplace, gate: Gate
 ) -> None:
     job = hanging(workplace, gate)
-    with pytest.raises(EpochTimeoutError, match=r"epoch 1 was given up after 0 s.*processed again when the job is st"):
+    with pytest.raises(EpochTimeoutError, match=r"epoch 1 was aborted after 0 s.*the next start"):
         job.stop_with_savepoint(workplace.directory / "savepoint", timeout_s=0)
     assert not job.query.isActive
     assert not (workplace.directory / "savepoint").exists()
-    with pytest.raises(EpochTimeoutError, match="epoch 1 was given up"):
+    with pytest.raises(EpochTimeoutError, match="epoch 1 was aborted"):
         job.await_termination()
     # What was complete can still be saved, and the directory is free.
     assert job.savepoint(workplace.directory / "savepoint").epoch_id == 0

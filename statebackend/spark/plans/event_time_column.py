@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, LongType, TimestampType
 
 from statebackend.spark.columns import column_meant_by
-from statebackend.spark.tasks.arrow_input import TIME_COLUMN, TIME_TYPE
+from statebackend.spark.tasks.arrow_rows import TIME_COLUMN, TIME_TYPE
 from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.declared_schema import RESERVED_PREFIX
@@ -50,10 +50,10 @@ class TimeOfOperator:
 
 
 class EventTimeColumn:
-    """The column in the frames of one job; `prepare` is called once for each node that gives timestamps."""
+    """The column in the frames of one job. Call `prepare` once for each node that assigns timestamps."""
 
     def __init__(self, graph: JobGraph) -> None:
-        """Raises `JobDefinitionError` for timestamps that cannot be carried out on Spark."""
+        """Raise `JobDefinitionError` for a watermark strategy that this runtime does not support."""
         self.event_time = EventTime.of(graph)
         check_follows_from_epochs(self.event_time)
         """None if no stream of the job has timestamps."""
@@ -71,7 +71,7 @@ class EventTimeColumn:
             )
 
     def prepare(self, node: TimestampsNode, frame: DataFrame) -> None:
-        """Makes the column of the records' timestamps; raises `JobDefinitionError` if the strategy does not fit."""
+        """Create the column of the records' timestamps; raise `JobDefinitionError` if the strategy does not fit."""
         assert self.event_time is not None
         reserved = [name for name in frame.columns if name.startswith(RESERVED_PREFIX)]
         if reserved:
@@ -81,8 +81,9 @@ class EventTimeColumn:
     def assigned(
         self, node: TimestampsNode, frame: DataFrame, processing_time_ms: int
     ) -> Iterator[tuple[OutputTag[Any] | None, DataFrame]]:
-        """The records with their timestamps, in an epoch of this time; and, with its tag, the side output of those that
-        are too far in the future, which are of no source and so move no time.
+        """Return the records with their timestamps and, with its tag, the side output of future records.
+
+        Future records have no source, so they do not advance event time.
         """
         timed = frame.withColumn(TIME_COLUMN, self._columns[node])
         strategy = node.strategy
@@ -102,14 +103,14 @@ class EventTimeColumn:
         return self._fitting(frame, self._has_time[node.inputs[0].node], self._has_time[node])
 
     def check_step(self, node: DataFrameNode, result: DataFrame) -> None:
-        """Raises `JobDefinitionError` for a step to an operator that has lost the column."""
+        """Raise `JobDefinitionError` for a step before an operator that drops the column."""
         if not self._has_time[node]:
             return
         types = {field.name: field.dataType.simpleString() for field in result.schema.fields}
         if types.get(TIME_COLUMN) != TIME_TYPE.simpleString():
             raise JobDefinitionError(
-                f"a transform_dataframe() behind {_METHOD} or an operator, and before an operator, gives out no column "
-                f"{TIME_COLUMN!r}, which carries the event time of its rows: keep it as it is, with withColumn(...) or "
+                f"a transform_dataframe() after {_METHOD} or an operator, and before an operator, returns no column "
+                f"{TIME_COLUMN!r}, which has the event time of its rows: keep it unchanged, with withColumn(...) or "
                 f"select(..., {TIME_COLUMN!r}); or transform the records before {_METHOD}"
             )
 

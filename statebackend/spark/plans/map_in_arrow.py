@@ -28,19 +28,19 @@ ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def map_in_arrow(frame: DataFrame, function: ArrowFunction, schema: StructType) -> DataFrame:
-    """Applies ``function`` to the Arrow batches of every partition; it must yield batches of exactly ``schema``."""
+    """Apply ``function`` to the Arrow batches of every partition; it must yield batches of exactly ``schema``."""
     return _mapped(frame, _made_by_pyspark(schema, list(map(column_named, frame.columns)))(function))
 
 
 class ArrowMap:
-    """`map_in_arrow` for many frames of the same columns, each with a function of its own that yields ``schema``.
+    """`map_in_arrow` for many frames of the same columns, each with its own function that yields ``schema``.
 
-    The functions must be small when they are pickled: Spark makes no broadcast variable of them.
+    The pickled functions must be small: Spark does not broadcast them.
     """
 
     def __init__(self, spark: SparkSession, schema: StructType, columns: Sequence[Column]) -> None:
         self.is_direct = True
-        """Whether functions are made by constructors inside Spark."""
+        """Whether Spark's internal constructors create the functions."""
         self._expression: Callable[[ArrowFunction], Any]
         try:
             self._expression = _DirectFunctions(spark.sparkContext, schema, columns).expression
@@ -50,7 +50,7 @@ class ArrowMap:
             self._expression = _made_by_pyspark(schema, columns)
 
     def apply(self, frame: DataFrame, function: ArrowFunction) -> DataFrame:
-        """The frame of what the function yields."""
+        """Return the frame of the batches that the function yields."""
         return _mapped(frame, self._expression(function))
 
 
@@ -59,7 +59,7 @@ def _mapped(frame: DataFrame, expression: Any) -> DataFrame:
 
 
 def _made_by_pyspark(schema: StructType, columns: Sequence[Column]) -> Callable[[ArrowFunction], Any]:
-    """The JVM's column of a function over these columns, as PySpark makes it."""
+    """Return PySpark's way to create the JVM's column of a function over these columns."""
 
     def expression(function: ArrowFunction) -> Any:
         of_columns: Any = UserDefinedFunction(function, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
@@ -69,7 +69,7 @@ def _made_by_pyspark(schema: StructType, columns: Sequence[Column]) -> Callable[
 
 
 class _DirectFunctions:
-    """The same with what is said of all functions said once."""
+    """Creates the JVM's column of a function with Spark's internal constructors; common arguments are created once."""
 
     def __init__(self, context: Any, schema: StructType, columns: Sequence[Column]) -> None:
         self._context = context
@@ -79,7 +79,7 @@ class _DirectFunctions:
         for key, value in context.environment.items():
             self._environment.put(key, value)
         self._inputs = sequence_of(context, columns)
-        # Since Spark 4.3 there may be expressions of Spark's own that say the same as the function.
+        # Spark 4.3 added arguments for expressions that are equivalent to the function.
         template = UserDefinedFunction(_unchanged, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
         nothing = _JavaList(context)
         self._no_expressions = [nothing.of([])] * 2 if hasattr(template, "transpiled") else []
@@ -88,7 +88,7 @@ class _DirectFunctions:
         self._new_user_function = context._jvm.org.apache.spark.sql.execution.python.UserDefinedPythonFunction
 
     def expression(self, function: ArrowFunction) -> Any:
-        """The JVM's column of the function."""
+        """Return the JVM's column of the function."""
         context = self._context
         command: bytes = cloudpickle.dumps((function, self._schema))  # type: ignore[no-untyped-call]
         broadcasts = [broadcast._jbroadcast for broadcast in context._pickled_broadcast_vars]
@@ -109,7 +109,7 @@ class _DirectFunctions:
 
 
 class _JavaList:
-    """The Java list of a Python list, made again when its elements are others."""
+    """The Java list of a Python list, created again when its elements change."""
 
     def __init__(self, context: Any) -> None:
         self._new_list = context._jvm.java.util.ArrayList
@@ -117,7 +117,7 @@ class _JavaList:
         self._list: Any = None
 
     def of(self, elements: Sequence[Any]) -> Any:
-        """The Java list of these elements."""
+        """Return the Java list of these elements."""
         if self._elements is None or not _are_same(self._elements, elements):
             self._list = self._new_list()
             for element in elements:
@@ -127,7 +127,7 @@ class _JavaList:
 
 
 def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    # Whether two objects of the JVM are equal is a question to the JVM.
+    # Comparing objects of the JVM by equality would call the JVM.
     return len(some) == len(others) and all(map(operator.is_, some, others))
 
 

@@ -38,7 +38,7 @@ from statebackend.spark.plans.event_time_column import TimeOfOperator
 from statebackend.spark.plans.map_in_arrow import ArrowMap
 from statebackend.spark.plans.placement import SubtaskPlacement
 from statebackend.spark.plans.record_steps import PreparedStep, kind_of_records, prepare_key_functions
-from statebackend.spark.tasks.arrow_input import (
+from statebackend.spark.tasks.arrow_rows import (
     EARLY_FIELD,
     INPUT_COLUMN,
     KEY_COLUMN_PREFIX,
@@ -47,10 +47,10 @@ from statebackend.spark.tasks.arrow_input import (
     TIME_COLUMN,
     TIME_TYPE,
     InputColumns,
+    OutputLayout,
     row_column_of_input,
 )
 from statebackend.spark.tasks.epoch_task import EpochTask, InitialRows
-from statebackend.spark.tasks.output_rows import OutputLayout
 from statebackend.spark.tasks.program_pickles import pickled, unpickled
 from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.key_types import check_keys_agree, key_serializer_for
@@ -95,9 +95,9 @@ _ROWS: Final = "__statebackend_rows"
 
 
 def with_initial_rows(function: Any, key_types: Sequence[str], max_parallelism: int, uid: str) -> Any:
-    """The function, with rows in the place of a grouped DataFrame if it has one.
+    """Return the function with its initial state, a grouped DataFrame, replaced by the rows.
 
-    Raises `JobDefinitionError` for what cannot be the initial state of keys of these types.
+    Raises `JobDefinitionError` for an initial state that does not fit keys of these types.
     """
     if not isinstance(function, StatefulProcessorFunction) or function.initial_state is None:
         return function
@@ -105,10 +105,10 @@ def with_initial_rows(function: Any, key_types: Sequence[str], max_parallelism: 
     grouped = function.initial_state
     if not isinstance(grouped, GroupedData):
         raise JobDefinitionError(f"{where} is a batch DataFrame that is grouped: frame.groupBy('key')")
-    # A group gives its frame to nobody, but aggregates.
+    # Grouped data does not expose its frame, but aggregates it.
     lists = grouped.agg(F.collect_list(F.struct("*")).alias(_ROWS))
     if lists.isStreaming:
-        raise JobDefinitionError(f"{where} is read once, and so cannot be a streaming DataFrame")
+        raise JobDefinitionError(f"{where} is read once, so it cannot be a streaming DataFrame")
     keys, frame = lists.columns[:-1], lists.select(F.inline(_ROWS))
     if not set(keys) <= set(frame.columns):
         raise JobDefinitionError(f"{where} is grouped by an expression; add it as a column, and group by that")
@@ -125,15 +125,15 @@ def with_initial_rows(function: Any, key_types: Sequence[str], max_parallelism: 
 
 
 PLACE_COLUMN: Final = "__statebackend_place"
-"""The place of a row of a broadcast input, among those of its epoch."""
+"""The position of a row of a broadcast input in its epoch."""
 
 
 @frozen
 class PreparedInput:
-    """An input whose types are known. The expressions are unresolved, so they are made once and serve every epoch.
+    """A checked input. Its expressions are unresolved, so they are created once and used in every epoch.
 
-    ``steps`` are the columns that are added to its rows, in steps of those that do not need each other; ``key_types``
-    is None for an input without keys.
+    ``steps`` are the columns that are added to its rows, in groups that do not depend on each other. ``key_types`` is
+    None for an input without keys.
     """
 
     columns: InputColumns
@@ -153,12 +153,12 @@ class PreparedInput:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that a task is given."""
+        """The columns that a task gets."""
         hidden = (*([] if self.key_types is None else [KEY_GROUP_COLUMN]), *([TIME_COLUMN] * self.columns.has_time))
         return tuple(dict.fromkeys((*self.columns.record, *self.columns.key, *hidden)))
 
     def rows(self, frame: DataFrame) -> DataFrame:
-        """The rows with everything beside them that leads them to their subtasks."""
+        """The rows with the columns that route them to their subtasks."""
         if self.key_step is not None:
             frame = self.key_step.over(frame)
         for columns in self._added:
@@ -169,7 +169,7 @@ class PreparedInput:
 def prepare_input(
     frame: DataFrame, given: OperatorInput, uid: str, time: TimeOfOperator, parallelism: int, max_parallelism: int
 ) -> PreparedInput:
-    """Checks an input over a frame without rows; raises `JobDefinitionError` for what cannot run."""
+    """Check an input over a frame without rows. Raises `JobDefinitionError` for an invalid input."""
     if time.is_in_input:
         frame = frame.drop(TIME_COLUMN)
     check_not_reserved(frame.columns, uid)
@@ -220,7 +220,7 @@ def _keyed(
 def _spread(
     frame: DataFrame, given: SpreadInput, uid: str, time: TimeOfOperator, parallelism: int, max_parallelism: int
 ) -> PreparedInput:
-    # What a row is decides on its subtask: one that is computed again goes where it went. Maps have no hash.
+    # The values of a row determine its subtask, so a recomputed row has the same one. Maps have no hash.
     hashed = [name for name, data_type in frame.dtypes if not re.search(r"\b(map<|variant)", data_type)]
     subtask = F.pmod(F.xxhash64(*map(column_named, hashed)) if hashed else F.lit(0), F.lit(parallelism)).cast("int")
     return _keyless(frame, given, uid, time, ({SUBTASK_COLUMN: subtask},))
@@ -269,7 +269,7 @@ def _known_schema(frame: DataFrame, kind: RecordType | None) -> DeclaredSchema |
 
 
 def _selected(frame: DataFrame, columns: Sequence[Any], uid: str, given_to: str, given: Sequence[Any]) -> StructType:
-    """The types of columns of a frame, ``given`` by the program; asking for them has Spark analyse the expressions."""
+    """The types of columns that the program has ``given``; Spark analyses the expressions for it."""
     try:
         return frame.select(*columns).schema
     except AnalysisException as error:
@@ -283,7 +283,7 @@ def _selected(frame: DataFrame, columns: Sequence[Any], uid: str, given_to: str,
 
 
 def _is_column(frame: DataFrame, name: str) -> bool:
-    """Whether a name means a column of the frame, or a field of one."""
+    """Whether a name is a column of the frame, or a field of one."""
     try:
         return bool(frame.select(column_meant_by(name, frame.columns)).schema.names)
     except AnalysisException:
@@ -291,7 +291,7 @@ def _is_column(frame: DataFrame, name: str) -> bool:
 
 
 def is_case_sensitive(spark: SparkSession) -> bool:
-    """Whether names of columns that differ in case alone are two."""
+    """Whether column names that differ only in case are different columns."""
     return (spark.conf.get("spark.sql.caseSensitive", "false") or "").lower() == "true"
 
 
@@ -339,8 +339,8 @@ class OneInput:
         self.subtask = one.subtask
         order = [*([F.col(TIME_COLUMN)[EARLY_FIELD].desc()] if one.may_be_early else []), *one.order_by]
         self.order = KeptColumns(order) if order else None
-        """What the rows of a task are sorted by; None for the order in which they come."""
-        # A task sees by the key group whether the rows are its own, and where there is none by the subtask.
+        """The sort order of the rows of a task; None to leave them unsorted."""
+        # By the key group, or else the subtask, a task checks that the rows are its own.
         beside = [SUBTASK_COLUMN] if one.key_types is None else []
         self.task_columns = tuple(map(column_named, (*one.names, *beside)))
 
@@ -351,7 +351,7 @@ class OneInput:
 
 @frozen
 class _OrderColumn:
-    """A value that the rows of one input are sorted by, in a column of its own, and in which order."""
+    """A sort column of one input in the union."""
 
     name: str
     input_index: int
@@ -361,9 +361,9 @@ class _OrderColumn:
 
 
 class InputUnion:
-    """The rows of several inputs, made over frames without rows. The expressions serve every epoch.
+    """The union of the rows of several inputs. Its expressions are used in every epoch.
 
-    ``input_order`` has the indices of the inputs in the order in which a task takes their rows.
+    ``input_order`` has the indices of the inputs in the order in which a task processes their rows.
     """
 
     def __init__(
@@ -424,7 +424,7 @@ class InputUnion:
 
 
 def _union_order_column(index: int, position: int, given: Column, rows: DataFrame) -> _OrderColumn:
-    """Takes a column to sort by apart: its value, which can be selected, and the order, which cannot."""
+    """Split a sort column into its value, which can be selected, and its order, which cannot."""
     order: Any = given._jc.sortOrder()  # type: ignore[operator]
     context: Any = rows.sparkSession.sparkContext
     value = Column(context._jvm.org.apache.spark.sql.Column(order.child()))
@@ -434,7 +434,7 @@ def _union_order_column(index: int, position: int, given: Column, rows: DataFram
 
 
 def _name_of(scala_object: Any) -> str:
-    """The name of an object of Scala's, whose class is called ``org...SortOrder$Ascending$``."""
+    """The name of a Scala object, whose class is ``org...SortOrder$Ascending$``."""
     name: str = scala_object.getClass().getName()
     return name.strip("$").rpartition("$")[2]
 
@@ -449,7 +449,7 @@ _ORDERS: Final[Mapping[tuple[str, str], Callable[[Column], Column]]] = {
 
 @frozen
 class PreparedOperator:
-    """A keyed operator whose types are known and whose state has been asked for."""
+    """A checked operator with its registered states."""
 
     node: OperatorNode
     function_pickle: bytes
@@ -460,9 +460,9 @@ class PreparedOperator:
     rows: OneInput | InputUnion
     arrow_map: ArrowMap
     task_schema: StructType
-    """Of the rows that its tasks are given."""
+    """The schema of the rows that its tasks get."""
     is_kept: bool = False
-    """Whether its rows are computed and kept, since what is behind may read them more or less than once."""
+    """Whether its rows are cached, because readers may read them more or less than once."""
 
     @property
     def uid(self) -> str:
@@ -480,9 +480,9 @@ def prepare_operator(
     *,
     emits_time: bool,
 ) -> PreparedOperator:
-    """Checks an operator over inputs without rows, and collects its state; ``tags`` are the side outputs read.
+    """Check an operator over inputs without rows, and register its state; ``tags`` are the side outputs with readers.
 
-    Raises `JobDefinitionError` for what cannot run.
+    Raises `JobDefinitionError` for an invalid operator.
     """
     uid = node.uid
     inputs = tuple(
@@ -529,7 +529,7 @@ def prepare_operator(
 def processed(
     frames: Sequence[DataFrame], operator: PreparedOperator, task: EpochTask, placement: SubtaskPlacement
 ) -> DataFrame:
-    """The rows that the tasks of an operator give out, over the frames of its inputs."""
+    """Return the frame of the rows that an operator emits, over the frames of its inputs."""
     rows = operator.rows
     routed = placement.route(rows.of(frames), rows.subtask)
     if rows.order is not None:
@@ -540,7 +540,7 @@ def processed(
 def processed_without_rows(
     spark: SparkSession, operator: PreparedOperator, task: EpochTask, placement: SubtaskPlacement
 ) -> DataFrame:
-    """The rows that the tasks of an operator give out, where none come to them."""
+    """Return the frame of the rows that an operator without input rows emits."""
     return operator.arrow_map.apply(placement.without_rows(spark, operator.uid, operator.task_schema), task.run)
 
 
@@ -549,7 +549,7 @@ def output_type(frame: DataFrame, schema: Any, where: str) -> StructType:
     declared = _struct_type(schema, where)
     text = schema if isinstance(schema, str) else declared.simpleString()
     check_columns(declared.names, text, where, is_case_sensitive=is_case_sensitive(frame.sparkSession))
-    # Spark takes what is declared for granted, and what a function gives out is not known to keep to it.
+    # Spark trusts declared nullability, and a function may emit nulls.
     return StructType([StructField(field.name, field.dataType, True, field.metadata) for field in declared.fields])
 
 
@@ -567,7 +567,7 @@ def _struct_type(schema: Any, where: str) -> StructType:
 
 
 def _unreadable(schema: str, where: str, error: AnalysisException) -> JobDefinitionError:
-    """In the words of the other runtime, where that cannot read it either."""
+    """The error of the local runtime if it cannot parse the schema either."""
     try:
         parsed_schema(schema, where)
     except JobDefinitionError as rejected:

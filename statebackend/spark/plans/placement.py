@@ -58,7 +58,7 @@ class SubtaskPlacement:
         self._is_on_one_host: bool | None = None
 
     def route(self, rows: DataFrame, subtask: Column) -> DataFrame:
-        """The rows in as many partitions as there are subtasks, each in that of its subtask; with a column more."""
+        """Partition the rows by subtask; may add a column."""
         if self._cached is None:
             return rows.repartitionById(self._parallelism, subtask)
         salts = F.expr(f"array({', '.join(map(str, self._salts))})")
@@ -66,9 +66,9 @@ class SubtaskPlacement:
         return salted.repartition(self._parallelism, SALT_COLUMN).join(self._cached.hint("shuffle_hash"), SALT_COLUMN)
 
     def without_rows(self, spark: SparkSession, uid: str, schema: StructType) -> DataFrame:
-        """What `route` gives for no rows of these columns; where there is nothing to choose it needs no shuffle.
+        """Return what `route` returns for no rows of these columns; without placement it needs no shuffle.
 
-        It is made once for an operator, and serves until places change; ``spark`` is the session of all its plans.
+        It is created once for an operator, and used until places change. ``spark`` is the session of all its plans.
         """
         frame = self._without_rows.get(uid)
         if frame is None or frame.sparkSession is not spark:
@@ -79,7 +79,7 @@ class SubtaskPlacement:
         return frame
 
     def prepare(self, spark: SparkSession) -> None:
-        """Sees to it, before an epoch, that its subtasks have places; ``spark`` is the session of its plan."""
+        """Assign executors to subtasks before an epoch. ``spark`` is the session of its plan."""
         if self._is_on_one_host is None:
             self._is_on_one_host = is_on_one_host(spark)
         if self._is_on_one_host:
@@ -89,16 +89,16 @@ class SubtaskPlacement:
         if executors < 2 or block_managers <= self._known_block_managers:
             return
         self._known_block_managers = block_managers
-        # Adaptive execution may give what is cached other partitions, of which nobody knows the hash.
+        # Adaptive execution may change the partitions of the cached frame, so their hashes would be unknown.
         with disable_adaptive(spark):
             self._place(spark, executors)
 
     def close(self) -> None:
-        """Gives back what the executors hold."""
+        """Release the cached partitions on the executors."""
         cached, self._cached = self._cached, None
         self._without_rows.clear()
         if cached is not None:
-            # There is nothing to give back once Spark has stopped.
+            # A stopped Spark has released them.
             with contextlib.suppress(PySparkException, Py4JError, ConnectionError):
                 cached.unpersist()
 
@@ -122,7 +122,7 @@ class SubtaskPlacement:
 
 
 def _empty_frame(spark: SparkSession, schema: StructType, partitions: int) -> DataFrame:
-    """A frame of so many partitions without rows: of an RDD, so that there is nothing in it to optimise or compile."""
+    """Return an empty frame with this number of partitions, made of an RDD, so Spark optimises and compiles nothing."""
     session: Any = spark
     rows = session.sparkContext._jsc.parallelize(session._jvm.java.util.ArrayList(), partitions)
     return DataFrame(
@@ -131,7 +131,7 @@ def _empty_frame(spark: SparkSession, schema: StructType, partitions: int) -> Da
 
 
 def places_of_partitions(frame: DataFrame) -> Sequence[str]:
-    """Runs a task over each partition of a frame; the executor that each ran on."""
+    """Run a task over each partition of a frame; return the executor that each ran on."""
 
     def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructField, StructType
 
 from statebackend.spark.columns import KeptColumns, column_named, struct_type_of, to_arrow_schema
 from statebackend.spark.plans.map_in_arrow import ArrowMap
-from statebackend.spark.tasks.arrow_input import TIME_COLUMN, TIME_TYPE, InputColumns
+from statebackend.spark.tasks.arrow_rows import TIME_COLUMN, TIME_TYPE, InputColumns
 from statebackend.spark.tasks.program_pickles import pickled
 from statebackend.spark.tasks.record_steps import KeyTask, RecordStepTask
 from statebackend.streaming.errors import JobDefinitionError

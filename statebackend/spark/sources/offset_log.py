@@ -186,24 +186,24 @@ def _primed(name: str) -> Iterator[str]:
 
 @frozen(slots=False)
 class Rearrangement:
-    """From the sources that a log is of to those that it is to be of.
+    """The mapping from the former sources of a log to those of the job.
 
-    ``begun_anew`` are the uids of sources whose lines are not taken over.
+    ``restarted`` are the uids of sources that are read from their beginning.
     """
 
     former: tuple[ReadSource, ...]
     now: tuple[ReadSource, ...]
-    begun_anew: frozenset[str] = frozenset()
+    restarted: frozenset[str] = frozenset()
 
     @cached_property
     def lines(self) -> tuple[int | None, ...]:
-        """For each of the sources now the line of the former ones that is its own; None for one that begins again."""
+        """For each source now, its line in the former log; None for one that is read from its beginning."""
         lines = _lines_of(self.former, self.now)
-        return tuple(None if one.uid in self.begun_anew else line for one, line in zip(self.now, lines, strict=True))
+        return tuple(None if one.uid in self.restarted else line for one, line in zip(self.now, lines, strict=True))
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the log is in this order already."""
+        """Whether the log has this order already."""
         return self.lines == tuple(range(len(self.former))) and self.former_logs == self.logs
 
     @property
@@ -213,11 +213,11 @@ class Rearrangement:
 
     @property
     def logs(self) -> tuple[str, ...]:
-        """Those of the sources now."""
+        """The names of the present sources' own logs."""
         return tuple(str(line) if one.log is None else one.log for line, one in enumerate(self.now))
 
     def offsets(self, content: bytes) -> bytes:
-        """The content of a file of offsets.
+        """Rearrange the content of a file of offsets.
 
         Raises `JobRestoreError` if sources of one DataFrame would have different positions, and
         `SourceProgressMismatchError` if the file is not of the former sources.
@@ -229,7 +229,7 @@ class Rearrangement:
         if len(former) != len(self.former):
             raise SourceProgressMismatchError(
                 f"Spark's source log has {len(former)} offsets for {len(self.former)} sources: its files do not belong "
-                f"together. Bring them back from a backup, or start from a savepoint in a new job directory"
+                f"together. Restore them from a backup, or start from a savepoint in a new job directory"
             )
         offsets = [NO_OFFSET if line is None else former[line] for line in self.lines]
         _check_one_position_per_log(self.now, offsets)
@@ -237,9 +237,9 @@ class Rearrangement:
 
 
 class RearrangedLog(Mapping[str, bytes]):
-    """The files of a log after a rearrangement: relative name to content, which is read when it is asked for.
+    """The files of a log after a rearrangement: relative name to content, which is read on access.
 
-    ``schemas`` are those of the sources now; none if they are not known.
+    ``schemas`` are those of the present sources; empty if unknown.
     """
 
     def __init__(
@@ -275,25 +275,25 @@ class RearrangedLog(Mapping[str, bytes]):
 
 _WIDER: Final = {"byte": ("short", "integer", "long"), "short": ("integer", "long"), "integer": ("long",)}
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(-?\d+)\)")
-_SHOWN_CHARACTERS: Final = 60
+_MAX_CHARACTERS: Final = 60
 
 
-def check_schemas(former: SourceOrder, now: SourceOrder, where: str, begun_anew: Collection[str | None] = ()) -> None:
-    """Raises `JobRestoreError` unless each source that goes on, from what ``where`` has of it, has such columns.
+def check_schemas(former: SourceOrder, now: SourceOrder, where: str, restarted: Collection[str | None] = ()) -> None:
+    """Raise `JobRestoreError` if the columns of a source do not fit those that ``where`` has of it.
 
-    ``begun_anew`` are the uids of sources that do not go on.
+    ``restarted`` are the uids of sources that are read from their beginning.
     """
     for source, schema, line in zip(now.sources, now.schemas, _lines_of(former.sources, now.sources), strict=True):
         was = None if line is None else former.schemas[line]
-        if was is None or schema is None or source.uid in begun_anew:
+        if was is None or schema is None or source.uid in restarted:
             continue
         problem = next(_problems(was, schema, ""), None)
         if problem is not None:
-            anew = "False" if len({one.uid for one in now.sources}) == 1 else f"{{{source.uid!r}: False}}"
+            progress = "False" if len({one.uid for one in now.sources}) == 1 else f"{{{source.uid!r}: False}}"
             raise JobRestoreError(
                 f"the source {source.uid!r} of the job, {source.name}, has other columns than {where} has read of it: "
-                f"{problem}; or begin a new job directory from a savepoint with restore_source_progress={anew}, which "
-                f"reads the source from its beginning"
+                f"{problem}; or start a new job directory from a savepoint with restore_source_progress={progress}, "
+                f"which reads the source from its beginning"
             )
 
 
@@ -310,8 +310,8 @@ def _problems(was: Any, now: Any, path: str) -> Iterator[str]:
                 yield from _problems(was.get(part), now.get(part), f"{path}[]")
             return
     yield (
-        f"{path} was {_shown_type(was)} and is {_shown_type(now)}, as which what is not read yet might be lost. Read "
-        f"it with its former type and cast it in the program"
+        f"{path} was {_format_type(was)} and is {_format_type(now)}: unread values might be lost. Read it with its "
+        f"former type and cast it in the program"
     )
 
 
@@ -322,9 +322,9 @@ def _column_problems(was: Mapping[str, Any], now: Mapping[str, Any], path: str) 
     if gone and new:
         inside = f" inside of {path}" if path else ""
         yield (
-            f"{_listed(gone)} gone{inside} and {_listed(new)} new: whether that is a change of names cannot be told, "
-            f"and of what is not read yet the new ones would be null. Keep the former columns beside the new ones "
-            f"until all of it is read, and leave them out then"
+            f"{_listed(gone)} gone{inside} and {_listed(new)} new: this may be a rename, and the new columns would be "
+            f"null in unread records. Keep the former columns beside the new ones until all records are read, and "
+            f"remove them then"
         )
 
 
@@ -345,9 +345,9 @@ def _is_wider(was: Any, now: Any) -> bool:
     return new_scale >= scale and new_precision - new_scale >= precision - scale
 
 
-def _shown_type(schema: Any) -> str:
+def _format_type(schema: Any) -> str:
     name = schema.get("type") if isinstance(schema, Mapping) else schema
-    return name if isinstance(name, str) else format_value(name, _SHOWN_CHARACTERS)
+    return name if isinstance(name, str) else format_value(name, _MAX_CHARACTERS)
 
 
 def _listed(names: list[str]) -> str:
@@ -355,19 +355,19 @@ def _listed(names: list[str]) -> str:
 
 
 SOURCE_LOG_DIRECTORY: Final = "spark"
-"""Where the log is in a job directory."""
+"""The directory of the log in a job directory."""
 
 _REARRANGED: Final = "spark-rearranged"
 
 
 def source_log_directory(file_system: CheckpointFileSystem) -> str:
-    """Where the log of the job directory at the root of ``file_system`` is now, which need not be there at all."""
+    """Where the log of the job directory at the root of ``file_system`` is now; it may not exist yet."""
     has_log = SOURCE_LOG_DIRECTORY in file_system.list_directories()
     return SOURCE_LOG_DIRECTORY if has_log or not file_system.list_files(_REARRANGED) else _REARRANGED
 
 
 def end_interrupted_rearrangement(file_system: CheckpointFileSystem) -> None:
-    """Puts the log in its place that a crash has left beside it, or takes away what it has left of one."""
+    """Finish a replacement of the log that a crash has interrupted, or delete its remains."""
     for name in file_system.list_directories():
         if name.startswith(f"{STAGING_PREFIX}{SOURCE_LOG_DIRECTORY}"):
             file_system.delete_directory(name)
@@ -378,7 +378,7 @@ def end_interrupted_rearrangement(file_system: CheckpointFileSystem) -> None:
 
 
 def free_set_aside_name(file_system: CheckpointFileSystem) -> str:
-    """A name below `set-aside/` for a log that is set aside."""
+    """Return a free name below `set-aside/` for a log."""
     taken = set(file_system.list_directories(SET_ASIDE_DIRECTORY))
     free = (f"{SOURCE_LOG_DIRECTORY}-{number}" for number in range(1, len(taken) + 2))
     return next(name for name in free if name not in taken)
@@ -386,20 +386,20 @@ def free_set_aside_name(file_system: CheckpointFileSystem) -> str:
 
 @frozen(kw_only=True)
 class SourceLogPlan:
-    """What a start is to make of the log, and of what the state says of it.
+    """What a start does with the log, and with the source positions of the state.
 
-    ``of_log`` is None if nobody knows whose its lines are, ``of_state`` if the state says nothing of it, or it does not
-    count. ``schemas`` are those of the sources ``now``; none if they are not known.
+    ``of_log`` is None if the order of the log is unknown, ``of_state`` if the state has no positions or they are
+    ignored. ``schemas`` are those of the sources ``now``; empty if unknown.
     """
 
     now: tuple[ReadSource, ...]
     of_log: Rearrangement | None
     of_state: Rearrangement | None
-    begins_from_savepoint: bool
+    starts_from_savepoint: bool
     schemas: tuple[Schema, ...] = ()
 
     def state(self, state: RestoredState | None) -> RestoredState | None:
-        """The state to go on from, whose positions and watermarks are those of the job's sources."""
+        """Return the state to continue from, with the positions and watermarks of the job's sources."""
         positions = None if state is None else state.metadata.source_positions
         if state is None or positions is None or self.of_state is None:
             return state
@@ -407,20 +407,21 @@ class SourceLogPlan:
         metadata = evolve(
             state.metadata,
             source_positions=evolve(positions, sources=self.now, offsets=self.of_state.offsets(positions.offsets)),
-            watermarks=None if watermarks is None else without_sources(watermarks, self.of_state.begun_anew),
+            watermarks=None if watermarks is None else without_sources(watermarks, self.of_state.restarted),
         )
         return RestoredState(metadata, state.file_system)
 
     def carry_out(
         self, file_system: CheckpointFileSystem, point: StartingPoint, job_files: CheckpointFileSystem
     ) -> None:
-        """Puts the log in the order of the job, behind `end_interrupted_rearrangement`.
+        """Put the log in the order of the job, after `end_interrupted_rearrangement`. The caller leads the job.
 
-        The log is at the root of ``file_system``, the job directory at that of ``job_files``.
+        The log is at the root of ``file_system``, the job directory at that of ``job_files``. A log that was started
+        from the same savepoint stays: it may contain an epoch that failed, which is replayed with the same rows and
+        time.
 
-        A log that was begun for the same savepoint stays: it may hold an epoch that failed, which is then replayed with
-        the same rows and the same time. The job directory is locked by the caller. Raises `SourceProgressError` if the
-        log cannot be read; it is then as it was.
+        Raises:
+            SourceProgressError: The log cannot be read; nothing has changed.
         """
         location = file_system.location(SOURCE_LOG_DIRECTORY)
         if point.is_new_origin and point.origin is not None:
@@ -428,7 +429,7 @@ class SourceLogPlan:
             file_system.delete_directory(SOURCE_LOG_DIRECTORY)
             end_no_data_epoch(file_system)
             write_origin(job_files, point.origin)
-        if self.begins_from_savepoint:
+        if self.starts_from_savepoint:
             assert point.state is not None
             assert self.of_log is not None
             file_system.delete_directory(SOURCE_LOG_DIRECTORY)
@@ -437,8 +438,8 @@ class SourceLogPlan:
             return
         has_log = SOURCE_LOG_DIRECTORY in file_system.list_directories()
         if self.of_log is not None and not self.of_log.changes_nothing and has_log:
-            has_begun = newest_planned_batch(location) is not None
-            files = whole_source_log(location) if has_begun else {}
+            has_batch = newest_planned_batch(location) is not None
+            files = whole_source_log(location) if has_batch else {}
             appear_at_once(RearrangedLog(files, self.of_log, self.schemas), file_system.location(_REARRANGED))
             set_aside = f"{SET_ASIDE_DIRECTORY}/{free_set_aside_name(file_system)}"
             file_system.move_directory(SOURCE_LOG_DIRECTORY, set_aside)
@@ -457,19 +458,21 @@ def planned_source_log(
     allowed_dropped: Collection[str] = (),
     schemas: tuple[Schema, ...] = (),
 ) -> SourceLogPlan:
-    """What a start from this point is to do; touches nothing.
+    """Plan what a start from this point does with the log; change nothing.
 
-    ``now`` is what the job reads, with these schemas, if they are known. Raises `JobRestoreError` if the state has read
-    sources that the job does not have, or that are others now, or that had columns which do not go on (see
-    `source_schemas`), or if the log does not have what the state has read, and `SourceProgressMismatchError` if it says
-    that something else was read.
+    ``now`` are the sources of the job. ``schemas`` are theirs; empty if unknown.
+
+    Raises:
+        JobRestoreError: A source of the state is missing in the job, reads something else, or has columns that do not
+            fit (`check_schemas`); or the log does not contain a source that the state has read.
+        SourceProgressMismatchError: State and log have different positions.
     """
     log = source_log_directory(file_system)
     origin, state = point.origin, point.state
     counts = state is not None and (point.is_own or (origin is not None and origin.with_source_progress))
-    begun_anew: frozenset[str] = frozenset()
+    restarted: frozenset[str] = frozenset()
     if counts and not point.is_own and origin is not None:
-        begun_anew = frozenset(origin.begun_anew)
+        restarted = frozenset(origin.begun_anew)
     found = None if point.is_new_origin else read_source_order(file_system, log)
     order = None if found is None else found.sources
     of_state = None
@@ -482,23 +485,23 @@ def planned_source_log(
                 f"the state at {where} does not name the sources of its positions; start a new job directory from a "
                 f"savepoint with restore_source_progress=False, which reads all sources from their beginning"
             )
-        check_kept([one for one in former if one.uid not in begun_anew], now, where, allowed_dropped)
-        of_state = Rearrangement(former, now, begun_anew)
+        check_kept([one for one in former if one.uid not in restarted], now, where, allowed_dropped)
+        of_state = Rearrangement(former, now, restarted)
     if counts and not point.is_own and (point.is_new_origin or not file_system.exists(f"{log}/metadata")):
         of_log: Rearrangement | None = of_state or Rearrangement(now, now)
         assert of_log is not None
         assert state is not None
-        _check_schemas(read_source_order(state.file_system, SOURCE_PROGRESS_DIRECTORY), now, schemas, where, begun_anew)
-        return SourceLogPlan(now=now, of_log=of_log, of_state=of_state, begins_from_savepoint=True, schemas=schemas)
+        _check_schemas(read_source_order(state.file_system, SOURCE_PROGRESS_DIRECTORY), now, schemas, where, restarted)
+        return SourceLogPlan(now=now, of_log=of_log, of_state=of_state, starts_from_savepoint=True, schemas=schemas)
     of_log = of_state
     if order is not None:
         of_log = Rearrangement(order, now)
         if newest_planned_batch(file_system.location(log)) is not None:
-            # Of what it has planned of a source that is no more, no state knows.
+            # A planned batch may contain records of a dropped source. No state has them.
             gone = {one.uid for one in order if one.uid is not None}
             check_kept(of_log.former, now, file_system.location(log), gone)
             _check_schemas(found, now, schemas, file_system.location(log))
-    plan = SourceLogPlan(now=now, of_log=of_log, of_state=of_state, begins_from_savepoint=False, schemas=schemas)
+    plan = SourceLogPlan(now=now, of_log=of_log, of_state=of_state, starts_from_savepoint=False, schemas=schemas)
     _check_log(file_system, log, plan, state)
     return plan
 
@@ -508,15 +511,15 @@ def _check_schemas(
     now: tuple[ReadSource, ...],
     schemas: tuple[Schema, ...],
     where: str,
-    begun_anew: Collection[str] = (),
+    restarted: Collection[str] = (),
 ) -> None:
-    """Raises unless the columns of what ``where`` has read go on in those of the job, where both are known."""
+    """Raise unless the columns that ``where`` has read fit those of the job, if both are known."""
     if found is not None and schemas:
-        check_schemas(found, SourceOrder(now, schemas), where, begun_anew)
+        check_schemas(found, SourceOrder(now, schemas), where, restarted)
 
 
 def _check_log(file_system: CheckpointFileSystem, log: str, plan: SourceLogPlan, state: RestoredState | None) -> None:
-    """Raises unless the log has what the state has read."""
+    """Raise unless the log contains the sources and positions of the state."""
     if plan.of_log is None or plan.of_state is None or state is None:
         return
     known = {one.uid for one in plan.of_log.former}
@@ -525,9 +528,9 @@ def _check_log(file_system: CheckpointFileSystem, log: str, plan: SourceLogPlan,
     if lost:
         raise JobRestoreError(
             f"the state at {state.file_system.location('')} has read the source {lost[0]!r}, which "
-            f"{file_system.location(log)} has nothing of: it was dropped since. The log as it was then is in "
-            f"{file_system.location(SET_ASIDE_DIRECTORY)}; start without this source, with "
-            f"allow_dropped_sources=[{lost[0]!r}], or begin a new job directory from a savepoint that has it"
+            f"{file_system.location(log)} does not contain: it was dropped since. The former log is in "
+            f"{file_system.location(SET_ASIDE_DIRECTORY)}. Start without this source, with "
+            f"allow_dropped_sources=[{lost[0]!r}], or start a new job directory from a savepoint that has it"
         )
     batch_id = batch_of(state.metadata)
     if not file_system.exists(f"{log}/offsets/{batch_id}"):
@@ -537,7 +540,7 @@ def _check_log(file_system: CheckpointFileSystem, log: str, plan: SourceLogPlan,
     in_log, in_state = (OffsetLines.of(content).by_log(plan.of_state.logs) for content in (has, says))
     if in_log != in_state:
         raise SourceProgressMismatchError(
-            f"{file_system.location(f'{log}/offsets/{batch_id}')} does not say what the state at "
-            f"{state.file_system.location('')} has read, but {', '.join(in_log)} instead of {', '.join(in_state)}. "
-            f"Put the right log back, or start from a savepoint in a new job directory"
+            f"{file_system.location(f'{log}/offsets/{batch_id}')} has other positions than the state at "
+            f"{state.file_system.location('')}: {', '.join(in_log)} instead of {', '.join(in_state)}. Restore "
+            f"the right log, or start from a savepoint in a new job directory"
         )

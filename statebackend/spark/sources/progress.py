@@ -1,54 +1,43 @@
-"""Spark's source log as part of a savepoint.
+"""Spark's offset log as part of a savepoint: capture, restore, and the order of its sources.
 
-How far a streaming query has read lives in its checkpointLocation, in text files that only ever appear:
+A streaming query stores its progress in its checkpointLocation, in text files that never change:
 
     metadata                   {"id": "..."}: the identity of the query
     offsets/<batch>            written before a batch runs: "v1", the batch's configuration, a line per source
     commits/<batch>            written after it
     sources/<source>/<entry>   logs of sources that need one; sources are numbered, or named in Spark 4.2+
+    source-order.json          written by this library: which source each line belongs to
 
-A savepoint of epoch N needs Spark's word on what batch N had read, and nothing later. Of offsets and commits
-that is batch N and the one before (Spark reads both at its start). If commit N is missing, as it is while batch N
-still runs, the restored query replays batch N, and the state log recognises it.
+A savepoint of epoch N contains the progress of batch N and nothing later. Of offsets and commits that is batch N and
+the one before (Spark reads both when it starts). If commit N is missing, because batch N still runs, the restored query
+replays batch N, and the epochs recognise it.
 
-The file source keeps its own log of files seen: entry n holds the files with which offset {"logOffset": n} came
-up, and a file in the log is never read again. The log runs ahead of the offsets: a batch being planned
-writes its entry first. Copied as it stands it would therefore hide files from the restored job that no state has seen:
-data loss. So entries after the logOffset of batch N are left out.
-Every tenth entry is `<n>.compact` and repeats all before it (`spark.sql.streaming.fileSource.log.compactInterval`),
-so the last such entry and those after it are captured. Spark deletes older ones, but none that the offsets it still
-retains need (`spark.sql.streaming.minBatchesToRetain`); a log with a hole is rejected.
+The file source keeps its own log of files: entry n has the files of offset {"logOffset": n}, and a file in the log is
+never read again. Spark writes the entry before the offsets, so a copy of the whole log would hide files that no state
+has seen: data loss. So entries after the logOffset of batch N are left out. Every tenth entry is `<n>.compact` and
+repeats all before it (`spark.sql.streaming.fileSource.log.compactInterval`), so the last such entry and those after it
+are captured. Spark deletes older ones, but none that its retained offsets need
+(`spark.sql.streaming.minBatchesToRetain`). A log with a hole is rejected.
 
-Which line of the offsets belongs to which directory, `source-order.json` says (see `source_order_file`). In a log
-without it: in format v2 each line starts with the source's name; in v1 it is the position, except that a DataFrame used
-twice (`df.union(df)`) has two lines and one directory. Where that cannot be resolved, capturing is rejected.
+Not captured: `.crc` files (Spark treats them as optional) and temporary files. State of Spark's own stateful operators
+in the same directory is rejected: it contains absolute paths and cannot be moved. Tests check the layout against a
+running Spark.
 
-Left out: `.crc` files (Spark treats them as optional) and temporary files. State that Spark's own stateful
-operators keep in the same directory cannot be moved (it holds absolute paths), so its presence is rejected, not
-dropped.
-
-The layout was read off Spark 4.3's own files, and is checked against a running Spark by the tests.
-
-The content of a file of Spark's `offsets`: a line for each source, by position or by name (pure).
+**Offsets.** A file of `offsets` has a line for each source, by position or by name:
 
     v1                                       v2
     {"batchTimestampMs":...,"conf":{...}}    the same
     {"logOffset":4}                          0:{"logOffset":4}
     -                                        (a source without an offset has no line)
 
-In v1 a line belongs to the source of its position, and a source that has no offset yet has "-". In v2 it starts with
-the name of the source's own log: its number, or the name that it was given by Spark's own source evolution.
+In v1 a line belongs to the source of its position; "-" is no offset yet. In v2 it starts with the name of the source's
+log: its number, or the name from Spark's source evolution.
 
-Whose each line of a source log of Spark is, and what columns it was read with: `source-order.json` in the log.
-
-Spark's log knows its sources by position. A checkpoint says whose its own positions are; but a log is there before the
-first checkpoint, and when it is put in another order the checkpoints are those of the former one. So the file lies in
-the log, appears with it, and Spark lets it be. A log of an earlier release is without it, and in the order of the
-newest checkpoint.
-
-It is a sealed JSON file (`statebackend.checkpoint.fs.checksummed_json`):
-`{"sources": [{"name", "uid", "log"}, ...], "schemas": [<Spark's JSON of a schema, or null>, ...]}`.
-Version 1 has no schemas. Invariant: there are as many as sources.
+**Order.** `source-order.json` maps lines to directories, and has the columns that each source was read with. It is a
+checksummed JSON file (`statebackend.checkpoint.fs.checksummed_json`):
+`{"sources": [{"name", "uid", "log"}, ...], "schemas": [<Spark's JSON of a schema, or null>, ...]}`, with as many
+schemas as sources. Without the file, lines are mapped by name in v2 and by position in v1, except that a DataFrame used
+twice (`df.union(df)`) has two lines and one directory. If the mapping is ambiguous, capturing is rejected.
 """
 
 from __future__ import annotations
@@ -97,7 +86,7 @@ NO_OFFSET: Final = "-"
 
 @frozen
 class OffsetLines:
-    """The lines of one file. ``version`` is its first line, ``batch`` the second, about the batch itself."""
+    """The lines of a file of offsets. ``version`` is its first line, ``batch`` the second, about the batch itself."""
 
     version: str
     batch: str
@@ -122,20 +111,20 @@ class OffsetLines:
 
     @classmethod
     def of(cls, content: bytes) -> OffsetLines:
-        """Those of a file, damaged or not."""
+        """Parse a file, damaged or not."""
         version, _, rest = content.decode("utf-8", "surrogateescape").partition("\n")
         batch, *lines = rest.split("\n")
         return cls(version, batch, tuple(lines))
 
     def by_log(self, logs: Sequence[str]) -> tuple[str, ...]:
-        """The offset of each source, whose logs have these names in the order of their positions."""
+        """The offset of each source; ``logs`` are the names of their logs by position."""
         if self.version == "v1":
             return self.lines
         named = dict(line.split(":", 1) for line in self.lines if ":" in line)
         return tuple(named.get(log, NO_OFFSET) for log in logs)
 
     def with_offsets(self, offsets: Sequence[str], logs: Sequence[str]) -> bytes:
-        """The file with these offsets for sources whose logs have these names."""
+        """The content of the file with these offsets; ``logs`` are the names of the sources' logs."""
         lines: Sequence[str] = offsets
         if self.version != "v1":
             named = {log: offset for log, offset in zip(logs, offsets, strict=True) if offset != NO_OFFSET}
@@ -144,7 +133,7 @@ class OffsetLines:
 
 
 def is_json_object(text: str) -> bool:
-    """Whether a line is one JSON object, whole."""
+    """Whether a line is one complete JSON object."""
     try:
         return isinstance(json.loads(text), dict)
     except ValueError:
@@ -154,7 +143,7 @@ def is_json_object(text: str) -> bool:
 SOURCE_ORDER_FILE_NAME: Final = "source-order.json"
 
 Schema = Mapping[str, Any] | None
-"""The schema of a source as Spark writes it in JSON; None where it is not known."""
+"""The schema of a source as Spark writes it in JSON; None if unknown."""
 
 _FORMAT_VERSION: Final = 2
 _MAX_BYTES: Final = 16 << 20
@@ -163,14 +152,14 @@ _MAX_BYTES: Final = 16 << 20
 
 @frozen
 class SourceOrder:
-    """What a file says: the sources in the order of the log's lines, and the schema of each."""
+    """The content of `source-order.json`: the sources in the order of the log's lines, and the schema of each."""
 
     sources: tuple[ReadSource, ...]
     schemas: tuple[Schema, ...]
 
 
 def source_order(sources: Sequence[ReadSource], schemas: Sequence[Schema] = ()) -> bytes:
-    """The content of the file; without schemas, none is known."""
+    """Encode the file; without schemas, none is known."""
     known = list(schemas or [None] * len(sources))
     if len(known) != len(sources):
         raise ValueError(f"{len(sources)} sources have {len(known)} schemas")
@@ -178,7 +167,7 @@ def source_order(sources: Sequence[ReadSource], schemas: Sequence[Schema] = ()) 
 
 
 def read_source_order(file_system: CheckpointFileSystem, log_directory: str = "") -> SourceOrder | None:
-    """What a file says; None if there is none. Raises `CorruptJobIdentityError`."""
+    """Read the file; None without one. Raises `CorruptJobIdentityError`."""
     path = f"{log_directory}/{SOURCE_ORDER_FILE_NAME}" if log_directory else SOURCE_ORDER_FILE_NAME
     if not file_system.exists(path):
         return None
@@ -194,7 +183,7 @@ def read_source_order(file_system: CheckpointFileSystem, log_directory: str = ""
 
 
 STAGING_PREFIX = ".restoring-"
-"""What a directory is called while it is being written, followed by its name and something random."""
+"""The prefix of a directory that is being written; its name and a random part follow."""
 
 _BATCHES_KEPT = 2
 _BATCH = re.compile(r"0|[1-9][0-9]{0,18}")
@@ -205,11 +194,11 @@ _RESTORABLE = re.compile(
 
 
 class SourceProgressError(CheckpointError):
-    """Spark's source log cannot be captured or restored; the message says which file and what to do."""
+    """Spark's source log cannot be captured or restored; the message has the file and the fix."""
 
 
 def read_offsets(spark_checkpoint_directory: str, batch_id: int) -> bytes:
-    """The content of `offsets/<batch_id>`: what the sources had reached at the end of that batch."""
+    """Return the content of `offsets/<batch_id>`: the source positions at the end of that batch."""
     fs = _file_system(spark_checkpoint_directory)
     name = f"offsets/{batch_id}"
     if not fs.exists(name):
@@ -221,19 +210,19 @@ def read_offsets(spark_checkpoint_directory: str, batch_id: int) -> bytes:
 
 
 def newest_committed_batch(spark_checkpoint_directory: str) -> int | None:
-    """The last batch that Spark knows to be completed, None if there is none or the directory is absent."""
+    """Return the last batch that Spark has committed; None without one."""
     names = [path.rpartition("/")[2] for path in _file_system(spark_checkpoint_directory).list_files("commits")]
     return max((int(name) for name in names if _BATCH.fullmatch(name)), default=None)
 
 
 def newest_planned_batch(spark_checkpoint_directory: str) -> int | None:
-    """The last batch whose offsets Spark has written, whether it ran or not; None if there is none."""
+    """Return the last batch whose offsets Spark has written, whether it ran or not; None without one."""
     names = [path.rpartition("/")[2] for path in _file_system(spark_checkpoint_directory).list_files("offsets")]
     return max((int(name) for name in names if _BATCH.fullmatch(name)), default=None)
 
 
 def check_log_is_whole(spark_checkpoint_directory: str) -> None:
-    """Raises `SourceProgressError`, naming the file, if one is damaged that Spark reads when it continues the log."""
+    """Raise `SourceProgressError` with the file if one is damaged that Spark reads when it continues the log."""
     planned = newest_planned_batch(spark_checkpoint_directory)
     if planned is None:
         return
@@ -248,9 +237,9 @@ def check_log_is_whole(spark_checkpoint_directory: str) -> None:
 
 
 class SourceLogFiles(Mapping[str, bytes]):
-    """Files of a source log: relative name to content, which is read when it is asked for.
+    """Files of a source log: relative name to content, which is read on access.
 
-    The log of a file source has a line for each file ever read, so its content is held one file at a time.
+    The log of a file source has a line for each file ever read, so only one file is in memory at a time.
     """
 
     def __init__(self, file_system: CheckpointFileSystem, names: Iterable[str]) -> None:
@@ -270,11 +259,14 @@ class SourceLogFiles(Mapping[str, bytes]):
 
 
 def capture_source_progress(spark_checkpoint_directory: str, batch_id: int) -> Mapping[str, bytes]:
-    """What a new query needs to go on after batch `batch_id`: relative file name -> content.
+    """Return the files that a new query needs to continue after batch `batch_id`: relative name -> content.
 
-    `spark_checkpoint_directory` is the query's checkpointLocation, a local path or a URI. The query may be
-    running, and later batches may exist. A commit that is damaged is left out. Raises `SourceProgressError` when
-    the log of `batch_id` is incomplete or damaged, or when the directory holds state of Spark's own stateful operators.
+    `spark_checkpoint_directory` is the query's checkpointLocation, a local path or a URI. The query may be running, and
+    later batches may exist. A damaged commit is left out.
+
+    Raises:
+        SourceProgressError: The log of `batch_id` is incomplete or damaged, or the directory has state of Spark's own
+            stateful operators.
     """
     fs = _file_system(spark_checkpoint_directory)
     _check_no_state(fs)
@@ -285,7 +277,7 @@ def capture_source_progress(spark_checkpoint_directory: str, batch_id: int) -> M
     names = ["metadata", *(f"offsets/{batch}" for batch in batches)]
     _check_whole(fs, names)
     names += [SOURCE_ORDER_FILE_NAME] if fs.exists(SOURCE_ORDER_FILE_NAME) else []
-    # Spark replays a batch whose commit is missing, and the replay is recognised.
+    # Spark replays a batch without a commit, and the epochs recognise the replay.
     commits = (f"commits/{batch}" for batch in batches)
     names += [name for name in commits if fs.exists(name) and _damage(fs, name) is None]
 
@@ -307,9 +299,9 @@ def capture_source_progress(spark_checkpoint_directory: str, batch_id: int) -> M
 
 
 def whole_source_log(spark_checkpoint_directory: str) -> SourceLogFiles:
-    """All files of a log that no query runs on, of every batch that Spark still knows.
+    """Return all files of a log that no query uses, of every batch that Spark retains.
 
-    Raises `SourceProgressError` when the directory holds state of Spark's own stateful operators.
+    Raises `SourceProgressError` if the directory has state of Spark's own stateful operators.
     """
     fs = _file_system(spark_checkpoint_directory)
     _check_no_state(fs)
@@ -319,10 +311,12 @@ def whole_source_log(spark_checkpoint_directory: str) -> SourceLogFiles:
 
 
 def restore_source_progress(files: Mapping[str, bytes], spark_checkpoint_directory: str) -> None:
-    """Make `spark_checkpoint_directory` the checkpointLocation of a query that goes on where `files` were captured.
+    """Make `spark_checkpoint_directory` the checkpointLocation of a query that continues where `files` were captured.
 
-    The directory must be absent or empty: `SourceProgressError` otherwise, also for a file name that is not one of
-    a source log or leads out of the directory. All files appear at once on a local disk.
+    On a local disk all files appear at once.
+
+    Raises:
+        SourceProgressError: The directory is not empty, or a file name is not one of a source log.
     """
     for name in files:
         checked_relative_path(name)
@@ -335,13 +329,13 @@ def restore_source_progress(files: Mapping[str, bytes], spark_checkpoint_directo
     if target.list_files(include_temporary=True) or target.list_directories():
         raise SourceProgressError(
             f"{target.uri} is not empty; the progress of a savepoint can only be restored into a new directory. "
-            f"Give the job a new job directory, or start it without a savepoint to go on where it is."
+            f"Use a new job directory, or start without the savepoint to continue in this one."
         )
     appear_at_once(files, target.uri)
 
 
 def appear_at_once(files: Mapping[str, bytes], directory: str) -> None:
-    """Writes a directory that is not there yet, or is empty; on a local disk it appears with all its files."""
+    """Write a directory that is absent or empty; on a local disk it appears with all its files."""
     parent_uri, _, name = directory.rstrip("/").rpartition("/")
     parent = CheckpointFileSystem.from_uri(parent_uri or "/")
     staging = f"{STAGING_PREFIX}{name}-{uuid.uuid4().hex}"
@@ -378,27 +372,27 @@ def _source_entries(fs: CheckpointFileSystem) -> dict[str, list[str]]:
 def _check_no_state(fs: CheckpointFileSystem) -> None:
     if "state" in fs.list_directories():
         raise SourceProgressError(
-            f"{fs.location('state')} holds state of Spark's own stateful operators (a streaming aggregation, join or "
-            f"dropDuplicates before key_by); Spark cannot move that to another directory, so a savepoint would lose "
-            f"it. Move that step into a function of this job."
+            f"{fs.location('state')} has state of Spark's own stateful operators (a streaming aggregation, join or "
+            f"dropDuplicates before key_by). Spark cannot move it to another directory, so a savepoint would lose it. "
+            f"Move that step into a function of this job."
         )
 
 
 def _log_offsets_in_order(
     fs: CheckpointFileSystem, name: str, offsets: bytes, entries: Mapping[str, list[str]], order: Sequence[ReadSource]
 ) -> dict[str, int]:
-    """As `_log_offsets`, for a log that says whose its lines are."""
+    """As `_log_offsets`, for a log with `source-order.json`."""
     version, lines = _offset_lines(fs, name, offsets)
     if version == "v1" and len(lines) != len(order):
         raise SourceProgressError(
-            f"{fs.location(name)} has {len(lines)} offsets, and {fs.location(SOURCE_ORDER_FILE_NAME)} says that it is "
-            f"of {len(order)} sources: the files do not belong together. Bring back both from a backup"
+            f"{fs.location(name)} has {len(lines)} offsets, and {fs.location(SOURCE_ORDER_FILE_NAME)} has "
+            f"{len(order)} sources: the files do not belong together. Restore both from a backup"
         )
     logs = [one.log or "" for one in order]
     found: dict[str, int] = {}
     for log, line in zip(logs, OffsetLines.of(offsets).by_log(logs), strict=True):
         offset = _log_offset(line)
-        # A source without an offset may have begun its log, which only a log of files is left out for.
+        # A source without an offset may have started its log; only the log of a file source is left out then.
         if offset is not None and (offset >= 0 or _is_file_log(fs, log, entries.get(log, []))):
             found[log] = offset
     return found
@@ -407,7 +401,7 @@ def _log_offsets_in_order(
 def _log_offsets(
     fs: CheckpointFileSystem, name: str, offsets: bytes, entries: Mapping[str, list[str]]
 ) -> dict[str, int]:
-    """Directory below `sources` -> the last entry its offset covers, for those that hold a log of files."""
+    """Directory below `sources` -> the last entry of its offset, for the logs of file sources."""
     file_logs = sorted(source for source, names in entries.items() if _is_file_log(fs, source, names))
     if not file_logs:
         return {}
@@ -422,7 +416,7 @@ def _log_offsets(
 
     by_line = [_log_offset(line) for line in lines]
     with_log = {str(position) for position, offset in enumerate(by_line) if offset is not None and offset >= 0}
-    # A source that has not seen a file yet has no directory, or one that is not in these offsets.
+    # A source without files has no directory, or one that these offsets do not contain.
     if with_log <= set(file_logs) and all(
         source.isdecimal() and int(source) < len(by_line) and by_line[int(source)] is not None for source in file_logs
     ):
@@ -431,9 +425,9 @@ def _log_offsets(
     if len(values) == 1:
         return dict.fromkeys(file_logs, values.pop())
     raise SourceProgressError(
-        f"{fs.location(name)} has {len(lines)} offsets, and it cannot be told which of them belong to "
-        f"{', '.join(f'sources/{source}' for source in file_logs)}, because one streaming DataFrame is used more than "
-        f"once in the query. Read the source once for each use, or start the job with "
+        f"{fs.location(name)} has {len(lines)} offsets, and it is ambiguous which of them belong to "
+        f"{', '.join(f'sources/{source}' for source in file_logs)}: the query uses one streaming DataFrame more than "
+        f"once. Read the source once for each use, or start the job with "
         f"spark.sql.streaming.offsetLog.formatVersion=2, which names the sources."
     )
 
@@ -443,7 +437,7 @@ def _check_whole(fs: CheckpointFileSystem, names: Iterable[str]) -> None:
         damage = _damage(fs, name)
         if damage is not None:
             raise SourceProgressError(
-                f"{fs.location(name)} is damaged: {damage}. Bring it back from a backup, or go back to an older "
+                f"{fs.location(name)} is damaged: {damage}. Restore it from a backup, or roll back to an older "
                 f"checkpoint"
             )
 
@@ -469,15 +463,14 @@ def _offset_lines(fs: CheckpointFileSystem, name: str, offsets: bytes) -> tuple[
     version, _, rest = offsets.decode("utf-8", "replace").partition("\n")
     if version not in ("v1", "v2"):
         raise SourceProgressError(
-            f"{fs.location(name)} has format {format_value(version, 20)}; "
-            f"only v1 and v2 are known, and a file source cannot "
-            f"be cut at the right place without reading it"
+            f"{fs.location(name)} has format {format_value(version, 20)}; only v1 and v2 are known, and the log of a "
+            f"file source cannot be cut without reading it"
         )
     return version, rest.split("\n")[1:]
 
 
 def _log_offset(line: str) -> int | None:
-    """n for {"logOffset": n}, -1 for a source that has no offset yet, None for another kind of source."""
+    """n for {"logOffset": n}, -1 for a source without an offset, None for another kind of source."""
     if line == NO_OFFSET:
         return -1
     value = _parsed(line)
@@ -505,7 +498,7 @@ def _entry_lines(fs: CheckpointFileSystem, path: str) -> list[str] | None:
 
 
 def _entry_of(line: str) -> int | None:
-    """The entry that a line of the file log came with, None if it is not such a line."""
+    """The entry that a line of a file log belongs to; None for any other line."""
     value = _parsed(line)
     if not isinstance(value, dict) or not {"path", "timestamp", "batchId"} <= value.keys():
         return None
@@ -531,6 +524,6 @@ def _cut_file_log(fs: CheckpointFileSystem, source: str, names: list[str], last:
         return wanted
     missing = next(entry for entry in following if entry not in plain)
     raise SourceProgressError(
-        f"{fs.location(f'sources/{source}/{missing}')} is missing: the log of the file source does not say which "
-        f"files belong to offset {last}, so the savepoint could not go on at the right file"
+        f"{fs.location(f'sources/{source}/{missing}')} is missing: without it the files of offset {last} are unknown, "
+        f"so a savepoint could not continue at the right file"
     )

@@ -36,10 +36,9 @@ _TRIGGERS: Final = ("processingTime", "availableNow", "once")
 
 
 def read_sources(graph: JobGraph, united: DataFrame) -> tuple[ReadSource, ...]:
-    """Spark's sources of a job in the order of Spark's offsets; ``united`` is the one frame that reads all.
+    """Return Spark's sources of a job in the order of Spark's offsets; ``united`` is the frame that reads all.
 
-    Spark numbers their logs in this order. A DataFrame that is used twice is one source with one log, though it has two
-    positions.
+    Spark numbers their logs in this order. A DataFrame that is used twice is one source with one log and two positions.
     """
     leaves = _streaming_leaves(united)
     different: list[Any] = []
@@ -56,7 +55,7 @@ def read_sources(graph: JobGraph, united: DataFrame) -> tuple[ReadSource, ...]:
 
 
 def read_schemas(united: DataFrame) -> tuple[Schema, ...]:
-    """The schemas of the sources that `read_sources` gives, in the same order."""
+    """Return the schemas of the sources of `read_sources`, in the same order."""
     return tuple(json.loads(leaf.schema().json()) for leaf in _streaming_leaves(united))
 
 
@@ -65,33 +64,30 @@ def check_sources_named(
     restore_source_progress: bool | Mapping[str, bool],
     allow_dropped_sources: Collection[str],
 ) -> None:
-    """Raises `JobDefinitionError` for a source that cannot be meant; ``uids`` are those of the job's own sources."""
+    """Raise `JobDefinitionError` for invalid uids in the arguments of a start; ``uids`` are the job's sources."""
     if isinstance(allow_dropped_sources, str) or not isinstance(allow_dropped_sources, Collection):
         raise JobDefinitionError(
-            f"allow_dropped_sources is {format_value(allow_dropped_sources, 80)}; "
-            f"it takes the uids of the sources to go on "
-            f"without, as a list"
+            f"allow_dropped_sources is {format_value(allow_dropped_sources, 80)}; it takes a list of uids of sources "
+            f"that the job no longer has"
         )
     for uid in allow_dropped_sources:
         if uid in uids:
             raise JobDefinitionError(
-                f"allow_dropped_sources has {format_value(uid, 80)}, which is "
-                f"a source of the job; leave it out of one of both"
+                f"allow_dropped_sources has {format_value(uid, 80)}, which is a source of the job; remove the uid, or "
+                f"the source"
             )
     if isinstance(restore_source_progress, bool):
         return
     if not isinstance(restore_source_progress, Mapping):
         raise JobDefinitionError(
-            f"restore_source_progress is {format_value(restore_source_progress, 80)}; "
-            f"it takes True, False, or a dict such as "
-            f"{{'flights': False}}, by uid"
+            f"restore_source_progress is {format_value(restore_source_progress, 80)}; it takes True, False, or a dict "
+            f"by uid such as {{'flights': False}}"
         )
     for uid, is_restored in restore_source_progress.items():
         if uid not in uids or not isinstance(is_restored, bool):
             raise JobDefinitionError(
-                f"restore_source_progress has {format_value(uid, 80)}: "
-                f"{format_value(is_restored, 80)}; it takes True or False for a "
-                f"source of the job, which has {', '.join(map(repr, uids))}"
+                f"restore_source_progress has {format_value(uid, 80)}: {format_value(is_restored, 80)}; it takes True "
+                f"or False for a source of the job, which has {', '.join(map(repr, uids))}"
             )
 
 
@@ -102,17 +98,17 @@ def _streaming_leaves(frame: DataFrame) -> list[Any]:
 
 
 def _own_log(leaf: Any, number: int) -> str:
-    """The name of the log of a source: its number, or the name that it was given by Spark's own source evolution."""
+    """The name of the log of a source: its number, or its name from Spark's source evolution."""
     try:
         name = leaf.sourceIdentifyingName()
     except Py4JError:
-        # An earlier Spark knows numbers only.
+        # Earlier versions of Spark have only numbers.
         return str(number)
     return str(name.name()) if name.getClass().getSimpleName() in ("UserProvided", "FlowAssigned") else str(number)
 
 
 def check_trigger(frame: DataFrame, trigger: Mapping[str, Any] | None) -> None:
-    """Raises `JobDefinitionError` for a trigger that Spark would reject, or that has no epochs."""
+    """Raise `JobDefinitionError` for a trigger that Spark rejects, or that has no epochs."""
     examples = 'such as {"processingTime": "1 second"} or {"availableNow": True}'
     if trigger is None:
         return
@@ -130,7 +126,7 @@ def check_trigger(frame: DataFrame, trigger: Mapping[str, Any] | None) -> None:
             frame.writeStream.trigger(**trigger)
     except (PySparkException, TypeError, ValueError) as error:
         raise JobDefinitionError(
-            f"trigger is {format_value(dict(trigger), 80)}, which Spark does not take: {str(error).splitlines()[0]}. "
+            f"trigger is {format_value(dict(trigger), 80)}, which Spark rejects: {str(error).splitlines()[0]}. "
             f"It takes one of {', '.join(_TRIGGERS)}, {examples}"
         ) from error
 
@@ -153,9 +149,9 @@ _DELAY_OF_COLUMN: Final = "spark.watermarkDelayMs"
 
 
 def watermark_of_frame(frame: DataFrame) -> WatermarkStrategy[Any] | None:
-    """What ``withWatermark`` says of the records of a frame; None without it, or if it is meant for Spark itself.
+    """Return the strategy of ``withWatermark`` on a frame; None without it, or if it is meant for Spark itself.
 
-    Raises `JobDefinitionError` for one that cannot be taken over.
+    Raises `JobDefinitionError` for a watermark that cannot be used.
     """
     found = _nodes(frame._jdf.queryExecution().analyzed(), ())
     nodes = [(node, above) for node, above in found if _USERS.isdisjoint(one.nodeName() for one in above)]
@@ -166,10 +162,10 @@ def watermark_of_frame(frame: DataFrame) -> WatermarkStrategy[Any] | None:
         raise _rejected(names, "it is used more than once")
     branches = [above.nodeName() for above in nodes[0][1] if above.children().size() > 1]
     if branches:
-        raise _rejected(names, f"it stands below a {branches[-1].lower()}, and does not hold for all records")
+        raise _rejected(names, f"it is below a {branches[-1].lower()}, so it does not hold for all records")
     columns = [field for field in frame.schema.fields if _DELAY_OF_COLUMN in field.metadata]
     if len(columns) != 1 or not isinstance(columns[0].dataType, TimestampType):
-        raise _rejected(names, "its column is not one of the source's, as a timestamp, any more")
+        raise _rejected(names, "its column is no longer a timestamp column of the source")
     [column] = columns
     bounded = WatermarkStrategy.for_bounded_out_of_orderness(int(column.metadata[_DELAY_OF_COLUMN]))
     return bounded.with_timestamps(column.name)
@@ -185,6 +181,6 @@ def _nodes(plan: Any, above: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[Any, 
 
 def _rejected(names: str, why: str) -> JobDefinitionError:
     return JobDefinitionError(
-        f"from_dataframe: the frame has withWatermark({names}, ...), which cannot be taken over: {why}. Leave it out, "
-        f"and say assign_timestamps_and_watermarks(...) behind from_dataframe"
+        f"from_dataframe: the frame has withWatermark({names}, ...), which cannot be used: {why}. Leave it out, and "
+        f"call assign_timestamps_and_watermarks(...) after from_dataframe"
     )

@@ -33,28 +33,27 @@ __all__ = [
 
 
 KINDS: Final = ("keyed", "metadata", "timers", "operator", "broadcast")
-"""What a table can be of; the first is meant where nothing is said."""
+"""The kinds of tables; the first is the default."""
 
 
 HOW_TO_SHIP: Final = (
-    'name its module with .option("modules", "package.module"), and bring it to driver and executors: with '
-    "spark-submit --py-files, or installed, or on PYTHONPATH (spark.executorEnv.PYTHONPATH)"
+    'name its module with .option("modules", "package.module"), and ship it to driver and executors: with '
+    "spark-submit --py-files, installed, or on PYTHONPATH (spark.executorEnv.PYTHONPATH)"
 )
-"""What to do about a serializer that a process does not know."""
+"""The fix for a serializer that a process does not know."""
 
 
 class StateTableError(StreamJobError, ValueError):
-    """What was asked of a table of state is not there or cannot be; the message says what there is."""
+    """A table of state, or an option of it, does not exist or is invalid; the message lists what exists."""
 
 
 @frozen
 class TableOptions:
-    """Which state a table is of, where the state is, and what of it is wanted.
+    """The state of a table, its place, and what to read of it.
 
-    ``columns`` are those that are wanted, None for all: Spark does not tell which of them a query needs. ``modules``
-    are imported wherever state is read, for they define serializers of the program. With ``as_text``, values of types
-    that no type of column holds all values of (decimals, numbers without bound) are text. ``high_availability`` is how
-    the job is led whose directory it is.
+    ``columns`` are the columns to read, None for all: Spark does not report which of them a query needs. ``modules``
+    define serializers of the program and are imported wherever state is read. With ``as_text``, values that no column
+    type covers (decimals, unbounded numbers) are text. ``high_availability`` is that of the job of the directory.
     """
 
     path: str
@@ -71,7 +70,7 @@ class TableOptions:
 
 @frozen
 class WriteOptions:
-    """Which state a frame is written as, and to where; see `written_state`. ``high_availability`` is of the source."""
+    """The state that a frame is written as, and its place; see `written_state`."""
 
     path: str
     operator: str
@@ -85,11 +84,7 @@ class WriteOptions:
 
 
 def parsed_options(options: Mapping[str, str]) -> TableOptions:
-    """The options of a table that is read.
-
-    Raises `StateTableError` for an unknown one, naming that which was probably meant, and for a value that it cannot
-    have.
-    """
+    """Parse the options of a table. `StateTableError` for an unknown option suggests the most similar one."""
     parsed = _parsed(options, _READ)
     if not parsed.get("path"):
         raise StateTableError(
@@ -100,12 +95,12 @@ def parsed_options(options: Mapping[str, str]) -> TableOptions:
 
 
 def parsed_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """The options of a savepoint that is written; raises as `parsed_options`."""
+    """Parse the options of a savepoint to write; raises as `parsed_options`."""
     parsed = _parsed(options, _WRITTEN)
     missing = [name for name in ("path", "operator", "state") if not parsed.get(name)]
     if missing:
         raise StateTableError(
-            f"a savepoint is written to a path, as a state of an operator; there is no {', '.join(missing)}: "
+            f"a savepoint needs a path, an operator and a state; {', '.join(missing)} is missing: "
             'frame.write.format("statebackend").mode("append").option("operator", ...).option("state", ...).save(path)'
         )
     return WriteOptions(**parsed)
@@ -184,10 +179,10 @@ _READ: Final[Mapping[str, Callable[[str], Any]]] = {
     "zookeeper": _zookeeper,
     "moved": _moved,
 }
-"""What an option is, from its text."""
+"""The parser of each option of a table to read."""
 
 _ATTRIBUTES: Final[Mapping[str, str]] = {"zookeeper": "high_availability"}
-"""What an option is called here where users know it by another name."""
+"""Options whose attribute has another name."""
 
 _WRITTEN: Final[Mapping[str, Callable[[str], Any]]] = {
     **{name: _READ[name] for name in ("path", "operator", "state", "checkpoint", "modules", "zookeeper")},
@@ -195,7 +190,7 @@ _WRITTEN: Final[Mapping[str, Callable[[str], Any]]] = {
     "descriptor": str,
     "max_parallelism": _max_parallelism,
 }
-"""The same of what is written."""
+"""The parser of each option of a savepoint to write."""
 
 
 @frozen

@@ -63,7 +63,7 @@ class StateTableSource(DataSource):
         return parsed_options(self._given)
 
     def schema(self) -> StructType:
-        """The columns that are asked for. Raises what `opened_table` does, and `StateTableError` for an unknown one."""
+        """Return the requested columns. Raises as `opened_table`, and `StateTableError` for an unknown column."""
         table = self._opened()
         names = self._options.columns or table.schema.names
         unknown = [name for name in names if name not in table.schema.names]
@@ -74,7 +74,7 @@ class StateTableSource(DataSource):
         return _spark_schema(pa.schema([table.schema.field(name) for name in names]))
 
     def reader(self, schema: StructType) -> StateTableReader:
-        """A reader of these columns; raises as `schema`, and `StateTableError` for columns of other types."""
+        """Return a reader of these columns; raises as `schema`, and `StateTableError` for columns of other types."""
         table = self._opened()
         for field in schema:
             if field.name not in table.schema.names:
@@ -88,7 +88,7 @@ class StateTableSource(DataSource):
         return StateTableReader(table, schema, Program(self.program, self._options.modules))
 
     def writer(self, schema: StructType, overwrite: bool) -> SavepointSink:
-        """Writes a frame as a savepoint; raises `StateTableError` for a frame, or options, that cannot be one."""
+        """Return a writer of a frame as a savepoint. Raises `StateTableError` for an invalid frame or option."""
         options = parsed_write_options(self._given)
         if overwrite:
             raise StateTableError('a savepoint is never overwritten: write to another place, with .mode("append")')
@@ -111,7 +111,7 @@ class StateTableSource(DataSource):
         if unknown:
             raise StateTableError(
                 f"the columns of state {options.state!r} are {', '.join(columns)}; the frame has "
-                f"{', '.join(unknown)} besides, which would be lost: drop what is not to be written"
+                f"{', '.join(unknown)} besides, which would be lost: drop these columns"
             )
         return SavepointSink(state, program)
 
@@ -124,13 +124,13 @@ class StateTableSource(DataSource):
 
 @frozen
 class _StatePartition(InputPartition):
-    """What one task reads."""
+    """The part that one task reads."""
 
     value: Any
 
 
 class StateTableReader(DataSourceReader):
-    """Reads one table; travels to the tasks."""
+    """Reads one table; sent to the tasks."""
 
     def __init__(self, table: SparkTable, schema: StructType, program: Program) -> None:
         self._table = table
@@ -139,18 +139,18 @@ class StateTableReader(DataSourceReader):
         self._conditions: tuple[KeyCondition, ...] = ()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
-        """Notes what the filters say of keys, and leaves all of them to Spark to apply."""
+        """Use the filters on keys to read less. Spark still applies all filters."""
         understood = (_CONDITIONS[type(one)](one) for one in filters if type(one) in _CONDITIONS)
         self._conditions = tuple(one for one in understood if one is not None)
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Those that may have rows for the filters."""
+        """Return the parts that may have rows for the filters."""
         return [_StatePartition(part) for part in self._table.parts(self._conditions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition in batches that are bounded in bytes."""
-        # Spark asks for one partition of the value None where there is none.
+        """Yield the rows of a partition in batches of bounded size."""
+        # Without partitions Spark reads one with the value None.
         if partition.value is None:
             return
         self._program.install()
@@ -177,8 +177,8 @@ def _spark_type(field: pa.Field) -> DataType:
         found: DataType = convert(field.type)
     except PySparkException as error:
         raise StateTableError(
-            f"the column {field.name!r} is of type {field.type}, which Spark has none for: leave it out, with the "
-            f"option columns, or read the state with savepoints.Savepoint"
+            f"the column {field.name!r} is of type {field.type}, which Spark does not have: leave it out with the "
+            f"option columns, or read the state with statebackend.Savepoint"
         ) from error
     return found
 
@@ -208,22 +208,22 @@ _CONDITIONS: Final[Mapping[type[Any], Callable[[Any], KeyCondition | None]]] = {
     datasource.GreaterThan: _compared(">"),
     datasource.GreaterThanOrEqual: _compared(">="),
 }
-"""What is understood of the filters of a query."""
+"""The filters that are used to read less."""
 
 
 _PUSH_FILTERS: Final = "spark.sql.python.filterPushdown.enabled"
 
 
 def register_state_tables(spark: SparkSession) -> None:
-    """Lets this session read state: ``spark.read.format("statebackend").load(path)``.
+    """Let this session read state: ``spark.read.format("statebackend").load(path)``.
 
-    The serializers that the program has defined until then go along to the tasks; registering once more replaces them.
-    Turns on that Spark tells Python sources the filters of a query, which looking up keys needs. Raises
-    `UnsupportedSparkVersionError` for a Spark that is too old.
+    The tasks get the serializers that the program has defined until then; a second call replaces them. Turns on filter
+    pushdown for Python data sources, which the lookup of keys needs. Raises `UnsupportedSparkVersionError` if Spark is
+    too old.
     """
     check_spark_version(spark)
     ensure_python_interpreter(spark)
     spark.conf.set(_PUSH_FILTERS, "true")
-    # Spark takes a class and no object, so what goes along is of a class that is made for it.
+    # Spark takes a class, not an object, so the registrations are an attribute of a new class.
     source = type("StateTableSource", (StateTableSource,), {"program": ProgramModules.of_this_process()})
     spark.dataSource.register(source)

@@ -27,6 +27,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -65,7 +66,6 @@ __all__ = [
     "SparkTable",
     "TimersTable",
     "WantedKeys",
-    "broadcast_table",
     "counted_columns",
     "entries_in",
     "keyed_parts",
@@ -78,15 +78,15 @@ __all__ = [
 
 
 MAX_KEYS: Final = 10_000
-"""How many keys are looked up one by one; a query that names more reads everything."""
+"""The largest number of keys that are looked up; a query with more keys reads everything."""
 
 _ONE_FORM: Final = frozenset({"string", "bigint", "int", "smallint", "tinyint", "boolean", "binary", "date"})
-"""The columns whose equal values have equal bytes; those of a timestamp also tell its zone."""
+"""Types whose equal values have equal bytes. Those of a timestamp contain its zone."""
 
 
 @frozen
 class KeyCondition:
-    """That a column, or a field of one by its path, has one of these values, or lies on one side of one.
+    """A condition on a column, or on a field of a column by its path.
 
     ``relation`` is ``in``, ``<``, ``<=``, ``>`` or ``>=``; all but the first have one value.
     """
@@ -98,13 +98,13 @@ class KeyCondition:
 
 @frozen
 class WantedKeys:
-    """The key groups to be read, in order, and the bytes of the keys; None is all of them."""
+    """The key groups to read, in order, and the bytes of the keys; None means all."""
 
     key_groups: tuple[KeyGroupRange, ...] | None = None
     keys: frozenset[bytes] | None = None
 
     def inside(self, held: KeyGroupRange) -> tuple[KeyGroupRange, ...]:
-        """What is wanted of a range of key groups."""
+        """The wanted parts of a range of key groups."""
         if self.key_groups is None:
             return (held,)
         return tuple(
@@ -123,7 +123,7 @@ def wanted_keys(
     key_serializer: TypeSerializer[Any],
     max_parallelism: int,
 ) -> WantedKeys:
-    """What has to be read for rows that satisfy all conditions; ``key_paths`` are the columns of the key, in order."""
+    """Return what a query with these conditions must read; ``key_paths`` are the columns of the key, in order."""
     conditions = list(conditions)
     groups = set(range(max_parallelism))
     for condition in conditions:
@@ -140,13 +140,13 @@ def wanted_keys(
             if _ONE_FORM.issuperset(columns):
                 stored = frozenset(key_serializer.to_bytes(key) for key in keys)
         except (KeyHashError, TypeError, ValueError, OverflowError):
-            # Values that no key can have are Spark's to compare.
+            # No key can have such values; Spark compares them.
             stored = None
     return WantedKeys(None if len(groups) == max_parallelism else _ranges(groups), stored)
 
 
 def _named_keys(conditions: Iterable[KeyCondition], key_paths: Sequence[tuple[str, ...]]) -> list[Any] | None:
-    """The keys that the conditions leave; None if they do not say a value for every column."""
+    """The keys that meet the conditions; None if a key column has no condition."""
     values: dict[tuple[str, ...], list[Any]] = {}
     for condition in conditions:
         if condition.relation != "in" or condition.path not in key_paths:
@@ -197,13 +197,13 @@ class SparkTable(Protocol):
 
 
 PART_BYTES: Final = 16 << 20
-"""How many bytes of a savepoint's file, as it is stored, one task reads. Rows take some ten times as much memory, of
-which a task has a batch at a time."""
+"""How many stored bytes of a savepoint's file one task reads. Rows take about ten times as much memory, one batch at a
+time."""
 
 
 @frozen
 class KeyedPart:
-    """Rows of one state of one subtask, in some ranges of key groups; with ``keys``, of these keys only."""
+    """Rows of one state of one subtask in ranges of key groups; with ``keys``, only of these keys."""
 
     file_system: CheckpointFileSystem
     handle: KeyedStateHandle
@@ -215,11 +215,11 @@ class KeyedPart:
 
     @property
     def meta(self) -> KeyedStateMeta:
-        """What the subtask's state is; read from its bytes at each call."""
+        """The metadata of the subtask's state, decoded at each call."""
         return decode_meta(self.handle.meta, len(self.handle.files))
 
     def rows(self, state: StateMeta, columns: Sequence[str] = ALL_COLUMNS) -> Iterator[pa.RecordBatch]:
-        """The rows as they are stored, with these columns, the key group among them; raises as `stored_columns`."""
+        """Yield the stored rows with these columns, which include the key group; raises as `stored_columns`."""
         needed = columns if self.keys is None else tuple(name for name in ALL_COLUMNS if name in {*columns, "key"})
         keys = None if self.keys is None else pa.array(sorted(self.keys), pa.binary())
         for batch in stored_columns(
@@ -242,7 +242,7 @@ def keyed_parts(
     max_parallelism: int,
     wanted: WantedKeys,
 ) -> Sequence[KeyedPart]:
-    """The parts of a state, in the order of their key groups; none of a subtask that has nothing of what is wanted."""
+    """Return the parts of a state in the order of their key groups, without subtasks that have no wanted key group."""
     parts: list[KeyedPart] = []
     for handle in handles:
         state = decode_meta(handle.meta, len(handle.files)).state(state_name)
@@ -266,7 +266,7 @@ def keyed_parts(
 
 
 def _pieces(handle: KeyedStateHandle, state: StateMeta, held: KeyGroupRange) -> Iterator[KeyGroupRange]:
-    """The range in as many pieces as there are parts to it, all about as long."""
+    """Split a range of key groups into parts of about the same size."""
     if handle.backend != CANONICAL_BACKEND:
         yield held
         return
@@ -297,7 +297,7 @@ class KeyedTable:
         paths = () if isinstance(self.file_system, FlinkFiles) else key_paths(self.schema)
         wanted = wanted_keys(conditions, paths, key_serializer, self.max_parallelism)
         if state is None or state.form is None:
-            # What stands for the key in a queue's row is its element; timers lie in the key groups of their keys.
+            # In the rows of a queue the key is the element, in the key group of the timer's key.
             wanted = evolve(wanted, keys=None)
         return keyed_parts(self.handles, self.state_name, self.file_system, self.max_parallelism, wanted)
 
@@ -312,21 +312,21 @@ class KeyedTable:
 
 
 def keyed_table(savepoint: Savepoint, restored: RestoredState, options: TableOptions) -> KeyedTable:
-    """The table of the state that the options name; raises `StateTableError`, naming those there are."""
+    """Return the table of the state in the options. `StateTableError` lists the states that exist."""
     operator_uid = chosen_operator(savepoint, options)
     names = list(savepoint.operators[operator_uid].states)
     if options.state is None:
         raise StateTableError(
             f"the option state is missing: operator {operator_uid!r} has the keyed states "
-            f'{", ".join(names) or "none"}; .option("kind", "metadata") tells all of them'
+            f'{", ".join(names) or "none"}; .option("kind", "metadata") lists all states'
         )
-    # Its error names the states that there are.
+    # Its error lists the states that exist.
     savepoint.schema(operator_uid, options.state)
     handles = [part.handle for part in savepoint.operators[operator_uid].parts]
     holding = [handle for handle in handles if _meta(handle).state(options.state) is not None]
     meta = _meta(holding[0])
     state = meta.state(options.state)
-    assert state is not None, "the savepoint says that there is such a state"
+    assert state is not None, "the savepoint has this state"
     schema = columns_of(meta, state, as_text=options.as_text).table.schema
     max_parallelism = savepoint.metadata.max_parallelism
     return KeyedTable(schema, options.state, tuple(holding), restored.file_system, max_parallelism, options.as_text)
@@ -357,19 +357,17 @@ def key_paths(schema: pa.Schema) -> Sequence[tuple[str, ...]]:
 
 
 def check_same_columns(expected: pa.Schema, found: pa.Schema, state_name: str, notes: Mapping[str, str]) -> None:
-    """Raises `StateTableError` where a subtask has a state of other columns than the table, or seems to have.
+    """Raise `StateTableError` if the state of a subtask has other columns than the table.
 
-    ``notes`` are those of what was found: a serializer that only the driver knows makes columns of bytes.
+    ``notes`` explain columns of bytes: their serializer is unknown on this worker.
     """
     if not expected.equals(found):
-        told = [f"{path}: {note}" for path, note in notes.items()]
-        if told:
-            raise StateTableError(
-                f"state {state_name!r} cannot be read by this worker: {'; '.join(told)} ({HOW_TO_SHIP})"
-            )
+        if notes:
+            reasons = "; ".join(f"{path}: {note}" for path, note in notes.items())
+            raise StateTableError(f"state {state_name!r} cannot be read by this worker: {reasons} ({HOW_TO_SHIP})")
         raise StateTableError(
-            f"the subtasks of state {state_name!r} differ in its types: {found} here, {expected} in the first; start "
-            f"the job once and take a savepoint, which brings all of them to one"
+            f"the subtasks of state {state_name!r} have different types: {found} here, {expected} in the first. Start "
+            f"the job once and take a savepoint, which migrates all of them"
         )
 
 
@@ -379,7 +377,7 @@ def _meta(handle: KeyedStateHandle) -> KeyedStateMeta:
 
 _FIRST_MS: Final = -62_135_596_800_000
 _LAST_MS: Final = 253_402_300_799_999
-"""The years 1 to 9999, outside of which a timestamp is none to Python; windows that never end have such timers."""
+"""The years 1 to 9999, which Python's timestamps cover. Timers of windows without an end are later."""
 
 
 @frozen
@@ -399,13 +397,13 @@ class TimersTable:
         table = self.tables[part.state_name]
         domain, service = domain_and_service(part.state_name) or ("", "")
         schema = pa.schema([self.schema.field(name) for name in columns])
-        told = {"operator": self.operator_uid, "service": service, "domain": domain}
-        sources = {name: _SOURCES.get(name, name) for name in columns if name not in told}
+        constants = {"operator": self.operator_uid, "service": service, "domain": domain}
+        sources = {name: _SOURCES.get(name, name) for name in columns if name not in constants}
         read = list(dict.fromkeys(name for name in sources.values() if name in table.schema.names))
         for batch in table.batches(part, read or ["key_group"]):
             arrays = [
-                pa.repeat(told[name], batch.num_rows)
-                if name in told
+                pa.repeat(constants[name], batch.num_rows)
+                if name in constants
                 else _MADE.get(name, _itself)(batch.column(sources[name]))
                 if sources[name] in read
                 else pa.nulls(batch.num_rows, self.schema.field(name).type)
@@ -415,7 +413,7 @@ class TimersTable:
 
 
 def timers_table(savepoint: Savepoint, restored: RestoredState, options: TableOptions) -> SparkTable:
-    """The timers of the operator that the options name; raises `StateTableError`, naming what there is."""
+    """Return the timers of the operator in the options. `StateTableError` lists what exists."""
     operator_uid = chosen_operator(savepoint, options)
     states = savepoint.operators[operator_uid].states
     names = [name for name, state in states.items() if state.kind == PRIORITY_QUEUE.name and domain_and_service(name)]
@@ -453,7 +451,7 @@ def _schema(operator_uid: str, tables: Mapping[str, KeyedTable]) -> pa.Schema:
 
 
 def _timestamps(times_ms: pa.Array) -> pa.Array:
-    """As timestamps; null where they are too far from now."""
+    """Convert to timestamps; null outside of the years that Python covers."""
     is_near = pc.and_(pc.less_equal(times_ms, _LAST_MS), pc.greater_equal(times_ms, _FIRST_MS))
     near = pc.if_else(is_near, times_ms, pa.scalar(None, pa.int64()))
     return near.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
@@ -469,7 +467,7 @@ _MADE: Final = {"timestamp": _timestamps}
 
 @frozen
 class _SubtaskPart:
-    """What one subtask has under one schema."""
+    """The rows of one subtask with one schema."""
 
     subtask: int
     part: StatePart
@@ -499,17 +497,13 @@ class ElementsTable:
             yield held.batch(part.subtask, rows, schema)
 
 
-def operator_table(savepoint: Savepoint, restored: RestoredState, options: TableOptions) -> SparkTable:
-    """The table of a state without keys, of all subtasks; raises what says which states there are."""
-    return _table(savepoint, restored, options, is_one_copy=False)
+def operator_table(
+    savepoint: Savepoint, restored: RestoredState, options: TableOptions, *, is_one_copy: bool = False
+) -> SparkTable:
+    """Return the table of an operator state: of all subtasks, or one copy of a broadcast state.
 
-
-def broadcast_table(savepoint: Savepoint, restored: RestoredState, options: TableOptions) -> SparkTable:
-    """The table of one copy of a broadcast state; raises as `operator_table`."""
-    return _table(savepoint, restored, options, is_one_copy=True)
-
-
-def _table(savepoint: Savepoint, restored: RestoredState, options: TableOptions, *, is_one_copy: bool) -> SparkTable:
+    The errors list the states that exist.
+    """
     operator_uid = chosen_operator(savepoint, options)
     operator = savepoint.operators[operator_uid]
     known = {
@@ -520,8 +514,8 @@ def _table(savepoint: Savepoint, restored: RestoredState, options: TableOptions,
     kind = "broadcast" if is_one_copy else "operator"
     if options.state is None or options.state not in known:
         error = StateTableError if options.state is None else UnknownStateError
-        said = "the option state is missing" if options.state is None else f"there is no {kind} state {options.state!r}"
-        raise error(f"{said}: operator {operator_uid!r} has the {kind} states {', '.join(known) or 'none'}")
+        what = "the option state is missing" if options.state is None else f"there is no {kind} state {options.state!r}"
+        raise error(f"{what}: operator {operator_uid!r} has the {kind} states {', '.join(known) or 'none'}")
     held = [
         _SubtaskPart(index, part) for index, parts in operator.operator_state_parts(options.state) for part in parts
     ]
@@ -539,12 +533,12 @@ _ADDRESS: Final = ("key_group", "key", "namespace")
 
 
 def counted_columns(state: StateMeta) -> Sequence[str]:
-    """The columns of its rows by which the entries of a state are counted."""
+    """Return the columns by which the entries of a state are counted."""
     return _ADDRESS if state.form is TableForm.LIST else _ADDRESS[:1]
 
 
 def entries_in(state: StateMeta, batches: Iterable[pa.RecordBatch]) -> int:
-    """The number of entries in rows with `counted_columns`, which come sorted."""
+    """Return the number of entries in sorted rows with `counted_columns`."""
     if state.form is not TableForm.LIST:
         return sum(batch.num_rows for batch in batches)
     entries = 0
@@ -556,7 +550,7 @@ def entries_in(state: StateMeta, batches: Iterable[pa.RecordBatch]) -> int:
 
 
 def starts_of_lists(batch: pa.RecordBatch, row_before: pa.RecordBatch | None) -> pa.BooleanArray:
-    """Which rows have another key group, key or namespace than the row before them."""
+    """Return a mask of the rows with another key group, key or namespace than the row before."""
     whole = batch if row_before is None else pa.concat_batches([row_before, batch])
     now, before = whole.slice(1), whole.slice(0, whole.num_rows - 1)
     differ = pa.array([False] * now.num_rows, pa.bool_())
@@ -582,7 +576,7 @@ SCHEMA: Final = pa.schema(
 
 @frozen
 class _StateRow:
-    """All columns of a state but the number of its entries, and what to count, or the number itself."""
+    """The row of a state without the number of its entries; ``counted`` is that number, or the parts to count."""
 
     columns: Mapping[str, Any]
     counted: Sequence[KeyedPart] | int
@@ -601,13 +595,13 @@ class _StateRow:
 
 @frozen
 class MetadataTable:
-    """The table of all states: a row for each; tasks complete the rows."""
+    """The table of all states, one row each. Tasks count the entries."""
 
     rows: tuple[_StateRow, ...]
 
     @classmethod
     def of(cls, savepoint: Savepoint, file_system: CheckpointFileSystem) -> MetadataTable:
-        """The table of all states of a savepoint, or of the operators of it that are asked for."""
+        """Return the table of all states of the operators of a savepoint."""
         rows: list[_StateRow] = []
         for operator in savepoint.operators.values():
             rows += _keyed_states(savepoint, operator, file_system)
@@ -681,9 +675,9 @@ def _columns(
 
 
 def opened_table(options: TableOptions) -> SparkTable:
-    """The table that the options ask for, of the checkpoint that is the newest now where they do not choose one.
+    """Return the table in the options, by default of the newest checkpoint.
 
-    Raises `StateTableError` for what cannot be, and what `savepoints.Savepoint` raises for what is not there.
+    Raises `StateTableError` for invalid options, and the errors of `Savepoint` for what does not exist.
     """
     restored = find_state(options.path, options.checkpoint, options.high_availability, options.moved)
     return _TABLES[options.kind](Savepoint(restored), restored, options)
@@ -698,5 +692,5 @@ _TABLES: Final[Mapping[str, Callable[[Savepoint, RestoredState, TableOptions], S
     "metadata": _metadata,
     "timers": timers_table,
     "operator": operator_table,
-    "broadcast": broadcast_table,
+    "broadcast": partial(operator_table, is_one_copy=True),
 }

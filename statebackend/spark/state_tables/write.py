@@ -57,9 +57,9 @@ class WrittenState:
 
     @property
     def schema(self) -> EntrySchema:
-        """The state, whose records are of classes that each call makes again.
+        """The schema of the state; each call creates its record classes again.
 
-        Raises `UnresolvableSerializerError` for stored state of a serializer that is not known here.
+        Raises `UnresolvableSerializerError` if a serializer of the stored state is unknown here.
         """
         stored = None if self.meta is None else EntrySchema.of_stored(*_state_and_key(self.meta))
         if self.options.descriptor is None:
@@ -72,7 +72,7 @@ class WrittenState:
         )
 
     def entries(self, schema: EntrySchema, batches: Iterator[pa.RecordBatch]) -> Iterator[StateEntry]:
-        """The entries in batches of a frame. Raises `ColumnValueError` for a value that does not fit."""
+        """Yield the entries in batches of a frame. Raises `ColumnValueError` for a value that does not fit."""
         for batch in batches:
             nothing = [None] * batch.num_rows
             cells = {
@@ -87,7 +87,7 @@ class WrittenState:
             yield from map(StateEntry, *columns, cells["value"], times)
 
     def write(self, staged: StagedEntries) -> None:
-        """Writes the savepoint; raises what `SavepointWriter.write` raises."""
+        """Write the savepoint; raises as `SavepointWriter.write`."""
         plan, options = Plan(), self.options
         if not self.has_operator:
             plan.add_operator(options.operator, self.key_columns)
@@ -106,21 +106,21 @@ class WrittenState:
 
 
 def written_state(options: WriteOptions, key_columns: Sequence[str], now_ms: int) -> WrittenState:
-    """What the options say; ``key_columns`` are the types of the key of the frame.
+    """Return the state to write by these options; ``key_columns`` are the types of the frame's key columns.
 
-    Raises `StateTableError` for what does not go together, and what `savepoints.Savepoint` raises for a wrong source.
+    Raises `StateTableError` for options that contradict each other, and the errors of `Savepoint` for a wrong source.
     """
     if options.descriptor is not None:
         descriptor = _named_descriptor(options.descriptor)
         if descriptor.name != options.state:
             raise StateTableError(
-                f"the descriptor {options.descriptor} is of a state {descriptor.name!r}, and the option state says "
+                f"the descriptor {options.descriptor} is of a state {descriptor.name!r}, but the option state is "
                 f"{options.state!r}"
             )
     if options.source is None:
         if options.descriptor is None:
             raise StateTableError(
-                "what types the state has is not known: name a savepoint or job that has the state with the option "
+                "the types of the state are unknown: name a savepoint or job that has the state with the option "
                 "source, or a descriptor of the program with the option descriptor, such as shop.states:TOTALS"
             )
         max_parallelism = DEFAULT_MAX_PARALLELISM if options.max_parallelism is None else options.max_parallelism
@@ -128,11 +128,10 @@ def written_state(options: WriteOptions, key_columns: Sequence[str], now_ms: int
     restored = find_state(options.source, options.checkpoint, options.high_availability)
     if options.max_parallelism not in (None, restored.max_parallelism):
         raise StateTableError(
-            f"the state of {restored.where} has {restored.max_parallelism} key groups, and the option max_parallelism "
-            f"says {options.max_parallelism}: leave it out, and change it "
-            f"by statebackend.savepoint.rewrite, from Python"
+            f"the state of {restored.where} has {restored.max_parallelism} key groups, but the option max_parallelism "
+            f"is {options.max_parallelism}: leave it out, and change it with statebackend.savepoint.rewrite in Python"
         )
-    # The frame was made of what is there now; the job may have gone on when it is committed.
+    # The frame was made of this checkpoint; the job may have newer ones at the commit.
     options = evolve(options, checkpoint=restored.metadata.checkpoint_id)
     has_operator = restored.operator(options.operator) is not None
     found = _stored_state(restored, options)
@@ -151,8 +150,8 @@ def _key_columns(restored: RestoredState, operator_uid: str) -> tuple[str, ...]:
     columns = columns_of_key(metas[0].key_snapshot.restore_serializer()) if metas else ()
     if not columns:
         raise StateTableError(
-            f"operator {operator_uid!r} of {restored.where} has no keyed state, and its key is not known: frames are "
-            f"written as keyed state, of an operator that has some, or of one that is new"
+            f"operator {operator_uid!r} of {restored.where} has no keyed state, so its key is unknown: a frame can be "
+            f"written as state of a new operator, or of one with keyed state"
         )
     return columns
 
@@ -163,7 +162,7 @@ def _state_and_key(meta: bytes) -> tuple[StateMeta, TypeSerializer[Any]]:
 
 
 def _stored_state(restored: RestoredState, options: WriteOptions) -> KeyedStateMeta | None:
-    """The state of the source, apart from all others; raises `UnknownStateError` if it should be there and is not."""
+    """The state of the source, None for a new one. Raises `UnknownStateError` without it and a descriptor."""
     for meta in restored.keyed_metas_of(options.operator):
         state = meta.state(options.state)
         if state is not None and not isinstance(state.kind, StateKind):
@@ -171,7 +170,7 @@ def _stored_state(restored: RestoredState, options: WriteOptions) -> KeyedStateM
         if state is not None:
             return KeyedStateMeta(meta.key_snapshot, 0, (state.with_files(()),))
     if options.descriptor is None:
-        # Its error names what there is.
+        # Its error lists the states that exist.
         Savepoint(restored).schema(options.operator, options.state)
     return None
 
@@ -190,14 +189,14 @@ def _named_descriptor(name: str) -> StateDescriptor:
 
 
 class _Staged(WriterCommitMessage):
-    """What one task has left."""
+    """The entries that one task has staged."""
 
     def __init__(self, part: StagedPart) -> None:
         self.part = part
 
 
 class SavepointSink(DataSourceArrowWriter):
-    """Writes a frame as a savepoint; pickled for the tasks and for the commit."""
+    """Writes a frame as a savepoint; pickled for the tasks and the commit."""
 
     def __init__(self, state: WrittenState, program: Program) -> None:
         self._state = state
@@ -206,7 +205,7 @@ class SavepointSink(DataSourceArrowWriter):
         self._directory = f"{name}-staging-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stages the rows of a task."""
+        """Stage the rows of a task."""
         self._program.install()
         state, schema = self._state, self._state.schema
         part = stage_entries(
@@ -220,7 +219,7 @@ class SavepointSink(DataSourceArrowWriter):
         return _Staged(part)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Writes the savepoint; raises what writing one raises, and leaves nothing behind then."""
+        """Write the savepoint and delete the staged entries; errors of writing pass through."""
         self._program.install()
         parts = [message.part for message in messages if isinstance(message, _Staged)]
         try:
@@ -229,7 +228,7 @@ class SavepointSink(DataSourceArrowWriter):
             self._discard()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Removes what was staged."""
+        """Delete the staged entries."""
         self._discard()
 
     @property

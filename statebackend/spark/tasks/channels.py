@@ -40,18 +40,17 @@ _OPEN_FILES = "/proc/self/fd"
 
 
 def acknowledge_what_has_come() -> None:
-    """Acknowledges what has come over the connections of this process within its host.
+    """Acknowledge received data on all connections of this process within its host.
 
-    PySpark names the connection of a worker nowhere, so every one that may be it is told; nothing but that changes for
-    the others. Does nothing where the system has no such option or no list of open files, and where the program has
-    set a default timeout, with which Python makes every socket that it touches one that does not block: the rows come
-    all the same.
+    PySpark does not expose the connection of a worker, so this sets the option on each candidate; it changes nothing
+    else for them. Does nothing if the system has no such option or no list of open files, or if the program has set a
+    default timeout, with which Python would make every socket non-blocking.
     """
     option = getattr(socket, "TCP_QUICKACK", None)
     if option is None or socket.getdefaulttimeout() is not None or not os.path.isdir(_OPEN_FILES):
         return
     for name in os.listdir(_OPEN_FILES):
-        # A file that was closed since, or a socket that is not connected.
+        # The file may be closed by now, or the socket not connected.
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 _acknowledge(int(name), option)
@@ -64,23 +63,23 @@ def _acknowledge(descriptor: int, option: int) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, option, 1)
 
 
-_Told = list[Progress]
+_Notices = list[Progress]
 
 
-class _Telling(AccumulatorParam[_Told]):
-    """Collects in a task; on the driver it hands on what comes, and keeps nothing."""
+class _Notifying(AccumulatorParam[_Notices]):
+    """Collects progress in a task; on the driver it passes progress to the channel and keeps nothing."""
 
     def __init__(self, channel: weakref.ref[ProgressChannel] | None) -> None:
         self._channel = channel
 
-    def __reduce__(self) -> tuple[Callable[[None], _Telling], tuple[None]]:
+    def __reduce__(self) -> tuple[Callable[[None], _Notifying], tuple[None]]:
         # The channel stays on the driver.
-        return _Telling, (None,)
+        return _Notifying, (None,)
 
-    def zero(self, value: _Told) -> _Told:
+    def zero(self, value: _Notices) -> _Notices:
         return []
 
-    def addInPlace(self, value1: _Told, value2: _Told) -> _Told:  # noqa: N802
+    def addInPlace(self, value1: _Notices, value2: _Notices) -> _Notices:  # noqa: N802
         if self._channel is None:
             value1.extend(value2)
             return value1
@@ -92,23 +91,23 @@ class _Telling(AccumulatorParam[_Told]):
 
 
 class ProgressSender:
-    """The tasks' end; picklable, and small."""
+    """The tasks' end; picklable and small."""
 
-    def __init__(self, accumulator: Accumulator[_Told]) -> None:
+    def __init__(self, accumulator: Accumulator[_Notices]) -> None:
         self._accumulator = accumulator
 
     def send(self, progress: Progress) -> None:
-        """Lets the driver know of an operation that is done when the task has succeeded; others are left out."""
+        """Send a finished operation; it arrives if the task succeeds. Others are ignored."""
         if progress.is_done:
             self._accumulator.add([progress])
 
 
 class ProgressChannel:
-    """The driver's end; one for a run. ``listener`` is called on a thread of Spark's, and must raise nothing."""
+    """The driver's end, one per run. ``listener`` is called on a thread of Spark and must not raise."""
 
     def __init__(self, context: SparkContext, listener: ProgressListener = no_progress) -> None:
         self.listener = listener
-        accumulator: Any = context.accumulator([], _Telling(weakref.ref(self)))
+        accumulator: Any = context.accumulator([], _Notifying(weakref.ref(self)))
         self.sender = ProgressSender(accumulator)
 
 
@@ -129,27 +128,27 @@ _COLLECTING: Final = _Collecting()
 
 
 class AcknowledgementSender:
-    """The tasks' end; picklable, and small."""
+    """The tasks' end; picklable and small."""
 
     def __init__(self, accumulator: Accumulator[list[Sent]]) -> None:
         self._accumulator = accumulator
 
     def send(self, epoch_id: int, encoded: bytes) -> None:
-        """Lets the driver know when the task has succeeded."""
+        """Send an acknowledgement; it arrives if the task succeeds."""
         self._accumulator.add([(epoch_id, encoded)])
 
 
 class AcknowledgementChannel:
-    """The driver's end; one for a run. Spark keeps an accumulator for good, so it is left empty."""
+    """The driver's end, one per run. Spark keeps an accumulator forever, so it is emptied."""
 
     def __init__(self, context: SparkContext) -> None:
         self._accumulator: Any = context.accumulator([], _COLLECTING)
         self.sender = AcknowledgementSender(self._accumulator)
 
     def take(self, epoch_id: int) -> Sequence[bytes]:
-        """What the tasks of the epoch have sent since the last call, in the order in which they ended."""
+        """Return what the tasks of the epoch have sent since the last call, in the order in which they ended."""
         received: list[Sent] = self._accumulator.value
         count = len(received)
-        # Tasks of before may be heard at any time, on another thread.
+        # Values of earlier tasks may arrive at any time, on another thread.
         taken, received[:count] = received[:count], []
         return [encoded for sent_in, encoded in taken if sent_in == epoch_id]

@@ -36,17 +36,18 @@ from pyspark import Broadcast, SparkContext
 
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.spark.session import task_identity
-from statebackend.spark.tasks.arrow_input import (
+from statebackend.spark.tasks.arrow_rows import (
     KEY_GROUP_COLUMN,
     SUBTASK_COLUMN,
     ArrowBatch,
     InputColumns,
     InputReader,
+    OutputSchema,
+    OutputWriter,
     put_together,
     runs_of_inputs,
 )
 from statebackend.spark.tasks.channels import AcknowledgementSender, ProgressSender, acknowledge_what_has_come
-from statebackend.spark.tasks.output_rows import OutputSchema, OutputWriter
 from statebackend.spark.tasks.program_pickles import ProgramModules, naming_missing_modules, pickled, unpickled
 from statebackend.state.key_groups import key_group_range_of_subtask, subtask_of_key_group
 from statebackend.streaming.errors import EpochError
@@ -54,9 +55,8 @@ from statebackend.streaming.operators.operator import InputBatch, place_of_input
 from statebackend.streaming.runtime.local_state_root import LocalStateRoot
 from statebackend.streaming.runtime.restore_plan import SubtaskRestore
 from statebackend.streaming.runtime.restore_plan_file import RestorePlanSection
-from statebackend.streaming.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
+from statebackend.streaming.runtime.subtask import OperatorEpoch, OperatorParts, Subtask
 from statebackend.streaming.runtime.worker_functions import RunIdentity, functions_of_this_process
-from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 
 __all__ = [
     "KEPT_RUNS",
@@ -218,10 +218,7 @@ class EpochTask:
 
     run_reference: RunReference
     operator_uid: str
-    epoch_id: int
-    processing_time_ms: int
-    watermark_ms: int = MIN_TIMESTAMP
-    previous_watermark_ms: int = MIN_TIMESTAMP
+    epoch: OperatorEpoch
     restore: RestorePlanSection | None
     restored_from: CheckpointFileSystem
     acknowledgements: AcknowledgementSender
@@ -237,17 +234,12 @@ class EpochTask:
             with operator.local_root.open(operator.parts.parallelism) as local_directory:
                 subtask = Subtask(
                     operator.parts,
-                    SubtaskEpoch(
-                        subtask_index=identity.partition_id,
-                        epoch_id=self.epoch_id,
-                        processing_time_ms=self.processing_time_ms,
-                        watermark_ms=self.watermark_ms,
-                        previous_watermark_ms=self.previous_watermark_ms,
-                        attempt_id=identity.attempt_id,
-                        restore=restore,
-                        local_directory=local_directory,
-                        progress=self.progress.send,
-                    ),
+                    self.epoch,
+                    subtask_index=identity.partition_id,
+                    attempt_id=identity.attempt_id,
+                    restore=restore,
+                    local_directory=local_directory,
+                    progress=self.progress.send,
                 )
                 writer = OutputWriter(operator.outputs, self.operator_uid)
                 records = operator.records(batches, identity.partition_id)
@@ -255,7 +247,7 @@ class EpochTask:
                     for emitted in run:
                         for one in emitted:
                             yield from writer.batches(one.tag, one.rows, one.timestamps, is_early=one.is_early)
-                self.acknowledgements.send(self.epoch_id, subtask.acknowledgement.encode())
+                self.acknowledgements.send(self.epoch.epoch_id, subtask.acknowledgement.encode())
 
     def _restore(self, operator: OperatorTask, subtask_index: int) -> SubtaskRestore:
         if self.restore is None:

@@ -63,11 +63,11 @@ class _ProgramPickler(cloudpickle.Pickler):
 
 
 _PARTS_OF_A_CLASS = 6
-"""What is made first and filled then, by a function of its own; other classes are found by their names."""
+"""The reduced form of a class that is created first and filled later; other classes are found by name."""
 
 
 def _made_class(qualified_name: str, make: Callable[..., type[Any]], arguments: tuple[Any, ...]) -> type[Any]:
-    """The class that the process has of that pickle, or a new one, which is filled behind this."""
+    """Return the class that this process has of that pickle, or a new one, which pickle fills later."""
     with without_defining_snapshot_classes():
         made = make(*arguments)
     made.__qualname__ = qualified_name
@@ -91,7 +91,7 @@ class ProgramModules:
 
     @classmethod
     def of_this_process(cls) -> ProgramModules:
-        """What this process knows now."""
+        """Return the classes that this process knows now."""
         modules: dict[str, str] = {}
         pickles: dict[tuple[str, ...], bytes] = {}
         unavailable: dict[str, str] = {}
@@ -108,7 +108,7 @@ class ProgramModules:
         return cls(allowed_snapshot_modules(), modules, pickles, unavailable)
 
     def install(self) -> None:
-        """Makes them known in this process; imports nothing yet."""
+        """Register them in this process without importing anything."""
         allow_snapshot_modules(*self.allowed)
         declare_snapshot_modules(self.modules)
         unavailable = dict(self.unavailable)
@@ -119,7 +119,7 @@ class ProgramModules:
 
 @contextlib.contextmanager
 def naming_missing_modules(where: str) -> Iterator[None]:
-    """Turns an error that comes of a module missing on this worker into one that says how to bring it there."""
+    """Raise `MissingModuleError` with a fix instead of an error that a missing module of this worker has caused."""
     try:
         yield
     except Exception as error:
@@ -134,9 +134,9 @@ def naming_missing_modules(where: str) -> Iterator[None]:
 
 
 def _register_pickled(names: tuple[str, ...], class_pickle: bytes) -> Mapping[str, str]:
-    """Registers a class under its names; gives the reason for each if that is not possible.
+    """Register a class under its names; return the reason for each name if that fails.
 
-    That is no error by itself: most classes that a program knows are in no state of its job.
+    This is not an error: most classes that a program knows are in no state of its job.
     """
     try:
         register_snapshot(names[0], aliases=names[1:])(unpickled(class_pickle))
@@ -146,7 +146,7 @@ def _register_pickled(names: tuple[str, ...], class_pickle: bytes) -> Mapping[st
 
 
 def _missing_module(error: BaseException | None) -> str | None:
-    # Causes of what users and libraries raise may go in a circle.
+    # The causes of errors of users and libraries may form a cycle.
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, ModuleNotFoundError) and error.name:
@@ -157,7 +157,7 @@ def _missing_module(error: BaseException | None) -> str | None:
 
 
 def _is_importable(kind: type[object]) -> bool:
-    """Whether another process finds the class by importing its module, as far as this one can tell."""
+    """Whether another process should find the class by importing its module."""
     if kind.__module__ == "__main__" or _travels_by_value(kind.__module__):
         return False
     found: object = sys.modules.get(kind.__module__)

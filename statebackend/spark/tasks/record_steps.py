@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from attrs import frozen
 
-from statebackend.spark.tasks.arrow_input import TIME_COLUMN, InputColumns, InputReader
+from statebackend.spark.tasks.arrow_rows import TIME_COLUMN, InputColumns, InputReader
 from statebackend.spark.tasks.program_pickles import unpickled
 from statebackend.streaming.operators.record_steps import results_of_step
 from statebackend.streaming.rows.row_writer import RowWriter

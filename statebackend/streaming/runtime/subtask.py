@@ -65,9 +65,9 @@ __all__ = [
     "Emitted",
     "FrozenSubtask",
     "OpenedSubtask",
+    "OperatorEpoch",
     "OperatorParts",
     "Subtask",
-    "SubtaskEpoch",
     "timers_due",
 ]
 
@@ -266,31 +266,50 @@ class OperatorParts:
 
 
 @frozen(kw_only=True)
-class SubtaskEpoch:
-    """The input of a subtask for one epoch, which starts with the watermark ``watermark_ms``.
+class OperatorEpoch:
+    """An epoch of one operator, the same for all its subtasks. It starts with the watermark ``watermark_ms``.
 
     Early records, which upstream operators sent at that watermark, are processed at ``previous_watermark_ms``.
-    ``attempt_id`` is unique among the attempts at an epoch. ``local_directory`` is on the local disk and lasts over
-    epochs. ``progress`` receives the progress of restores and migrations.
     """
 
-    subtask_index: int
     epoch_id: int
     processing_time_ms: int
-    attempt_id: str
-    restore: SubtaskRestore
-    local_directory: str
     watermark_ms: int = MIN_TIMESTAMP
     previous_watermark_ms: int = MIN_TIMESTAMP
-    progress: ProgressListener = no_progress
 
 
 class Subtask:
     """One subtask: either `run` processes an epoch, or `opened` keeps it open. Used once."""
 
-    def __init__(self, operator: OperatorParts, epoch: SubtaskEpoch) -> None:
+    def __init__(
+        self,
+        operator: OperatorParts,
+        epoch: OperatorEpoch,
+        *,
+        subtask_index: int,
+        attempt_id: str,
+        restore: SubtaskRestore,
+        local_directory: str,
+        progress: ProgressListener = no_progress,
+    ) -> None:
+        """Create the subtask; it opens nothing yet.
+
+        Args:
+            operator: What all subtasks of the operator share.
+            epoch: The epoch that it runs, or starts with.
+            subtask_index: Which subtask of the operator it is.
+            attempt_id: Unique among the attempts at an epoch.
+            restore: The state that it restores.
+            local_directory: A directory on the local disk that outlives the epoch.
+            progress: Receives the progress of restores and migrations.
+        """
         self._operator = operator
         self._epoch = epoch
+        self._index = subtask_index
+        self._attempt_id = attempt_id
+        self._restore = restore
+        self._local_directory = local_directory
+        self._progress = progress
         self._clock = _Stopwatch()
         self._acknowledgement: Acknowledgement | None = None
         self._channels: dict[tuple[str, str], ChannelTimestamp] = {}
@@ -303,7 +322,7 @@ class Subtask:
     def acknowledgement(self) -> Acknowledgement:
         """The acknowledgement for the coordinator. Raises `EpochError` before `run` has ended."""
         if self._acknowledgement is None:
-            raise EpochError(f"subtask {self._epoch.subtask_index} of {self._operator.operator_uid!r} has not ended")
+            raise EpochError(f"subtask {self._index} of {self._operator.operator_uid!r} has not ended")
         return self._acknowledgement
 
     def run(
@@ -377,7 +396,7 @@ class Subtask:
         function = make_function()
         with self._leased_backend(clock) as backend:
             self._clock.lap("open_s")
-            restored = self._epoch.restore.operator
+            restored = self._restore.operator
             with contextlib.closing(SubtaskBackends(backend, restored)) as backends:
                 uid = self._operator.operator_uid
                 yield (
@@ -394,7 +413,7 @@ class Subtask:
     def _opening_metrics(self, backends: SubtaskBackends) -> Mapping[str, ReportValue]:
         return opening_metrics(
             is_local=backends.keyed.is_local,
-            has_restore=bool(self._epoch.restore.keyed),
+            has_restore=bool(self._restore.keyed),
             kept_bytes_of_host=self._operator.backend.kept_bytes_of_host(),
         )
 
@@ -419,7 +438,7 @@ class Subtask:
             with operator.backend.create_keyed_state_backend(parameters) as backend:
                 yield backend
             return
-        identity = SubtaskIdentity(operator.job_id, self._epoch.subtask_index, operator.parallelism)
+        identity = SubtaskIdentity(operator.job_id, self._index, operator.parallelism)
         backend = operator.backend.lease_keyed_state_backend(parameters, identity)
         succeeded = False
         try:
@@ -429,7 +448,7 @@ class Subtask:
             operator.backend.return_keyed_state_backend(backend, identity, succeeded=succeeded)
 
     def _parameters(self, clock: Clock) -> KeyedStateBackendParameters:
-        operator, index = self._operator, self._epoch.subtask_index
+        operator, index = self._operator, self._index
         uid = path_segment(operator.operator_uid)
         return KeyedStateBackendParameters(
             operator_uid=operator.operator_uid,
@@ -438,8 +457,8 @@ class Subtask:
             key_group_range=key_group_range_of_subtask(index, operator.parallelism, operator.max_parallelism),
             file_system=operator.file_system,
             file_prefix=f"shared/{uid}/{index:05d}",
-            local_directory=os.path.join(self._epoch.local_directory, uid, f"{index:05d}"),
-            restore=self._epoch.restore.keyed,
+            local_directory=os.path.join(self._local_directory, uid, f"{index:05d}"),
+            restore=self._restore.keyed,
             progress=self._report_progress,
             clock=clock,
             metrics=operator.metrics,
@@ -448,17 +467,17 @@ class Subtask:
         )
 
     def _report_progress(self, progress: Progress) -> None:
-        self._epoch.progress(evolve(progress, subtask_index=self._epoch.subtask_index))
+        self._progress(evolve(progress, subtask_index=self._index))
 
     def _context(self, backends: SubtaskBackends) -> SubtaskContext:
         operator, epoch = self._operator, self._epoch
         return SubtaskContext(
             backends,
             operator.operator_uid,
-            epoch.subtask_index,
+            self._index,
             operator.parallelism,
             epoch.epoch_id,
-            is_restored=epoch.restore.is_restored,
+            is_restored=self._restore.is_restored,
             planned=operator.planned,
             planned_operator_state=operator.planned_operator_state,
             input_schemas=operator.input_schemas,
@@ -468,14 +487,14 @@ class Subtask:
     def _acknowledged(
         self, checkpoint_id: int, snapshot: SubtaskSnapshot, due: TimersDueMs, report: Report, metrics: Report
     ) -> Acknowledgement:
-        operator, epoch = self._operator, self._epoch
+        operator = self._operator
         return Acknowledgement(
             job_id=operator.job_id,
             run_id=operator.run_id,
             checkpoint_id=checkpoint_id,
             operator_uid=operator.operator_uid,
-            subtask_index=epoch.subtask_index,
-            attempt_id=epoch.attempt_id,
+            subtask_index=self._index,
+            attempt_id=self._attempt_id,
             digest=snapshot.digest,
             state=snapshot.state,
             channel_timestamps=tuple(self._channels.values()),

@@ -149,7 +149,7 @@ def run_two(into: Path, *, until: Mapping[str, int]) -> None:
     sums = []
     for uid, last in until.items():
         rows = [("a", 1, 1), ("b", last + 1, 2)]
-        timed = environment.from_elements(rows, "k string, t bigint, v bigint")
+        timed = environment.from_elements(rows, "k string, t bigint, v bigint", uid=f"rows of {uid}")
         windows = timed.assign_timestamps_and_watermarks(strategy).key_by("k").window(TumblingEventTimeWindows.of(20))
         schema = "k string, t bigint, v bigint"
         sums.append(windows.reduce(lambda one, other: one, uid=uid, schema=schema))

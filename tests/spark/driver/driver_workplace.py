@@ -25,8 +25,7 @@ from statebackend.checkpoint.store.driver_lock import DriverLock
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.spark import epoch_driver
 from statebackend.spark import epoch_driver as epoch_rim
-from statebackend.spark.epoch_driver import EpochDriver
-from statebackend.spark.job_parts import JobParts
+from statebackend.spark.epoch_driver import EpochDriver, JobParts
 from statebackend.state.state_backend import state_backend
 from statebackend.streaming.runtime.job_sinks import JobSinks
 
@@ -122,7 +121,7 @@ class Job:
         self, frame: Any, tasks: Any, placement: Any, processing_time_ms: int, *, is_without_records: bool = False
     ) -> Any:
         """A plan whose tasks acknowledge while it is built."""
-        epoch_id = tasks["words"].epoch_id
+        epoch_id = tasks["words"].epoch.epoch_id
         self.planned_without_records[epoch_id] = is_without_records
         for one in self.acknowledge(epoch_id):
             tasks["words"].acknowledgements.send(epoch_id, one.encode())

@@ -14,7 +14,6 @@ from held_items import grown, held_items
 from statebackend.checkpoint import Acknowledgement, KeyedStateHandle, ReadSource, StorageError, SubtaskState
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.spark import epoch_driver
-from statebackend.spark import epoch_driver as epoch_rim
 from statebackend.spark.epoch_driver import EpochDriver
 from statebackend.streaming.errors import EpochError, EpochTimeoutError, SourceProgressMismatchError
 from statebackend.streaming.observing.job_events import JobListener, JobListeners
@@ -48,14 +47,14 @@ def test_an_epoch_is_stored_before_it_is_committed_and_counts_after_that(job: Jo
 
 def test_the_offsets_of_an_epoch_are_durable_before_its_tasks_run(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        epoch_rim, "make_offsets_durable", lambda directory, epoch_id: job.sink.told.append((directory, epoch_id))
+        epoch_driver, "make_offsets_durable", lambda directory, epoch_id: job.sink.told.append((directory, epoch_id))
     )
     job.run(0)
     assert job.sink.told[:2] == [(str(job.directory / "spark"), 0), ("stage", 0, f"{IDENTITY.job_id}.run-1")]
 
 
 def test_the_settings_of_the_session_are_seen_to_in_every_epoch(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epoch_rim, "keep_adaptive_disabled", lambda session: job.sink.told.append("settings"))
+    monkeypatch.setattr(epoch_driver, "keep_adaptive_disabled", lambda session: job.sink.told.append("settings"))
     for epoch_id in range(2):
         job.run(epoch_id)
     assert [told if told == "settings" else told[0] for told in job.sink.told] == ["settings", "stage", "commit"] * 2
@@ -131,7 +130,7 @@ def test_an_epoch_that_fails_is_aborted_and_leaves_nothing(job: Job, failure: Ba
     assert job.driver.running_epoch_id is None
     assert job.sink.told == [("stage", 0, f"{IDENTITY.job_id}.run-1"), ("abort", 0, f"{IDENTITY.job_id}.run-1")]
     assert job.latest is None
-    broadcast: Any = epoch_rim.RunBroadcast
+    broadcast: Any = epoch_driver.RunBroadcast
     broadcast.return_value.destroy.assert_called_once_with()
 
 
@@ -200,13 +199,13 @@ def test_the_time_of_an_epoch_is_that_of_its_batch_in_every_attempt_and_never_go
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times: list[int] = []
-    task_type = epoch_rim.EpochTask
+    task_type = epoch_driver.EpochTask
 
     def noted(**content: Any) -> Any:
-        times.append(content["processing_time_ms"])
+        times.append(content["epoch"].processing_time_ms)
         return task_type(**content)
 
-    monkeypatch.setattr(epoch_rim, "EpochTask", noted)
+    monkeypatch.setattr(epoch_driver, "EpochTask", noted)
     job.run(0, time_ms=5000)
     job.sink.fails_at["stage"] = ArithmeticError("as it must")
     with pytest.raises(ArithmeticError):
@@ -228,18 +227,18 @@ def test_silence_counts_from_the_time_of_the_last_epoch_where_a_clock_was_set_ba
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began: list[int | None] = []
-    watermarks = epoch_rim.EpochWatermarks
+    watermarks = epoch_driver.EpochWatermarks
 
     def noted(event_time: Any, restored: Any, now_ms: int | None) -> Any:
         began.append(now_ms)
         return watermarks(event_time, restored, now_ms)
 
-    monkeypatch.setattr(epoch_rim, "EpochWatermarks", noted)
-    monkeypatch.setattr(epoch_rim, "wall_clock", lambda: 5000)
+    monkeypatch.setattr(epoch_driver, "EpochWatermarks", noted)
+    monkeypatch.setattr(epoch_driver, "wall_clock", lambda: 5000)
     job.run(0, time_ms=9000)
     driver = job.start()
     driver.forget_source_progress()
-    monkeypatch.setattr(epoch_rim, "wall_clock", lambda: 9500)
+    monkeypatch.setattr(epoch_driver, "wall_clock", lambda: 9500)
     job.start()
     assert began == [9000, 9000, 9500], "the epochs to come have this time at least"
 
@@ -250,7 +249,7 @@ def test_an_epoch_that_took_too_long_does_not_count_even_if_all_have_acknowledge
     # Each time twice: for the batch, and for its epoch.
     now_ms = iter([0, 0, 99, 99, 1000, 1000, 1100, 1100])
     monkeypatch.setattr(epoch_driver, "monotonic_ms", lambda: next(now_ms))
-    monkeypatch.setattr(epoch_rim, "EpochWatchdog", mock.MagicMock())
+    monkeypatch.setattr(epoch_driver, "EpochWatchdog", mock.MagicMock())
     job.start(epoch_timeout_s=0.1)
     job.run(0)
     files = job.files()
@@ -262,18 +261,18 @@ def test_an_epoch_that_took_too_long_does_not_count_even_if_all_have_acknowledge
 
 def test_an_epoch_that_was_abandoned_says_so_whatever_it_fails_with(job: Job) -> None:
     def fail(epoch_id: int) -> list[Acknowledgement]:
-        job.driver.abandoned = "epoch 0 was given up"
+        job.driver.abandoned = "epoch 0 was aborted"
         raise ArithmeticError("the job was cancelled")
 
     job.acknowledge = fail
-    with pytest.raises(EpochTimeoutError, match=r"^epoch 0 was given up$") as failure:
+    with pytest.raises(EpochTimeoutError, match=r"^epoch 0 was aborted$") as failure:
         job.run(0)
     assert job.driver.failure is failure.value
     assert failure.value.__suppress_context__, "what the JVM is told is one line"
     metrics = job.driver.recorder.metrics()
     for told in (metrics.failure, metrics.failures[0].reason):
         assert told is not None
-        assert told.startswith("EpochTimeoutError: epoch 0 was given up"), "what is raised, and not what came of it"
+        assert told.startswith("EpochTimeoutError: epoch 0 was aborted"), "what is raised, and not what came of it"
 
 
 def test_waiting_until_no_epoch_runs(job: Job) -> None:

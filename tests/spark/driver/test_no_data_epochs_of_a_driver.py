@@ -41,7 +41,7 @@ def note_times(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     task_type = epoch_rim.EpochTask
 
     def noted(**content: Any) -> Any:
-        job.times.append(content["processing_time_ms"])
+        job.times.append(content["epoch"].processing_time_ms)
         return task_type(**content)
 
     monkeypatch.setattr(epoch_rim, "EpochTask", noted)

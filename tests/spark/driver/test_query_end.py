@@ -105,7 +105,7 @@ def test_a_job_without_a_running_epoch_is_stopped_at_once() -> None:
 
 def test_an_epoch_that_does_not_end_in_time_is_abandoned() -> None:
     query, protocol = Query(), Protocol(3)
-    with pytest.raises(EpochTimeoutError, match=r"epoch 3 was given up after 1\.5 s.*processed again"):
+    with pytest.raises(EpochTimeoutError, match=r"epoch 3 was aborted after 1\.5 s.*processes it again"):
         end_of(protocol, query).stop(1.5)
     assert not query.isActive
     assert protocol.abandoned is not None
@@ -119,7 +119,7 @@ def test_a_job_that_an_epoch_begins_behind_a_cancellation_is_cancelled_too() -> 
             return len(query.cancelled) > 2
 
     query, protocol = Query(), PlansItsNextJob(3)
-    with pytest.raises(EpochTimeoutError, match=r"epoch 3 was given up after 1\.5 s.*processed again"):
+    with pytest.raises(EpochTimeoutError, match=r"epoch 3 was aborted after 1\.5 s.*processes it again"):
         end_of(protocol, query).stop(1.5)
     assert len(query.cancelled) >= 3
     assert set(query.cancelled) == {"run 1"}
@@ -141,7 +141,7 @@ def test_what_is_to_be_done_before_the_end_is_done_while_no_epoch_begins_and_its
 
 
 def test_a_sink_that_hangs_on_the_driver_is_said_to_keep_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_end, "GIVING_UP_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(query_end, "ABORT_TIMEOUT_S", 0.01)
     monkeypatch.setattr(repeated_cancelling, "_AGAIN_S", 0.01)
     query, protocol = Query(), Protocol(3)
     query.hangs = threading.Event()
@@ -180,8 +180,8 @@ def test_the_first_interrupt_waits_for_the_epoch_and_a_second_one_does_not(
     with caplog.at_level(logging.WARNING):
         end_of(protocol, query).stop_at_interrupt(interruptible, 300)
     first, second = said(caplog)
-    assert first == "stopping: epoch 3 is running and ends first, for at most 300 s; Ctrl-C again gives it up"
-    assert second.startswith("stopped: epoch 3 was given up at a second interrupt")
+    assert first == "stopping: epoch 3 is running and ends first, for at most 300 s; Ctrl-C again aborts it"
+    assert second.startswith("stopped: epoch 3 was aborted at a second interrupt")
     assert "\n" not in second
 
 
@@ -193,7 +193,7 @@ def test_an_interrupt_between_epochs_says_what_is_complete(
     protocol.last_epoch_id = last
     with caplog.at_level(logging.WARNING):
         end_of(protocol, query).stop_at_interrupt(Interrupts(), 300)
-    assert said(caplog) == [f"stopped: {done}, and the same program goes on from there"]
+    assert said(caplog) == [f"stopped: {done}, and the same program continues from there"]
 
 
 def test_interrupts_are_left_to_others_in_other_threads_and_where_they_are_ignored() -> None:

@@ -206,5 +206,5 @@ def test_a_run_that_is_drained_outlives_its_query_and_one_that_is_over_cannot_be
     no_data_epochs.drain()
     assert place.kinds == [True, False], "a drain is an epoch of its own, without event time too"
     no_data_epochs.close()
-    with pytest.raises(EpochError, match="the job has ended, and cannot be drained any more"):
+    with pytest.raises(EpochError, match="the job has ended and cannot be drained"):
         no_data_epochs.announce_drain()

@@ -140,7 +140,7 @@ def test_a_uid_for_something_else_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("progress", "dropped", "said"),
     [
-        (True, "flights", "takes the uids of the sources to go on without, as a list"),
+        (True, "flights", "takes a list of uids of sources"),
         (True, ["a"], "'a', which is a source of the job"),
         ("a", [], "takes True, False, or a dict"),
         ({"b": False}, [], "'b': False; it takes True or False for a source of the job, which has 'a'"),

@@ -85,7 +85,9 @@ def test_a_schema_of_the_user_has_columns_that_are_there_as_they_are(two: Path) 
 def test_subtasks_whose_columns_differ_are_no_one_table() -> None:
     expected, found = (pa.schema([("value", one)]) for one in (pa.int64(), pa.string()))
     check_same_columns(expected, expected, "count", {"value": "a note"})
-    with pytest.raises(StateTableError, match=r"the subtasks of state 'count' differ in its types: .*take a savepoint"):
+    with pytest.raises(
+        StateTableError, match=r"the subtasks of state 'count' have different types: .*take a savepoint"
+    ):
         check_same_columns(expected, found, "count", {})
     with pytest.raises(StateTableError, match="state 'count' cannot be read by this worker: value: not known here"):
         check_same_columns(expected, found, "count", {"value": "not known here"})

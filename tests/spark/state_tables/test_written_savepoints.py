@@ -177,7 +177,7 @@ def test_a_column_that_would_be_lost_is_told_before_a_task_runs(tmp_path: Path, 
 def test_other_key_groups_than_those_of_the_source_are_rejected(stored: Path, tmp_path: Path) -> None:
     options = {"operator": "per shop", "state": "totals", "source": str(stored), "max_parallelism": "64"}
     source = StateTableSource({"path": str(tmp_path / "new"), **options})
-    with pytest.raises(StateTableError, match="has 128 key groups, and the option max_parallelism says 64"):
+    with pytest.raises(StateTableError, match="has 128 key groups, but the option max_parallelism is 64"):
         source.writer(from_arrow_schema(batch(key=["a"], value=[1]).schema), overwrite=False)
 
 

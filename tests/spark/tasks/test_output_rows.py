@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from statebackend import OutputTag
-from statebackend.spark.tasks.output_rows import OutputSchema, OutputWriter
+from statebackend.spark.tasks.arrow_rows import OutputSchema, OutputWriter
 from statebackend.streaming.rows.row_writer import RowMismatchError
 
 OUTPUT = pa.schema([("word", pa.string()), ("times", pa.int64())])

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend.spark.tasks.arrow_input import (
+from statebackend.spark.tasks.arrow_rows import (
     INPUT_COLUMN,
     KEY_GROUP_COLUMN,
     SUBTASK_COLUMN,

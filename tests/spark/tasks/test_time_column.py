@@ -8,8 +8,14 @@ import pyarrow as pa
 
 from statebackend import OutputTag
 from statebackend.checkpoint.metadata import ChannelTimestamp
-from statebackend.spark.tasks.arrow_input import TIME_COLUMN, BatchTime, split_by_time, time_of_emitted
-from statebackend.spark.tasks.output_rows import OutputSchema, OutputWriter
+from statebackend.spark.tasks.arrow_rows import (
+    TIME_COLUMN,
+    BatchTime,
+    OutputSchema,
+    OutputWriter,
+    split_by_time,
+    time_of_emitted,
+)
 
 LATE = OutputTag[Any]("late")
 OUTPUT, SIDE = pa.schema([("word", pa.string())]), pa.schema([("why", pa.string())])

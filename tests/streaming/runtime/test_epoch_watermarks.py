@@ -6,7 +6,7 @@ import copy
 
 from statebackend import OutputTag, TumblingEventTimeWindows, WatermarkStrategy
 from statebackend.checkpoint.metadata import ChannelTimestamp, TimersDue
-from statebackend.spark.epoch_driver import EpochWatermarks
+from statebackend.spark.epochs import EpochWatermarks
 from statebackend.streaming.data_stream import DataStream
 from statebackend.streaming.runtime.event_time import EventTime
 from statebackend.streaming.stream_graph import SourceNode, StreamGraph

@@ -24,7 +24,7 @@ from statebackend.streaming.operators.keyed_process import KeyedProcessOperator
 from statebackend.streaming.operators.operator import ObjectBatch
 from statebackend.streaming.operators.planned_states import planned_state
 from statebackend.streaming.runtime.restore_plan import SubtaskRestore, continued_subtask
-from statebackend.streaming.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
+from statebackend.streaming.runtime.subtask import OperatorEpoch, OperatorParts, Subtask
 from typeserializers import StringSerializer
 
 TTL_MS = 1000
@@ -72,15 +72,14 @@ class World:
 
     def attempt(self, epoch_id: int, time_ms: int, restore: SubtaskRestore) -> tuple[list[Any], Acknowledgement]:
         self.attempts += 1
-        epoch = SubtaskEpoch(
+        subtask = Subtask(
+            self.parts,
+            OperatorEpoch(epoch_id=epoch_id, processing_time_ms=time_ms),
             subtask_index=0,
-            epoch_id=epoch_id,
-            processing_time_ms=time_ms,
             attempt_id=f"attempt-{self.attempts}",
             restore=restore,
             local_directory=str(self.directory / f"host-{self.attempts}"),
         )
-        subtask = Subtask(self.parts, epoch)
         keys = ["a", "b", "a"]
         rows = [
             row

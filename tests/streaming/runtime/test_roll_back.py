@@ -227,8 +227,8 @@ def test_a_sink_that_can_take_nothing_back_is_named(job: Job) -> None:
     job.sink = object()
     report = job.roll_back(3)
     assert not report.is_output_rolled_back
-    assert "The sink builtins.object cannot take back what it has written" in str(report)
-    assert "cannot take back" not in str(job.roll_back(3))
+    assert "The sink builtins.object cannot hide its output" in str(report)
+    assert "cannot hide" not in str(job.roll_back(3))
 
 
 def test_a_sink_that_objects_after_another_has_hidden_rows_leaves_the_roll_back_begun(job: Job) -> None:

@@ -24,7 +24,7 @@ from statebackend.streaming.operators.keyed_process import KeyedProcessOperator
 from statebackend.streaming.operators.operator import Emitter, ObjectBatch, Operator
 from statebackend.streaming.operators.planned_states import planned_state
 from statebackend.streaming.runtime.restore_plan import SubtaskRestore, continued_subtask
-from statebackend.streaming.runtime.subtask import OperatorParts, Subtask, SubtaskEpoch
+from statebackend.streaming.runtime.subtask import OperatorEpoch, OperatorParts, Subtask
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 from typeserializers import StringSerializer
 
@@ -78,18 +78,15 @@ class World:
             keeps_backends=keeps_backends,
         )
 
-    def epoch(self) -> SubtaskEpoch:
-        return SubtaskEpoch(
+    def subtask(self, watermark_ms: int = MIN_TIMESTAMP) -> Subtask:
+        return Subtask(
+            self.parts,
+            OperatorEpoch(epoch_id=self.epoch_id, processing_time_ms=1000, watermark_ms=watermark_ms),
             subtask_index=0,
-            epoch_id=self.epoch_id,
-            processing_time_ms=1000,
             attempt_id="attempt",
             restore=self.restore,
             local_directory=str(self.directory / "local"),
         )
-
-    def subtask(self) -> Subtask:
-        return Subtask(self.parts, self.epoch())
 
     def batches(self, *records: str) -> list[tuple[int, ObjectBatch]]:
         return [(0, ObjectBatch([record], [record[0]], [1])) for record in records]
@@ -203,8 +200,8 @@ class HoldsBack(Operator):
 
 def test_what_an_operator_held_back_before_the_watermark_of_the_epoch_is_early(tmp_path: Path) -> None:
     world = World(tmp_path, "heap", True)
-    parts = evolve(world.parts, operator_factory=HoldsBack, planned={}, side_outputs=())
-    subtask = Subtask(parts, evolve(world.epoch(), watermark_ms=5))
+    world.parts = evolve(world.parts, operator_factory=HoldsBack, planned={}, side_outputs=())
+    subtask = world.subtask(watermark_ms=5)
     early, later = (ObjectBatch([record], ["a"], [1], is_early=record == "early") for record in ("early", "later"))
     emitted = [one for part in subtask.run(lambda: None, [(0, early), (0, later)]) for one in part]
     assert [(one.rows, one.is_early) for one in emitted] == [(["early"], True), (["later"], False)]
@@ -224,7 +221,7 @@ class Telling(KeyedProcessFunction[str, Any, Any]):
 def told(world: World, *batches: tuple[int, ObjectBatch]) -> list[Any]:
     """What an epoch emits whose watermark is 7."""
     world.parts = evolve(world.parts, planned={})
-    subtask = Subtask(world.parts, evolve(world.epoch(), watermark_ms=7))
+    subtask = world.subtask(watermark_ms=7)
     return [row for part in subtask.run(Telling, batches) for one in part for row in one.rows]
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from statebackend import OutputTag, TumblingEventTimeWindows
-from statebackend.spark.tasks.arrow_input import (
+from statebackend.spark.tasks.arrow_rows import (
     KEY_GROUP_COLUMN,
     TIME_COLUMN,
     InputColumns,
