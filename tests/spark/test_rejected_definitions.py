@@ -85,7 +85,7 @@ def test_one_frame_is_one_source_and_has_one_uid(workplace: Workplace) -> None:
 @pytest.mark.parametrize(
     ("key", "settings", "told"),
     [
-        (7, {}, "operator 'words': key_by takes column names or expressions, not int"),
+        (7, {}, "operator 'words': key_by takes column names, functions or expressions, not int"),
         ("word", {"order_by": [7]}, "operator 'words': order_by takes column names or expressions, not int"),
         ("word", {"order_by": [None]}, "operator 'words': order_by takes column names or expressions, not NoneType"),
         (

@@ -381,7 +381,7 @@ def test_wrong_definitions_are_rejected(workplace: Workplace) -> None:
     for key, order_by, message in (
         ("wrod", (), r"operator 'words': key_by does not fit the operator's input, .*columns word, number: .*wrod"),
         ("word", "nubmer", r"operator 'words': order_by does not fit the operator's input, .*columns word, number: "),
-        (7, (), r"operator 'words': key_by takes column names or expressions, not int"),
+        (7, (), r"operator 'words': key_by takes column names, functions or expressions, not int"),
     ):
         environment = workplace.environment()
         stream = environment.from_dataframe(workplace.stream()).key_by(key)

@@ -198,7 +198,7 @@ def test_joins_and_timers_of_a_job_on_spark_go_on_behind_a_restart(spark: SparkS
         reader = spark.readStream.option("maxFilesPerTrigger", 1)
         build(
             *(
-                env.from_dataframe(reader.schema(schema).json(str(tmp_path / name)))
+                env.from_dataframe(reader.schema(schema).json(str(tmp_path / name)), uid=name)
                 for name, schema in (("left", LEFT), ("right", RIGHT))
             ),
             sinks,
