@@ -145,8 +145,8 @@ def test_keys_of_several_columns_lie_where_a_job_looks_for_them(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({}, StateTableError, "there is no operator, state"),
-        ({"operator": "x", "state": "counts"}, StateTableError, "types the state has is not known"),
+        ({}, StateTableError, "operator, state is missing"),
+        ({"operator": "x", "state": "counts"}, StateTableError, "the types of the state are unknown: name a savepoint"),
         ({"operator": "x", "state": "y", "descriptor": f"{HERE}:COUNTS"}, StateTableError, "is of a state 'counts'"),
         ({"operator": "x", "state": "y", "descriptor": f"{HERE}:NONE"}, StateTableError, "cannot be found"),
         ({"operator": "x", "state": "y", "descriptor": "COUNTS"}, StateTableError, "the module and name of a descr"),
@@ -158,7 +158,7 @@ def test_keys_of_several_columns_lie_where_a_job_looks_for_them(tmp_path: Path) 
         ),
     ],
 )
-def test_what_cannot_be_written_is_told_before_a_task_runs(
+def test_what_cannot_be_written_is_reported_before_a_task_runs(
     tmp_path: Path, options: dict[str, str], error: type[Exception], message: str
 ) -> None:
     source = StateTableSource({"path": str(tmp_path / "new"), **options})
@@ -167,7 +167,7 @@ def test_what_cannot_be_written_is_told_before_a_task_runs(
 
 
 @pytest.mark.parametrize("column", ["namespace", "last_access_ms", "valeu"])
-def test_a_column_that_would_be_lost_is_told_before_a_task_runs(tmp_path: Path, column: str) -> None:
+def test_a_column_that_would_be_lost_is_named_before_a_task_runs(tmp_path: Path, column: str) -> None:
     options = {"operator": "x", "state": "counts", "descriptor": f"{HERE}:COUNTS"}
     frame = batch(key_group=[0], key=["a"], value=[1], **{column: [1]})
     with pytest.raises(StateTableError, match=f"are key, value; the frame has {column} besides, which would be lost"):
@@ -181,14 +181,12 @@ def test_other_key_groups_than_those_of_the_source_are_rejected(stored: Path, tm
         source.writer(from_arrow_schema(batch(key=["a"], value=[1]).schema), overwrite=False)
 
 
-def test_an_operator_without_keys_is_told_as_such(tmp_path: Path) -> None:
+def test_an_operator_without_keys_is_named(tmp_path: Path) -> None:
     rules = BroadcastStateDescriptor("rules", str, int)
     plan = Plan().add_operator("rules").add_operator_state("rules", rules, {"a": 1})
     SavepointWriter.new(tmp_path / "old", max_parallelism=8).write(plan)
     options = {"source": str(tmp_path / "old"), "operator": "rules", "state": "counts", "descriptor": f"{HERE}:COUNTS"}
-    with pytest.raises(
-        StateTableError, match=r"operator .rules. of .*old.* has no keyed state, and its key is not known"
-    ):
+    with pytest.raises(StateTableError, match=r"operator .rules. of .*old.* has no keyed state, so its key is unknown"):
         write(tmp_path / "new", [batch(key=["a"], value=[1])], **options)
 
 
