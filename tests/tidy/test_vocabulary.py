@@ -52,6 +52,7 @@ REWRITTEN = (
     "docs/installing.md",
     "docs/event-time.md",
     "docs/fault-tolerance.md",
+    "docs/from-transform-with-state.md",
     "docs/operating.md",
     "docs/upgrading-a-job.md",
     "docs/writing-a-job.md",
