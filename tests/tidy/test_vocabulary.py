@@ -54,6 +54,7 @@ REWRITTEN = (
     "docs/fault-tolerance.md",
     "docs/from-transform-with-state.md",
     "docs/operating.md",
+    "docs/testing-a-job.md",
     "docs/upgrading-a-job.md",
     "docs/writing-a-job.md",
 )
