@@ -55,6 +55,7 @@ REWRITTEN = (
     "docs/from-transform-with-state.md",
     "docs/operating.md",
     "docs/testing-a-job.md",
+    "docs/serializers.md",
     "docs/upgrading-a-job.md",
     "docs/writing-a-backend.md",
     "docs/writing-a-snapshot.md",
