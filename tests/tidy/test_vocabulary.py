@@ -56,6 +56,7 @@ REWRITTEN = (
     "docs/operating.md",
     "docs/testing-a-job.md",
     "docs/serializers.md",
+    "docs/flink-behaviours.md",
     "docs/upgrading-a-job.md",
     "docs/writing-a-backend.md",
     "docs/writing-a-snapshot.md",
