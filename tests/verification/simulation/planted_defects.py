@@ -1,7 +1,6 @@
 """Defects of the product, planted one by one to see that schedules find them: each a small patch, as a slip would be.
 
-`python -m tests.simulation.planted_defects` tells how many schedules each took, as the table of docs/simulation.md has
-it.
+`python -m tests.verification.simulation.planted_defects` prints how many schedules each took, as in docs/simulation.md.
 """
 
 from __future__ import annotations
