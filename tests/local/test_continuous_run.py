@@ -230,7 +230,7 @@ def test_a_job_that_stops_before_its_sources_end_fires_its_timers_only_if_it_is_
         ({"max_concurrent_checkpoints": 0}, "max_concurrent_checkpoints"),
         ({"checkpoint_timeout": 0}, "checkpoint_timeout is 0"),
         ({"tolerable_failed_checkpoints": -1}, "tolerable_failures"),
-        ({"checkpointing_mode": "at_least_once", "unaligned_checkpoints": True}, "barriers overtake nothing"),
+        ({"checkpointing_mode": "at_least_once", "unaligned_checkpoints": True}, "no barrier waits"),
     ],
 )
 def test_what_cannot_be_is_rejected_before_anything_is_touched(

@@ -121,7 +121,7 @@ def test_a_directory_that_is_missing_is_named_and_no_temporary_file(place: str, 
     entries = Savepoint.open(place).read("per shop", "totals")
     for wrong, said in (
         (tmp_path / "missing" / "totals.json", f"there is no directory to write totals.json in: '{tmp_path}/missing'"),
-        (tmp_path, "a directory is there"),
+        (tmp_path, "the path is a directory"),
         (Path(os.devnull), "the path is not a regular file"),
     ):
         with pytest.raises(OSError, match=re.escape(said)) as raised:

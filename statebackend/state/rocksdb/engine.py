@@ -1,4 +1,4 @@
-"""A RocksDB database of raw bytes, written by ingesting sorted files. The only module that imports rocksdict.
+"""A RocksDB database of raw bytes, written by ingesting sorted files. The only module that writes with rocksdict.
 
 Known properties of rocksdict, and how this module handles them:
 

@@ -45,9 +45,9 @@ def test_where_nothing_may_be_overtaken_barriers_are_aligned_and_where_nothing_w
 
 
 def test_at_least_once_has_no_barriers_that_overtake_and_no_time_is_negative() -> None:
-    with pytest.raises(InvariantViolationError, match="leave one of the two"):
+    with pytest.raises(InvariantViolationError, match="Leave one of the two out"):
         CheckpointingMode(is_exactly_once=False, is_unaligned=True)
-    with pytest.raises(InvariantViolationError, match="leave one of the two"):
+    with pytest.raises(InvariantViolationError, match="Leave one of the two out"):
         CheckpointingMode(is_exactly_once=False, alignment_timeout_ms=1)
     with pytest.raises(InvariantViolationError, match="after -1 ms"):
         CheckpointingMode.unaligned_after(-1)

@@ -100,14 +100,14 @@ def test_a_damaged_newest_checkpoint_is_an_error_that_names_the_way_out(fs) -> N
     )
 
 
-def test_of_several_damaged_checkpoints_the_newest_is_the_one_to_give_up(fs) -> None:
+def test_of_several_damaged_checkpoints_the_newest_is_the_one_to_abandon(fs) -> None:
     store = store_of(fs, 4)
     for checkpoint_id in (1, 2, 3, 4):
         add(store, fs, checkpoint_id)
     for checkpoint_id in (2, 3, 4):
         damage(fs, checkpoint_id)
-    told = r"the newest checkpoint, 4, .*chk-000000000004/_metadata.*give up checkpoint 4 .*roll_back_to=1"
-    with pytest.raises(CorruptMetadataError, match=told):
+    message = r"the newest checkpoint, 4, .*chk-000000000004/_metadata.*abandon checkpoint 4 .*roll_back_to=1"
+    with pytest.raises(CorruptMetadataError, match=message):
         DirectoryCheckpointStore(fs).recover()
 
 

@@ -46,7 +46,7 @@ def test_metadata_comes_last_and_remains_of_failed_attempts_go_before_it(tmp_pat
     file = fs.write_file("data/part-0", b"rows")
     fs.write_file("data/attempt-1/part-0", b"ro")
     fs.write_file("data/.tmp-1", b"r")
-    with pytest.raises(SavepointError, match="begun there and not finished"):
+    with pytest.raises(SavepointError, match="started there and not finished"):
         read_savepoint(tmp_path)
     write_savepoint(fs, savepoint_of(file))
     assert fs.list_files(include_temporary=True) == ("_metadata", "data/part-0")
@@ -122,7 +122,7 @@ def test_a_crash_at_any_step_leaves_what_is_begun_or_what_is_complete(tmp_path, 
             write_savepoint(fs, savepoint_of(file))
     # What is reserved stays so, and nothing of a failed attempt is left in what becomes complete.
     assert fs.list_files(include_temporary=True) == remains
-    with pytest.raises(SavepointError, match="begun there and not finished"):
+    with pytest.raises(SavepointError, match="started there and not finished"):
         read_savepoint(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(fs, "delete", lambda path: 1 / 0)

@@ -160,7 +160,7 @@ def test_a_directory_stays_reserved_until_the_metadata_of_its_savepoint_is_there
         patched.setattr(savepoint_directory, "write_metadata", lambda *arguments: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             write_savepoint(fs, savepoint)
-    with pytest.raises(SavepointError, match="begun there and not finished"):
+    with pytest.raises(SavepointError, match="started there and not finished"):
         read_savepoint(tmp_path / "savepoint")
     # What another attempt has left there is not taken for somebody else's.
     fs.write_file("data/part-of-an-attempt", b"ro")

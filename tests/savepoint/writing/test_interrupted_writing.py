@@ -70,7 +70,7 @@ def test_a_kill_at_any_durable_step_leaves_nothing_that_opens(tmp_path: Path) ->
             # Only the mark that it was being written could be left then.
             assert Savepoint.open(target).statistics("one", "number").entries == 100
             continue
-        with pytest.raises(SavepointError, match=r"begun there and not finished|is not a savepoint"):
+        with pytest.raises(SavepointError, match=r"started there and not finished|is not a savepoint"):
             Savepoint.open(target)
         with pytest.raises(SavepointExistsError, match=r"was not finished.*remove it, or give a directory"):
             target_of(str(target)).write(plan_of())

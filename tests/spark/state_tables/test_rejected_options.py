@@ -63,7 +63,7 @@ def test_key_groups_of_what_is_written_are_a_whole_number(text: str) -> None:
         parsed_write_options({**options, "max_parallelism": text})
     assert parsed_write_options({**options, "max_parallelism": "64"}).max_parallelism == 64
     for name in options:
-        with pytest.raises(StateTableError, match=f"there is no {name}: "):
+        with pytest.raises(StateTableError, match=f"a savepoint needs .*; {name} is missing: "):
             parsed_write_options({**options, name: ""})
 
 

@@ -131,7 +131,10 @@ def test_a_function_is_closed_on_the_driver_after_it_was_opened() -> None:
     [
         (PriorityQueueDescriptor("timers", LongSerializer()), "^state 'timers' of operator 'operator' is a .*cannot"),
         (ListStateDescriptor("record", int), "^state 'record' of operator 'operator' is registered twice"),
-        (ListStateDescriptor("_timer_state/x", int), "^state '_timer_state/x' of operator 'operator' .*only timers"),
+        (
+            ListStateDescriptor("_timer_state/x", int),
+            "^state '_timer_state/x' of operator 'operator' .*reserved for timers",
+        ),
     ],
 )
 def test_what_cannot_be_registered_is_told_with_the_operator_once(descriptor: Any, match: str) -> None:

@@ -263,7 +263,10 @@ def _led_while_another_leads() -> Patch:
 
 
 def _lost_answer_is_a_rejection() -> Patch:
-    return method(ZooKeeperLeadership, "_was_done", lambda original: lambda self, is_done: False)
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, what, build, is_done: original(self, what, build, lambda: False)
+
+    return method(ZooKeeperLeadership, "commit", wrap)
 
 
 def _stale_barrier_not_resumed() -> Patch:

@@ -37,6 +37,7 @@ def test_what_a_function_raises_fails_with_operator_key_and_record_and_others_ar
         (5, "async_invoke returned 5, which is not an iterable of records"),
         ("text", "which is one record and not an iterable"),
         ({"a": 1}, "which is one record and not an iterable"),
+        ((1, 2), "which is one record and not an iterable"),
     ],
 )
 def test_results_that_are_no_iterable_of_records_are_rejected(result: Any, told: str) -> None:
@@ -47,7 +48,7 @@ def test_results_that_are_no_iterable_of_records_are_rejected(result: Any, told:
         asking.records("r")
 
 
-@pytest.mark.parametrize(("result", "expected"), [(None, []), ((), []), ((1, 2), [1, 2]), (range(2), [0, 1])])
+@pytest.mark.parametrize(("result", "expected"), [(None, []), ((), []), ([1, 2], [1, 2]), (range(2), [0, 1])])
 def test_any_iterable_of_records_is_emitted(result: Any, expected: list[Any]) -> None:
     with Asking(Giving(result)).closed() as asking:
         asking.records("r")
