@@ -203,9 +203,9 @@ def test_what_spark_cannot_carry_out_is_rejected_before_anything_is_touched(
         assert not (tmp_path / "job").exists()
 
     bounded = WatermarkStrategy.for_bounded_out_of_orderness(BOUND)
-    rejected("keep it as it is", strategy(), lambda frame: frame.select("k", "v"))
+    rejected("keep it unchanged, with withColumn", strategy(), lambda frame: frame.select("k", "v"))
     rejected("no function of a record", bounded.with_timestamps(lambda row: row.at))
-    rejected("of the type string; it must be a timestamp", bounded.with_timestamps("k"))
+    rejected("has the type string; it must be a timestamp", bounded.with_timestamps("k"))
     rejected("which have the columns k, at, v", bounded.with_timestamps("when"))
     rejected(
         "for_generator",

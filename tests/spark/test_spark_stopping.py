@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from spark_workplace import CountWords, Workplace, memory_sink, rows_of, travelling_by_value
 
-from statebackend import EpochTimeoutError
-from statebackend.checkpoint import JobDirectoryLockedError
+from statebackend import EpochTimeoutError, JobDefinitionError
+from statebackend.checkpoint import JobDirectory, JobDirectoryLockedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,9 +110,11 @@ def test_waiting_with_any_timeout_keeps_the_directory_locked_while_the_job_runs(
         assert not job.await_termination(timeout_s)
     for wrong in (-1, -0.5, float("nan"), True, "1"):
         for call in (job.await_termination, job.stop):
-            with pytest.raises(ValueError, match=r"timeout_s is .*seconds from 0 on, or None"):
+            with pytest.raises(ValueError, match=r"timeout_s is .*(seconds from 0 on, or None|which is no duration)"):
                 call(wrong)
     with pytest.raises(JobDirectoryLockedError):
+        JobDirectory.open(workplace.directory / "job", "count words", 16)
+    with pytest.raises(JobDefinitionError, match="a query named 'count words' is running in this Spark session"):
         workplace.start(memory_sink())
     gate.open()
     assert job.await_termination()

@@ -56,7 +56,7 @@ def run(spark: SparkSession, directory: Path) -> list[Any]:
     def chain(stream: DataStream) -> None:
         schema = "clock string, at timestamp, nested struct<at timestamp>"
         clocks = stream.key_by("at").process(Clock(), uid="clock", schema=schema)
-        clocks.transform(
+        clocks.transform_dataframe(
             lambda frame: frame.selectExpr("clock", "unix_micros(at) m", "unix_micros(nested.at) n")
         ).sink_to(sink)
 

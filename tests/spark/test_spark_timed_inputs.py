@@ -144,7 +144,7 @@ def test_inputs_meet_on_several_executors(tmp_path: Path) -> None:
     env = LocalStreamEnvironment(parallelism=2, max_parallelism=16, epoch_size=size)
     streams = {
         name: env.from_elements(
-            [row for part in range(2) for epoch in PARTS[part] for row in padded(epoch[name], size)], SCHEMA
+            [row for part in range(2) for epoch in PARTS[part] for row in padded(epoch[name], size)], SCHEMA, uid=name
         )
         for name in NAMES
     }

@@ -21,7 +21,7 @@ from statebackend.checkpoint import (
 )
 from statebackend.checkpoint.ha import zookeeper as zookeeper_high_availability
 from statebackend.checkpoint.ha import zookeeper as zookeeper_pointers
-from statebackend.checkpoint.ha.zookeeper import UnknownOutcomeError
+from statebackend.checkpoint.ha.zookeeper import UnknownOutcomeError, ZooKeeperLeadership
 from statebackend.checkpoint.store.driver_lock import DriverLockFile
 from statebackend.checkpoint.store.job_files import Rollback, end_roll_back, write_roll_back
 from statebackend.testing.stores import LedStore, checkpoint
@@ -96,7 +96,7 @@ def test_driver_files_stay_until_it_is_noted_that_those_of_the_next_one_count(
     with (first := led(tmp_path / "job", services)).directory:
         first.records.driver_files.write_file("spark/offsets/0", b"v1")
     with monkeypatch.context() as patched:
-        fail_at(patched, zookeeper_high_availability, "_carry_out", lambda _, what, *more: what.startswith("note"))
+        fail_at(patched, ZooKeeperLeadership, "carry_out", lambda _, what, *more: what.startswith("record"))
         with pytest.raises(StorageError, match="crashed here"):
             led(tmp_path / "job", services)
     assert first.records.driver_files.read_file("spark/offsets/0") == b"v1"
