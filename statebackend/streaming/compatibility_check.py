@@ -125,7 +125,7 @@ class SchemaReports(dict[str, SchemaReport]):
             report.raise_if_incompatible()
 
 
-COMPATIBILITY_COLUMNS: Final = ("operator", "state", "verdict", "at", "why", "what to do")
+COMPATIBILITY_COLUMNS: Final = ("operator", "state", "result", "at", "why", "what to do")
 
 
 def compatibility_rows(uid: str, compatibilities: Iterable[StateCompatibility]) -> Iterator[tuple[object, ...]]:

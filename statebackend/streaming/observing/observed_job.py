@@ -1,4 +1,4 @@
-"""What a started job of any runtime tells about itself: metrics, reports and events."""
+"""What every runtime offers to observe a started job: metrics, reports and events."""
 
 from __future__ import annotations
 
