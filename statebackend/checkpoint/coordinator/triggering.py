@@ -66,44 +66,44 @@ class TriggeringPhase(enum.Enum):
     """What a checkpoint waits for."""
 
     NUMBERING = "its id"
-    LOCATING = "the place where it will be stored"
+    LOCATING = "its storage location"
     COORDINATING = "the state of the coordinators of operators"
-    HOOKING = "what is outside of the job and takes part"
+    HOOKING = "hooks outside of the job"
     AWAITING = "the acknowledgements of tasks"
     STORING = "storage"
-    OVER = "nothing"
+    OVER = "nothing; the checkpoint is complete or has failed"
 
 
 class TriggeringEvent(enum.Enum):
     """What was reported."""
 
     NUMBERED = "it has its id"
-    LOCATED = "it has its place"
-    COORDINATED = "the coordinators of operators have given their state"
-    HOOKED = "what is outside has taken part"
+    LOCATED = "it has its storage location"
+    COORDINATED = "the coordinators of operators have returned their state"
+    HOOKED = "the hooks have returned"
     ALL_ACKNOWLEDGED = "all tasks have acknowledged, and no other checkpoint is being stored"
     STORED = "it is stored"
-    FAILED = "it has failed, or is not wanted any more"
+    FAILED = "it has failed, or is cancelled"
 
 
 class TriggeringStep(enum.Enum):
     """What is done."""
 
-    LOCATE = "ask for its place"
-    OPEN = "wait for acknowledgements from now on"
+    LOCATE = "request its storage location"
+    OPEN = "start to accept acknowledgements"
     START_TIMER = "start the timeout"
-    STOP_TIMER = "ask for that no more"
-    COORDINATE = "ask the coordinators of operators for their state"
-    HOOK = "let what is outside take part"
-    TELL_TASKS = "tell the tasks that begin"
-    STORE = "store what was acknowledged"
-    SUBSUME = "end older checkpoints that are not complete, savepoints apart"
-    NOTIFY_COMPLETE = "tell the tasks that it is complete, a savepoint's only if the job stops with it"
+    STOP_TIMER = "stop the timeout"
+    COORDINATE = "request the state of the coordinators of operators"
+    HOOK = "call the hooks"
+    TRIGGER_TASKS = "trigger the tasks that start the barriers"
+    STORE = "store the acknowledged state"
+    SUBSUME = "end older incomplete checkpoints, except savepoints"
+    NOTIFY_COMPLETE = "notify the tasks that it is complete; for a savepoint only if the job stops with it"
     NOTIFY_ABORTED = "notify the tasks that it is aborted, and which checkpoint completed last"
     DISCARD = "discard acknowledged state"
-    ROLL_BACK = "discard the state of what could not be stored"
-    REMOVE_LOCATION = "remove its place"
-    ANSWER = "answer who asked for it"
+    ROLL_BACK = "discard the state that could not be stored"
+    REMOVE_LOCATION = "remove its storage location"
+    ANSWER = "answer the requester"
 
 
 _P, _E, _S = TriggeringPhase, TriggeringEvent, TriggeringStep
@@ -115,7 +115,7 @@ TRIGGERING_TRANSITIONS: Final[
         (_P.NUMBERING, _E.NUMBERED): (_P.LOCATING, (_S.LOCATE,)),
         (_P.LOCATING, _E.LOCATED): (_P.COORDINATING, (_S.OPEN, _S.START_TIMER, _S.COORDINATE)),
         (_P.COORDINATING, _E.COORDINATED): (_P.HOOKING, (_S.HOOK,)),
-        (_P.HOOKING, _E.HOOKED): (_P.AWAITING, (_S.TELL_TASKS,)),
+        (_P.HOOKING, _E.HOOKED): (_P.AWAITING, (_S.TRIGGER_TASKS,)),
         (_P.AWAITING, _E.ALL_ACKNOWLEDGED): (_P.STORING, (_S.STOP_TIMER, _S.STORE)),
         (_P.STORING, _E.STORED): (_P.OVER, (_S.SUBSUME, _S.NOTIFY_COMPLETE, _S.ANSWER)),
         (_P.NUMBERING, _E.FAILED): (_P.OVER, (_S.ANSWER,)),
@@ -353,7 +353,7 @@ _STEPS: Final[Mapping[TriggeringStep, Callable[[CheckpointAttempts, CheckpointAt
     TriggeringStep.STOP_TIMER: CheckpointAttempts._stop_timer,
     TriggeringStep.COORDINATE: CheckpointAttempts._coordinate,
     TriggeringStep.HOOK: CheckpointAttempts._hook,
-    TriggeringStep.TELL_TASKS: CheckpointAttempts._tell_tasks,
+    TriggeringStep.TRIGGER_TASKS: CheckpointAttempts._tell_tasks,
     TriggeringStep.STORE: CheckpointAttempts._store,
     TriggeringStep.SUBSUME: CheckpointAttempts._subsume,
     TriggeringStep.NOTIFY_COMPLETE: CheckpointAttempts._notify_complete,
