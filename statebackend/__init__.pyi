@@ -123,6 +123,12 @@ from statebackend.streaming.async_functions import (
     AsyncFunction as AsyncFunction,
     AsyncRetryStrategy as AsyncRetryStrategy,
 )
+from statebackend.streaming.batch_functions import (
+    BatchContext as BatchContext,
+    BatchRuntimeContext as BatchRuntimeContext,
+    Groups as Groups,
+    KeyedBatchFunction as KeyedBatchFunction,
+)
 from statebackend.streaming.broadcast_functions import (
     BroadcastContext as BroadcastContext,
     BroadcastOnTimerContext as BroadcastOnTimerContext,
@@ -132,6 +138,7 @@ from statebackend.streaming.broadcast_functions import (
     KeyedReadOnlyContext as KeyedReadOnlyContext,
     ReadOnlyContext as ReadOnlyContext,
 )
+from statebackend.streaming.bulk_states import BulkValueState as BulkValueState, Keys as Keys
 from statebackend.streaming.connected_streams import (
     BroadcastConnectedStream as BroadcastConnectedStream,
     BroadcastStream as BroadcastStream,

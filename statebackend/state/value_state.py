@@ -6,7 +6,7 @@ stored entry with a time-to-live   ttl value(value)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
@@ -16,6 +16,7 @@ from snapshots.errors import SerializationError, shown
 from statebackend.state.descriptors import VALUE_ROLE, OnClass, as_serializer
 from statebackend.state.errors import StateRegistrationError
 from statebackend.state.internal_states import InternalState, Lifetime, TtlState
+from statebackend.state.key_batch import KeyBatch
 from statebackend.state.state_kind import HandleSource, StateDescriptor, StateKind, TableForm
 from statebackend.state.states import ValueState
 from statebackend.state.ttl_config import StateTtlConfig
@@ -32,9 +33,25 @@ T = TypeVar("T")
 
 
 class InternalValueState(InternalState, ValueState[T]):
-    """Value state with namespaces."""
+    """Value state with namespaces.
+
+    Its bulk operations access many keys in the current namespace. A store overrides them if it is faster for many keys
+    at once. Afterwards any key may be current.
+    """
 
     __slots__ = ()
+
+    def get_many(self, keys: KeyBatch) -> list[T | None]:
+        """Return the value of each key, as `value` does."""
+        return [self.value() for _ in keys.each()]
+
+    def put_many(self, keys: KeyBatch, values: Sequence[T | None]) -> None:
+        """Set the value of each key, as `update` does. The last value of a key that occurs twice counts.
+
+        Raises `SerializationError` for a value that does not fit. Values before it may be set.
+        """
+        for _, value in zip(keys.each(), values, strict=True):
+            self.update(value)
 
 
 class ValueKind(StateKind):

@@ -186,10 +186,11 @@ def as_columns(given: Any) -> tuple[Any, ...]:
     return tuple(given) if isinstance(given, (list, tuple)) else (given,)
 
 
-def checked_function(function: Any, kind: type, method: str = "process()") -> Any:
-    """Return an instance of a class of functions. Raises `JobDefinitionError` for anything else."""
-    if not isinstance(function, kind):
-        raise JobDefinitionError(f"{method} takes an instance of a {kind.__name__}, not {format_instance(function)}")
+def checked_function(function: Any, *kinds: type) -> Any:
+    """Return an instance of one of these classes of functions. Raises `JobDefinitionError` for anything else."""
+    if not isinstance(function, kinds):
+        names = " or a ".join(kind.__name__ for kind in kinds)
+        raise JobDefinitionError(f"process() takes an instance of a {names}, not {format_instance(function)}")
     return function
 
 

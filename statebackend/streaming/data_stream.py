@@ -19,6 +19,7 @@ from statebackend.streaming.async_functions import (
     AsyncWaitDefinition,
     EmissionOrder,
 )
+from statebackend.streaming.batch_functions import KeyedBatchFunction
 from statebackend.streaming.connected_streams import (
     BroadcastConnectedStream,
     BroadcastStream,
@@ -361,14 +362,14 @@ class KeyedStream(Generic[T]):
 
     def process(
         self,
-        function: KeyedProcessFunction[Any, T, Any],
+        function: KeyedProcessFunction[Any, T, Any] | KeyedBatchFunction[Any, T, Any],
         *,
         uid: str = "",
         schema: Any = None,
         name: str = "",
         order_by: Any = (),
     ) -> ProcessedStream:
-        """Apply a function with state per key.
+        """Apply a function with state per key, which receives records one by one or in batches.
 
         Args:
             function: The function.
@@ -380,7 +381,7 @@ class KeyedStream(Generic[T]):
             order_by: Columns that sort the records of a key within each epoch. Without them the order is that of
                 arrival, which a shuffle on Spark does not define.
         """
-        checked_function(function, KeyedProcessFunction)
+        checked_function(function, KeyedProcessFunction, KeyedBatchFunction)
         read = KeyedInput(self.edge, self.keys, as_columns(order_by))
         name = name or type(function).__name__
         return self._add((read,), function, uid=uid, name=name, schema=schema)

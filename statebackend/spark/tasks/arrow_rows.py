@@ -200,10 +200,14 @@ class InputReader:
 
     def records(self, batch: pa.RecordBatch) -> Sequence[Any]:
         """The records of a batch as rows; raises as `RowReader.rows`."""
-        columns = batch.select(self._record_names)
+        columns = self.record_columns(batch)
         if self._rows is None:
             self._rows = spark_row_reader(columns.schema, self._place, self._columns.kind)
         return self._rows.rows(columns)
+
+    def record_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns of the records of a batch."""
+        return batch.select(self._record_names)
 
     def keys(self, batch: pa.RecordBatch) -> Sequence[Any]:
         """The keys of a batch; raises `NullKeyError`."""
@@ -246,6 +250,10 @@ class ArrowBatch:
     timestamps: Sequence[int | None] | None = None
     channel_timestamps: Collection[ChannelTimestamp] = ()
     is_early: bool = False
+
+    @property
+    def record_columns(self) -> pa.RecordBatch:
+        return self.reader.record_columns(self.columns)
 
     @property
     def places(self) -> BatchPlaces | None:

@@ -54,6 +54,7 @@ class ObjectBatch:
     """Records with their keys, key groups and timestamps, as lists of the same length."""
 
     columns: ClassVar[None] = None
+    record_columns: ClassVar[None] = None
     places: ClassVar[None] = None
 
     records: Sequence[Any]
@@ -106,6 +107,10 @@ class InputBatch(Protocol):
     @property
     def columns(self) -> pa.RecordBatch | None:
         """The records as Arrow columns, or None if they never were in columns."""
+
+    @property
+    def record_columns(self) -> pa.RecordBatch | None:
+        """The columns of the records alone, or None if they never were in columns."""
 
     @property
     def places(self) -> BatchPlaces | None:

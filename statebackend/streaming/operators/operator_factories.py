@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from statebackend.streaming.async_functions import AsyncWaitDefinition
+from statebackend.streaming.batch_functions import KeyedBatchFunction
 from statebackend.streaming.broadcast_functions import BroadcastProcessDefinition
 from statebackend.streaming.connected_streams import IntervalJoinDefinition
 from statebackend.streaming.functions import KeyedCoProcessFunction, KeyedMultipleInputFunction, KeyedProcessFunction
 from statebackend.streaming.operators.async_wait import AsyncWaitOperator
 from statebackend.streaming.operators.broadcast_process import broadcast_process_operator
 from statebackend.streaming.operators.interval_join import IntervalJoinOperator
+from statebackend.streaming.operators.keyed_batch import KeyedBatchOperator
 from statebackend.streaming.operators.keyed_process import (
     KeyedProcessOperator,
     keyed_co_process_operator,
@@ -30,6 +32,7 @@ OperatorFactory = Callable[[Any, str], Operator]
 
 OPERATORS: Final[Mapping[type, OperatorFactory]] = {
     KeyedProcessFunction: KeyedProcessOperator,
+    KeyedBatchFunction: KeyedBatchOperator,
     KeyedCoProcessFunction: keyed_co_process_operator,
     KeyedMultipleInputFunction: keyed_multiple_input_operator,
     BroadcastProcessDefinition: broadcast_process_operator,

@@ -41,7 +41,7 @@ from statebackend.streaming.rows.time_zones import time_zone_named
 from typeserializers.records.record_shape import field_names
 from typeserializers.times.calendar_values import plain_datetime, plain_timedelta
 
-__all__ = ["ENCODER_WITHOUT_SCHEMA", "RowEncoder", "RowMismatchError", "RowWriter"]
+__all__ = ["ENCODER_WITHOUT_SCHEMA", "RowEncoder", "RowMismatchError", "RowWriter", "fitted_column"]
 
 MAX_BATCH_BYTES: Final = 64 << 20
 """Spark's own bound of batches sent to a worker. An Arrow array of text is limited to 2 GiB."""
@@ -91,8 +91,12 @@ class RowWriter:
     def batches(self, rows: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         """Convert rows to batches of about the target size, with at least one row each.
 
-        The number of rows per batch follows from the batches before. Raises `RowMismatchError`.
+        The number of rows per batch follows from the batches before. A record batch needs no conversion, only the
+        columns of the schema (`fitted`). Raises `RowMismatchError`.
         """
+        if isinstance(rows, pa.RecordBatch):
+            yield from self._parts(self.fitted(rows))
+            return
         start = 0
         while start < len(rows):
             is_whole = start == 0 and len(rows) <= self._rows_per_batch
@@ -117,6 +121,36 @@ class RowWriter:
             return self._batch(rows)
         except _OversizeError as error:
             raise RowMismatchError(f"{self._where}{error}") from error
+
+    def fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with the columns of the schema, by name. Types are cast if no value changes.
+
+        Raises `RowMismatchError` for a missing, unknown or unfitting column.
+        """
+        if batch.schema.equals(self.schema):
+            return batch
+        names = batch.schema.names
+        if sorted(names) != sorted(self.schema.names):
+            raise RowMismatchError(
+                f"{self._where}a batch of the columns ({', '.join(names)}) was emitted for the columns "
+                f"({', '.join(self.schema.names)})"
+            )
+        columns = []
+        for field_ in self.schema:
+            column = batch.column(field_.name)
+            try:
+                columns.append(fitted_column(column, field_.type))
+            except _CONVERSION_ERRORS as error:
+                raise RowMismatchError(
+                    f"{self._where}column {field_.name!r} ({field_.type}) cannot hold a column of type {column.type}: "
+                    f"{error}"
+                ) from error
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        rows = max(1, batch.num_rows * self._max_batch_bytes // max(1, batch.nbytes))
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
 
     def _batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
         tuples = self._tuples(rows)
@@ -197,6 +231,21 @@ class _MismatchError(Exception):
 
 
 _CONVERSION_ERRORS = (_MismatchError, pa.ArrowException, TypeError, ValueError, OverflowError, ArithmeticError)
+
+
+def fitted_column(column: pa.Array, data_type: pa.DataType) -> pa.Array:
+    """Return a column of this type, with the fields of structs by name. Raises `ValueError` if a value would change."""
+    if column.type == data_type:
+        return column
+    if pa.types.is_struct(data_type) and pa.types.is_struct(column.type):
+        names = [field_.name for field_ in data_type]
+        if sorted(names) != sorted(field_.name for field_ in column.type):
+            raise ValueError(f"a struct of {column.type} has other fields than {data_type}")
+        given = dict(zip((field_.name for field_ in column.type), column.flatten(), strict=True))
+        parts = [fitted_column(given[field_.name], field_.type) for field_ in data_type]
+        mask = column.is_null() if column.null_count else None
+        return pa.StructArray.from_arrays(parts, fields=list(data_type), mask=mask)
+    return column.cast(data_type)
 
 
 def _can_change(column_type: pa.DataType) -> bool:

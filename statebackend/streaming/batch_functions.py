@@ -1,0 +1,188 @@
+"""Functions over batches of a keyed stream, with bulk state.
+
+A `KeyedBatchFunction` receives the records of a subtask as Arrow record batches, and reads and writes the state of all
+keys of a batch at once. State, checkpoints and savepoints are those of a `KeyedProcessFunction` with the same
+descriptors. docs/batch-functions.md specifies batches, keys, order and late rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, Generic, TypeAlias, TypeVar, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebackend.savepoint.value_forms import ColumnForm
+from statebackend.state.internal_states import InternalState
+from statebackend.state.key_batch import KeyBatch
+from statebackend.state.state_kind import StateDescriptor, StateKind
+from statebackend.state.value_state import ValueStateDescriptor
+from statebackend.streaming.bulk_states import BulkValueState, Keys
+from statebackend.streaming.errors import format_value
+from statebackend.streaming.functions import RuntimeContext, WorkerLifecycle
+from statebackend.streaming.output_tag import OutputTag
+
+__all__ = ["BatchContext", "BatchRuntimeContext", "Groups", "KeyedBatchFunction", "Rows"]
+
+K = TypeVar("K")
+I = TypeVar("I")  # noqa: E741
+O = TypeVar("O")  # noqa: E741
+T = TypeVar("T")
+
+Rows: TypeAlias = "pa.RecordBatch | pa.Table"
+"""Rows that a batch function emits."""
+
+
+class Groups(Keys):
+    """The distinct keys of a batch, in the order of their first rows, and the rows of each key."""
+
+    def __init__(self, batch: KeyBatch, form: ColumnForm, index: pa.Array, columns: pa.RecordBatch) -> None:
+        super().__init__(batch, form)
+        self.index = index
+        """The group of each row: the position of its key, as int32."""
+        self._columns = columns
+
+    @cached_property
+    def rows(self) -> pa.RecordBatch:
+        """The rows sorted by group. The rows of a group keep their order in the batch."""
+        return self._columns.take(pc.array_sort_indices(self.index))
+
+    @cached_property
+    def sizes(self) -> pa.Array:
+        """The number of rows of each group, as int64."""
+        return self.aggregate([([], "count_all")]).column(0)
+
+    def aggregate(self, aggregations: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+        """Aggregate the rows of each group. Row i of the result belongs to key i.
+
+        Args:
+            aggregations: As for ``pyarrow.TableGroupBy.aggregate``, such as ``("amount", "sum")``.
+        """
+        name = "__statebackend_group"
+        table = pa.Table.from_arrays([self.index, *self._columns.columns], [name, *self._columns.schema.names])
+        # One thread keeps the groups in the order of their first rows, which is that of the keys.
+        result = table.group_by(name, use_threads=False).aggregate(list(aggregations)).drop_columns([name])
+        batches = result.combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], result.schema)
+
+
+class BatchContext(Generic[K]):
+    """The argument of `KeyedBatchFunction.process_batch`, valid during the call."""
+
+    def __init__(
+        self,
+        epoch_id: int,
+        groups: Callable[[pa.RecordBatch, pa.Array | None], Groups],
+        emit: Callable[[OutputTag[Any] | None, Rows, Any], None],
+        current_watermark: Callable[[], int],
+        current_processing_time: Callable[[], int],
+    ) -> None:
+        self.epoch_id = epoch_id
+        self.timestamps: pa.Array | None = None
+        """The timestamp of each row in milliseconds, or None if no row has one."""
+        self._groups = groups
+        self._emit = emit
+        self.current_watermark = current_watermark
+        """Returns the watermark in milliseconds, or -(1 << 63) before the first one."""
+        self.current_processing_time = current_processing_time
+        """Returns the processing time in milliseconds since 1970. It is constant within an epoch."""
+
+    def groups(self, batch: pa.RecordBatch, where: pa.Array | None = None) -> Groups:
+        """Return the distinct keys of the batch of this call.
+
+        Args:
+            batch: The batch that `process_batch` received.
+            where: A mask that selects rows. The other rows are left out.
+        """
+        return self._groups(batch, where)
+
+    def output(self, tag: OutputTag[Any] | None, rows: Rows, timestamps: Any = None) -> None:
+        """Emit rows to a side output or, without a tag, to the output.
+
+        Args:
+            tag: The side output. Its rows are dropped if nothing reads it.
+            rows: A record batch or table with the columns of the output's schema, in any order.
+            timestamps: The event time of each row in milliseconds, as an array or list. Without it rows have none.
+        """
+        if tag is not None and not isinstance(tag, OutputTag):
+            given: object = tag
+            raise TypeError(f"output() takes an OutputTag or None first, not {format_value(given, 80)}")
+        self._emit(tag, rows, timestamps)
+
+
+class BatchRuntimeContext(RuntimeContext):
+    """The argument of `KeyedBatchFunction.open`: registers bulk state."""
+
+    def __init__(self, context: RuntimeContext) -> None:
+        self._context = context
+
+    @property
+    def operator_uid(self) -> str:
+        return self._context.operator_uid
+
+    @property
+    def subtask_index(self) -> int:
+        return self._context.subtask_index
+
+    @property
+    def parallelism(self) -> int:
+        return self._context.parallelism
+
+    @property
+    def epoch_id(self) -> int:
+        return self._context.epoch_id
+
+    @property
+    def is_restored(self) -> bool:
+        return self._context.is_restored
+
+    def register(self, descriptor: StateDescriptor) -> Any:
+        return _BULK_STATES[descriptor.kind](cast(InternalState, self._context.register(descriptor)), descriptor)
+
+    def register_operator_state(self, descriptor: Any) -> Any:
+        return self._context.register_operator_state(descriptor)
+
+    def get_state(self, descriptor: ValueStateDescriptor[T]) -> BulkValueState[T]:  # type: ignore[override]
+        """Register a value state. Raises as `RuntimeContext.get_state`."""
+        state: BulkValueState[T] = self._register(descriptor, ValueStateDescriptor.kind)
+        return state
+
+
+_BULK_STATES: dict[StateKind, Callable[[Any, Any], Any]] = {ValueStateDescriptor.kind: BulkValueState}
+
+
+class KeyedBatchFunction(WorkerLifecycle, ABC, Generic[K, I, O]):
+    """Processes the records of a keyed stream in batches, with bulk state.
+
+    Instances travel to the subtasks by pickling and hold configuration only, as those of `KeyedProcessFunction`.
+
+    Example:
+        ```python
+        class Count(KeyedBatchFunction[str, Flight, tuple[str, int]]):
+            def open(self, context):
+                self.counts = context.get_state(ValueStateDescriptor("count", int, default=0))
+
+            def process_batch(self, batch, context):
+                groups = context.groups(batch)
+                counts = pc.add(self.counts.get_many(groups), groups.sizes)
+                self.counts.put_many(groups, counts)
+                return pa.record_batch({"tailnum": groups.keys, "flights": counts})
+        ```
+    """
+
+    def open(self, context: BatchRuntimeContext) -> None:
+        """Register all state. Called before the first batch of an epoch, and once on the driver."""
+
+    @abstractmethod
+    def process_batch(self, batch: pa.RecordBatch, context: BatchContext[K]) -> Rows | Iterable[Rows] | None:
+        """Process a batch of records. It has at least one row.
+
+        Returns:
+            The rows to emit: yield record batches and tables, or return one, a list of them, or None.
+        """
+
+    def close(self) -> None:
+        """Called after the last batch of an epoch, also after a failure."""

@@ -1,0 +1,308 @@
+"""Functions over batches in the local runtime, with the state of per-record functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from statebackend import (
+    BatchContext,
+    BatchRuntimeContext,
+    JobDefinitionError,
+    KeyedBatchFunction,
+    KeyedProcessFunction,
+    NullKeyError,
+    OutputTag,
+    ProcessContext,
+    RuntimeContext,
+    UserFunctionError,
+    ValueStateDescriptor,
+)
+from statebackend.local import LocalStreamEnvironment
+from statebackend.streaming.operators import keyed_batch
+from statebackend.streaming.rows.row_writer import RowMismatchError
+
+
+@attrs.frozen
+class Sale:
+    shop: str | None
+    amount: int
+
+
+@attrs.frozen
+class Totals:
+    sales: int
+    turnover: int
+
+
+SALES = [Sale("north", 3), Sale("south", 5), Sale("north", 4), Sale("south", 1), Sale("north", 1), Sale("west", 9)]
+TOTALS = ValueStateDescriptor("totals", Totals)
+OUTPUT = "shop string, sales bigint, turnover bigint"
+BACKENDS = ("heap", "rocksdb")
+
+
+class BatchTotals(KeyedBatchFunction[str, Sale, Any]):
+    def open(self, context: BatchRuntimeContext) -> None:
+        self.totals = context.get_state(TOTALS)
+
+    def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> Any:
+        groups = context.groups(batch)
+        before = self.totals.get_many(groups)
+        amounts = groups.aggregate([("amount", "sum")]).column("amount_sum")
+        parts = [groups.sizes, amounts]
+        new = [pc.add(part.fill_null(0), more) for part, more in zip(before.flatten(), parts, strict=True)]
+        self.totals.put_many(groups, pa.StructArray.from_arrays(new, ["sales", "turnover"]))
+        return pa.record_batch({"shop": groups.keys, "turnover": new[1], "sales": new[0]})
+
+
+class RecordTotals(KeyedProcessFunction[str, Sale, Any]):
+    def open(self, context: RuntimeContext) -> None:
+        self.totals = context.get_state(TOTALS)
+
+    def process_element(self, value: Sale, context: ProcessContext[str]) -> Iterator[Any]:
+        before = self.totals.value() or Totals(0, 0)
+        after = Totals(before.sales + 1, before.turnover + value.amount)
+        self.totals.update(after)
+        yield context.current_key, after.sales, after.turnover
+
+
+def run(function: Any, sales: list[Sale], schema: str = OUTPUT, **options: Any) -> list[Any]:
+    execute = {name: options.pop(name) for name in ("from_savepoint",) if name in options}
+    keys = options.pop("keys", ("shop",))
+    order_by = options.pop("order_by", ())
+    environment = LocalStreamEnvironment(**options)
+    results: list[Any] = []
+    environment.from_elements(sales).as_records(Sale).key_by(*keys).process(
+        function, uid="totals", schema=schema, order_by=order_by
+    ).sink_to(results.append)
+    environment.execute("sales", **execute)
+    return [tuple(row) for row in results]
+
+
+def last_by_shop(rows: list[Any]) -> dict[str, Any]:
+    return {row[0]: row[1:] for row in rows}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("epoch_size", [None, 1, 2])
+def test_batches_count_as_records_do(backend: str, parallelism: int, epoch_size: int | None) -> None:
+    options: dict[str, Any] = {"backend": backend, "parallelism": parallelism, "epoch_size": epoch_size}
+    batches, records = run(BatchTotals(), SALES, **options), run(RecordTotals(), SALES, **options)
+    assert last_by_shop(batches) == last_by_shop(records) == {"north": (3, 8), "south": (2, 6), "west": (1, 9)}
+
+
+def state_rows(directory: Path) -> list[Any]:
+    """The entries of a savepoint as bytes."""
+    files = sorted(directory.rglob("*.parquet"))
+    assert files
+    return sorted((row for file in files for row in pq.read_table(file).to_pylist()), key=str)
+
+
+def savepoint_of(function: Any, sales: list[Sale], directory: Path, **options: Any) -> Path:
+    from_savepoint = options.pop("from_savepoint", None)
+    environment = LocalStreamEnvironment(**options)
+    stream = environment.from_elements(sales).as_records(Sale).key_by("shop")
+    stream.process(function, uid="totals", schema=OUTPUT).sink_to([])
+    environment.execute("sales", from_savepoint=from_savepoint).savepoint(directory)
+    return directory
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_job_changes_form_over_a_savepoint_and_back(tmp_path: Path, backend: str) -> None:
+    first, second = SALES[:3], SALES[3:]
+    forms = {"record": RecordTotals, "batch": BatchTotals}
+    starts = {
+        name: savepoint_of(form(), first, tmp_path / name, backend=backend, parallelism=2)
+        for name, form in forms.items()
+    }
+    assert state_rows(starts["record"]) == state_rows(starts["batch"])
+    ends = [
+        savepoint_of(
+            forms[later](), second, tmp_path / f"{before}-{later}", backend=backend, from_savepoint=starts[before]
+        )
+        for before in forms
+        for later in forms
+    ]
+    assert len({str(state_rows(end)) for end in ends}) == 1
+    assert last_by_shop(run(RecordTotals(), [Sale("north", 2)], from_savepoint=ends[0])) == {"north": (4, 10)}
+
+
+def test_a_row_without_a_key_is_an_error() -> None:
+    with pytest.raises(NullKeyError, match="operator 'totals': a record has a null key"):
+        run(BatchTotals(), [Sale("north", 1), Sale(None, 2)])
+
+
+class Ordered(KeyedBatchFunction[str, Sale, Any]):
+    """Emits the rows by key, and the positions of the groups."""
+
+    def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> Any:
+        groups = context.groups(batch)
+        assert groups.index.type == pa.int32()
+        assert groups.keys.take(groups.index).to_pylist() == batch["shop"].to_pylist()
+        yield groups.rows
+        selected = context.groups(batch, where=pc.greater(batch["amount"], 3))
+        assert selected.sizes.to_pylist() == [
+            selected.rows["shop"].to_pylist().count(key) for key in selected.keys.to_pylist()
+        ]
+
+
+def test_rows_of_a_key_keep_their_order() -> None:
+    rows = run(Ordered(), SALES, "shop string, amount bigint")
+    assert rows == [("north", 3), ("north", 4), ("north", 1), ("south", 5), ("south", 1), ("west", 9)]
+
+
+def test_order_by_sorts_the_rows_of_a_key() -> None:
+    rows = run(Ordered(), SALES, "shop string, amount bigint", order_by="amount")
+    assert [row[1] for row in rows if row[0] == "north"] == [1, 3, 4]
+    assert [row[1] for row in rows if row[0] == "south"] == [1, 5]
+
+
+class Puts(KeyedBatchFunction[str, Sale, Any]):
+    """Writes a state by hand."""
+
+    def __init__(self, default: int | None = None) -> None:
+        self.default = default
+
+    def open(self, context: BatchRuntimeContext) -> None:
+        self.amount = context.get_state(ValueStateDescriptor("amount", int, self.default))
+
+    def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> Any:
+        groups = context.groups(batch)
+        found = [self.amount.get_many(groups).to_pylist()]
+        self.amount.put_many(groups.take([0, 1, 0]), [1, 2, 3])
+        found.append(self.amount.get_many(groups).to_pylist())
+        self.amount.put_many(groups, pa.array([None, 7], pa.int32()))
+        found.append(self.amount.get_many(groups).to_pylist())
+        self.amount.clear_many(groups.filter(pa.array([False, True])))
+        found.append(self.amount.get_objects(groups))
+        return pa.table({"found": pa.array(found, pa.list_(pa.int64()))})
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_null_is_absent_and_the_last_of_two_values_counts(backend: str) -> None:
+    sales = SALES[:2]
+    rows = run(Puts(), sales, "found array<bigint>", backend=backend)
+    assert rows == [([None, None],), ([3, 2],), ([None, 7],), ([None, None],)]
+    rows = run(Puts(default=5), sales, "found array<bigint>", backend=backend)
+    assert rows == [([5, 5],), ([3, 2],), ([5, 7],), ([5, 5],)]
+
+
+class PutsWrong(KeyedBatchFunction[str, Sale, Any]):
+    def __init__(self, values: Any) -> None:
+        self.values = values
+
+    def open(self, context: BatchRuntimeContext) -> None:
+        self.amount = context.get_state(ValueStateDescriptor("amount", int))
+
+    def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> Any:
+        self.amount.put_many(context.groups(batch), self.values)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1, "two", 3], "key 'south', value 1 of 3.*state 'amount'"),
+        ([1, 2], "2 values were given for 3 keys"),
+        (pa.array(["a", "b", "c"]), "an array of string does not fit values of int64"),
+        (pa.array([1.5, 2, 3]), "an array of double does not fit values of int64"),
+    ],
+)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_error_names_the_batch_and_the_key(backend: str, values: Any, message: str) -> None:
+    where = "operator 'totals', a batch of 6 rows of epoch "
+    with pytest.raises(UserFunctionError, match=f"{where}[0-9]+: .*{message}"):
+        run(PutsWrong(values), SALES, backend=backend)
+
+
+class Emits(KeyedBatchFunction[str, Sale, Any]):
+    def __init__(self, emit: Any) -> None:
+        self.emit = emit
+
+    def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> Any:
+        return self.emit(batch, context)
+
+
+def test_it_emits_batches_and_tables_with_columns_by_name() -> None:
+    reversed_columns = Emits(lambda batch, _: pa.table({"n": batch["amount"].cast("int32"), "s": batch["shop"]}))
+    assert run(reversed_columns, SALES[:2], "s string, n bigint") == [("north", 3), ("south", 5)]
+    assert run(Emits(lambda batch, context: [batch, batch]), SALES[:1], "shop string, amount int") == [("north", 3)] * 2
+    assert run(Emits(lambda batch, context: None), SALES[:1], "shop string, amount int") == []
+
+
+@pytest.mark.parametrize(
+    ("emit", "error", "message"),
+    [
+        (lambda batch, _: [("north", 1)], UserFunctionError, "emitted .*which is no pyarrow.RecordBatch"),
+        (lambda batch, _: batch.select(["shop"]), RowMismatchError, r"a batch of the columns \(shop\)"),
+        (
+            lambda batch, _: pa.table({"shop": ["a"], "amount": [1 << 40]}),
+            RowMismatchError,
+            "column 'amount' .int32. cannot hold a column of type int64",
+        ),
+        (lambda batch, context: context.groups(batch.slice(0, 1)), UserFunctionError, "pass their mask"),
+        (lambda batch, context: context.output(None, batch, [1]), UserFunctionError, "1 timestamps .* for 6 rows"),
+        (lambda batch, context: context.output("late", batch), UserFunctionError, "takes an OutputTag or None"),
+    ],
+)
+def test_wrong_output_is_an_error(emit: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"operator 'totals'.*{message}"):
+        run(Emits(emit), SALES, "shop string, amount int")
+
+
+def test_it_emits_to_side_outputs_and_drops_what_nobody_reads() -> None:
+    large: OutputTag[Any] = OutputTag("large", "shop string, amount bigint")
+    unread: OutputTag[Any] = OutputTag("unread", "shop string")
+
+    def emit(batch: pa.RecordBatch, context: BatchContext[str]) -> pa.RecordBatch:
+        is_large = pc.greater(batch["amount"], 4)
+        context.output(large, batch.filter(is_large))
+        context.output(unread, batch)
+        return batch.filter(pc.invert(is_large))
+
+    environment = LocalStreamEnvironment()
+    rows: list[Any] = []
+    larger: list[Any] = []
+    stream = environment.from_elements(SALES).as_records(Sale).key_by("shop")
+    processed = stream.process(Emits(emit), uid="emits", schema="shop string, amount bigint")
+    processed.sink_to(rows.append)
+    processed.get_side_output(large).sink_to(larger.append, uid="larger")
+    environment.execute("sales")
+    assert sorted(map(tuple, larger)) == [("south", 5), ("west", 9)]
+    assert len(rows) == 4
+
+
+def test_a_large_batch_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed_batch, "MAX_BATCH_ROWS", 4)
+
+    def counted(batch: pa.RecordBatch, context: BatchContext[str]) -> pa.RecordBatch:
+        assert len(context.groups(batch).index) == batch.num_rows
+        return pa.record_batch({"rows": [batch.num_rows], "first": [context.groups(batch).keys[0].as_py()]})
+
+    assert run(Emits(counted), SALES, "rows int, first string") == [(4, "north"), (2, "north")]
+    monkeypatch.setattr(keyed_batch, "MAX_BATCH_BYTES", 1)
+    assert run(Emits(counted), SALES, "rows int, first string") == [(1, sale.shop) for sale in SALES]
+
+
+def test_an_input_without_a_schema_is_an_error() -> None:
+    environment = LocalStreamEnvironment()
+    environment.from_elements(SALES).key_by("shop").process(BatchTotals(), uid="totals", schema=OUTPUT).sink_to([])
+    with pytest.raises(JobDefinitionError, match=r"BatchTotals takes Arrow batches.*call as_records"):
+        environment.execute("sales")
+
+
+def test_keys_of_several_columns_are_structs() -> None:
+    def keys(batch: pa.RecordBatch, context: BatchContext[str]) -> pa.Table:
+        groups = context.groups(batch)
+        shops, amounts = groups.keys.flatten()
+        return pa.table({"shop": shops, "amount": amounts, "rows": groups.sizes})
+
+    rows = run(Emits(keys), [*SALES[:2], SALES[0]], "shop string, amount bigint, rows bigint", keys=("shop", "amount"))
+    assert rows == [("north", 3, 2), ("south", 5, 1)]
