@@ -381,7 +381,7 @@ class KeyedStream(Generic[T]):
             order_by: Columns that sort the records of a key within each epoch. Without them the order is that of
                 arrival, which a shuffle on Spark does not define.
         """
-        checked_function(function, KeyedProcessFunction, KeyedBatchFunction)
+        checked_function(function, KeyedBatchFunction, KeyedProcessFunction)
         read = KeyedInput(self.edge, self.keys, as_columns(order_by))
         name = name or type(function).__name__
         return self._add((read,), function, uid=uid, name=name, schema=schema)
