@@ -21,7 +21,7 @@ from statebackend import (
     RuntimeContext,
     ValueStateDescriptor,
 )
-from statebackend.streaming.sink import sink_identity
+from statebackend.streaming.runtime.job_sinks import SinkAdapter
 from typeserializers import AttrsSerializer, former_names
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class DiesOnce:
 
     @property
     def identity(self) -> str:
-        return sink_identity(self._sink)
+        return SinkAdapter(self._sink).identity
 
     def _die(self, moment: str, epoch_id: int) -> None:
         if (moment, epoch_id) == (self._moment, self._epoch_id):
@@ -217,7 +217,7 @@ class DiesOnce:
 
 
 def memory_sink() -> Any:
-    from statebackend.spark.parquet_sink import MemorySink
+    from statebackend.spark.frame_sinks import MemorySink
 
     return MemorySink()
 

@@ -53,7 +53,7 @@ def run_on_spark(directory: Path) -> float:
     """The processor time in seconds of Python, the JVM and Spark's workers, after a first run that is not counted."""
     from benchmarks.spark_stateful.session import PARALLELISM, benchmark_session
     from statebackend.spark import SparkStreamEnvironment
-    from statebackend.spark.parquet_sink import NoopSink
+    from statebackend.spark.frame_sinks import NoopSink
 
     with benchmark_session() as (spark, checkpoints):
         for turn in ("warm-up", "measured"):

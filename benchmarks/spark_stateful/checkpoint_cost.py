@@ -23,7 +23,7 @@ from benchmarks.result import Result
 from benchmarks.spark_stateful.ours import CountPerKey
 from benchmarks.spark_stateful.session import PARALLELISM
 from statebackend.spark import SparkStreamEnvironment
-from statebackend.spark.parquet_sink import NoopSink
+from statebackend.spark.frame_sinks import NoopSink
 
 SMALL_STATE = 100_000
 LARGE_STATE = 2_000_000

@@ -25,7 +25,7 @@ from benchmarks.spark_stateful.workload import (
 )
 from statebackend import KeyedProcessFunction, ProcessContext, RuntimeContext, ValueStateDescriptor
 from statebackend.spark import SparkStreamEnvironment
-from statebackend.spark.parquet_sink import NoopSink
+from statebackend.spark.frame_sinks import NoopSink
 
 
 class CountPerKey(KeyedProcessFunction[int, Any, tuple[int, int]]):

@@ -13,8 +13,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.spark_stateful.session import PARALLELISM
 from statebackend.spark import SparkStreamEnvironment
+from statebackend.spark.frame_sinks import NoopSink
 from statebackend.spark.job import SparkJob
-from statebackend.spark.parquet_sink import NoopSink
 
 __all__ = ["our_job", "our_query", "spark_query", "transformed_with_state"]
 

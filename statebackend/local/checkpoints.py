@@ -706,7 +706,7 @@ class RunSnapshots:
         with contextlib.ExitStack() as stack:
             # An exception of a function or a list does not affect the other sinks.
             stack.callback(give_to_sinks, self._output.taken(checkpoint_id))
-            self._staged.commit(checkpoint_id, self._staged.committables(checkpoint_id))
+            self._staged.commit_staged(checkpoint_id)
         self.metrics.completed(checkpoint_id, acknowledgements, self._output.sink_metrics(checkpoint_id))
 
     def checkpoint_failed(self, checkpoint_id: int) -> None:

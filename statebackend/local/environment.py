@@ -85,7 +85,7 @@ from statebackend.streaming.runtime.settings import (
     warn_of_blocked_timers,
 )
 from statebackend.streaming.runtime.starting_point import StartingPoint, check_no_roll_back, starting_point
-from statebackend.streaming.sink import SinkError
+from statebackend.streaming.sink import SinkError, SinkLineage
 from statebackend.streaming.stream_graph import DataFrameNode, JobGraph, ReplayableSource, SourceNode, StreamGraph
 from statebackend.streaming.time.timestamps import Duration, duration_ms
 
@@ -259,7 +259,7 @@ class LocalStreamEnvironment:
 
         It continues from the newest checkpoint of ``job_dir``, or from ``from_savepoint``. The records of an epoch
         advance event time at its end, and timers fire in it; a custom watermark generator may emit a watermark after
-        any record. Sinks are functions, lists or `RecordSink`s. They get the records of an epoch once, after its
+        any record. Sinks are functions, lists or `Sink`s. They get the records of an epoch once, after its
         checkpoint. If a function or a list raises, the job ends after that epoch. The other sinks have their records,
         and the records that it has not taken are lost.
 
@@ -533,13 +533,13 @@ def _roll_back(
     Raises `SinkError` if a sink cannot. If another has hidden output by then, the same rollback must be repeated.
     """
     driver_files, started = records.driver_files, read_roll_back(records.driver_files)
-    for number, sink in enumerate(sinks.rollback_sinks):
+    for number, (uid, sink) in enumerate(sinks.rollback_sinks.items()):
         if number == 0:
             newest_id = max(checkpoint_id, *records.pointers.find().ids, 0 if started is None else started.newest_id)
             planned = Rollback(checkpoint_id=checkpoint_id, newest_id=newest_id, source_log=NO_SOURCE_LOG)
             write_roll_back(driver_files, planned)
         try:
-            sink.roll_back(checkpoint_id, job_id)
+            sink.roll_back(SinkLineage(uid, job_id), checkpoint_id)
         except SinkError:
             if number == 0 and started is None:
                 # No output is hidden, so nothing has happened.

@@ -52,6 +52,7 @@ from statebackend.streaming.rows.row_reader import RowReader
 from statebackend.streaming.rows.row_writer import RowEncoder, RowWriter
 from statebackend.streaming.rows.union import rows_as, united_guess, united_schema
 from statebackend.streaming.runtime.state_registration import RegisteredStates, registered_states
+from statebackend.streaming.sink import Sink
 from statebackend.streaming.stream_graph import (
     FILTER,
     KEY_TYPES,
@@ -536,6 +537,8 @@ class PreparedGraph:
     def __init__(self, graph: JobGraph, parallelism: int, max_parallelism: int) -> None:
         self.operators: dict[str, LocalOperator] = {}
         self.steps: dict[Node, Sequence[Step]] = {}
+        self.sink_writers: dict[str, RowWriter] = {}
+        """For the sinks that take Arrow batches, by uid."""
         self._graph = graph
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
@@ -635,7 +638,15 @@ class PreparedGraph:
             self._streams[StreamEdge(node, output)] = KnownStream(output_of, is_rows=True)
 
     def _sink(self, node: SinkNode) -> None:
-        """A sink takes all records."""
+        if not isinstance(node.sink, Sink):
+            return
+        schema = self._streams[node.inputs[0]].row_schema
+        if schema is None:
+            raise JobDefinitionError(
+                f"sink_to({node.sink.identity}, uid={node.uid!r}): a sink of Arrow batches needs the schema of its "
+                f"rows: pass schema= to the source or step before it"
+            )
+        self.sink_writers[node.uid] = RowWriter(schema.arrow, f"sink {node.uid!r}")
 
 
 _PREPARERS: Final[Mapping[type, Callable[[PreparedGraph, Any], None]]] = {

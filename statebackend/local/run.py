@@ -44,6 +44,7 @@ from statebackend.streaming.operators.record_function import paused_garbage_coll
 from statebackend.streaming.runtime.event_time import not_before
 from statebackend.streaming.runtime.starting_point import StartingPoint
 from statebackend.streaming.runtime.worker_functions import WorkerFunctions
+from statebackend.streaming.sink import SinkEpoch, SinkLineage
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 
 
@@ -57,7 +58,7 @@ class LocalRun:
         self.functions = WorkerFunctions()
         """What was set up for this run; closed at its end."""
         self.current = CurrentEpoch()
-        self._staged = StagedSinks(parts.graph)
+        self._staged = StagedSinks(parts.graph, parts.prepared.sink_writers)
         identity, run_id = parts.directory.identity, parts.directory.run_id
         self.recorder = JobRecorder(
             ObservedRun(
@@ -74,7 +75,12 @@ class LocalRun:
             parts.listeners,
             keeps_subtasks_open=True,
         )
-        output = SinkRecords(parts.graph, parts.listener, self._staged, f"{identity.job_id}.{run_id}")
+        self._parent = parent = point.restored_from
+
+        def epoch_of(sink_uid: str, epoch_id: int) -> SinkEpoch:
+            return SinkEpoch(SinkLineage(sink_uid, identity.job_id, parent), epoch_id, run_id)
+
+        output = SinkRecords(parts.graph, parts.listener, self._staged, epoch_of)
         self._local_space = contextlib.ExitStack()
         local_directory = self._local_space.enter_context(temporary_directory())
         self._restored = point.state
@@ -341,7 +347,8 @@ class LocalRun:
 
     def _resume(self) -> None:
         parts = self.parts
-        self._staged.restore(self._own_checkpoint, parts.directory.identity.job_id)
+        job_id = parts.directory.identity.job_id
+        self._staged.restore(self._own_checkpoint, job_id, self._parent, self.restored_id)
         if self._restored is not None:
             event_time, watermarks = parts.event_time, self._restored.metadata.watermarks
             if event_time is not None and watermarks is not None:

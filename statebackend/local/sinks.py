@@ -1,62 +1,144 @@
-"""The sinks of a local job: functions called with each record, lists that records are added to, and `RecordSink`s.
+"""The sinks of a local job: functions called with each record, lists that records are added to, and sinks.
 
 A function or a list has one phase: it receives the records of an epoch once, after the checkpoint. If one raises, the
 others still get their records.
 
-A `RecordSink` has two phases: records are staged at a barrier and committed when its checkpoint completes. A checkpoint
-stores all that was staged up to its barrier and not committed (`sink_committables`), so the records of a failed
-checkpoint are committed with the next one, and a crash before the commit leaves it to the next start.
-
-    committables := count epoch*        count is 4 bytes, big-endian
-    epoch        := id length bytes     of 8, 4 and length bytes: the id for `stage_records`, and what it returned
-
-    00000001 0000000000000007 00000002 6f6b      epoch 7, for which the sink returned "ok"
+A `Sink` has two phases: records are staged at a barrier, as Arrow batches of the declared schema, and committed when
+its checkpoint completes. A checkpoint stores all that was staged up to its barrier and not committed, so the records of
+a failed checkpoint are committed with the next one, and a crash before the commit leaves it to the next start.
 """
 
 from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, runtime_checkable
 
-from statebackend.checkpoint.metadata import CheckpointMetadata
+import pyarrow as pa
+
+from statebackend.checkpoint.metadata import CheckpointMetadata, SavepointIdentity
 from statebackend.local.network.channel import RecordBatch
 from statebackend.local.network.subtasks import OutputListener
 from statebackend.streaming.metrics import SinkMetrics
-from statebackend.streaming.runtime.job_sinks import JobSinks, no_sink
-from statebackend.streaming.sink import RecordSink, RollbackSink, SinkError
+from statebackend.streaming.rows.row_writer import RowWriter
+from statebackend.streaming.runtime.job_sinks import (
+    JobSinks,
+    SinkAdapter,
+    StagedEpoch,
+    encode_committables,
+    no_sink,
+)
+from statebackend.streaming.runtime.settings import is_instance_of
+from statebackend.streaming.sink import Sink, SinkEpoch, SinkError
 from statebackend.streaming.stream_graph import JobGraph, SinkNode
 from statebackend.streaming.time.watermark_generators import WatermarkElement
 
-_COUNT: Final = struct.Struct(">I")
-_EPOCH: Final = struct.Struct(">QI")
 _ADVICE: Final = (
-    "pass a list, which is added to, a function, which is called with each record, or a RecordSink "
-    "(statebackend.streaming.sink), which has two phases"
+    "pass a list, which is added to, a function, which is called with each record, or a Sink "
+    "(statebackend.connectors), which has two phases"
 )
 
 
-def encode_committables(staged: Mapping[int, bytes]) -> bytes:
-    """Encode committables by epoch."""
-    parts = [_COUNT.pack(len(staged))]
-    for epoch_id, committable in sorted(staged.items()):
-        parts += [_EPOCH.pack(epoch_id, len(committable)), committable]
-    return b"".join(parts)
+@runtime_checkable
+class RecordSink(Protocol):
+    """A sink of Python records, for the local runtime only; `SinkAdapter` describes its other methods."""
+
+    def stage_records(self, records: Sequence[Any], epoch_id: int, attempt_id: str) -> bytes:
+        """Write records durably where no reader sees them, and return what `commit` needs."""
+
+    def commit(self, epoch_id: int, committable: bytes) -> None: ...
+    def abort(self, epoch_id: int, attempt_id: str) -> None: ...
+    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None: ...
 
 
-def decode_committables(data: bytes) -> dict[int, bytes]:
-    """Decode committables by epoch; raises `SinkError` for other bytes."""
+class StagedSinks(JobSinks):
+    """The sinks of a job that have two phases; raises `JobDefinitionError` if two of them name the same place.
+
+    ``writers`` convert the records of a `Sink` to its declared schema, by uid.
+    """
+
+    def __init__(self, graph: JobGraph, writers: Mapping[str, RowWriter] | None = None) -> None:
+        sinks = ((node.uid, _sink_of(node.sink)) for node in graph.sinks)
+        super().__init__({uid: sink for uid, sink in sinks if sink is not None})
+        self._writers = writers or {}
+        self._staged: dict[str, dict[int, tuple[SinkEpoch, bytes]]] = {uid: {} for uid in self.by_uid}
+
+    @property
+    def rollback_sinks(self) -> Mapping[str, Sink]:
+        """The sinks to ask when the job rolls back; a `RecordSink` without the method keeps its output."""
+        return {uid: one for uid, one in self.by_uid.items() if not isinstance(one, SinkAdapter) or one.can_roll_back}
+
+    def restore(
+        self,
+        latest: CheckpointMetadata | None,
+        job_id: str,
+        parent: SavepointIdentity | None,
+        last_epoch_id: int | None,
+    ) -> None:
+        """Repeat the commit of a checkpoint, then remove what later attempts staged."""
+        if latest is not None:
+            self.commit_again(latest)
+        self.recover(last_epoch_id, job_id, parent)
+
+    def stage(self, records: Sequence[Any], epoch: SinkEpoch) -> None:
+        """Stage the records of an epoch, if there are any."""
+        uid = epoch.lineage.sink_uid
+        sink = self.by_uid[uid]
+        if not records:
+            return
+        if isinstance(sink, SinkAdapter):
+            committable: bytes = sink.adapted.stage_records(records, epoch.epoch_id, epoch.attempt_id)
+        else:
+            writer = self._writers[uid]
+            rows = pa.RecordBatchReader.from_batches(writer.schema, writer.batches(records))
+            committable = sink.stage(epoch, 0, rows)
+            if not committable:
+                return
+        self._staged[uid][epoch.epoch_id] = epoch, committable
+
+    def committables(self, checkpoint_id: int) -> dict[str, bytes]:
+        """What a checkpoint has to commit, by uid; sinks without staged records are left out."""
+        made = {}
+        for uid in self._staged:
+            due = self._due(uid, checkpoint_id)
+            if due:
+                made[uid] = encode_committables(StagedEpoch(one.epoch_id, one.run_id, [data]) for one, data in due)
+        return made
+
+    def commit_staged(self, checkpoint_id: int) -> None:
+        """Commit what was staged up to a complete checkpoint."""
+        for uid, sink in self.by_uid.items():
+            for epoch, committable in self._due(uid, checkpoint_id):
+                sink.commit(epoch, [committable])
+                del self._staged[uid][epoch.epoch_id]
+
+    def staged(self, metadata: CheckpointMetadata, uid: str) -> list[StagedEpoch]:
+        committable = metadata.sink_committables.get(uid, b"")
+        return _decode_former(committable) or super().staged(metadata, uid)
+
+    def _due(self, uid: str, checkpoint_id: int) -> list[tuple[SinkEpoch, bytes]]:
+        return [staged for epoch_id, staged in sorted(self._staged[uid].items()) if epoch_id <= checkpoint_id]
+
+
+def _sink_of(given: Any) -> Sink | None:
+    if is_instance_of(given, Sink):
+        sink: Sink = given
+        return sink
+    return SinkAdapter(given) if is_instance_of(given, RecordSink) else None
+
+
+def _decode_former(data: bytes) -> list[StagedEpoch]:
+    """Decode the committables of earlier versions; empty for those of this version."""
+    count, epoch_form = struct.Struct(">I"), struct.Struct(">QI")
+    if data.startswith(encode_committables([])[:4]) or len(data) < count.size:
+        return []
+    place, staged = count.size, list[StagedEpoch]()
     try:
-        [count] = _COUNT.unpack_from(data)
-        place, staged = _COUNT.size, dict[int, bytes]()
-        for _ in range(count):
-            epoch_id, length = _EPOCH.unpack_from(data, place)
-            place += _EPOCH.size
-            if length > len(data) - place:
-                raise SinkError(f"the committables of a sink are damaged: epoch {epoch_id} is cut off")
-            staged[epoch_id] = data[place : place + length]
-            place += length
+        for _ in range(count.unpack_from(data)[0]):
+            epoch_id, length = epoch_form.unpack_from(data, place)
+            place += epoch_form.size + length
+            staged.append(StagedEpoch(epoch_id, "", [data[place - length : place]]))
     except struct.error as error:
         raise SinkError(f"the committables of a sink are damaged: {error}") from error
     if place != len(data):
@@ -64,49 +146,12 @@ def decode_committables(data: bytes) -> dict[int, bytes]:
     return staged
 
 
-class StagedSinks(JobSinks):
-    """The `RecordSink`s of a job by uid; raises `JobDefinitionError` if two of them name the same place."""
-
-    def __init__(self, graph: JobGraph) -> None:
-        super().__init__({node.uid: node.sink for node in graph.sinks if isinstance(node.sink, RecordSink)})
-        self._staged: dict[str, dict[int, bytes]] = {uid: {} for uid in self.by_uid}
-
-    @property
-    def rollback_sinks(self) -> Sequence[RollbackSink]:
-        """The sinks that can hide committed records when the job rolls back."""
-        return [sink for sink in self.by_uid.values() if isinstance(sink, RollbackSink)]
-
-    def restore(self, latest: CheckpointMetadata | None, job_id: str) -> None:
-        """Repeat the commit of a checkpoint, then remove what later attempts staged."""
-        if latest is not None:
-            self.commit_again(latest)
-        self.recover(None if latest is None else latest.checkpoint_id, job_id)
-
-    def stage_records(self, uid: str, records: Sequence[Any], checkpoint_id: int, attempt_id: str) -> None:
-        if records:
-            self._staged[uid][checkpoint_id] = self.by_uid[uid].stage_records(records, checkpoint_id, attempt_id)
-
-    def committables(self, checkpoint_id: int) -> dict[str, bytes]:
-        """What a checkpoint has to commit, by uid; sinks without staged records are left out."""
-        made = {}
-        for uid, staged in self._staged.items():
-            due = {epoch_id: one for epoch_id, one in staged.items() if epoch_id <= checkpoint_id}
-            if due:
-                made[uid] = encode_committables(due)
-        return made
-
-    def commit_committable(self, uid: str, epoch_id: int, committable: bytes) -> None:
-        for staged_id, staged in decode_committables(committable).items():
-            self.by_uid[uid].commit(staged_id, staged)
-            self._staged[uid].pop(staged_id, None)
-
-
 def check_sinks(graph: JobGraph) -> None:
     """Raises `JobDefinitionError` for an object that is not a sink, and for two sinks of the same place."""
     for node in graph.sinks:
         is_plain = callable(node.sink) or callable(getattr(node.sink, "extend", None))
         # A class is callable and has the methods of its instances, but its records would be lost.
-        if isinstance(node.sink, type) or (not is_plain and not isinstance(node.sink, RecordSink)):
+        if isinstance(node.sink, type) or (not is_plain and _sink_of(node.sink) is None):
             raise no_sink(node.sink, _ADVICE)
     StagedSinks(graph)
 
@@ -124,10 +169,16 @@ def give_to_sinks(records: Iterable[tuple[SinkNode, Sequence[Any]]]) -> None:
 class SinkRecords:
     """The results for each sink, by the checkpoint that they belong to; an `OutputListener` that calls another one."""
 
-    def __init__(self, graph: JobGraph, listener: OutputListener | None, staged: StagedSinks, attempt_id: str) -> None:
+    def __init__(
+        self,
+        graph: JobGraph,
+        listener: OutputListener | None,
+        staged: StagedSinks,
+        epoch_of: Callable[[str, int], SinkEpoch],
+    ) -> None:
         self._sinks = graph.sinks
         self._staged = staged
-        self._attempt_id = attempt_id
+        self._epoch_of = epoch_of
         self._listener = listener
         self._records: list[list[Any]] = [[] for _ in graph.sinks]
         self._cut: dict[int, list[list[Any]]] = {}
@@ -143,11 +194,11 @@ class SinkRecords:
             self._listener.on_time(sink_index, element)
 
     def cut(self, checkpoint_id: int) -> None:
-        """Assign the results since the last cut to a checkpoint; a `RecordSink` stages them."""
+        """Assign the results since the last cut to a checkpoint; a sink with two phases stages them."""
         self._counts[checkpoint_id] = list(map(len, self._records))
         for node, records in zip(self._sinks, self._records, strict=True):
             if node.uid in self._staged.by_uid:
-                self._staged.stage_records(node.uid, records, checkpoint_id, self._attempt_id)
+                self._staged.stage(records, self._epoch_of(node.uid, checkpoint_id))
         pieces = self._cut.setdefault(checkpoint_id, [[] for _ in self._sinks])
         for node, piece, records in zip(self._sinks, pieces, self._records, strict=True):
             if node.uid not in self._staged.by_uid:

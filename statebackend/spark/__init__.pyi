@@ -1,12 +1,12 @@
 from statebackend.savepoint.export import SavepointReport as SavepointReport
 from statebackend.spark.environment import SparkStreamEnvironment as SparkStreamEnvironment
-from statebackend.spark.job import SparkJob as SparkJob
-from statebackend.spark.parquet_sink import (
+from statebackend.spark.frame_sinks import (
     ForEachEpochSink as ForEachEpochSink,
     MemorySink as MemorySink,
     NoopSink as NoopSink,
-    ParquetSink as ParquetSink,
 )
+from statebackend.spark.job import SparkJob as SparkJob
+from statebackend.spark.parquet_sink import ParquetSink as ParquetSink
 from statebackend.streaming.observing.restore_report import (
     RestoredStateReport as RestoredStateReport,
     RestoreReport as RestoreReport,

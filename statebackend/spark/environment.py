@@ -419,7 +419,7 @@ class SparkStreamEnvironment:
                 driver.forget_source_progress()
             # A former leader must not remove what the new one has staged.
             leadership.check()
-            pipeline.sinks.recover(driver.last_epoch_id, directory.identity.job_id)
+            pipeline.sinks.recover(driver.last_epoch_id, directory.identity.job_id, point.restored_from)
             if latest is not None and self._may_be_uncommitted(latest, driver_files):
                 pipeline.sinks.commit_again(latest)
                 if is_output_pending(driver_files, latest):

@@ -93,6 +93,7 @@ from statebackend.spark.epochs import (
     Triggered,
     too_late,
 )
+from statebackend.spark.frame_sinks import stage_epoch
 from statebackend.spark.plans.pipeline import Pipeline
 from statebackend.spark.plans.placement import SubtaskPlacement
 from statebackend.spark.savepoints import python_cause
@@ -117,7 +118,7 @@ from statebackend.streaming.observing.job_recorder import JobRecorder, LiveMetri
 from statebackend.streaming.operators.operator_factories import operator_factory
 from statebackend.streaming.runtime.checkpoint_writing import store_checkpoint
 from statebackend.streaming.runtime.event_time import not_before
-from statebackend.streaming.runtime.job_sinks import JobSinks
+from statebackend.streaming.runtime.job_sinks import JobSinks, StagedEpoch, encode_committables
 from statebackend.streaming.runtime.local_state_root import LocalStateRoot
 from statebackend.streaming.runtime.restore_plan import SubtaskRestore, restores_by_subtask
 from statebackend.streaming.runtime.restore_plan_file import (
@@ -127,6 +128,7 @@ from statebackend.streaming.runtime.restore_plan_file import (
 )
 from statebackend.streaming.runtime.subtask import OperatorEpoch, OperatorParts
 from statebackend.streaming.runtime.worker_functions import check_broadcast_copies
+from statebackend.streaming.sink import Sink, SinkEpoch, SinkLineage
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 
 __all__ = [
@@ -166,11 +168,6 @@ class JobParts:
     epoch_timeout_s: float | None = None
     schema_reports: Mapping[str, SchemaReport] = field(factory=dict)
     listeners: JobListeners = field(factory=JobListeners)
-
-    @property
-    def attempt_id(self) -> str:
-        """By which sinks distinguish the attempts of this run from those of other runs."""
-        return f"{self.identity.job_id}.{self.run_id}"
 
 
 def operator_tasks(parts: JobParts) -> Sequence[OperatorTask]:
@@ -498,6 +495,7 @@ class SparkEpoch:
         self._processing_time_ms = 0
         self._tasks: Mapping[str, EpochTask] = {}
         self._committables: Mapping[str, bytes] = {}
+        self._metadata: CheckpointMetadata | None = None
 
     @property
     def committing(self) -> threading.RLock:
@@ -535,7 +533,7 @@ class SparkEpoch:
         following = self._watermarks.after(completed.channel_timestamps, self._processing_time_ms)
         positions = SourcePositions(batch_id=epoch.batch_id, offsets=epoch.offsets, sources=parts.sources)
         started = time.monotonic()
-        metadata = store_checkpoint(
+        metadata = self._metadata = store_checkpoint(
             parts.store,
             parts.identity,
             completed,
@@ -554,7 +552,8 @@ class SparkEpoch:
     def commit(self, epoch: Epoch) -> None:
         """Commit what the sinks staged, unless another driver leads the job now: it has committed that."""
         self._parts.leadership.check()
-        self._parts.sinks.commit(epoch.checkpoint_id, self._committables)
+        assert self._metadata is not None
+        self._parts.sinks.commit(self._metadata)
         if epoch.time_passed is not None:
             end_no_data_epoch(self._parts.driver_files)
 
@@ -566,7 +565,7 @@ class SparkEpoch:
 
     def abort(self, epoch: Epoch) -> None:
         """Let the sinks remove the attempt of this run."""
-        self._parts.sinks.abort(epoch.checkpoint_id, self._parts.attempt_id)
+        self._parts.sinks.abort(self._parts.identity.job_id, self._parts.run_id, epoch.checkpoint_id)
 
     def discard(self, states: Sequence[SubtaskState], in_use: frozenset[str]) -> None:
         """Delete the files that are not in use."""
@@ -621,6 +620,12 @@ class SparkEpoch:
             for uid in self._parts.pipeline.operators
         }
 
+    def _staged(self, uid: str, sink: Sink, frame: DataFrame, epoch_id: int) -> bytes:
+        parts = self._parts
+        lineage = SinkLineage(uid, parts.identity.job_id, parts.restored_from)
+        committables = stage_epoch(sink, frame, SinkEpoch(lineage, epoch_id, parts.run_id))
+        return encode_committables([StagedEpoch(epoch_id, parts.run_id, committables)])
+
     def _restore_plan_path(self, epoch: Epoch) -> str:
         return f"{RESTORE_PLANS_DIRECTORY}/{self._parts.run_id}-{epoch.checkpoint_id}"
 
@@ -641,9 +646,10 @@ class SparkEpoch:
                     is_without_records=epoch.time_passed is not None,
                 )
                 with contextlib.closing(built) as plan:
-                    self._committables = parts.sinks.stage(
-                        lambda uid, sink: sink.stage(plan.frames[uid], epoch_id, parts.attempt_id)
-                    )
+                    self._committables = {
+                        uid: self._staged(uid, sink, plan.frames[uid], epoch_id)
+                        for uid, sink in parts.sinks.by_uid.items()
+                    }
         except Exception as error:
             if watchdog.has_expired:
                 raise EpochTimeoutError(too_late(epoch_id, f"{parts.epoch_timeout_s:g} s")) from error

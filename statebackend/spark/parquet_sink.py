@@ -1,4 +1,4 @@
-"""Sinks for Spark: Parquet files by epoch, no output, a function of the user, and memory for tests.
+"""Parquet files by epoch.
 
 A visible epoch of a `ParquetSink` never changes. A visible epoch that this job has not completed is rejected: another
 job wrote it, or this job before it was rolled back.
@@ -54,7 +54,7 @@ from statebackend.state.private_directory import temporary_directory
 from statebackend.streaming.errors import format_value
 from statebackend.streaming.sink import SinkError
 
-__all__ = ["ForEachEpochSink", "LocalEpochFiles", "MemorySink", "NoopSink", "ObjectEpochFiles", "ParquetSink"]
+__all__ = ["LocalEpochFiles", "ObjectEpochFiles", "ParquetSink"]
 
 
 EPOCH_COLUMN: Final = "epoch"
@@ -561,100 +561,3 @@ def _epoch_files(path: str, options: Mapping[str, str]) -> _EpochFiles:
             )
         return LocalEpochFiles(unquote(parsed.path), options)
     return LocalEpochFiles(os.path.expanduser(path), options)
-
-
-class _EffectWhenStaged:
-    """A sink without a commit: its effect happens when it stages an epoch, and a replay repeats it."""
-
-    def commit(self, epoch_id: int, committable: bytes) -> None:
-        """Do nothing."""
-
-    def abort(self, epoch_id: int, attempt_id: str) -> None:
-        """Do nothing."""
-
-    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        """Do nothing."""
-
-
-class NoopSink(_EffectWhenStaged):
-    """Computes every row and keeps none, by Spark's `noop` format: for benchmarks, and for jobs run for their state."""
-
-    identity: ClassVar = "noop"
-    reads_once: ClassVar = True
-
-    def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
-        """Compute the rows of the epoch."""
-        frame.write.format("noop").mode("overwrite").save()
-        return b""
-
-    def roll_back(self, last_epoch_id: int, job_id: str) -> list[str]:
-        """Do nothing."""
-        return []
-
-
-class ForEachEpochSink(_EffectWhenStaged):
-    """Calls `function(frame, epoch_id)` with each epoch, as `foreachBatch` does.
-
-    The rows are computed and cached, in memory and on the executors' disks, before the function is called. So it may
-    run any number of actions on all of the frame or a part of it, and the operators still run once. Its effect must be
-    idempotent per epoch id: it runs before the checkpoint completes, so after a crash it is called again with the same
-    id and the same rows.
-    """
-
-    identity: ClassVar = "for-each-epoch"
-
-    def __init__(self, function: Callable[[DataFrame, int], object]) -> None:
-        self._function = function
-
-    def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
-        """Call the function."""
-        self._function(frame, epoch_id)
-        return b""
-
-
-class MemorySink:
-    """Collects rows on the driver, for tests and notebooks. They are lost when the process ends."""
-
-    identity: ClassVar = "memory"
-    reads_once: ClassVar = True
-
-    def __init__(self) -> None:
-        self._staged: dict[tuple[int, str], list[Any]] = {}
-        self._committed: dict[int, list[Any]] = {}
-
-    @property
-    def rows(self) -> list[Any]:
-        """The rows of all committed epochs, in the order of epochs."""
-        return [row for _, rows in sorted(self._committed.items()) for row in rows]
-
-    @property
-    def rows_by_epoch(self) -> dict[int, list[Any]]:
-        """Committed epoch -> its rows."""
-        return {epoch_id: list(rows) for epoch_id, rows in sorted(self._committed.items())}
-
-    def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
-        """Collect the rows of the epoch."""
-        self._staged[epoch_id, attempt_id] = frame.collect()
-        return attempt_id.encode()
-
-    def commit(self, epoch_id: int, committable: bytes) -> None:
-        """Add the rows of the epoch once. Rows that another process has staged are lost; that is ignored."""
-        rows = self._staged.pop((epoch_id, committable.decode()), None)
-        if rows is not None:
-            self._committed.setdefault(epoch_id, rows)
-
-    def abort(self, epoch_id: int, attempt_id: str) -> None:
-        """Remove the rows of the attempt."""
-        self._staged.pop((epoch_id, attempt_id), None)
-
-    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        """Remove the rows of attempts at later epochs."""
-        for epoch_id, attempt_id in list(self._staged):
-            if last_completed_epoch_id is None or epoch_id > last_completed_epoch_id:
-                del self._staged[epoch_id, attempt_id]
-
-    def roll_back(self, last_epoch_id: int, job_id: str) -> list[str]:
-        """Remove the rows of later epochs."""
-        for epoch_id in [epoch_id for epoch_id in self._committed if epoch_id > last_epoch_id]:
-            del self._committed[epoch_id]
-        return []

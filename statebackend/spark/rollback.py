@@ -36,9 +36,9 @@ from statebackend.spark.sources.progress import (
     read_offsets,
 )
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
-from statebackend.streaming.runtime.job_sinks import JobSinks
+from statebackend.streaming.runtime.job_sinks import JobSinks, SinkAdapter
 from statebackend.streaming.runtime.starting_point import check_no_roll_back
-from statebackend.streaming.sink import RollbackSink, SinkError, sink_identity
+from statebackend.streaming.sink import SinkError, SinkLineage
 
 __all__ = ["RollbackReport", "check_log", "planned_roll_back", "roll_back", "shown_offsets"]
 
@@ -187,8 +187,8 @@ def roll_back(
         ),
         offsets_after=shown_offsets(spark_directory, batch_id),
         offsets_before=offsets_before,
-        sinks=tuple(map(sink_identity, sinks.by_uid.values())),
-        keeping=tuple(sink_identity(sink) for uid, sink in sinks.by_uid.items() if uid not in rolled_back),
+        sinks=tuple(sinks.identities.values()),
+        keeping=tuple(identity for uid, identity in sinks.identities.items() if uid not in rolled_back),
     )
     _logger.warning("%s", report)
     return report
@@ -197,8 +197,8 @@ def roll_back(
 def _roll_back(sinks: JobSinks, last_epoch_id: int, job_id: str, rolled_back: dict[str, Sequence[str]]) -> None:
     """Let each sink that can hide the output of later epochs; record where it has put it."""
     for uid, sink in sinks.by_uid.items():
-        if isinstance(sink, RollbackSink):
-            rolled_back[uid] = tuple(sink.roll_back(last_epoch_id, job_id))
+        if not isinstance(sink, SinkAdapter) or sink.can_roll_back:
+            rolled_back[uid] = tuple(sink.roll_back(SinkLineage(uid, job_id), last_epoch_id))
 
 
 def _copy_source_log(file_system: CheckpointFileSystem, target: str) -> None:

@@ -1,14 +1,21 @@
-"""The contracts of sinks: each epoch is written exactly once, by a two-phase commit (as Flink's sinks do).
+"""The protocol of sinks: each epoch is written exactly once, by a two-phase commit (as Flink's FLIP-143 sinks do).
 
 An epoch may be processed more than once: a crash replays it, and a driver that was declared dead may still write.
 The completion of the checkpoint decides:
 
-1. ``stage(epoch, attempt)`` writes where no reader looks, in a place of this attempt alone.
-2. The checkpoint completes. It contains the committable that ``stage`` returned.
-3. ``commit(epoch)`` makes the staged rows visible. Recovery repeats it if the driver died before.
+1. The tasks call `Sink.stage` with the rows of their subtask. It writes them where no reader sees them, or packs them
+   into the committable that it returns.
+2. The checkpoint completes. It contains the committables of all subtasks.
+3. The driver calls `Sink.commit`, which makes the epoch visible. Recovery repeats it if the driver died before.
 
-A crash before step 2 leaves staged rows, which `recover` removes; the replay stages again. A crash after step 2
-repeats `commit` with the committable of the checkpoint, so `commit` must be idempotent.
+A crash before step 2 leaves staged rows, which `Sink.recover` removes; the replay stages again. A crash after step 2
+repeats `commit` with the committables of the checkpoint. So `commit` first asks the target whether the epoch is there.
+
+**Lineage.** A target identifies an epoch by the uid of the sink, the id of the job, and the number of the epoch. Job
+directories have unique ids, and the epochs of a job have ascending numbers, so no two epochs collide. A job that starts
+from a savepoint continues the lineage of the job before it: its epochs have higher numbers, and its `SinkLineage` names
+that job and the epoch of the savepoint as its parent. A savepoint has no rows that are not committed. Two jobs that
+start from one savepoint have different ids, so neither skips epochs of the other.
 
 A job may change its sink between runs. The checkpoint names the sink that staged a committable, and the committable
 is never passed to another sink.
@@ -16,121 +23,136 @@ is never passed to another sink.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
 
+import pyarrow as pa
+from attrs import frozen
+
+from statebackend.checkpoint.metadata import SavepointIdentity
 from statebackend.streaming.errors import StreamJobError
 
-__all__ = ["RecordSink", "RollbackSink", "Sink", "SinkError", "reads_once", "sink_identity", "sink_place"]
+__all__ = ["Sink", "SinkEpoch", "SinkError", "SinkLineage"]
 
 
 class SinkError(StreamJobError):
-    """A sink cannot stage or commit without losing or duplicating rows. The message names the obstacle."""
+    """A sink cannot stage or commit without losing or duplicating rows. The message names target and fix."""
 
 
-@runtime_checkable
-class Sink(Protocol):
-    """The contract of a sink of frames. An instance belongs to one job; the driver makes one call at a time.
+@frozen
+class SinkLineage:
+    """The epochs that one job writes with one sink.
 
-    Optional attributes:
-
-    - ``identity``, which every sink should have: a text that names the target, such as a path. Checkpoints store it,
-      and sinks with equal identities may commit each other's epochs. If the class itself defines it, such as
-      ``identity = "noop"``, it names the kind of sink, and a job may have several. Without it, checkpoints store the
-      path of the class. If the class moves, rows that are not committed yet are lost.
-    - ``reads_once = True`` on the class: `stage` runs one action over the whole frame, in one pass over its
-      partitions, so the rows need not be computed and stored first. Subclasses do not inherit it.
-
-    A sink may also implement `RollbackSink`.
+    ``parent`` is the savepoint that the job started from, None for a job without one. If the target contains later
+    epochs of the parent, that job ran on after the savepoint, and this job writes those rows again.
     """
 
-    def stage(self, frame: Any, epoch_id: int, attempt_id: str) -> bytes:
-        """Write the frame where no reader sees it, with any number of Spark actions, and return what `commit` needs.
+    sink_uid: str
+    job_id: str
+    parent: SavepointIdentity | None = None
 
-        Args:
-            frame: The rows of the epoch, a DataFrame.
-            epoch_id: The epoch.
-            attempt_id: Differs between any two attempts at an epoch that may overlap: the id of the job, a dot and the
-                id of the run.
+    @property
+    def name(self) -> str:
+        """The text under which a target stores the newest epoch: ``<job id>/<sink uid>``."""
+        return f"{self.job_id}/{self.sink_uid}"
 
-        Returns:
-            The committable, which becomes part of the checkpoint. Empty bytes mean that there is nothing to commit.
-
-        Any exception fails the epoch; `abort` follows.
-        """
-
-    def commit(self, epoch_id: int, committable: bytes) -> None:
-        """Make a staged epoch visible. Called after its checkpoint has completed, and again after a crash."""
-
-    def abort(self, epoch_id: int, attempt_id: str) -> None:
-        """Discard what an attempt staged, if anything. Its checkpoint will not complete."""
-
-    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        """Remove what attempts of this job at later epochs left. Called once, before the first epoch of a run.
-
-        Leave what other jobs staged in the same place: their completed epochs may depend on it.
-        """
+    @property
+    def parent_name(self) -> str | None:
+        """The `name` of the job that took the savepoint, if there is one."""
+        return None if self.parent is None else f"{self.parent.job_id}/{self.sink_uid}"
 
 
-@runtime_checkable
-class RecordSink(Protocol):
-    """The contract of a sink of the local runtime, with the same two phases. A class may also be a `Sink`.
+@frozen
+class SinkEpoch:
+    """One epoch of a sink. ``run_id`` is the run that staged it; attempts of different runs may overlap."""
 
-    One thread makes all calls. Staged records may be committed with a later epoch than they were staged for, but under
-    the id that they were staged with. ``identity`` is as for `Sink`.
+    lineage: SinkLineage
+    epoch_id: int
+    run_id: str
+
+    @property
+    def attempt_id(self) -> str:
+        """Differs between attempts at an epoch that may overlap, for names of staged files: ``<job id>.<run id>``."""
+        return f"{self.lineage.job_id}.{self.run_id}"
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch_id} of {self.lineage.name}"
+
+
+class Sink(ABC):
+    """A target of rows. An instance belongs to one job. It is pickled into the tasks, so it holds no open connection.
+
+    The driver makes one call at a time. It calls `recover` before it stages anything. The commit of the newest
+    checkpoint is repeated before or after that. Then epochs are staged and committed with ascending numbers. The local
+    runtime may commit an epoch with the next checkpoint, because the checkpoint of its own epoch failed.
     """
 
-    def stage_records(self, records: Sequence[Any], epoch_id: int, attempt_id: str) -> bytes:
-        """Write records durably where no reader sees them, and return what `commit` needs.
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """A text that names the target, such as ``DeltaSink('/data/flights')``, without secrets.
 
-        Args:
-            records: The records.
-            epoch_id: The epoch.
-            attempt_id: As for `Sink.stage`.
-
-        Returns:
-            The committable, which becomes part of a checkpoint.
-
-        Any exception ends the run.
+        Checkpoints store it. Sinks with equal identities may commit each other's epochs, so one job cannot have two.
         """
 
-    def commit(self, epoch_id: int, committable: bytes) -> None:
-        """Make staged records visible. Called when a checkpoint with them is complete, and again after a crash."""
+    @abstractmethod
+    def stage(self, epoch: SinkEpoch, subtask_index: int, rows: pa.RecordBatchReader) -> bytes:
+        """Write the rows of a subtask where no reader sees them. Called in the task; any exception fails the epoch.
 
-    def abort(self, epoch_id: int, attempt_id: str) -> None:
-        """Discard what was staged. No checkpoint refers to it."""
+        Spark may run two attempts at a task at once, and repeat it on another machine. Only the committable of one
+        attempt is committed. If no subtask has rows, the driver calls it once for subtask 0 without rows.
 
-    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        """Remove what this job staged under later ids. Called once per run, before anything is staged."""
+        Args:
+            epoch: The epoch.
+            subtask_index: The subtask, from 0.
+            rows: The rows with their schema. Iterate over it once; it computes the rows.
 
+        Returns:
+            The committable, which becomes part of the checkpoint. It has no secrets. Empty bytes mean that there is
+            nothing to commit.
+        """
 
-@runtime_checkable
-class RollbackSink(Protocol):
-    """A sink that can hide committed epochs when a job rolls back to an older checkpoint."""
+    @abstractmethod
+    def commit(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
+        """Make an epoch visible, all of it or nothing, unless the target has it. Called on the driver.
 
-    def roll_back(self, last_epoch_id: int, job_id: str) -> Sequence[str]:
-        """Hide, without deleting, what the job made visible after this epoch, and return where it is.
+        It is called after the checkpoint of the epoch is stored. A crash repeats the call, and a driver that lost the
+        leadership may make it at the same time as its successor, both with these committables.
 
-        A crash repeats the call.
+        Args:
+            epoch: The epoch.
+            committables: What the subtasks returned, in the order of subtasks, without empty ones. At least one.
 
         Raises:
-            SinkError: The sink cannot roll back. Nothing is hidden then.
+            SinkError: The epoch cannot be committed without losing or duplicating rows.
         """
 
+    def abort(self, epoch: SinkEpoch) -> None:  # noqa: B027
+        """Discard what the run of ``epoch`` staged for it. Its checkpoint will not complete. Best effort."""
 
-def reads_once(sink: object) -> bool:
-    """Whether the sink's own class declares ``reads_once``; the declaration is not inherited."""
-    return vars(type(sink)).get("reads_once") is True
+    def recover(self, lineage: SinkLineage, last_epoch_id: int | None) -> None:  # noqa: B027
+        """Remove what attempts of this job at later epochs left. Called once per run, before anything is staged.
 
+        Args:
+            lineage: The epochs of this job. Leave what other jobs staged: their checkpoints may refer to it.
+            last_epoch_id: The last epoch whose checkpoint is complete; for a new job from a savepoint that of the
+                savepoint. None without one.
 
-def sink_identity(sink: object) -> str:
-    """Return the ``identity`` that checkpoints store for a sink; its class path if it has none."""
-    identity = getattr(sink, "identity", None)
-    return identity if isinstance(identity, str) else f"{type(sink).__module__}.{type(sink).__qualname__}"
+        Raises:
+            SinkError: The target has later epochs of this job, or of its parent. Committing would duplicate rows.
+        """
 
+    def roll_back(self, lineage: SinkLineage, last_epoch_id: int) -> Sequence[str]:
+        """Hide the output of this job after an epoch, because the job rolls back to its checkpoint.
 
-def sink_place(sink: object) -> str | None:
-    """Return the ``identity`` of a sink that names a place; None for one without, or with one for its whole class."""
-    identity = getattr(sink, "identity", None)
-    is_of_class = isinstance(getattr(type(sink), "identity", None), str)
-    return identity if isinstance(identity, str) and not is_of_class else None
+        A crash repeats the call. After it, the later epochs may be committed again, with other rows.
+
+        Returns:
+            Where the hidden output is, for the report of the rollback.
+
+        Raises:
+            SinkError: The target cannot hide it. Nothing is hidden then.
+        """
+        raise SinkError(
+            f"{self.identity} cannot roll back to epoch {last_epoch_id}. Start from a savepoint in a new job directory"
+        )

@@ -53,7 +53,7 @@ def workplace(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
 
 def found_by(spark: SparkSession, workplace: Path, version: int, **execute: Any) -> dict[str, Any]:
     """What the job emits for what it reads, by word: only the new file, once."""
-    from statebackend.spark.parquet_sink import MemorySink
+    from statebackend.spark.frame_sinks import MemorySink
 
     sink = MemorySink()
     words.start(spark, workplace, sink, version, **execute).await_termination()

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from test_run_steps import RECORD, Clock, Count, opened, play, steps
 
 from statebackend import JobDefinitionError, JobRestoreError
+from statebackend.checkpoint import CheckpointKind, CheckpointMetadata
 from statebackend.checkpoint.coordinator.requests import CheckpointLimits, CheckpointRequestKind
 from statebackend.checkpoint.errors import StorageError
 from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.store.completed_checkpoint_store import DirectoryCheckpointStore
 from statebackend.local import LocalStreamEnvironment
 from statebackend.local.job_parts import CheckpointSettings
-from statebackend.local.sinks import StagedSinks, decode_committables, encode_committables
-from statebackend.streaming.sink import SinkError, sink_identity
+from statebackend.local.sinks import StagedSinks
+from statebackend.streaming.runtime.job_sinks import SinkAdapter, StagedEpoch, decode_committables
+from statebackend.streaming.sink import SinkEpoch, SinkError, SinkLineage
 
 
 class Files:
@@ -148,11 +149,12 @@ def test_what_came_out_behind_a_barrier_is_no_part_of_the_checkpoint_of_that_bar
     graph = environment_of(Files(tmp_path / "out"), []).from_elements([], uid="unread").graph.job()
     sinks = StagedSinks(graph)
     for checkpoint_id in (1, 2):
-        sinks.stage_records("files", [("a", checkpoint_id)], checkpoint_id, "job.a")
-    assert {uid: set(decode_committables(one)) for uid, one in sinks.committables(1).items()} == {"files": {1}}
-    sinks.commit(1, sinks.committables(1))
+        sinks.stage([("a", checkpoint_id)], SinkEpoch(SinkLineage("files", "job"), checkpoint_id, "a"))
+    staged = {uid: decode_committables(one, 1) for uid, one in sinks.committables(1).items()}
+    assert {uid: [one.epoch_id for one in epochs] for uid, epochs in staged.items()} == {"files": [1]}
+    sinks.commit_staged(1)
     assert Files(tmp_path / "out").committed() == [("a", 1)]
-    sinks.commit(2, sinks.committables(2))
+    sinks.commit_staged(2)
     assert Files(tmp_path / "out").committed() == [("a", 1), ("a", 2)]
 
 
@@ -166,17 +168,26 @@ def test_two_sinks_for_one_place_are_rejected_before_anything_is_touched(tmp_pat
     assert not (tmp_path / "job").exists()
 
 
-@given(st.dictionaries(st.integers(0, 1 << 62), st.binary(max_size=40), max_size=5))
-def test_committables_are_read_as_they_were_written(staged: dict[int, bytes]) -> None:
-    data = encode_committables(staged)
-    assert decode_committables(data) == staged
-    for damaged in (data[:-1], data + b"\0", b"\xff" + data[1:]):
-        with pytest.raises(SinkError):
-            decode_committables(damaged)
+FORMER = "00000001 0000000000000007 00000002 6f6b"
+"""What versions before the protocol stored: epoch 7 and the committable "ok"."""
 
 
-def test_the_form_of_committables_is_frozen() -> None:
-    assert encode_committables({7: b"ok"}) == bytes.fromhex("00000001 0000000000000007 00000002 6f6b")
+def test_a_checkpoint_of_an_earlier_version_is_committed_and_a_damaged_one_is_rejected() -> None:
+    sink = Noting()
+    sinks = StagedSinks(environment_of(sink, []).from_elements([], uid="unread").graph.job())
+    for data, error in ((bytes.fromhex(FORMER), ""), (bytes.fromhex(FORMER)[:-1], "damaged"), (b"\xff" * 9, "damaged")):
+        metadata = CheckpointMetadata(
+            checkpoint_id=8,
+            kind=CheckpointKind.CHECKPOINT,
+            job_id="job",
+            job_name="job",
+            timestamp_ms=1,
+            max_parallelism=4,
+            operators=(),
+            sink_committables={"files": data},
+        )
+        with pytest.raises(SinkError, match=error) if error else contextlib.nullcontext():
+            assert sinks.staged(metadata, "files") == [StagedEpoch(7, "", [b"ok"])]
 
 
 class Noting:
@@ -217,4 +228,4 @@ def test_a_job_may_have_two_sinks_of_a_class_that_names_no_place(tmp_path: Path,
     assert second.rows == first.rows
     newest = DirectoryCheckpointStore(CheckpointFileSystem.from_uri(tmp_path / "job")).recover()
     assert newest is not None
-    assert newest.sink_identities == dict.fromkeys(("first", "second"), sink_identity(first))
+    assert newest.sink_identities == dict.fromkeys(("first", "second"), SinkAdapter(first).identity)

@@ -43,7 +43,7 @@ class EmitColumns(KeyedProcessFunction[Any, Any, Any]):
 def test_a_key_and_an_order_with_dots_and_backticks_are_the_columns_of_these_names(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from statebackend.spark.parquet_sink import MemorySink
+    from statebackend.spark.frame_sinks import MemorySink
 
     sink = MemorySink()
     run_chain(
@@ -68,7 +68,7 @@ def test_without_a_column_of_that_name_a_dotted_key_is_the_field_of_a_struct(
 ) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
-    from statebackend.spark.parquet_sink import MemorySink
+    from statebackend.spark.frame_sinks import MemorySink
 
     sink = MemorySink()
     run_chain(
@@ -91,7 +91,7 @@ def test_columns_that_differ_in_letter_case_only_are_rejected_before_the_job_run
 ) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
-    from statebackend.spark.parquet_sink import NoopSink
+    from statebackend.spark.frame_sinks import NoopSink
 
     with pytest.raises(JobDefinitionError, match=r"operator 'count': two of its input columns .*\(word, WORD\)"):
         run_chain(

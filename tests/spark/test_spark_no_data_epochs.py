@@ -24,7 +24,7 @@ from statebackend import (
     TumblingEventTimeWindows,
 )
 from statebackend.checkpoint.store.job_files import NO_DATA_EPOCH_FILE_NAME
-from statebackend.spark.parquet_sink import MemorySink
+from statebackend.spark.frame_sinks import MemorySink
 from statebackend.streaming.metrics import TimeMetrics
 
 if TYPE_CHECKING:

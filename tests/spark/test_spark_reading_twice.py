@@ -58,7 +58,7 @@ def test_a_sink_function_may_read_as_often_as_it_likes_and_the_operator_runs_onc
 
 
 def to_function(stream: DataStream, function: Callable[[DataFrame, int], object]) -> None:
-    from statebackend.spark.parquet_sink import ForEachEpochSink
+    from statebackend.spark.frame_sinks import ForEachEpochSink
 
     words = stream.key_by("word").process(CountPerKey(), uid="count", schema=COUNTED)
     words.sink_to(ForEachEpochSink(function))
@@ -94,7 +94,7 @@ def _after_an_action(frame: DataFrame) -> DataFrame:
 def test_a_step_may_sort_merge_join_or_ask_first_and_the_operator_runs_once(
     spark: SparkSession, tmp_path: Path, steps: Sequence[Callable[[DataFrame], DataFrame]], is_last: bool
 ) -> None:
-    from statebackend.spark.parquet_sink import MemorySink
+    from statebackend.spark.frame_sinks import MemorySink
 
     for step in steps:
         sink = MemorySink()
@@ -152,7 +152,7 @@ def test_how_rows_are_handed_on_follows_from_what_is_behind(spark: SparkSession)
 
 
 def test_a_step_that_returns_no_frame_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
-    from statebackend.spark.parquet_sink import NoopSink
+    from statebackend.spark.frame_sinks import NoopSink
 
     with pytest.raises(JobDefinitionError, match=r"transform_dataframe\(\) must return a DataFrame, not list"):
         run_chain(
@@ -194,7 +194,7 @@ def test_a_step_that_turns_into_another_one_while_the_job_runs_fails_the_epoch(
     later: Callable[[DataFrame], DataFrame],
     message: str,
 ) -> None:
-    from statebackend.spark.parquet_sink import NoopSink
+    from statebackend.spark.frame_sinks import NoopSink
 
     step = HarmlessAtFirst(later)
     with pytest.raises(EpochError, match=message):

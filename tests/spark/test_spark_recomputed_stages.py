@@ -71,7 +71,7 @@ def chain_of(first: KeyedProcessFunction[Any, Any, Any], second: KeyedProcessFun
 def test_rows_that_differ_in_a_second_attempt_fail_the_epoch_with_what_to_do(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from statebackend.spark.parquet_sink import MemorySink
+    from statebackend.spark.frame_sinks import MemorySink
 
     shuffled = os.path.join(spark.sparkContext.getConf().get("spark.local.dir") or "", "**", "shuffle_*.data")
     marker = tmp_path / "lost"

@@ -99,7 +99,8 @@ def test_a_replayed_epoch_has_the_time_that_it_had(workplace: Workplace) -> None
 
 
 def test_a_job_changes_its_sink_once_the_output_of_the_former_is_committed(workplace: Workplace) -> None:
-    from statebackend.spark.parquet_sink import NoopSink, ParquetSink
+    from statebackend.spark.frame_sinks import NoopSink
+    from statebackend.spark.parquet_sink import ParquetSink
 
     former, latter = ParquetSink(workplace.directory / "former"), ParquetSink(workplace.directory / "latter")
     with pytest.raises((EpochError, KeyboardInterrupt)):
@@ -207,7 +208,8 @@ def test_rolling_back_is_finished_after_a_crash_at_any_step(
 
 
 def test_rolling_back_is_rejected_with_nothing_done_where_output_of_others_is_in_the_way(workplace: Workplace) -> None:
-    from statebackend.spark.parquet_sink import ForEachEpochSink, ParquetSink
+    from statebackend.spark.frame_sinks import ForEachEpochSink
+    from statebackend.spark.parquet_sink import ParquetSink
 
     output = ParquetSink(workplace.directory / "out")
     workplace.run(output)

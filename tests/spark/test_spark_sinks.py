@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from statebackend.checkpoint import StorageError
-from statebackend.spark.parquet_sink import ForEachEpochSink, MemorySink, NoopSink, ParquetSink
+from statebackend.spark.frame_sinks import ForEachEpochSink, MemorySink, NoopSink
+from statebackend.spark.parquet_sink import ParquetSink
 from statebackend.streaming.sink import Sink, SinkError
 
 if TYPE_CHECKING:

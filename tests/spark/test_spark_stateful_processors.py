@@ -110,7 +110,7 @@ def on_ours(
     from stateful_programs import OUTPUT
 
     from statebackend.spark import SparkStreamEnvironment
-    from statebackend.spark.parquet_sink import ForEachEpochSink
+    from statebackend.spark.frame_sinks import ForEachEpochSink
 
     outputs = Outputs()
     environment = SparkStreamEnvironment(

@@ -153,7 +153,7 @@ def test_an_epoch_that_takes_too_long_is_abandoned_and_processed_again(workplace
 
 def test_an_epoch_whose_sink_took_too_long_on_the_driver_is_abandoned_when_it_returns(workplace: Workplace) -> None:
     from statebackend.spark import epoch_driver as epoch_watchdog
-    from statebackend.spark.parquet_sink import ForEachEpochSink
+    from statebackend.spark.frame_sinks import ForEachEpochSink
 
     expired = threading.Event()
 

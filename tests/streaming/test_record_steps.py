@@ -222,7 +222,7 @@ def test_a_chain_emits_the_same_in_the_local_runtime(name: str, parallelism: int
 
 @pytest.mark.spark
 def test_the_chains_emit_the_same_on_spark(spark: SparkSession, tmp_path: Path) -> None:
-    from statebackend.spark.parquet_sink import MemorySink
+    from statebackend.spark.frame_sinks import MemorySink
 
     sinks = {name: MemorySink() for name in EXPECTED}
 
@@ -356,7 +356,7 @@ class Key(NamedTuple):
     ],
 )
 def test_what_spark_must_know_is_named(spark: SparkSession, tmp_path: Path, chain: Any, reason: str) -> None:
-    from statebackend.spark.parquet_sink import NoopSink
+    from statebackend.spark.frame_sinks import NoopSink
 
     with pytest.raises(JobDefinitionError, match=reason):
         run_chain(spark, tmp_path, DDL, [RECORDS], lambda one: chain(one).process(Lines(), uid="c").sink_to(NoopSink()))

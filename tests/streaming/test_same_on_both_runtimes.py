@@ -116,7 +116,7 @@ def test_a_chain_emits_what_spark_emits_in_the_local_runtime(name: str) -> None:
 
 @pytest.mark.spark
 def test_the_chains_emit_the_same_on_spark(spark: SparkSession, tmp_path: Path) -> None:
-    from statebackend.spark.parquet_sink import MemorySink
+    from statebackend.spark.frame_sinks import MemorySink
 
     sinks = {name: MemorySink() for name in CHAINS}
 
@@ -156,7 +156,7 @@ def test_a_null_in_an_array_that_has_none_is_rejected() -> None:
 
 @pytest.mark.spark
 def test_a_null_in_an_array_that_has_none_is_rejected_on_spark(spark: SparkSession, tmp_path: Path) -> None:
-    from statebackend.spark.parquet_sink import NoopSink
+    from statebackend.spark.frame_sinks import NoopSink
 
     def build(stream: DataStream) -> None:
         stream.key_by("ID").process(WithNull(), uid="nulls", schema=without_nulls()).sink_to(NoopSink())

@@ -36,6 +36,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from statebackend.spark.columns import KeptColumns, column_named
+from statebackend.spark.frame_sinks import reads_once, sinks_of
 from statebackend.spark.plans.event_time_column import EventTimeColumn
 from statebackend.spark.plans.map_in_arrow import map_in_arrow
 from statebackend.spark.plans.operator_plan import (
@@ -51,7 +52,6 @@ from statebackend.spark.tasks.epoch_task import EpochTask
 from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.rows.union import columns_do_not_fit
 from statebackend.streaming.runtime.job_sinks import JobSinks
-from statebackend.streaming.sink import reads_once
 from statebackend.streaming.stream_graph import (
     DataFrameNode,
     JobGraph,
@@ -173,18 +173,12 @@ def _is_row_by_row_or_shuffled(plan: Any) -> bool:
     return name in _ROW_BY_ROW_OR_SHUFFLED
 
 
-_SINK_ADVICE: Final = (
-    "use ParquetSink(path), NoopSink(), MemorySink(), ForEachEpochSink(function), or a class of your own with stage, "
-    "commit, abort and recover"
-)
-
-
 def prepare_pipeline(spark: SparkSession, graph: JobGraph, parallelism: int, max_parallelism: int) -> Pipeline:
     """Check types and register the state of every operator. Raises `JobDefinitionError` for an invalid job."""
     preparation = _Preparation(spark, graph, parallelism, max_parallelism)
     for node in graph.nodes:
         _PREPARERS[type(node)](preparation, node)
-    sinks = JobSinks.of(graph, _SINK_ADVICE)
+    sinks = sinks_of(graph)
     source = united_sources([node.source for node in graph.sources])
     is_source_kept = sum(_reads(graph, node) for node in graph.sources) > 1
     return Pipeline(

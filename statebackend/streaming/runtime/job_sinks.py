@@ -7,53 +7,168 @@ calls all.
     sink_committables   {"sink": ...}                    the single sink of a job without a uid
                         {"sink": ..., "late": ...}       and another, of uid "late"
     sink_identities     {"sink": <identity>, "late": <identity>}
+
+What a sink has to commit is one value, which contains all epochs that are staged and not committed:
+
+    committables := "SBC2" u32(count) epoch*
+    epoch        := u64(epoch id) text(run id) u32(count) bytes*      of the subtasks, in order
+    bytes, text  := u32(length) byte[length]
+
+    53424332 00000001 0000000000000007 00000001 72 00000001 00000002 6f6b      epoch 7 of the run "r", committable "ok"
+
+Checkpoints of earlier versions contain the bytes of one committable, or of the local runtime:
+
+    committables := u32(count) ( u64(epoch id) u32(length) byte[length] )*
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
-from statebackend.checkpoint.metadata import CheckpointMetadata
+from attrs import frozen
+
+from statebackend.checkpoint.metadata import CheckpointMetadata, SavepointIdentity
 from statebackend.streaming.errors import JobDefinitionError, JobRestoreError, format_instance
-from statebackend.streaming.runtime.settings import is_instance_of
-from statebackend.streaming.sink import Sink, sink_identity, sink_place
-from statebackend.streaming.stream_graph import JobGraph
+from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 
-__all__ = ["JobSinks", "no_sink"]
+__all__ = ["JobSinks", "SinkAdapter", "StagedEpoch", "decode_committables", "encode_committables", "no_sink"]
+
+_MAGIC: Final = b"SBC2"
+_COUNT: Final = struct.Struct(">I")
+_EPOCH: Final = struct.Struct(">Q")
+
+
+@frozen
+class StagedEpoch:
+    """What the subtasks of one run staged for one epoch. ``run_id`` is empty in checkpoints of earlier versions."""
+
+    epoch_id: int
+    run_id: str
+    committables: Sequence[bytes]
+
+
+def encode_committables(staged: Iterable[StagedEpoch]) -> bytes:
+    """Encode the epochs of a sink, ascending."""
+    epochs = sorted(staged, key=lambda one: one.epoch_id)
+    parts = [_MAGIC, _COUNT.pack(len(epochs))]
+    for one in epochs:
+        parts += [_EPOCH.pack(one.epoch_id), _sized(one.run_id.encode()), _COUNT.pack(len(one.committables))]
+        parts += map(_sized, one.committables)
+    return b"".join(parts)
+
+
+def decode_committables(data: bytes, epoch_id: int) -> list[StagedEpoch]:
+    """Decode the epochs of a sink. ``epoch_id`` is that of the checkpoint. Raises `SinkError` for damaged bytes."""
+    if not data.startswith(_MAGIC):
+        return [StagedEpoch(epoch_id, "", [data])]
+    reader = _Reader(data, len(_MAGIC))
+    staged = [
+        StagedEpoch(
+            reader.number(_EPOCH),
+            reader.sized().decode("utf-8", "replace"),
+            [reader.sized() for _ in range(reader.number(_COUNT))],
+        )
+        for _ in range(reader.number(_COUNT))
+    ]
+    reader.end()
+    return staged
+
+
+def _sized(data: bytes) -> bytes:
+    return _COUNT.pack(len(data)) + data
+
+
+class _Reader:
+    def __init__(self, data: bytes, place: int) -> None:
+        self._data = data
+        self._place = place
+
+    def number(self, form: struct.Struct) -> int:
+        value: int = form.unpack(self._take(form.size))[0]
+        return value
+
+    def sized(self) -> bytes:
+        return self._take(self.number(_COUNT))
+
+    def end(self) -> None:
+        if self._place != len(self._data):
+            raise SinkError(f"the committables of a sink are damaged: they end at byte {self._place}")
+
+    def _take(self, size: int) -> bytes:
+        start, self._place = self._place, self._place + size
+        if self._place > len(self._data):
+            raise SinkError(f"the committables of a sink are damaged: {size} bytes are missing at byte {start}")
+        return self._data[start : self._place]
+
+
+class SinkAdapter(Sink):
+    """A sink of a class that is written for one runtime only, with these methods of the driver:
+
+    ``commit(epoch_id, committable)``, ``abort(epoch_id, attempt_id)``, ``recover(last_completed_epoch_id, job_id)`` and
+    optionally ``roll_back(last_epoch_id, job_id)``. Its subclasses stage. Optional attributes of the class:
+
+    - ``identity``: a text that names the target. If the class itself defines it, it names the kind of sink, and a job
+      may have several. Without it, checkpoints store the path of the class.
+    """
+
+    def __init__(self, sink: Any) -> None:
+        self.adapted = sink
+
+    @property
+    def identity(self) -> str:
+        identity = getattr(self.adapted, "identity", None)
+        kind = type(self.adapted)
+        return identity if isinstance(identity, str) else f"{kind.__module__}.{kind.__qualname__}"
+
+    @property
+    def can_roll_back(self) -> bool:
+        """Whether the class can hide its output."""
+        return callable(getattr(self.adapted, "roll_back", None))
+
+    @property
+    def place(self) -> str | None:
+        """The identity, if it names a place."""
+        is_of_class = isinstance(getattr(type(self.adapted), "identity", None), str)
+        return self.identity if isinstance(getattr(self.adapted, "identity", None), str) and not is_of_class else None
+
+    def stage(self, epoch: SinkEpoch, subtask_index: int, rows: Any) -> bytes:
+        raise SinkError(f"{self.identity} stages no Arrow batches; it is written for the other runtime")
+
+    def commit(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
+        for committable in committables:
+            self.adapted.commit(epoch.epoch_id, committable)
+
+    def abort(self, epoch: SinkEpoch) -> None:
+        self.adapted.abort(epoch.epoch_id, epoch.attempt_id)
+
+    def recover(self, lineage: SinkLineage, last_epoch_id: int | None) -> None:
+        self.adapted.recover(last_epoch_id, lineage.job_id)
+
+    def roll_back(self, lineage: SinkLineage, last_epoch_id: int) -> Sequence[str]:
+        found: Sequence[str] = self.adapted.roll_back(last_epoch_id, lineage.job_id)
+        return found
 
 
 class JobSinks:
     """The sinks of a job by uid. Raises `JobDefinitionError` if two of them write to the same place."""
 
-    def __init__(self, sinks: Mapping[str, Any]) -> None:
-        self.by_uid: dict[str, Any] = dict(sinks)
+    def __init__(self, sinks: Mapping[str, Sink]) -> None:
+        self.by_uid: dict[str, Sink] = dict(sinks)
         """The sinks, in the order of the program."""
         _check_identities(self.by_uid)
-
-    @classmethod
-    def of(cls, graph: JobGraph, advice: str) -> JobSinks:
-        """Return the sinks of a graph. Raises `JobDefinitionError` with the advice for an object that is no sink."""
-        for node in graph.sinks:
-            if not is_instance_of(node.sink, Sink):
-                raise no_sink(node.sink, advice)
-        return cls({node.uid: node.sink for node in graph.sinks})
 
     @property
     def identities(self) -> Mapping[str, str]:
         """The identities that a checkpoint stores beside the committables."""
-        return {uid: sink_identity(sink) for uid, sink in self.by_uid.items()}
+        return {uid: sink.identity for uid, sink in self.by_uid.items()}
 
-    def stage(self, stage: Callable[[str, Sink], bytes]) -> dict[str, bytes]:
-        """Stage one sink after the other with ``stage(uid, sink)``. Returns the committables by uid."""
-        return {uid: stage(uid, sink) for uid, sink in self.by_uid.items()}
-
-    def commit(self, epoch_id: int, committables: Mapping[str, bytes]) -> None:
-        """Make visible what all sinks staged for an epoch whose checkpoint is complete."""
-        for uid in self.by_uid:
-            if uid in committables:
-                self.commit_committable(uid, epoch_id, committables[uid])
+    def commit(self, metadata: CheckpointMetadata) -> None:
+        """Make visible what the sinks staged up to a complete checkpoint."""
+        for uid, sink in self.by_uid.items():
+            self._commit(sink, uid, metadata)
 
     def check_commits(self, metadata: CheckpointMetadata) -> None:
         """Raise `JobRestoreError` if a checkpoint contains uncommitted rows of another sink."""
@@ -61,36 +176,43 @@ class JobSinks:
             pass
 
     def commit_again(self, metadata: CheckpointMetadata) -> None:
-        """Commit the epoch of a checkpoint again: the driver may have died before or during the commit.
+        """Commit the epochs of a checkpoint again: the driver may have died before or during the commit.
 
         Raises as `check_commits`, before anything is committed.
         """
-        for uid, committable in list(self._to_commit(metadata)):
-            self.commit_committable(uid, metadata.checkpoint_id, committable)
+        for uid in list(self._to_commit(metadata)):
+            self._commit(self.by_uid[uid], uid, metadata)
 
-    def commit_committable(self, uid: str, epoch_id: int, committable: bytes) -> None:
-        """Make visible what one sink has staged; a runtime with its own format of committables overrides it."""
-        self.by_uid[uid].commit(epoch_id, committable)
-
-    def abort(self, epoch_id: int, attempt_id: str) -> None:
+    def abort(self, job_id: str, run_id: str, epoch_id: int) -> None:
         """Let all sinks discard an attempt, even if one of them raises."""
         with contextlib.ExitStack() as stack:
-            for sink in self.by_uid.values():
-                stack.callback(sink.abort, epoch_id, attempt_id)
+            for uid, sink in self.by_uid.items():
+                stack.callback(sink.abort, SinkEpoch(SinkLineage(uid, job_id), epoch_id, run_id))
 
-    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
+    def recover(self, last_epoch_id: int | None, job_id: str, parent: SavepointIdentity | None = None) -> None:
         """Let all sinks remove what attempts at later epochs have left."""
-        for sink in self.by_uid.values():
-            sink.recover(last_completed_epoch_id, job_id)
+        for uid, sink in self.by_uid.items():
+            sink.recover(SinkLineage(uid, job_id, parent), last_epoch_id)
 
-    def _to_commit(self, metadata: CheckpointMetadata) -> Iterator[tuple[str, bytes]]:
-        for uid, committable in metadata.sink_committables.items():
+    def staged(self, metadata: CheckpointMetadata, uid: str) -> list[StagedEpoch]:
+        """What a checkpoint has to commit with one sink."""
+        committable = metadata.sink_committables.get(uid)
+        return [] if committable is None else decode_committables(committable, metadata.checkpoint_id)
+
+    def _commit(self, sink: Sink, uid: str, metadata: CheckpointMetadata) -> None:
+        lineage = SinkLineage(uid, metadata.job_id, metadata.restored_from)
+        for one in self.staged(metadata, uid):
+            if one.committables:
+                sink.commit(SinkEpoch(lineage, one.epoch_id, one.run_id), one.committables)
+
+    def _to_commit(self, metadata: CheckpointMetadata) -> Iterator[str]:
+        for uid in metadata.sink_committables:
             sink = self.by_uid.get(uid)
             staged_by = metadata.sink_identities.get(uid)
-            if sink is not None and staged_by in (None, sink_identity(sink)):
-                yield uid, committable
-            elif committable:
-                now = "none" if sink is None else sink_identity(sink)
+            if sink is not None and staged_by in (None, sink.identity):
+                yield uid
+            elif any(any(one.committables) for one in self.staged(metadata, uid)):
+                now = "none" if sink is None else sink.identity
                 raise JobRestoreError(
                     f"epoch {metadata.checkpoint_id} is complete, but its output is not committed yet, and was staged "
                     f"by another sink: {staged_by or repr(uid)}, not {now}. Start the job once more with the former "
@@ -103,10 +225,10 @@ def no_sink(given: object, advice: str) -> JobDefinitionError:
     return JobDefinitionError(f"sink_to was given {format_instance(given)}, which is no sink: {advice}")
 
 
-def _check_identities(sinks: Mapping[str, Any]) -> None:
+def _check_identities(sinks: Mapping[str, Sink]) -> None:
     known: dict[str, str] = {}
     for uid, sink in sinks.items():
-        identity = sink_place(sink)
+        identity = sink.place if isinstance(sink, SinkAdapter) else sink.identity
         if identity is None:
             continue
         if identity in known:

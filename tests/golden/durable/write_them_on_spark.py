@@ -36,7 +36,7 @@ def main(version: str, *names: str) -> None:
 def _run(workplace: Path) -> None:
     from pyspark.sql import SparkSession
 
-    from statebackend.spark.parquet_sink import MemorySink
+    from statebackend.spark.frame_sinks import MemorySink
 
     for index, rows in enumerate(BATCHES):
         add_file(workplace / "source", index, rows)

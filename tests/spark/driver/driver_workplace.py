@@ -26,6 +26,7 @@ from statebackend.savepoint.restored_state import RestoredState
 from statebackend.spark import epoch_driver
 from statebackend.spark import epoch_driver as epoch_rim
 from statebackend.spark.epoch_driver import EpochDriver, JobParts
+from statebackend.spark.frame_sinks import FrameSinkAdapter
 from statebackend.state.state_backend import state_backend
 from statebackend.streaming.runtime.job_sinks import JobSinks
 
@@ -95,7 +96,7 @@ class Job:
             identity=IDENTITY,
             run_id=f"run-{self.runs}",
             pipeline=pipeline,
-            sinks=JobSinks({"sink": self.sink}),
+            sinks=JobSinks({"sink": FrameSinkAdapter(self.sink)}),
             backend=state_backend("heap"),
             parallelism=2,
             file_system=self.fs,

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import timed_inputs
 
 from statebackend.spark import SparkStreamEnvironment
-from statebackend.spark.parquet_sink import MemorySink
+from statebackend.spark.frame_sinks import MemorySink
 from typeserializers import LongSerializer
 
 

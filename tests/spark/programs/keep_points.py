@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from snapshots import SimpleTypeSerializerSnapshot, register_snapshot
 from statebackend import KeyedProcessFunction, ProcessContext, RuntimeContext, ValueStateDescriptor
 from statebackend.spark import SparkStreamEnvironment
-from statebackend.spark.parquet_sink import MemorySink
+from statebackend.spark.frame_sinks import MemorySink
 from typeserializers import LongSerializer, TypeSerializer
 
 

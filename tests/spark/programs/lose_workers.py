@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statebackend import KeyedProcessFunction, ProcessContext, RuntimeContext, ValueStateDescriptor
 from statebackend.spark import SparkStreamEnvironment
-from statebackend.spark.parquet_sink import MemorySink
+from statebackend.spark.frame_sinks import MemorySink
 
 EPOCHS = 4
 FATAL = 2

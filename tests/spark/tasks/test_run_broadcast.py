@@ -157,7 +157,7 @@ class TestOnSpark:
     def test_a_fat_function_is_on_the_disk_once_and_gone_behind_the_run(
         self, spark: SparkSession, tmp_path: Path
     ) -> None:
-        from statebackend.spark.parquet_sink import ForEachEpochSink
+        from statebackend.spark.frame_sinks import ForEachEpochSink
 
         before = files_of_spark(spark)
         place = Workplace(spark, tmp_path)

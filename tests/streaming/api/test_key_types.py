@@ -96,7 +96,7 @@ def test_a_key_from_spark_is_to_the_byte_that_of_the_in_process_environment(zone
 def test_on_spark_a_timestamp_is_the_same_key_after_the_zone_of_the_session_has_changed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from statebackend.spark.parquet_sink import MemorySink
+    from statebackend.spark.frame_sinks import MemorySink
     from statebackend.spark.session import configured
 
     day = {"day": "2024-02-29"}

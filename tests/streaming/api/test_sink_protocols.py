@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from statebackend.streaming.sink import RollbackSink, reads_once, sink_identity
+from statebackend.spark.frame_sinks import reads_once
+from statebackend.streaming.runtime.job_sinks import SinkAdapter
 
 
 class ReadsOnce:
@@ -28,8 +29,8 @@ def test_a_class_says_itself_that_it_reads_a_frame_once() -> None:
 
 
 def test_a_sink_that_rolls_back_is_known_by_its_method() -> None:
-    assert isinstance(Derived(), RollbackSink)
-    assert not isinstance(Denies(), RollbackSink)
+    assert SinkAdapter(Derived()).can_roll_back
+    assert not SinkAdapter(Denies()).can_roll_back
 
 
 class Identified:
@@ -39,5 +40,5 @@ class Identified:
 
 @pytest.mark.parametrize("identity", [7, None, b"/out", ["/out"]])
 def test_an_identity_that_is_no_text_is_none_and_the_class_stands_for_it(identity: object) -> None:
-    assert sink_identity(Identified(identity)) == f"{__name__}.Identified"
-    assert sink_identity(Identified("/out")) == "/out"
+    assert SinkAdapter(Identified(identity)).identity == f"{__name__}.Identified"
+    assert SinkAdapter(Identified("/out")).identity == "/out"

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from statebackend import JobDefinitionError, JobRestoreError
 from statebackend.checkpoint import CheckpointKind, CheckpointMetadata
+from statebackend.checkpoint.metadata import SavepointIdentity
 from statebackend.spark import MemorySink, NoopSink, ParquetSink
-from statebackend.streaming.runtime.job_sinks import JobSinks
-from statebackend.streaming.sink import sink_identity
+from statebackend.spark.frame_sinks import FrameSinkAdapter
+from statebackend.streaming.runtime.job_sinks import (
+    JobSinks,
+    StagedEpoch,
+    decode_committables,
+    encode_committables,
+)
+from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
+
+PARENT = SavepointIdentity("before", 6, 1)
 
 
-class Noting:
-    """Notes what it is told in a list that several share, and may fail."""
+class Noting(Sink):
+    """Notes its calls in a list that several share, and may fail."""
+
+    identity = ""
 
     def __init__(self, name: str, told: list[tuple[Any, ...]]) -> None:
-        self.identity = name
+        self.identity = name  # type: ignore[misc]
         self._told = told
         self.failure: Exception | None = None
 
@@ -27,18 +41,17 @@ class Noting:
         if self.failure is not None:
             raise self.failure
 
-    def stage(self, frame: Any, epoch_id: int, attempt_id: str) -> bytes:
-        self._note("stage", frame)
-        return f"{self.identity} {epoch_id}".encode()
+    def stage(self, epoch: SinkEpoch, subtask_index: int, rows: Any) -> bytes:
+        return b""
 
-    def commit(self, epoch_id: int, committable: bytes) -> None:
-        self._note("commit", epoch_id, committable)
+    def commit(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
+        self._note("commit", epoch.epoch_id, *committables)
 
-    def abort(self, epoch_id: int, attempt_id: str) -> None:
-        self._note("abort", epoch_id, attempt_id)
+    def abort(self, epoch: SinkEpoch) -> None:
+        self._note("abort", epoch.epoch_id, epoch.attempt_id)
 
-    def recover(self, last_completed_epoch_id: int | None, job_id: str) -> None:
-        self._note("recover", last_completed_epoch_id, job_id)
+    def recover(self, lineage: SinkLineage, last_epoch_id: int | None) -> None:
+        self._note("recover", last_epoch_id, lineage)
 
 
 def checkpoint(committables: dict[str, bytes], identities: dict[str, str]) -> CheckpointMetadata:
@@ -60,21 +73,71 @@ def two(told: list[tuple[Any, ...]]) -> tuple[Noting, Noting, JobSinks]:
     return first, second, JobSinks({"sink": first, "late": second})
 
 
-def test_every_sink_is_told_every_step_in_the_order_of_the_program() -> None:
+def test_each_step_calls_all_sinks_in_the_order_of_the_program() -> None:
     told: list[tuple[Any, ...]] = []
     _, _, sinks = two(told)
-    sinks.recover(6, "job")
-    committables = sinks.stage(lambda uid, sink: sink.stage(uid, 7, "attempt"))
-    assert committables == {"sink": b"a 7", "late": b"b 7"}
-    sinks.commit(7, committables)
+    sinks.recover(6, "job", PARENT)
+    staged = {uid: encode_committables([StagedEpoch(7, "run", [b"1", b"2"])]) for uid in sinks.by_uid}
+    sinks.commit(checkpoint(staged, dict(sinks.identities)))
     assert told == [
-        ("a", "recover", 6, "job"),
-        ("b", "recover", 6, "job"),
-        ("a", "stage", "sink"),
-        ("b", "stage", "late"),
-        ("a", "commit", 7, b"a 7"),
-        ("b", "commit", 7, b"b 7"),
+        ("a", "recover", 6, SinkLineage("sink", "job", PARENT)),
+        ("b", "recover", 6, SinkLineage("late", "job", PARENT)),
+        ("a", "commit", 7, b"1", b"2"),
+        ("b", "commit", 7, b"1", b"2"),
     ]
+
+
+def test_a_sink_without_committables_is_not_called() -> None:
+    told: list[tuple[Any, ...]] = []
+    _, _, sinks = two(told)
+    sinks.commit(checkpoint({"sink": encode_committables([StagedEpoch(7, "run", [])])}, {"sink": "a"}))
+    assert told == []
+
+
+def test_epochs_of_failed_checkpoints_are_committed_in_ascending_order() -> None:
+    told: list[tuple[Any, ...]] = []
+    _, _, sinks = two(told)
+    staged = encode_committables([StagedEpoch(7, "run", [b"7"]), StagedEpoch(5, "run", [b"5"])])
+    sinks.commit(checkpoint({"late": staged}, {"late": "b"}))
+    assert told == [("b", "commit", 5, b"5"), ("b", "commit", 7, b"7")]
+
+
+def test_a_lineage_names_its_job_and_the_job_of_its_savepoint() -> None:
+    lineage = SinkLineage("sink", "job", PARENT)
+    assert (lineage.name, lineage.parent_name) == ("job/sink", "before/sink")
+    assert SinkLineage("sink", "job").parent_name is None
+    epoch = SinkEpoch(lineage, 7, "run")
+    assert (epoch.attempt_id, str(epoch)) == ("job.run", "epoch 7 of job/sink")
+
+
+STAGED = st.lists(
+    st.builds(StagedEpoch, st.integers(0, 1 << 62), st.text("ab-é", max_size=5), st.lists(st.binary(max_size=9))),
+    max_size=4,
+    unique_by=lambda one: one.epoch_id,
+)
+
+
+@given(STAGED)
+def test_committables_are_read_as_they_were_written(staged: list[StagedEpoch]) -> None:
+    data = encode_committables(staged)
+    assert decode_committables(data, 0) == sorted(staged, key=lambda one: one.epoch_id)
+    for damaged in (data[:-1], data + b"\0", data[:4] + b"\xff" + data[5:]):
+        with pytest.raises(SinkError, match="the committables of a sink are damaged"):
+            decode_committables(damaged, 0)
+
+
+def test_the_form_of_committables_is_frozen() -> None:
+    form = "53424332 00000001 0000000000000007 00000001 72 00000001 00000002 6f6b"
+    assert encode_committables([StagedEpoch(7, "r", [b"ok"])]) == bytes.fromhex(form)
+
+
+def test_the_committable_of_an_earlier_version_is_one_of_the_epoch_of_its_checkpoint() -> None:
+    assert decode_committables(b'{"version": 1}', 7) == [StagedEpoch(7, "", [b'{"version": 1}'])]
+
+
+def test_a_sink_that_cannot_roll_back_names_the_target_and_a_fix() -> None:
+    with pytest.raises(SinkError, match=r"a cannot roll back to epoch 3\. Start from a savepoint"):
+        Noting("a", []).roll_back(SinkLineage("sink", "job"), 3)
 
 
 def test_a_sink_that_cannot_abort_keeps_no_other_from_it() -> None:
@@ -82,13 +145,13 @@ def test_a_sink_that_cannot_abort_keeps_no_other_from_it() -> None:
     first, second, sinks = two(told)
     first.failure = second.failure = OSError("the disk is gone")
     with pytest.raises(OSError, match="the disk is gone"):
-        sinks.abort(7, "attempt")
-    assert sorted(told) == [("a", "abort", 7, "attempt"), ("b", "abort", 7, "attempt")]
+        sinks.abort("job", "run", 7)
+    assert sorted(told) == [("a", "abort", 7, "job.run"), ("b", "abort", 7, "job.run")]
 
 
 def test_a_job_with_one_sink_writes_and_reads_what_it_did_without_a_uid() -> None:
-    sinks = JobSinks({"sink": NoopSink()})
-    assert sinks.identities == {"sink": sink_identity(NoopSink())}
+    sinks = JobSinks({"sink": FrameSinkAdapter(NoopSink())})
+    assert sinks.identities == {"sink": "noop"}
 
 
 def test_a_checkpoint_says_of_each_sink_what_it_staged_and_which_it_was() -> None:
@@ -101,16 +164,16 @@ def test_a_checkpoint_says_of_each_sink_what_it_staged_and_which_it_was() -> Non
 
 def test_a_committable_is_for_the_sink_that_staged_it(tmp_path: Path) -> None:
     sink, same, other = ParquetSink(tmp_path / "a"), ParquetSink(f"file://{tmp_path}/a/"), ParquetSink(tmp_path / "b")
-    noted = {"sink": sink_identity(sink)}
-    JobSinks({"sink": same}).check_commits(checkpoint({"sink": b"rows"}, noted))
-    JobSinks({"sink": NoopSink()}).check_commits(checkpoint({"sink": b""}, {"sink": sink_identity(NoopSink())}))
+    noted = {"sink": sink.identity}
+    JobSinks({"sink": FrameSinkAdapter(same)}).check_commits(checkpoint({"sink": b"rows"}, noted))
+    JobSinks({"sink": FrameSinkAdapter(NoopSink())}).check_commits(checkpoint({"sink": b""}, {"sink": "noop"}))
     # Older checkpoints do not say whose it is.
-    JobSinks({"sink": other}).check_commits(checkpoint({"sink": b"rows"}, {}))
+    JobSinks({"sink": FrameSinkAdapter(other)}).check_commits(checkpoint({"sink": b"rows"}, {}))
     # There is nothing to commit.
-    JobSinks({"sink": other}).commit_again(checkpoint({"sink": b""}, {"sink": sink_identity(NoopSink())}))
+    JobSinks({"sink": FrameSinkAdapter(other)}).commit_again(checkpoint({"sink": b""}, {"sink": "noop"}))
     for changed in (other, NoopSink(), MemorySink()):
         with pytest.raises(JobRestoreError, match=r"epoch 7 is complete.*staged by another sink: ParquetSink\(.*/a'\)"):
-            JobSinks({"sink": changed}).check_commits(checkpoint({"sink": b"rows"}, noted))
+            JobSinks({"sink": FrameSinkAdapter(changed)}).check_commits(checkpoint({"sink": b"rows"}, noted))
 
 
 def test_nothing_is_committed_if_one_of_the_sinks_is_not_there_any_more() -> None:
@@ -127,5 +190,5 @@ def test_nothing_is_committed_if_one_of_the_sinks_is_not_there_any_more() -> Non
 
 def test_two_sinks_that_write_to_one_place_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(JobDefinitionError, match=r"the sinks 'a' and 'b' write to the same place, ParquetSink\("):
-        JobSinks({"a": ParquetSink(tmp_path), "b": ParquetSink(tmp_path)})
-    JobSinks({"a": NoopSink(), "b": NoopSink()})
+        JobSinks({"a": FrameSinkAdapter(ParquetSink(tmp_path)), "b": FrameSinkAdapter(ParquetSink(tmp_path))})
+    JobSinks({"a": FrameSinkAdapter(NoopSink()), "b": FrameSinkAdapter(NoopSink())})

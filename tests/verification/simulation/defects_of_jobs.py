@@ -117,8 +117,8 @@ def _not_committed_again() -> Patch:
     """A start removes what later attempts have staged, and leaves what its checkpoint has to commit."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def restore(self: StagedSinks, latest: Any, job_id: str) -> None:
-            self.recover(None if latest is None else latest.checkpoint_id, job_id)
+        def restore(self: StagedSinks, latest: Any, job_id: str, parent: Any, last_epoch_id: int | None) -> None:
+            self.recover(last_epoch_id, job_id, parent)
 
         return restore
 
