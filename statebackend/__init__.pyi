@@ -118,6 +118,19 @@ from statebackend.state.ttl_config import (
     TtlUpdateType as TtlUpdateType,
 )
 from statebackend.state.value_state import ValueStateDescriptor as ValueStateDescriptor
+from statebackend.streaming.aggregates import (
+    Aggregate as Aggregate,
+    approx_count_distinct as approx_count_distinct,
+    approx_percentile as approx_percentile,
+    avg as avg,
+    count as count,
+    first_value as first_value,
+    last_value as last_value,
+    max_ as max_,
+    min_ as min_,
+    sum_ as sum_,
+    top_k as top_k,
+)
 from statebackend.streaming.async_functions import (
     AsyncContext as AsyncContext,
     AsyncFunction as AsyncFunction,
@@ -153,6 +166,7 @@ from statebackend.streaming.data_stream import (
     KeyedStream as KeyedStream,
 )
 from statebackend.streaming.errors import (
+    AggregateOverflowError as AggregateOverflowError,
     AsyncTimeoutError as AsyncTimeoutError,
     EpochError as EpochError,
     EpochTimeoutError as EpochTimeoutError,

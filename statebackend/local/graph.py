@@ -28,6 +28,7 @@ from attrs import define, evolve, field, frozen
 from statebackend.state.key_groups import KeyHashError, key_groups_hasher, subtask_of_key_group
 from statebackend.streaming.errors import JobDefinitionError, format_value
 from statebackend.streaming.key_types import canonical_key, check_keys_agree, key_serializer_for
+from statebackend.streaming.operators.aggregate import resolved_node
 from statebackend.streaming.operators.operator import ObjectBatch, check_keys, place_of_input
 from statebackend.streaming.operators.record_steps import StepResults, results_of_step
 from statebackend.streaming.output_tag import OutputTag
@@ -619,8 +620,12 @@ class PreparedGraph:
         for schema in schemas:
             if schema is not None:
                 check_not_reserved(schema.names, node.uid)
+        inputs = local_inputs(node, streams)
+        resolved = resolved_node(node, schemas[0], inputs[0].declared_key_types()) if inputs else node
+        if resolved is not node:
+            inputs = local_inputs(resolved, streams)
         outputs: dict[OutputTag[Any] | None, DeclaredSchema] = {
-            None: output_schema(node.schema, place_of_output(node.uid), OF_PROCESS)
+            None: output_schema(resolved.schema, place_of_output(node.uid), OF_PROCESS)
         }
         for tag in self._graph.side_outputs(node):
             outputs[tag] = output_schema(tag.schema, place_of_output(node.uid, tag.name), OF_OUTPUT_TAG)
@@ -630,7 +635,6 @@ class PreparedGraph:
             None if isinstance(given, BroadcastInput) else schema
             for given, schema in zip(node.operator_inputs, schemas, strict=True)
         ]
-        inputs = local_inputs(node, streams)
         operator = LocalOperator(node, states, outputs, self._max_parallelism, inputs, in_flight)
         operator.learn_keys(lambda index: streams[index].first())
         self.operators[node.uid] = operator

@@ -12,6 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from statebackend.state.operator_state_descriptors import BroadcastStateDescriptor
+from statebackend.state.ttl_config import StateTtlConfig
+from statebackend.streaming.aggregates import Aggregate, AggregateDefinition, checked_aggregates
 from statebackend.streaming.async_functions import (
     DEFAULT_CAPACITY,
     AsyncFunction,
@@ -385,6 +387,41 @@ class KeyedStream(Generic[T]):
         read = KeyedInput(self.edge, self.keys, as_columns(order_by))
         name = name or type(function).__name__
         return self._add((read,), function, uid=uid, name=name, schema=schema)
+
+    def aggregate(
+        self,
+        *,
+        uid: str = "",
+        name: str = "",
+        order_by: Any = (),
+        ttl: StateTtlConfig | None = None,
+        **aggregates: Aggregate,
+    ) -> ProcessedStream:
+        """Aggregate the records of each key by built-in aggregates, with the semantics of Spark SQL.
+
+        Each epoch emits one row per key that it has records of: the key columns, and the aggregates over all records so
+        far, as ``groupBy(...).agg(...)`` in Spark's update mode. ``docs/aggregates.md`` lists types and nulls.
+
+        Args:
+            uid: Identifies the operator's state in checkpoints and must never change.
+            name: The display name.
+            order_by: Columns that sort the records of a key within each epoch, for aggregates that depend on the order.
+                Without them such records are sorted by the columns that these aggregates read.
+            ttl: How long the accumulators of a key live without records. Forever by default.
+            aggregates: The aggregates, by the names of their result columns.
+
+        Raises:
+            JobDefinitionError: There are no aggregates, or one of them is something else. When the job starts: the
+                schema of the input is not known, or does not fit.
+
+        Example:
+            ```python
+            payments.key_by("card").aggregate(n=count(), spent=sum_("amount"), uid="totals")
+            ```
+        """
+        definition = AggregateDefinition(checked_aggregates(aggregates), ttl)
+        read = KeyedInput(self.edge, self.keys, as_columns(order_by))
+        return self._add((read,), definition, uid=uid, name=name or "aggregate", schema=None)
 
     def window(self, assigner: WindowAssigner[Any], *, order_by: Any = ()) -> WindowedStream[ProcessedStream]:
         """Assign the records of each key to windows. The returned stream sets when they fire and what they emit.

@@ -48,6 +48,10 @@ class AsyncTimeoutError(UserFunctionError, TimeoutError):
     """An async function returned no results in time. The message names operator, key and record."""
 
 
+class AggregateOverflowError(StreamJobError, ArithmeticError):
+    """The result of a built-in aggregate does not fit its type."""
+
+
 class NullKeyError(StreamJobError, ValueError):
     """The key of a record is null."""
 

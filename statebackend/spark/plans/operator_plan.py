@@ -54,6 +54,7 @@ from statebackend.spark.tasks.epoch_task import EpochTask, InitialRows
 from statebackend.spark.tasks.program_pickles import pickled, unpickled
 from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.key_types import check_keys_agree, key_serializer_for
+from statebackend.streaming.operators.aggregate import resolved_node
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.declared_schema import (
     OF_OUTPUT_TAG,
@@ -485,10 +486,17 @@ def prepare_operator(
     Raises `JobDefinitionError` for an invalid operator.
     """
     uid = node.uid
-    inputs = tuple(
-        prepare_input(frame, given, uid, time, parallelism, max_parallelism)
-        for frame, given, time in zip(frames, node.operator_inputs, times, strict=True)
-    )
+
+    def prepared_inputs(given_inputs: Sequence[OperatorInput]) -> tuple[PreparedInput, ...]:
+        return tuple(
+            prepare_input(frame, given, uid, time, parallelism, max_parallelism)
+            for frame, given, time in zip(frames, given_inputs, times, strict=True)
+        )
+
+    inputs = prepared_inputs(node.operator_inputs)
+    resolved = resolved_node(node, inputs[0].schema, inputs[0].key_types) if inputs else node
+    if resolved is not node:
+        inputs = prepared_inputs(resolved.operator_inputs)
     types_of_inputs = {index: one.key_types for index, one in enumerate(inputs) if one.key_types is not None}
     check_keys_agree(uid, types_of_inputs)
     types = types_of_inputs[min(types_of_inputs)] if types_of_inputs else ()
@@ -500,9 +508,9 @@ def prepare_operator(
             f"operator {uid!r}: the function cannot be sent to the workers ({type(error).__name__}: {error}); "
             f"make connections and the like in setup(), not in __init__"
         ) from error
-    if node.schema is None:
+    if resolved.schema is None:
         raise missing_schema(f"operator {uid!r}", OF_PROCESS)
-    main_type = output_type(frames[0], node.schema, f"operator {uid!r}")
+    main_type = output_type(frames[0], resolved.schema, f"operator {uid!r}")
     side_types: dict[OutputTag[Any], StructType] = {}
     for tag in tags:
         where = place_of_output(uid, tag.name)

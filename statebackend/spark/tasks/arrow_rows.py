@@ -258,15 +258,19 @@ class ArrowBatch:
     @property
     def places(self) -> BatchPlaces | None:
         keys = self.reader.key_columns(self.columns)
-        if self.timestamps is None or not keys or any(column.null_count for column in keys):
+        if not keys or any(column.null_count for column in keys):
             return None
-        key_groups, timestamps = self.columns.column(KEY_GROUP_COLUMN), timestamps_of(self.columns)
+        key_groups, timestamps = self.columns.column(KEY_GROUP_COLUMN), self._times()
         return BatchPlaces(keys, key_groups, timestamps, self._objects_of)
+
+    def _times(self) -> pa.Array:
+        rows = self.columns
+        return pa.nulls(rows.num_rows, pa.int64()) if self.timestamps is None else timestamps_of(rows)
 
     def _objects_of(self, mask: pa.Array) -> ObjectBatch:
         columns, reader = self.columns.filter(mask), self.reader
         key_groups = column_values(columns.column(KEY_GROUP_COLUMN))
-        timestamps = column_values(timestamps_of(columns))
+        timestamps = column_values(self._times().filter(mask))
         return ObjectBatch(reader.records(columns), reader.keys(columns), key_groups, timestamps)
 
     @property

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebackend.state.key_context import KeySetter
+from statebackend.streaming.aggregates import BoundAggregates, groups_alike
 from statebackend.streaming.operators.operator import BatchPlaces, InputBatch, ObjectBatch
 from statebackend.streaming.operators.window_state import WindowState
 from statebackend.streaming.rows.row_reader import column_values, keys_of_columns
@@ -33,25 +34,13 @@ __all__ = ["AlignedBatches", "WindowCounts", "can_be_counted", "counts_by_start"
 WindowCounts = tuple[int, Sequence[Any], Sequence[int], Sequence[int]]
 """The start of a window; keys, their key groups, and how many records each has in it."""
 
-_GROUPED_ALIKE: Final[Sequence[Callable[[pa.DataType], bool]]] = (
-    pa.types.is_integer,
-    pa.types.is_boolean,
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_binary,
-    pa.types.is_date,
-    pa.types.is_timestamp,
-)
-
 _FAR: Final = 1 << 62
 """Beyond this time, 64-bit arithmetic in milliseconds may overflow."""
 
 
 def can_be_counted(places: BatchPlaces) -> bool:
     """Whether Arrow finds the same keys and windows as Python, and all records have a timestamp."""
-    if not all(any(is_type(column.type) for is_type in _GROUPED_ALIKE) for column in places.keys):
-        return False
-    if places.timestamps.null_count:
+    if not groups_alike(places.keys) or places.timestamps.null_count:
         return False
     bounds: Mapping[str, int] = pc.min_max(places.timestamps).as_py()
     return bounds["min"] > -_FAR and bounds["max"] < _FAR
@@ -85,7 +74,16 @@ def counts_by_start(places: BatchPlaces, starts: pa.Array) -> Iterator[WindowCou
 
 
 WindowPart = tuple[int, Sequence[Any], Sequence[int], Sequence[Any]]
-"""The start of a window; keys, their key groups, and what each is to get: its records, or their number."""
+"""The start of a window; keys, their key groups, and what each receives: records, their number, or partial results."""
+
+
+def _partials_by_start(table: pa.Table, key_count: int) -> Iterator[WindowPart]:
+    for start in pc.unique(table.column(0)).to_pylist():
+        of_window = table.filter(pc.equal(table.column(0), start)).combine_chunks()
+        columns = [column.chunk(0) for column in of_window.columns[1:]]
+        keys = keys_of_columns(columns[:key_count])
+        key_groups, *partials = map(column_values, columns[key_count:])
+        yield start, keys, key_groups, list(zip(*partials, strict=True))
 
 
 class AlignedBatches:
@@ -114,10 +112,18 @@ class AlignedBatches:
     def process(self, batch: InputBatch, timestamps: Sequence[Any], set_key: KeySetter) -> None:
         """Process a batch whose records all have timestamps."""
         is_tumbling = self._windows.slide_ms == self._windows.size_ms
-        places = batch.places if is_tumbling and self._state.counts else None
+        aggregates = self._state.aggregates
+        combines = aggregates is not None and aggregates.is_exact
+        places = batch.places if is_tumbling and (self._state.counts or combines) else None
         if places is not None and can_be_counted(places):
-            self._add_to_windows(self._counted(places), self._state.add_counted, set_key)
-            return
+            if aggregates is None:
+                self._add_to_windows(self._counted(places), self._state.add_counted, set_key)
+                return
+            assert batch.columns is not None
+            parts = self._combined(batch.columns, places, aggregates)
+            if parts is not None:
+                self._add_to_windows(parts, self._state.add_partial, set_key)
+                return
         by_start = self._tumbled(batch, timestamps) if is_tumbling else self._slid(batch, timestamps)
         key_group_of = dict(zip(batch.keys, batch.key_groups, strict=True)).__getitem__
         parts = (
@@ -146,14 +152,31 @@ class AlignedBatches:
             if cleanup_ms not in (fire_ms, MAX_TIMESTAMP):
                 register(window, cleanup_ms, opened, groups_of_opened)
 
+    def _combined(
+        self, columns: pa.RecordBatch, places: BatchPlaces, aggregates: BoundAggregates
+    ) -> Iterator[WindowPart] | None:
+        """The partial results of a batch, window after window; None if Arrow cannot compute them."""
+        starts = starts_of(self._windows, places.timestamps)
+        table = aggregates.partial_results(columns, [starts, *places.keys, places.key_groups])
+        if table is None:
+            return None
+        until = clamped(self._closed_until())
+        self._without_closed(places, starts, until)
+        table = table.filter(pc.greater(table.column(0), until))
+        return _partials_by_start(table, len(places.keys))
+
     def _counted(self, places: BatchPlaces) -> Iterator[WindowPart]:
         starts = starts_of(self._windows, places.timestamps)
-        is_closed = pc.less_equal(starts, clamped(self._closed_until()))
-        if is_closed.true_count:
-            self._take_closed(places.objects_of(is_closed), starts.filter(is_closed))
-            is_open = pc.invert(is_closed)
-            places, starts = places.only(is_open), starts.filter(is_open)
-        return counts_by_start(places, starts)
+        return counts_by_start(*self._without_closed(places, starts, clamped(self._closed_until())))
+
+    def _without_closed(self, places: BatchPlaces, starts: pa.Array, until: int) -> tuple[BatchPlaces, pa.Array]:
+        """Pass the records of closed windows on; return the others."""
+        is_closed = pc.less_equal(starts, until)
+        if not is_closed.true_count:
+            return places, starts
+        self._take_closed(places.objects_of(is_closed), starts.filter(is_closed))
+        is_open = pc.invert(is_closed)
+        return places.only(is_open), starts.filter(is_open)
 
     def _take_closed(self, closed: ObjectBatch, starts: pa.Array) -> None:
         columns = closed.records, closed.keys, closed.key_groups, closed.timestamps or ()

@@ -114,7 +114,7 @@ class InputBatch(Protocol):
 
     @property
     def places(self) -> BatchPlaces | None:
-        """Keys and times as columns, or None if they never were in columns or no record has a timestamp."""
+        """Keys and times as columns, or None if they never were in columns or a key is null."""
 
     @property
     def records(self) -> Sequence[Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from statebackend.streaming.aggregates import AggregateDefinition
 from statebackend.streaming.async_functions import AsyncWaitDefinition
 from statebackend.streaming.batch_functions import KeyedBatchFunction
 from statebackend.streaming.broadcast_functions import BroadcastProcessDefinition
 from statebackend.streaming.connected_streams import IntervalJoinDefinition
 from statebackend.streaming.functions import KeyedCoProcessFunction, KeyedMultipleInputFunction, KeyedProcessFunction
+from statebackend.streaming.operators.aggregate import AggregateOperator
 from statebackend.streaming.operators.async_wait import AsyncWaitOperator
 from statebackend.streaming.operators.broadcast_process import broadcast_process_operator
 from statebackend.streaming.operators.interval_join import IntervalJoinOperator
@@ -38,6 +40,7 @@ OPERATORS: Final[Mapping[type, OperatorFactory]] = {
     BroadcastProcessDefinition: broadcast_process_operator,
     IntervalJoinDefinition: IntervalJoinOperator,
     StatefulProcessorFunction: StatefulProcessorOperator,
+    AggregateDefinition: AggregateOperator,
     AsyncWaitDefinition: AsyncWaitOperator,
     WindowDefinition: WindowOperator,
 }

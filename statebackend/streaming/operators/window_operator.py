@@ -417,7 +417,10 @@ class WindowOperator(Operator):
         self.late_records: Counter[OutputTag[Any] | None] = Counter()
 
     def open(self, context: Any, emitter: Emitter) -> None:
-        definition, serializer = self._definition, self._assigner.window_serializer
+        where = f"operator {self._uid!r}"
+        definition = self._definition.bound(context.input_schemas[0], where)
+        self._function = definition.window_function
+        serializer = self._assigner.window_serializer
 
         def register(descriptor: StateDescriptor) -> Any:
             return context.register(descriptor, serializer)
@@ -428,7 +431,6 @@ class WindowOperator(Operator):
         self._timers: InternalTimerService[Any] = context.internal_timer_service(TIMERS_NAME, serializer)
         given = definition.element_serializers
         schemas = context.input_schemas if given else ()
-        where = f"operator {self._uid!r}"
         forms = [
             element_form(serializer, schema, where, "its windows keep", "element_type")
             for serializer, schema in zip(given, schemas, strict=True)

@@ -16,6 +16,7 @@ from statebackend.state.internal_states import FoldingState, MergingState
 from statebackend.state.list_state import InternalListState, ListStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.states import AggregateFunction
+from statebackend.streaming.aggregates import BoundAggregates
 from statebackend.streaming.operators.element_form import ElementForm
 from statebackend.streaming.windows.evictors import Evictor, TimestampedValue
 from statebackend.streaming.windows.window_definition import (
@@ -81,6 +82,15 @@ class WindowState(ABC):
     def add_counted(self, count: int) -> bool:
         """As `add_all`, for this number of records."""
         raise NotImplementedError(f"{type(self).__name__} holds more than a number")
+
+    @property
+    def aggregates(self) -> BoundAggregates | None:
+        """The built-in aggregates, if it holds their accumulators. Then `add_partial` may be used."""
+        return None
+
+    def add_partial(self, partial: Sequence[Any]) -> bool:
+        """As `add_all`, for partial results of the aggregates."""
+        raise NotImplementedError(f"{type(self).__name__} holds no accumulators of built-in aggregates")
 
     @abstractmethod
     def fire(self, window: Any, fire: Fire) -> None:
@@ -190,6 +200,33 @@ class AggregatedWindows(WindowState):
     @property
     def is_empty(self) -> bool:
         return self._state.get_internal() is None
+
+
+class ColumnAggregatedWindows(AggregatedWindows):
+    """The accumulators of built-in aggregates for each window."""
+
+    def __init__(self, state: FoldingState[Any], aggregates: BoundAggregates) -> None:
+        super().__init__(state, aggregates)
+        self._aggregates = aggregates
+
+    @property
+    def aggregates(self) -> BoundAggregates:
+        return self._aggregates
+
+    def add_all(self, elements: Sequence[Any]) -> bool:
+        return self._fold(self._aggregates.fold, len(elements), self._aggregates.columns_of(elements))
+
+    def add_partial(self, partial: Sequence[Any]) -> bool:
+        return self._fold(self._aggregates.combine, 1, [(one,) for one in partial])
+
+    def _fold(self, fold: Callable[..., None], count: int, columns: Sequence[Sequence[Any]]) -> bool:
+        aggregates = self._aggregates
+        record = self._state.get_internal()
+        held = aggregates.unpack(aggregates.create_accumulator() if record is None else record)
+        no_keys = (None,) * count
+        fold({None: held}, None, no_keys, no_keys, *columns)
+        self._state.update_internal(aggregates.pack(held))
+        return record is None
 
 
 class ListedWindows(WindowState):
@@ -336,6 +373,8 @@ def _reduced_windows(contents: ReducedContents, forms: Sequence[ElementForm], re
 def _aggregated_windows(contents: AggregatedContents, forms: Sequence[ElementForm], register: Register) -> WindowState:
     assert contents.accumulator_serializer is not None
     descriptor = AggregatingStateDescriptor(CONTENTS_NAME, contents.function, contents.accumulator_serializer)
+    if isinstance(contents.function, BoundAggregates):
+        return ColumnAggregatedWindows(register(descriptor), contents.function)
     return AggregatedWindows(register(descriptor), contents.function)
 
 

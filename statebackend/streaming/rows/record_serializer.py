@@ -54,7 +54,7 @@ from typeserializers.times.python_times import (
     TimedeltaSerializer,
 )
 
-__all__ = ["StoredRecords", "stored_form", "stored_records"]
+__all__ = ["StoredRecords", "scalar_serializer", "stored_form", "stored_records"]
 
 _Change = Callable[[Any], Any]
 
@@ -180,6 +180,16 @@ def _form(path: str, data_type: pa.DataType, base: type[tuple[Any, ...]]) -> _Fo
         if applies(data_type):
             return make(path, data_type, base)
     raise _UnknownTypeError(f"{path.removeprefix(f'{RECORD_NAME}.')} is a {data_type}, which no state can hold")
+
+
+def scalar_serializer(data_type: pa.DataType) -> TypeSerializer[Any] | None:
+    """Return the serializer of a column of single values; None for structs, lists and maps, and unsupported types."""
+    if pa.types.is_nested(data_type):
+        return None
+    try:
+        return _form(RECORD_NAME, data_type, RecordRow).serializer
+    except _UnknownTypeError:
+        return None
 
 
 def _struct_form(path: str, data_type: pa.StructType, base: type[tuple[Any, ...]]) -> _Form:

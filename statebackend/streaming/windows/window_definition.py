@@ -11,21 +11,25 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from attrs import Attribute, field, frozen
+from attrs import Attribute, evolve, field, frozen
 
 from statebackend.state.descriptors import as_serializer
 from statebackend.state.states import AggregateFunction
+from statebackend.streaming.aggregates import NamedAggregates, bound_aggregates, in_utc
 from statebackend.streaming.errors import JobDefinitionError, format_instance, format_value
 from statebackend.streaming.output_tag import OutputTag
+from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.windows.assigners import WindowAssigner
 from statebackend.streaming.windows.evictors import Evictor
 from statebackend.streaming.windows.triggers import Trigger
-from statebackend.streaming.windows.window_functions import ProcessWindowFunction
+from statebackend.streaming.windows.window_functions import ProcessWindowFunction, WindowContext
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.times.timers import TimeWindow
 
 __all__ = [
     "AggregatedContents",
     "CoGroupedContents",
+    "ColumnAggregates",
     "ListedContents",
     "ReducedContents",
     "WindowContents",
@@ -72,6 +76,13 @@ class AggregatedContents:
 
 
 @frozen
+class ColumnAggregates:
+    """The accumulators of built-in aggregates. Their types follow from the schema of the input."""
+
+    aggregates: NamedAggregates
+
+
+@frozen
 class ListedContents:
     """All records."""
 
@@ -86,7 +97,18 @@ class CoGroupedContents:
     serializers: tuple[TypeSerializer[Any] | None, TypeSerializer[Any] | None] = (None, None)
 
 
-WindowContents = ReducedContents | AggregatedContents | ListedContents | CoGroupedContents
+WindowContents = ReducedContents | AggregatedContents | ColumnAggregates | ListedContents | CoGroupedContents
+
+
+class KeyWindowAndAggregates(ProcessWindowFunction[Any, Any, Any, Any]):
+    """Emits the key, start and end of the window, and the aggregates. A global window has no start and end."""
+
+    def process(self, key: Any, context: WindowContext[Any], elements: list[Any]) -> list[tuple[Any, ...]]:
+        [results] = elements
+        window, parts = context.window, key if key.__class__ is tuple else (key,)
+        if window.__class__ is not TimeWindow:
+            return [(*parts, *results)]
+        return [(*parts, (in_utc(window.start), in_utc(window.end)), *results)]
 
 
 @frozen(kw_only=True)
@@ -107,6 +129,14 @@ class WindowDefinition:
     def needs_timestamps(self) -> bool:
         """Whether records without a timestamp have no window."""
         return self.assigner.is_event_time
+
+    def bound(self, schema: DeclaredSchema | None, where: str) -> WindowDefinition:
+        """Return the operation with built-in aggregates, if any, as an aggregate function over records of a schema."""
+        if not isinstance(self.contents, ColumnAggregates):
+            return self
+        aggregates = bound_aggregates(self.contents.aggregates, schema, where)
+        contents = AggregatedContents(aggregates, aggregates.serializer)
+        return evolve(self, contents=contents, window_function=self.window_function or KeyWindowAndAggregates())
 
     def __attrs_post_init__(self) -> None:
         if self.assigner.merges_windows and not self.trigger.can_merge():
@@ -136,6 +166,6 @@ class WindowDefinition:
         """The serializers of the records of each input, where given. Empty if records are not stored."""
         if isinstance(self.contents, CoGroupedContents):
             return self.contents.serializers
-        if self.evictor is None and isinstance(self.contents, AggregatedContents):
+        if self.evictor is None and isinstance(self.contents, (AggregatedContents, ColumnAggregates)):
             return ()
         return (self.element_serializer,)

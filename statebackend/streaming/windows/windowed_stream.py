@@ -20,6 +20,7 @@ from attrs import evolve, field, frozen
 
 from statebackend.state.descriptors import as_serializer
 from statebackend.state.states import AggregateFunction
+from statebackend.streaming.aggregates import Aggregate, checked_aggregates
 from statebackend.streaming.errors import JobDefinitionError, format_instance, format_value
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.time.timestamps import Duration, duration_ms
@@ -29,6 +30,7 @@ from statebackend.streaming.windows.triggers import Trigger
 from statebackend.streaming.windows.window_definition import (
     AggregatedContents,
     CoGroupedContents,
+    ColumnAggregates,
     ListedContents,
     ReducedContents,
     WindowContents,
@@ -157,7 +159,7 @@ class WindowedStream(Generic[S]):
 
     def aggregate(
         self,
-        function: AggregateFunction[Any, Any, Any],
+        function: AggregateFunction[Any, Any, Any] | None = None,
         window_function: WindowFunction | None = None,
         *,
         uid: str = "",
@@ -165,12 +167,23 @@ class WindowedStream(Generic[S]):
         name: str = "",
         accumulator_type: Any = None,
         element_type: Any = None,
+        **aggregates: Aggregate,
     ) -> S:
         """Fold the records of a window into an accumulator, as they arrive.
 
         The result is emitted when the window fires, or passed to ``window_function`` as in `reduce`.
         ``accumulator_type`` is a serializer or type hint; by default the return type of ``create_accumulator``.
+
+        Instead of a function, pass built-in aggregates, as for `KeyedStream.aggregate`. A firing emits the key columns,
+        ``window struct<start: timestamp, end: timestamp>`` and the aggregates. The schema of the result follows.
         """
+        if aggregates or function is None:
+            if function is not None:
+                raise JobDefinitionError("aggregate() takes a function or built-in aggregates, not both")
+            columns = ColumnAggregates(checked_aggregates(aggregates))
+            return self._end(
+                columns, _result_function(window_function), None, uid, schema, name or "aggregate", element_type
+            )
         contents = AggregatedContents.of(function, accumulator_type)
         return self._end(contents, _result_function(window_function), function, uid, schema, name, element_type)
 

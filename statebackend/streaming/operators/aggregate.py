@@ -1,0 +1,193 @@
+"""The operator of built-in aggregates without windows, and what a runtime derives for it from the schema of its input.
+
+It folds the records of an epoch by key in memory. At the end of the epoch it writes each accumulator back once and
+emits one row per key, so it holds watermarks back until then. The timestamp of a row is the largest one of its records.
+
+Where records come in columns and all aggregates are exact and commutative, Arrow aggregates each batch by key first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+from attrs import evolve
+
+from statebackend.state.value_state import ValueStateDescriptor
+from statebackend.streaming.aggregates import (
+    AggregateDefinition,
+    BoundAggregates,
+    NamedAggregates,
+    bound_aggregates,
+    groups_alike,
+)
+from statebackend.streaming.errors import JobDefinitionError
+from statebackend.streaming.operators.function_calls import call_failure, of_key
+from statebackend.streaming.operators.operator import BatchPlaces, Emitter, InputBatch, Operator
+from statebackend.streaming.rows.declared_schema import DeclaredSchema
+from statebackend.streaming.rows.row_reader import column_values, keys_of_columns
+from statebackend.streaming.stream_graph import KeyedInput, OperatorNode
+from statebackend.streaming.time.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from statebackend.streaming.windows.assigners import GlobalWindows
+from statebackend.streaming.windows.window_definition import ColumnAggregates, WindowDefinition
+
+__all__ = ["AggregateOperator", "resolved_node"]
+
+ACCUMULATORS_NAME: Final = "accumulators"
+
+
+class AggregateOperator(Operator):
+    """Folds records by key and emits one row per key and epoch."""
+
+    holds_watermarks: ClassVar = True
+
+    def __init__(self, definition: AggregateDefinition, uid: str) -> None:
+        self._definition = definition
+        self._uid = uid
+        self._held: dict[Any, list[Any]] = {}
+        """The accumulators of the keys of this epoch. Their first item is the key group."""
+        self._times: dict[Any, int] = {}
+        """The largest timestamp of each key of this epoch."""
+        self._watermark_ms = MIN_TIMESTAMP
+
+    def open(self, context: Any, emitter: Emitter) -> None:
+        where = f"operator {self._uid!r}"
+        self._bound: BoundAggregates = bound_aggregates(self._definition.aggregates, context.input_schemas[0], where)
+        self._state = context.register(
+            ValueStateDescriptor(ACCUMULATORS_NAME, self._bound.serializer, ttl=self._definition.ttl)
+        )
+        self._emitter = emitter
+        self._set_key = context.key_setter()
+
+    def process_batch(self, input_index: int, batch: InputBatch) -> None:
+        if not (self._bound.is_exact and batch.places is not None and self._combine(batch, batch.places)):
+            keys, key_groups = batch.keys, batch.key_groups
+            columns = batch.columns
+            values = self._bound.columns_of(batch.records) if columns is None else self._bound.arrow_columns_of(columns)
+            self._fold(self._bound.fold, keys, key_groups, values)
+            self._note_times(keys, batch.timestamps)
+
+    def on_watermark(self, timestamp_ms: int) -> None:
+        self._watermark_ms = timestamp_ms
+        if timestamp_ms == MAX_TIMESTAMP:
+            self.prepare_snapshot()
+
+    def prepare_snapshot(self) -> None:
+        self._write_and_emit()
+        if self._watermark_ms != MIN_TIMESTAMP:
+            self._emitter.emit_watermark(self._watermark_ms)
+            self._watermark_ms = MIN_TIMESTAMP
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+    def _combine(self, batch: InputBatch, places: BatchPlaces) -> bool:
+        """Fold a batch in columns; returns whether that is possible."""
+        assert batch.columns is not None
+        if not groups_alike(places.keys):
+            return False
+        has_times = places.timestamps.null_count < len(places.timestamps)
+        beside = [("max", places.timestamps)] if has_times else []
+        table = self._bound.partial_results(batch.columns, [*places.keys, places.key_groups], beside)
+        if table is None:
+            return False
+        columns = [column.chunk(0) for column in table.columns] if table.num_rows else []
+        if not columns:
+            return True
+        key_columns, rest = columns[: len(places.keys)], columns[len(places.keys) :]
+        keys = keys_of_columns(key_columns)
+        key_groups, *values = [column_values(column) for column in rest]
+        if has_times:
+            self._note_times(keys, values.pop())
+        self._fold(self._bound.combine, keys, key_groups, values)
+        return True
+
+    def _fold(self, fold: Any, keys: Sequence[Any], key_groups: Sequence[int], columns: Sequence[list[Any]]) -> None:
+        self._state.read_ahead(keys, key_groups)
+        fold(self._held, self._load, keys, key_groups, *columns)
+
+    def _load(self, key: Any, key_group: int) -> list[Any]:
+        self._set_key(key, key_group)
+        record = self._state.value()
+        held = self._bound.unpack(self._bound.create_accumulator() if record is None else record)
+        held[0] = key_group
+        return held
+
+    def _note_times(self, keys: Sequence[Any], timestamps: Sequence[int | None] | None) -> None:
+        if timestamps is None:
+            return
+        times = self._times
+        for key, time in zip(keys, timestamps, strict=True):
+            if time is not None and time > times.get(key, MIN_TIMESTAMP):
+                times[key] = time
+
+    def _write_and_emit(self) -> None:
+        if not self._held:
+            return
+        held_by_key, self._held = self._held, {}
+        times, self._times = self._times, {}
+        set_key, update, pack, result_of = self._set_key, self._state.update, self._bound.pack, self._bound.result_of
+        rows: list[tuple[Any, ...]] = []
+        add = rows.append
+        key: Any = None
+        try:
+            for key, held in held_by_key.items():
+                set_key(key, held[0])
+                add((*(key if key.__class__ is tuple else (key,)), *result_of(held)))
+                update(pack(held))
+        except Exception as error:
+            raise call_failure(error, of_key(self._uid, key), "an aggregate") from error
+        encoder = self._emitter.encoder(None)
+        encoded = rows if tuple in encoder.unchanged else list(map(encoder.encode, rows))
+        self._emitter.emit(None, encoded, [times.get(one) for one in held_by_key] if times else None)
+
+
+def resolved_node(node: OperatorNode, schema: DeclaredSchema | None, key_types: Sequence[str] | None) -> OperatorNode:
+    """Return the node of built-in aggregates with what follows from the schema of its input; any other node unchanged.
+
+    That is the schema of its output, and the columns that sort its records if their order matters and the program sets
+    none. ``key_types`` are the types of its keys, None if unknown. Raises `JobDefinitionError`.
+    """
+    aggregates = _aggregates_of(node.function)
+    if aggregates is None:
+        return node
+    where = f"operator {node.uid!r}"
+    bound = bound_aggregates(aggregates, schema, where)
+    [read] = node.operator_inputs
+    assert isinstance(read, KeyedInput)
+    assert schema is not None
+    read = evolve(read, order_by=read.order_by or bound.order)
+    if node.schema is not None:
+        return evolve(node, operator_inputs=(read,))
+    if key_types is None:
+        raise JobDefinitionError(f"{where}: the type of a key is not known; pass key_by(function, key_type=...)")
+    columns = list(zip(_key_names(read.keys, schema), key_types, strict=True))
+    if isinstance(node.function, WindowDefinition) and not isinstance(node.function.assigner, GlobalWindows):
+        columns.append(("window", "struct<start: timestamp, end: timestamp>"))
+    columns += bound.result_types.items()
+    names = [name.lower() for name, _ in columns]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise JobDefinitionError(f"{where}: its result has two columns {twice!r}; give the aggregate another name")
+    ddl = ", ".join(f"`{name.replace('`', '``')}` {type_name}" for name, type_name in columns)
+    return evolve(node, operator_inputs=(read,), schema=ddl)
+
+
+def _aggregates_of(function: Any) -> NamedAggregates | None:
+    if isinstance(function, AggregateDefinition):
+        return function.aggregates
+    if isinstance(function, WindowDefinition) and isinstance(function.contents, ColumnAggregates):
+        return function.contents.aggregates
+    return None
+
+
+def _key_names(keys: Sequence[Any], schema: DeclaredSchema) -> list[str]:
+    """The columns of the keys: as in Spark the name of the column, or the last name of the path to a field."""
+    names = []
+    for index, key in enumerate(keys):
+        if not isinstance(key, str):
+            names.append("key" if len(keys) == 1 else f"key{index + 1}")
+            continue
+        column = schema.column(key)
+        names.append(key.rpartition(".")[2] if column is None else column.name)
+    return names
