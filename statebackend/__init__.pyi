@@ -139,6 +139,7 @@ from statebackend.streaming.async_functions import (
 from statebackend.streaming.batch_functions import (
     BatchContext as BatchContext,
     BatchRuntimeContext as BatchRuntimeContext,
+    BatchTimerService as BatchTimerService,
     Groups as Groups,
     KeyedBatchFunction as KeyedBatchFunction,
 )
@@ -151,7 +152,14 @@ from statebackend.streaming.broadcast_functions import (
     KeyedReadOnlyContext as KeyedReadOnlyContext,
     ReadOnlyContext as ReadOnlyContext,
 )
-from statebackend.streaming.bulk_states import BulkValueState as BulkValueState, Keys as Keys
+from statebackend.streaming.bulk_states import (
+    BulkAggregatingState as BulkAggregatingState,
+    BulkListState as BulkListState,
+    BulkMapState as BulkMapState,
+    BulkReducingState as BulkReducingState,
+    BulkValueState as BulkValueState,
+    Keys as Keys,
+)
 from statebackend.streaming.connected_streams import (
     BroadcastConnectedStream as BroadcastConnectedStream,
     BroadcastStream as BroadcastStream,

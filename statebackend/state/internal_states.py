@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from statebackend.state.clock import Clock
+from statebackend.state.key_batch import KeyBatch
 from statebackend.state.states import State
 from statebackend.state.ttl_config import StateTtlConfig, TtlStateVisibility, TtlUpdateType
 from typeserializers.containers.ttl import TtlValue
@@ -107,6 +108,19 @@ class FoldingState(MergingState, Generic[C]):
 
         It is the state's own from here on, as with `ValueState.update`.
         """
+
+    def get_internal_many(self, keys: KeyBatch) -> list[C | None]:
+        """Return what is folded for each key, as `get_internal` does. Afterwards any key may be current."""
+        self.read_ahead(keys.keys, keys.key_groups)
+        return [self.get_internal() for _ in keys.each()]
+
+    def update_internal_many(self, keys: KeyBatch, folded: Sequence[C | None]) -> None:
+        """Set what is folded for each key, as `update_internal` does. None clears."""
+        for _, one in zip(keys.each(), folded, strict=True):
+            if one is None:
+                self.clear()
+            else:
+                self.update_internal(one)
 
 
 def fold_namespaces(

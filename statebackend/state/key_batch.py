@@ -6,12 +6,10 @@ handle without bulk operations of its own supports them too. Stored entries are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from attrs import frozen
-
-from statebackend.state.key_context import KeySetter
 
 
 @frozen(eq=False)
@@ -23,7 +21,7 @@ class KeyBatch:
 
     keys: Sequence[Any]
     key_groups: Sequence[int]
-    set_key: KeySetter
+    set_key: Callable[[Any, int], None]
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -20,6 +20,7 @@ from snapshots.compatibility import PartsPlan, Plan
 from statebackend.state.descriptors import ELEMENT_ROLE, OnClass, as_serializer, check_elements
 from statebackend.state.errors import StateRestoreError, null_element
 from statebackend.state.internal_states import InternalState, Lifetime, MergingState, TtlState, fold_namespaces
+from statebackend.state.key_batch import KeyBatch
 from statebackend.state.state_kind import HandleSource, RowFilter, StateDescriptor, StateKind, TableForm
 from statebackend.state.states import ListState
 from typeserializers.containers.lists import ListSerializer
@@ -39,6 +40,21 @@ class InternalListState(MergingState, ListState[T]):
 
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
         fold_namespaces(self, target, sources, self._get_or_none, self._add_lists)
+
+    def get_many(self, keys: KeyBatch) -> list[list[T]]:
+        """Return the list of each key, as `get` does. Afterwards any key may be current."""
+        self.read_ahead(keys.keys, keys.key_groups)
+        return [self.get() for _ in keys.each()]
+
+    def add_many(self, keys: KeyBatch, elements: Sequence[T]) -> None:
+        """Append an element to the list of each key, in order, as `add` does."""
+        for _, element in zip(keys.each(), elements, strict=True):
+            self.add(element)
+
+    def put_many(self, keys: KeyBatch, lists: Sequence[Iterable[T] | None]) -> None:
+        """Replace the list of each key, as `update` does. None clears."""
+        for _, elements in zip(keys.each(), lists, strict=True):
+            self.update(() if elements is None else elements)
 
     def _get_or_none(self) -> list[T] | None:
         return self.get() or None

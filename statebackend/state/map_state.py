@@ -6,7 +6,7 @@ stored entry with a time-to-live   nullable(ttl value(nullable(value))): never n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -16,6 +16,7 @@ from snapshots.compatibility import PartsPlan, Plan
 from snapshots.type_serializer_snapshot import TypeSerializerSnapshot
 from statebackend.state.descriptors import USER_KEY_ROLE, VALUE_ROLE, OnClass, as_key_serializer, as_serializer
 from statebackend.state.internal_states import InternalState, Lifetime, TtlState
+from statebackend.state.key_batch import KeyBatch
 from statebackend.state.state_kind import HandleSource, StateDescriptor, StateKind, TableForm
 from statebackend.state.states import MapState
 from typeserializers.containers.nullable import NullableSerializer, NullableSerializerSnapshot
@@ -28,9 +29,27 @@ V = TypeVar("V")
 
 
 class InternalMapState(InternalState, MapState[K, V]):
-    """Map state with namespaces."""
+    """Map state with namespaces. Bulk operations access pairs of key and user key."""
 
     __slots__ = ()
+
+    def get_many(self, keys: KeyBatch, user_keys: Sequence[K]) -> list[V | None]:
+        """Return the value of each pair, as `get` does. Afterwards any key may be current."""
+        return [self.get(user_key) for _, user_key in zip(keys.each(), user_keys, strict=True)]
+
+    def contains_many(self, keys: KeyBatch, user_keys: Sequence[K]) -> list[bool]:
+        """Return whether each pair has an entry."""
+        return [self.contains(user_key) for _, user_key in zip(keys.each(), user_keys, strict=True)]
+
+    def put_many(self, keys: KeyBatch, user_keys: Sequence[K], values: Sequence[V | None]) -> None:
+        """Set the entry of each pair, as `put` does. The last value of a pair that occurs twice counts."""
+        for _, user_key, value in zip(keys.each(), user_keys, values, strict=True):
+            self.put(user_key, value)
+
+    def remove_many(self, keys: KeyBatch, user_keys: Sequence[K]) -> None:
+        """Remove the entry of each pair."""
+        for _, user_key in zip(keys.each(), user_keys, strict=True):
+            self.remove(user_key)
 
 
 class MapKind(StateKind):

@@ -43,6 +43,7 @@ class InternalValueState(InternalState, ValueState[T]):
 
     def get_many(self, keys: KeyBatch) -> list[T | None]:
         """Return the value of each key, as `value` does."""
+        self.read_ahead(keys.keys, keys.key_groups)
         return [self.value() for _ in keys.each()]
 
     def put_many(self, keys: KeyBatch, values: Sequence[T | None]) -> None:

@@ -10,24 +10,35 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebackend.savepoint.value_forms import ColumnForm
-from statebackend.state.internal_states import InternalState
+from statebackend.state.folding_states import AggregatingStateDescriptor, ReducingStateDescriptor
 from statebackend.state.key_batch import KeyBatch
-from statebackend.state.state_kind import StateDescriptor, StateKind
+from statebackend.state.list_state import ListStateDescriptor
+from statebackend.state.map_state import MapStateDescriptor
+from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.value_state import ValueStateDescriptor
-from statebackend.streaming.bulk_states import BulkValueState, Keys
+from statebackend.streaming.bulk_states import (
+    BULK_STATES,
+    BulkAggregatingState,
+    BulkListState,
+    BulkMapState,
+    BulkReducingState,
+    BulkValueState,
+    Keys,
+)
 from statebackend.streaming.errors import format_value
-from statebackend.streaming.functions import RuntimeContext, WorkerLifecycle
+from statebackend.streaming.functions import RuntimeContext, TimeDomain, TimerService, WorkerLifecycle
 from statebackend.streaming.output_tag import OutputTag
 
-__all__ = ["BatchContext", "BatchRuntimeContext", "Groups", "KeyedBatchFunction", "Rows"]
+__all__ = ["BatchContext", "BatchRuntimeContext", "BatchTimerService", "Groups", "KeyedBatchFunction", "Rows"]
 
 K = TypeVar("K")
+V = TypeVar("V")
 I = TypeVar("I")  # noqa: E741
 O = TypeVar("O")  # noqa: E741
 T = TypeVar("T")
@@ -44,6 +55,11 @@ class Groups(Keys):
         self.index = index
         """The group of each row: the position of its key, as int32."""
         self._columns = columns
+
+    @cached_property
+    def of_rows(self) -> Keys:
+        """The key of each row, in the order of the batch."""
+        return self.take(self.index)
 
     @cached_property
     def rows(self) -> pa.RecordBatch:
@@ -69,32 +85,78 @@ class Groups(Keys):
         return batches[0] if batches else pa.RecordBatch.from_pylist([], result.schema)
 
 
+class BatchTimerService:
+    """Time, and the timers of many keys. Times are as those of `TimerService`: one for all keys, or one per key."""
+
+    def __init__(self, timers: TimerService) -> None:
+        self._timers = timers
+        self.current_watermark = timers.current_watermark
+        """Returns the watermark in milliseconds, or -(1 << 63) before the first one."""
+        self.current_processing_time = timers.current_processing_time
+        """Returns the processing time in milliseconds since 1970. It is constant within an epoch."""
+
+    def register_event_time_timers(self, keys: Keys, times: Any) -> None:
+        """Call ``on_timers`` for each key when the watermark reaches its time.
+
+        Args:
+            keys: The keys.
+            times: An array or list of milliseconds since 1970, an array of timestamps, or one time for all keys. A
+                null time registers nothing.
+        """
+        _each(self._timers.register_event_time_timer, keys, times)
+
+    def delete_event_time_timers(self, keys: Keys, times: Any) -> None:
+        """Delete the event-time timer of each key, if it exists."""
+        _each(self._timers.delete_event_time_timer, keys, times)
+
+    def register_processing_time_timers(self, keys: Keys, times: Any) -> None:
+        """Call ``on_timers`` for each key when the clock reaches its time."""
+        _each(self._timers.register_processing_time_timer, keys, times)
+
+    def delete_processing_time_timers(self, keys: Keys, times: Any) -> None:
+        """Delete the processing-time timer of each key, if it exists."""
+        _each(self._timers.delete_processing_time_timer, keys, times)
+
+
+def _each(call: Callable[[Any], None], keys: Keys, times: Any) -> None:
+    if isinstance(times, (pa.Array, pa.ChunkedArray)):
+        if pa.types.is_timestamp(times.type):
+            times = times.cast(pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64())
+        times = times.to_pylist()
+    elif not isinstance(times, (list, tuple)):
+        times = [times] * len(keys)
+    if len(times) != len(keys):
+        raise ValueError(f"{len(times)} times were given for {len(keys)} keys")
+    for _, time in zip(keys.batch.each(), times, strict=True):
+        if time is not None:
+            call(time)
+
+
 class BatchContext(Generic[K]):
-    """The argument of `KeyedBatchFunction.process_batch`, valid during the call."""
+    """The argument of `process_batch` and `on_timers` of a `KeyedBatchFunction`, valid during the call."""
 
     def __init__(
         self,
         epoch_id: int,
         groups: Callable[[pa.RecordBatch, pa.Array | None], Groups],
         emit: Callable[[OutputTag[Any] | None, Rows, Any], None],
-        current_watermark: Callable[[], int],
-        current_processing_time: Callable[[], int],
+        timer_service: BatchTimerService,
     ) -> None:
         self.epoch_id = epoch_id
         self.timestamps: pa.Array | None = None
         """The timestamp of each row in milliseconds, or None if no row has one."""
+        self.time_domain: TimeDomain | None = None
+        """The time domain of the timers in `on_timers`."""
+        self.timer_service = timer_service
+        """Time, and the timers of many keys."""
         self._groups = groups
         self._emit = emit
-        self.current_watermark = current_watermark
-        """Returns the watermark in milliseconds, or -(1 << 63) before the first one."""
-        self.current_processing_time = current_processing_time
-        """Returns the processing time in milliseconds since 1970. It is constant within an epoch."""
 
     def groups(self, batch: pa.RecordBatch, where: pa.Array | None = None) -> Groups:
         """Return the distinct keys of the batch of this call.
 
         Args:
-            batch: The batch that `process_batch` received.
+            batch: The batch or the timers that the function received.
             where: A mask that selects rows. The other rows are left out.
         """
         return self._groups(batch, where)
@@ -140,7 +202,7 @@ class BatchRuntimeContext(RuntimeContext):
         return self._context.is_restored
 
     def register(self, descriptor: StateDescriptor) -> Any:
-        return _BULK_STATES[descriptor.kind](cast(InternalState, self._context.register(descriptor)), descriptor)
+        return BULK_STATES[descriptor.kind](self._context.register(descriptor), descriptor)
 
     def register_operator_state(self, descriptor: Any) -> Any:
         return self._context.register_operator_state(descriptor)
@@ -150,8 +212,29 @@ class BatchRuntimeContext(RuntimeContext):
         state: BulkValueState[T] = self._register(descriptor, ValueStateDescriptor.kind)
         return state
 
+    def get_list_state(self, descriptor: ListStateDescriptor[T]) -> BulkListState[T]:  # type: ignore[override]
+        """Register a list state."""
+        state: BulkListState[T] = self._register(descriptor, ListStateDescriptor.kind)
+        return state
 
-_BULK_STATES: dict[StateKind, Callable[[Any, Any], Any]] = {ValueStateDescriptor.kind: BulkValueState}
+    def get_map_state(self, descriptor: MapStateDescriptor[K, V]) -> BulkMapState[K, V]:  # type: ignore[override]
+        """Register a map state."""
+        state: BulkMapState[K, V] = self._register(descriptor, MapStateDescriptor.kind)
+        return state
+
+    def get_reducing_state(  # type: ignore[override]
+        self, descriptor: ReducingStateDescriptor[T]
+    ) -> BulkReducingState[T]:
+        """Register a reducing state."""
+        state: BulkReducingState[T] = self._register(descriptor, ReducingStateDescriptor.kind)
+        return state
+
+    def get_aggregating_state(  # type: ignore[override]
+        self, descriptor: AggregatingStateDescriptor[I, Any, O]
+    ) -> BulkAggregatingState[I, O]:
+        """Register an aggregating state."""
+        state: BulkAggregatingState[I, O] = self._register(descriptor, AggregatingStateDescriptor.kind)
+        return state
 
 
 class KeyedBatchFunction(WorkerLifecycle, ABC, Generic[K, I, O]):
@@ -183,6 +266,17 @@ class KeyedBatchFunction(WorkerLifecycle, ABC, Generic[K, I, O]):
         Returns:
             The rows to emit: yield record batches and tables, or return one, a list of them, or None.
         """
+
+    def on_timers(self, timers: pa.RecordBatch, context: BatchContext[K]) -> Rows | Iterable[Rows] | None:
+        """Handle due timers of one time domain, in the order of their times. Returns rows as `process_batch` does.
+
+        Only a function that overrides this method may register timers.
+
+        Args:
+            timers: The columns ``timestamp`` in milliseconds and ``key``. These timers are no longer registered.
+            context: The context. ``context.groups(timers)`` returns the distinct keys.
+        """
+        return None
 
     def close(self) -> None:
         """Called after the last batch of an epoch, also after a failure."""

@@ -8,22 +8,48 @@ so a job may change from one form to the other over a savepoint. The Arrow type 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import Any, Generic, TypeVar
+from functools import cached_property, partial
+from itertools import accumulate, pairwise
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from snapshots.errors import SerializationError
-from statebackend.savepoint.value_forms import ColumnForm, ColumnForms, stored_values
+from statebackend.savepoint.value_forms import ColumnForm, ColumnForms, ListForm, MapForm, stored_values
+from statebackend.state.folding_states import (
+    AggregatingStateDescriptor,
+    InternalAggregatingState,
+    InternalReducingState,
+    ReducingStateDescriptor,
+)
 from statebackend.state.key_batch import KeyBatch
+from statebackend.state.list_state import InternalListState, ListStateDescriptor
+from statebackend.state.map_state import InternalMapState, MapStateDescriptor
+from statebackend.state.state_kind import StateKind
 from statebackend.state.value_state import InternalValueState, ValueStateDescriptor
 from statebackend.streaming.errors import format_value
 from statebackend.streaming.rows.row_writer import fitted_column
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["BulkValueState", "Keys"]
+__all__ = [
+    "BULK_STATES",
+    "BulkAggregatingState",
+    "BulkListState",
+    "BulkMapState",
+    "BulkReducingState",
+    "BulkValueState",
+    "Keys",
+]
 
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+I = TypeVar("I")  # noqa: E741
+O = TypeVar("O")  # noqa: E741
+
+Column: TypeAlias = "pa.Array | pa.ChunkedArray | Sequence[T]"
+"""An array, or a list of Python objects."""
 
 
 class Keys:
@@ -59,27 +85,40 @@ class _ValueColumns:
 
     def __init__(self, state_name: str, serializer: TypeSerializer[Any]) -> None:
         self.form = ColumnForms().of(serializer)
-        self._where = f"state {state_name!r}"
+        self.where = f"state {state_name!r}"
         self._serializer = serializer
 
-    def objects(self, values: pa.Array | pa.ChunkedArray | Sequence[Any]) -> Sequence[Any]:
-        """Return the values as objects."""
+    def array(self, values: Column[Any], data_type: pa.DataType) -> pa.Array | None:
+        """Return given values as an array of a type, or None if they are objects."""
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
         if not isinstance(values, pa.Array):
-            return values
+            return None
         try:
-            column = fitted_column(values, self.form.data_type)
+            return fitted_column(values, data_type)
         except (pa.ArrowException, ValueError) as error:
             raise SerializationError(
-                self._where, (f"an array of {values.type} does not fit values of {self.form.data_type}: {error}",)
+                self.where, (f"an array of {values.type} does not fit values of {data_type}: {error}",)
             ) from error
-        return stored_values(self._serializer, column, self._where)
+
+    def objects(self, values: Column[Any]) -> Sequence[Any]:
+        """Return given values as objects."""
+        column = self.array(values, self.form.data_type)
+        return values if column is None else stored_values(self._serializer, column, self.where)
+
+    def check_count(self, keys: KeyBatch, values: Column[Any]) -> None:
+        """Raise `ValueError` if there is not one value for each key."""
+        if len(values) != len(keys):
+            raise ValueError(f"{self.where}: {len(values)} values were given for {len(keys)} keys")
+
+    def check_distinct(self, keys: KeyBatch) -> None:
+        """Raise `ValueError` if a key occurs twice."""
+        if len(set(keys.keys)) < len(keys):
+            raise ValueError(f"{self.where}: a key occurs twice; use the distinct keys of context.groups(batch)")
 
     def write(self, keys: KeyBatch, values: Sequence[Any], put: Callable[[KeyBatch, Sequence[Any]], None]) -> None:
         """Put values; an error names the key of the value that does not fit."""
-        if len(values) != len(keys):
-            raise ValueError(f"{self._where}: {len(values)} values were given for {len(keys)} keys")
+        self.check_count(keys, values)
         try:
             put(keys, values)
         except SerializationError as error:
@@ -97,11 +136,24 @@ class _ValueColumns:
         return True
 
 
-class BulkValueState(Generic[T]):
+class BulkState:
+    """The base of bulk states."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def clear_many(self, keys: Keys) -> None:
+        """Remove the state of each key."""
+        clear = self._state.clear
+        for _ in keys.batch.each():
+            clear()
+
+
+class BulkValueState(BulkState, Generic[T]):
     """One value per key."""
 
     def __init__(self, state: InternalValueState[T], descriptor: ValueStateDescriptor[T]) -> None:
-        self._state = state
+        super().__init__(state)
         self._columns = _ValueColumns(descriptor.name, descriptor.serializer)
 
     @property
@@ -115,9 +167,10 @@ class BulkValueState(Generic[T]):
 
     def get_objects(self, keys: Keys) -> list[T | None]:
         """Return the values as Python objects, for types that no Arrow type holds."""
-        return self._state.get_many(keys.batch)
+        values: list[T | None] = self._state.get_many(keys.batch)
+        return values
 
-    def put_many(self, keys: Keys, values: pa.Array | Sequence[T | None]) -> None:
+    def put_many(self, keys: Keys, values: Column[T | None]) -> None:
         """Set the value of each key; null clears it. If a key occurs twice, its last value counts.
 
         Args:
@@ -130,5 +183,185 @@ class BulkValueState(Generic[T]):
         self._columns.write(keys.batch, self._columns.objects(values), self._state.put_many)
 
     def clear_many(self, keys: Keys) -> None:
-        """Remove the value of each key."""
         self._state.put_many(keys.batch, [None] * len(keys))
+
+
+class BulkListState(BulkState, Generic[T]):
+    """A list per key."""
+
+    def __init__(self, state: InternalListState[T], descriptor: ListStateDescriptor[T]) -> None:
+        super().__init__(state)
+        self._elements = _ValueColumns(descriptor.name, descriptor.element_serializer)
+        self._form = ListForm(self._elements.form)
+
+    @property
+    def type(self) -> pa.DataType:
+        """The Arrow type of the lists."""
+        return self._form.data_type
+
+    def get_many(self, keys: Keys) -> pa.Array:
+        """Return the list of each key, empty if there is none."""
+        return self._form.array(self._state.get_many(keys.batch))
+
+    def add_many(self, keys: Keys, elements: Column[T]) -> None:
+        """Append one element to the list of each key, in order. A key may occur more than once.
+
+        ``add_many(groups.of_rows, batch["amount"])`` appends a column of the batch. Null is rejected. Raises as
+        `BulkValueState.put_many`.
+        """
+        self._elements.write(keys.batch, self._elements.objects(elements), self._state.add_many)
+
+    def put_many(self, keys: Keys, lists: Column[Sequence[T] | None]) -> None:
+        """Replace the list of each key. Null and an empty list clear it. Raises as `BulkValueState.put_many`."""
+        self._elements.check_count(keys.batch, lists)
+        column = self._elements.array(lists, self.type)
+        if column is not None:
+            elements, offsets = self._elements.objects(column.flatten()), _offsets(column)
+            lists = [elements[start:end] for start, end in pairwise(offsets)]
+        self._state.put_many(keys.batch, lists)
+
+
+class BulkMapState(BulkState, Generic[K, V]):
+    """A map per key. Its methods take pairs: a key, and the user key at the same position."""
+
+    def __init__(self, state: InternalMapState[K, V], descriptor: MapStateDescriptor[K, V]) -> None:
+        super().__init__(state)
+        self._user_keys = _ValueColumns(descriptor.name, descriptor.key_serializer)
+        self._values = _ValueColumns(descriptor.name, descriptor.value_serializer)
+
+    @property
+    def type(self) -> pa.DataType:
+        """The Arrow type of the values."""
+        return self._values.form.data_type
+
+    def get_many(self, keys: Keys, user_keys: Column[K]) -> pa.Array:
+        """Return the value of each pair, null if it is null or absent."""
+        return self._values.form.array(self._state.get_many(keys.batch, self._checked(keys, user_keys)))
+
+    def contains_many(self, keys: Keys, user_keys: Column[K]) -> pa.Array:
+        """Return whether each pair has an entry, whose value may be null."""
+        return pa.array(self._state.contains_many(keys.batch, self._checked(keys, user_keys)), pa.bool_())
+
+    def get_maps(self, keys: Keys) -> pa.Array:
+        """Return all entries of each key as an array of maps."""
+        form = MapForm(self._user_keys.form, self._values.form)
+        return form.array([dict(self._state.items()) for _ in keys.batch.each()])
+
+    def put_many(self, keys: Keys, user_keys: Column[K], values: Column[V | None]) -> None:
+        """Set the entry of each pair. A null value is stored. The last value of a pair that occurs twice counts.
+
+        Raises as `BulkValueState.put_many`.
+        """
+        given = self._checked(keys, user_keys)
+        put = self._state.put_many
+        self._values.write(keys.batch, self._values.objects(values), lambda batch, taken: put(batch, given, taken))
+
+    def remove_many(self, keys: Keys, user_keys: Column[K]) -> None:
+        """Remove the entry of each pair. A missing one is no error."""
+        self._state.remove_many(keys.batch, self._checked(keys, user_keys))
+
+    def _checked(self, keys: Keys, user_keys: Column[K]) -> Sequence[K]:
+        self._user_keys.check_count(keys.batch, user_keys)
+        return self._user_keys.objects(user_keys)
+
+
+Kernel: TypeAlias = Callable[[pa.Array, pa.Array], pa.Array]
+"""Combines two arrays of the same length, as ``pyarrow.compute.add`` or ``pyarrow.compute.max_element_wise``."""
+
+
+class BulkReducingState(BulkState, Generic[T]):
+    """One value per key, into which values are folded."""
+
+    def __init__(self, state: InternalReducingState[T], descriptor: ReducingStateDescriptor[T]) -> None:
+        super().__init__(state)
+        self._columns = _ValueColumns(descriptor.name, descriptor.serializer)
+
+    @property
+    def type(self) -> pa.DataType:
+        """The Arrow type of the values."""
+        return self._columns.form.data_type
+
+    def get_many(self, keys: Keys) -> pa.Array:
+        """Return the folded value of each key, null if there is none."""
+        return self._columns.form.array(self._state.get_internal_many(keys.batch))
+
+    def add_many(self, keys: Keys, values: Column[T]) -> None:
+        """Fold one value into that of each key by the function of the descriptor, in order. A key may occur more than
+        once.
+        """
+        self._columns.write(keys.batch, self._columns.objects(values), partial(_add_each, self._state.add))
+
+    def merge_many(self, keys: Keys, values: Column[T], kernel: Kernel) -> None:
+        """Fold one value into that of each key by a kernel, which must compute what the descriptor's function does.
+
+        Raises:
+            ValueError: A key occurs twice.
+            SerializationError: A value is null or does not fit.
+        """
+        self._columns.check_distinct(keys.batch)
+        self._columns.check_count(keys.batch, values)
+        added = self._columns.array(values, self.type)
+        if added is None:
+            added = self._columns.form.array(cast("Sequence[T]", values))
+        if added.null_count:
+            raise SerializationError(self._columns.where, ("null cannot be folded into reducing state",))
+        before = self.get_many(keys)
+        merged = pc.if_else(before.is_null(), added, fitted_column(kernel(before, added), self.type))
+        self._columns.write(keys.batch, self._columns.objects(merged), self._state.update_internal_many)
+
+
+class BulkAggregatingState(BulkState, Generic[I, O]):
+    """One accumulator per key, into which values are folded."""
+
+    def __init__(
+        self, state: InternalAggregatingState[I, O], descriptor: AggregatingStateDescriptor[I, Any, O]
+    ) -> None:
+        super().__init__(state)
+        self._columns = _ValueColumns(descriptor.name, descriptor.accumulator_serializer)
+
+    @property
+    def type(self) -> pa.DataType:
+        """The Arrow type of the accumulators."""
+        return self._columns.form.data_type
+
+    def get_results(self, keys: Keys) -> list[O | None]:
+        """Return the result of the descriptor's function for each key, None if nothing was added."""
+        get = self._state.get
+        return [get() for _ in keys.batch.each()]
+
+    def add_many(self, keys: Keys, values: Sequence[I]) -> None:
+        """Fold one value into the accumulator of each key, in order. A key may occur more than once."""
+        self._columns.check_count(keys.batch, values)
+        _add_each(self._state.add, keys.batch, values)
+
+    def get_accumulators(self, keys: Keys) -> pa.Array:
+        """Return the accumulator of each key, null if nothing was added."""
+        return self._columns.form.array(self._state.get_internal_many(keys.batch))
+
+    def put_accumulators(self, keys: Keys, accumulators: Column[Any]) -> None:
+        """Set the accumulator of each key, as an Arrow kernel computed it. Null clears it.
+
+        Raises as `BulkValueState.put_many`.
+        """
+        self._columns.write(keys.batch, self._columns.objects(accumulators), self._state.update_internal_many)
+
+
+def _add_each(add: Callable[[Any], None], keys: KeyBatch, values: Sequence[Any]) -> None:
+    for _, value in zip(keys.each(), values, strict=True):
+        add(value)
+
+
+def _offsets(column: pa.Array) -> list[int]:
+    """The start of each list in the flattened column, and its end. A null list has no elements."""
+    lengths = column.value_lengths().fill_null(0).to_pylist()
+    return list(accumulate(lengths, initial=0))
+
+
+BULK_STATES: dict[StateKind, Callable[[Any, Any], BulkState]] = {
+    ValueStateDescriptor.kind: BulkValueState,
+    ListStateDescriptor.kind: BulkListState,
+    MapStateDescriptor.kind: BulkMapState,
+    ReducingStateDescriptor.kind: BulkReducingState,
+    AggregatingStateDescriptor.kind: BulkAggregatingState,
+}
+"""The bulk state of each kind, from a handle and its descriptor."""

@@ -13,17 +13,24 @@ import pyarrow.parquet as pq
 import pytest
 
 from statebackend import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
     BatchContext,
     BatchRuntimeContext,
     JobDefinitionError,
     KeyedBatchFunction,
     KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
     NullKeyError,
     OutputTag,
     ProcessContext,
+    ReducingStateDescriptor,
     RuntimeContext,
+    TimeDomain,
     UserFunctionError,
     ValueStateDescriptor,
+    WatermarkStrategy,
 )
 from statebackend.local import LocalStreamEnvironment
 from statebackend.streaming.operators import keyed_batch
@@ -306,3 +313,169 @@ def test_keys_of_several_columns_are_structs() -> None:
 
     rows = run(Emits(keys), [*SALES[:2], SALES[0]], "shop string, amount bigint, rows bigint", keys=("shop", "amount"))
     assert rows == [("north", 3, 2), ("south", 5, 1)]
+
+
+class EveryKind(KeyedBatchFunction[str, Sale, Any]):
+    """Keeps the amounts of a shop in all kinds of state, and emits them."""
+
+    def open(self, context: BatchRuntimeContext) -> None:
+        self.amounts = context.get_list_state(ListStateDescriptor("amounts", int))
+        self.by_amount = context.get_map_state(MapStateDescriptor("by amount", int, int))
+        self.largest = context.get_reducing_state(ReducingStateDescriptor("largest", max, int))
+        self.total = context.get_aggregating_state(AggregatingStateDescriptor("total", Total(), int))
+
+    def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> Any:
+        groups = context.groups(batch)
+        amounts = batch["amount"]
+        self.amounts.add_many(groups.of_rows, amounts)
+        known = self.by_amount.get_many(groups.of_rows, amounts)
+        self.by_amount.put_many(groups.of_rows, amounts, pc.add(known.fill_null(0), 1))
+        largest = groups.aggregate([("amount", "max"), ("amount", "sum")])
+        self.largest.merge_many(groups, largest.column(0), pc.max_element_wise)
+        before = self.total.get_accumulators(groups)
+        self.total.put_accumulators(groups, pc.add(before.fill_null(0), largest.column(1)))
+        return pa.record_batch(
+            [
+                groups.keys,
+                self.amounts.get_many(groups),
+                self.by_amount.get_maps(groups),
+                self.largest.get_many(groups),
+                pa.array(self.total.get_results(groups)),
+            ],
+            ["shop", "amounts", "by_amount", "largest", "total"],
+        )
+
+
+class EveryKindByRecord(KeyedProcessFunction[str, Sale, Any]):
+    def open(self, context: RuntimeContext) -> None:
+        self.amounts = context.get_list_state(ListStateDescriptor("amounts", int))
+        self.by_amount = context.get_map_state(MapStateDescriptor("by amount", int, int))
+        self.largest = context.get_reducing_state(ReducingStateDescriptor("largest", max, int))
+        self.total = context.get_aggregating_state(AggregatingStateDescriptor("total", Total(), int))
+
+    def process_element(self, value: Sale, context: ProcessContext[str]) -> Iterator[Any]:
+        self.amounts.add(value.amount)
+        self.by_amount.put(value.amount, (self.by_amount.get(value.amount) or 0) + 1)
+        self.largest.add(value.amount)
+        self.total.add(value.amount)
+        amounts, by_amount = self.amounts.get(), dict(self.by_amount.items())
+        yield context.current_key, amounts, by_amount, self.largest.get(), self.total.get()
+
+
+class Total(AggregateFunction[int, int, int]):
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: int, accumulator: int) -> int:
+        return accumulator + value
+
+    def get_result(self, accumulator: int) -> int:
+        return 2 * accumulator
+
+
+EVERY_KIND = "shop string, amounts array<bigint>, by_amount map<bigint,bigint>, largest bigint, total bigint"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("epoch_size", [None, 2])
+def test_every_kind_of_state_is_as_by_record(backend: str, epoch_size: int | None) -> None:
+    options: dict[str, Any] = {"backend": backend, "epoch_size": epoch_size, "schema": EVERY_KIND}
+    batches, records = (last_by_shop(run(form(), SALES, **options)) for form in (EveryKind, EveryKindByRecord))
+    assert batches == records
+    assert batches["north"] == ([3, 4, 1], {1: 1, 3: 1, 4: 1}, 4, 16)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_lists_are_replaced_and_a_null_list_clears(backend: str) -> None:
+    class Replaces(KeyedBatchFunction[str, Sale, Any]):
+        def open(self, context: BatchRuntimeContext) -> None:
+            self.amounts = context.get_list_state(ListStateDescriptor("amounts", int))
+
+        def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> Any:
+            groups = context.groups(batch)
+            self.amounts.put_many(groups, pa.array([[1, 2], [3], []], pa.list_(pa.int32())))
+            yield pa.table({"amounts": self.amounts.get_many(groups)})
+            self.amounts.put_many(groups, pa.array([None, [4], [5]]))
+            yield pa.table({"amounts": self.amounts.get_many(groups)})
+            self.amounts.put_many(groups, [[6], None, []])
+            self.amounts.clear_many(groups.take([0]))
+            yield pa.table({"amounts": self.amounts.get_many(groups)})
+
+    rows = [row[0] for row in run(Replaces(), SALES, "amounts array<bigint>", backend=backend)]
+    assert rows == [[1, 2], [3], [], [], [4], [5], [], [], []]
+
+
+def test_a_kernel_needs_distinct_keys_and_no_nulls() -> None:
+    class Merges(KeyedBatchFunction[str, Sale, Any]):
+        def __init__(self, has_null: bool) -> None:
+            self.has_null = has_null
+
+        def open(self, context: BatchRuntimeContext) -> None:
+            self.largest = context.get_reducing_state(ReducingStateDescriptor("largest", max, int))
+
+        def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> Any:
+            groups = context.groups(batch)
+            keys = groups if self.has_null else groups.of_rows
+            self.largest.merge_many(keys, pa.nulls(len(keys), pa.int64()), pc.max_element_wise)
+
+    with pytest.raises(UserFunctionError, match="state 'largest': a key occurs twice"):
+        run(Merges(False), SALES)
+    with pytest.raises(UserFunctionError, match="null cannot be folded"):
+        run(Merges(True), SALES)
+
+
+class Reminders(KeyedBatchFunction[str, Sale, Any]):
+    """Registers timers at the amount in milliseconds, and deletes that of the west."""
+
+    def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> Any:
+        groups = context.groups(batch)
+        times = context.timer_service
+        assert context.timestamps is not None
+        assert context.timestamps.to_pylist() == batch["amount"].to_pylist()
+        times.register_event_time_timers(groups.of_rows, pc.add(batch["amount"], 100))
+        times.delete_event_time_timers(groups.filter(pc.equal(groups.keys, "west")), 109)
+        late = pc.less_equal(context.timestamps, times.current_watermark())
+        rows = batch.filter(late)
+        return pa.table(
+            {"what": pa.array(["late"] * rows.num_rows, "string"), "shop": rows["shop"], "at": rows["amount"]}
+        )
+
+    def on_timers(self, timers: pa.RecordBatch, context: BatchContext[str]) -> Any:
+        assert context.time_domain is TimeDomain.EVENT_TIME
+        groups = context.groups(timers)
+        assert groups.keys.take(groups.index).equals(timers["key"])
+        first = timers["timestamp"][0].as_py()
+        if first < 200:
+            context.timer_service.register_event_time_timers(groups, first + 1000)
+        what = pa.array(["timer"] * timers.num_rows)
+        return pa.table({"what": what, "shop": timers["key"], "at": timers["timestamp"]})
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_timers_of_event_time_come_in_batches(backend: str) -> None:
+    environment = LocalStreamEnvironment(backend=backend)
+    rows: list[Any] = []
+    timed = (
+        environment.from_elements(SALES)
+        .as_records(Sale)
+        .assign_timestamps_and_watermarks(
+            WatermarkStrategy.for_monotonous_timestamps().with_timestamps(lambda sale: sale.amount)
+        )
+    )
+    timed.key_by("shop").process(Reminders(), uid="timers", schema="what string, shop string, at bigint").sink_to(
+        rows.append
+    )
+    environment.execute("sales", drain=True)
+    timers = [tuple(row)[1:] for row in rows if row[0] == "timer"]
+    assert timers[:5] == [("north", 101), ("south", 101), ("north", 103), ("north", 104), ("south", 105)]
+    assert sorted(timers[5:]) == [("north", 1101), ("south", 1101)]
+    late = [tuple(row)[1:] for row in rows if row[0] == "late"]
+    assert set(late) <= {("north", 4), ("north", 3), ("south", 1), ("north", 1)}
+
+
+def test_only_a_function_with_on_timers_registers_timers() -> None:
+    def register(batch: pa.RecordBatch, context: BatchContext[str]) -> None:
+        context.timer_service.register_processing_time_timers(context.groups(batch), "1 minute")
+
+    with pytest.raises(JobDefinitionError, match=r"does not override on_timers\(self, timers, context\)"):
+        run(Emits(register), SALES)

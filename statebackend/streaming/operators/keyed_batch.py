@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
 from types import GeneratorType
 from typing import Any, Final
 
@@ -12,56 +11,70 @@ from attrs import frozen
 
 from statebackend.savepoint.value_forms import ColumnForms
 from statebackend.state.key_batch import KeyBatch
-from statebackend.streaming.batch_functions import BatchContext, BatchRuntimeContext, Groups, KeyedBatchFunction, Rows
+from statebackend.streaming.batch_functions import (
+    BatchContext,
+    BatchRuntimeContext,
+    BatchTimerService,
+    Groups,
+    KeyedBatchFunction,
+    Rows,
+)
 from statebackend.streaming.errors import JobDefinitionError, format_value
-from statebackend.streaming.functions import open_function
+from statebackend.streaming.functions import TimeDomain, TimerService, open_function
 from statebackend.streaming.operators.function_calls import call_failure, call_user
+from statebackend.streaming.operators.keyed_timers import TIMERS_NAME, KeyedTimers, NoTimers
 from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator
 from statebackend.streaming.operators.subtask_context import SubtaskContext
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.row_reader import column_values
 from statebackend.streaming.rows.row_writer import RowWriter
+from statebackend.streaming.time.internal_timer_service import DueTimers
+from typeserializers.scalars.void import VoidNamespaceSerializer
+from typeserializers.times.timers import Timer
 
 __all__ = ["MAX_BATCH_BYTES", "MAX_BATCH_ROWS", "KeyedBatchOperator"]
+
+_ON_TIMERS: Final = "on_timers(self, timers, context)"
 
 MAX_BATCH_ROWS: Final = 1 << 17
 MAX_BATCH_BYTES: Final = 64 << 20
 """The largest batch that a function receives. A single larger row is a batch of its own."""
 
 
-@frozen(eq=False)
-class _Part:
-    """Consecutive rows of an input batch: what one call receives."""
+@frozen
+class _Call:
+    """The rows that a call of the function receives, and their keys."""
 
     columns: pa.RecordBatch
-    batch: InputBatch
-    start: int
-
-    @cached_property
-    def keys(self) -> Sequence[Any]:
-        return self.batch.keys[self.start : self.start + self.columns.num_rows]
-
-    @cached_property
-    def key_groups(self) -> Sequence[int]:
-        return self.batch.key_groups[self.start : self.start + self.columns.num_rows]
+    keys: Sequence[Any]
+    key_groups: Sequence[int]
 
 
 class KeyedBatchOperator(Operator):
-    """Calls a function for every batch of its input."""
+    """Calls a function for every batch of its input, and for due timers."""
+
+    fires_together = True
 
     def __init__(self, function: KeyedBatchFunction[Any, Any, Any], uid: str) -> None:
         self._function = function
         self._uid = uid
-        self._part: _Part | None = None
+        self._running: _Call | None = None
+        self._due: list[tuple[Timer[Any, Any], int]] = []
 
     def open(self, context: SubtaskContext, emitter: Emitter) -> None:
         self._subtask = context
         self._emitter = emitter
-        self._watermark_ms = context.watermark_ms
         schema = context.input_schemas[0]
         self._writer = None if schema is None else RowWriter(schema.arrow, f"operator {self._uid!r}, its input")
+        self._no_timers = NoTimers(
+            self._uid, type(self._function).__name__, context.clock, context.watermark_ms, _ON_TIMERS
+        )
+        timers: TimerService = self._no_timers
+        if type(self._function).on_timers is not KeyedBatchFunction.on_timers:
+            internal = context.internal_timer_service(TIMERS_NAME, VoidNamespaceSerializer())
+            timers = KeyedTimers(internal, lambda: None)
         self._context: BatchContext[Any] = BatchContext(
-            context.epoch_id, self._groups, self._emit, lambda: self._watermark_ms, context.clock
+            context.epoch_id, self._groups, self._emit, BatchTimerService(timers)
         )
         opening: Any = BatchRuntimeContext(context)
         call_user(self._uid, "open", lambda: open_function(self._function, opening))
@@ -72,28 +85,60 @@ class KeyedBatchOperator(Operator):
             columns = self._columns_of(batch)
         times = batch.timestamps
         timestamps = None if times is None else pa.array(times, pa.int64())
+        keys, key_groups = batch.keys, batch.key_groups
         rows = max(1, min(MAX_BATCH_ROWS, columns.num_rows * MAX_BATCH_BYTES // max(1, columns.nbytes)))
         for start in range(0, columns.num_rows, rows):
-            self._part = part = _Part(columns.slice(start, rows), batch, start)
+            end = start + rows
             self._context.timestamps = None if timestamps is None else timestamps.slice(start, rows)
-            try:
-                for emitted in _results(self._function.process_batch(part.columns, self._context)):
-                    self._emit(None, emitted, None)
-            except Exception as error:
-                where = f"operator {self._uid!r}, a batch of {part.columns.num_rows} rows of epoch "
-                raise call_failure(error, f"{where}{self._context.epoch_id}", "process_batch") from error
-            finally:
-                self._part = None
-                self._subtask.leave_key()
+            call = _Call(columns.slice(start, rows), keys[start:end], key_groups[start:end])
+            self._call(call, self._function.process_batch, "process_batch", f"a batch of {call.columns.num_rows} rows")
 
     def on_watermark(self, timestamp_ms: int) -> None:
-        self._watermark_ms = timestamp_ms
+        self._no_timers.watermark_ms = timestamp_ms
+
+    def on_event_time_timers(self, due: DueTimers) -> None:
+        self._fire(due, TimeDomain.EVENT_TIME)
+
+    def on_processing_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
+        self._due.append((Timer(timestamp_ms, key, namespace), key_group))
+
+    def on_processing_time(self) -> None:
+        if self._due:
+            due, self._due = self._due, []
+            self._fire(due, TimeDomain.PROCESSING_TIME)
 
     def begin_epoch(self, epoch_id: int) -> None:
         self._context.epoch_id = epoch_id
 
     def close(self) -> None:
         call_user(self._uid, "close", self._function.close)
+
+    def _fire(self, due: DueTimers, domain: TimeDomain) -> None:
+        keys = [timer.key for timer, _ in due]
+        columns = pa.record_batch(
+            {
+                "timestamp": pa.array([timer.timestamp for timer, _ in due], pa.int64()),
+                "key": ColumnForms().of(self._subtask.keyed.key_serializer).array(keys),
+            }
+        )
+        self._context.timestamps, self._context.time_domain = None, domain
+        call = _Call(columns, keys, [key_group for _, key_group in due])
+        try:
+            self._call(call, self._function.on_timers, "on_timers", f"{len(due)} timers of {domain.value}")
+        finally:
+            self._context.time_domain = None
+
+    def _call(self, call: _Call, method: Callable[[pa.RecordBatch, Any], Any], name: str, what: str) -> None:
+        self._running = call
+        try:
+            for emitted in _results(method(call.columns, self._context)):
+                self._emit(None, emitted, None)
+        except Exception as error:
+            where = f"operator {self._uid!r}, {what} of epoch {self._context.epoch_id}"
+            raise call_failure(error, where, name) from error
+        finally:
+            self._running = None
+            self._subtask.leave_key()
 
     def _columns_of(self, batch: InputBatch) -> pa.RecordBatch:
         if self._writer is None:
@@ -104,13 +149,13 @@ class KeyedBatchOperator(Operator):
         return self._writer.batch(batch.records)
 
     def _groups(self, columns: pa.RecordBatch, where: pa.Array | None) -> Groups:
-        part = self._part
-        if part is None or columns is not part.columns:
+        call = self._running
+        if call is None or columns is not call.columns:
             raise ValueError(
-                "groups() takes the batch that process_batch received, during that call; to leave rows out, pass "
+                "groups() takes the batch that the function received, during that call; to leave rows out, pass "
                 "their mask: groups(batch, where=mask)"
             )
-        keys, key_groups = part.keys, part.key_groups
+        keys, key_groups = call.keys, call.key_groups
         if where is not None:
             columns = columns.filter(where)
             selected = [position for position, one in enumerate(where.to_pylist()) if one]

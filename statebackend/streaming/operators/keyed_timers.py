@@ -93,11 +93,19 @@ def _registered_ms(time: object, now: Callable[[], int | None]) -> int:
 class NoTimers(TimerService):
     """Time for a function without timers: deleting is a no-op, registering is rejected."""
 
-    def __init__(self, uid: str, function_name: str, clock: Callable[[], int], watermark_ms: int) -> None:
+    def __init__(
+        self,
+        uid: str,
+        function_name: str,
+        clock: Callable[[], int],
+        watermark_ms: int,
+        method: str = "on_timer(self, timestamp, context)",
+    ) -> None:
         self.watermark_ms = watermark_ms
         """The watermark, which the operator updates."""
         self._uid = uid
         self._function_name = function_name
+        self._method = method
         self._clock = clock
 
     def current_watermark(self) -> int:
@@ -120,6 +128,5 @@ class NoTimers(TimerService):
 
     def _reject(self) -> NoReturn:
         raise JobDefinitionError(
-            f"operator {self._uid!r}: {self._function_name} registers a timer but does not override "
-            f"on_timer(self, timestamp, context)"
+            f"operator {self._uid!r}: {self._function_name} registers a timer but does not override {self._method}"
         )

@@ -215,6 +215,9 @@ class Operator(ABC):
         """Handle a timer that is due by the clock."""
         raise NotImplementedError(f"{type(self).__name__} registers no timers")
 
+    def on_processing_time(self) -> None:  # noqa: B027
+        """Handle the end of the due processing-time timers."""
+
     def prepare_snapshot(self) -> None:  # noqa: B027
         """Prepare for a snapshot of the state."""
 

@@ -133,6 +133,10 @@ class OperatorRun:
         self._operator.on_processing_time_timer(timestamp_ms, key, key_group, namespace)
         self._phase = following
 
+    def on_processing_time(self) -> None:
+        with self._call(Call.TIMER):
+            self._operator.on_processing_time()
+
     def prepare_snapshot(self) -> None:
         with self._call(Call.PREPARE_SNAPSHOT):
             self._operator.prepare_snapshot()

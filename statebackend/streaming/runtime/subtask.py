@@ -173,6 +173,7 @@ class OpenedSubtask:
         set_key = self._context.key_setter()
         for service in self._context.timer_services:
             service.advance_processing_time(_with_key(set_key, self._operator.on_processing_time_timer))
+        self._operator.on_processing_time()
 
     def freeze(self, checkpoint_id: int) -> FrozenSubtask:
         """Run the synchronous part of a snapshot, after `prepare_snapshot`, and start the next epoch.

@@ -138,13 +138,15 @@ class InternalTimerService(Generic[N]):
             fire(timer.timestamp, timer.key, key_group, timer.namespace)
 
     def advance_watermark_together(self, timestamp_ms: int, fire: FireTogether) -> None:
-        """As `advance_watermark`, in batches, for operators whose firing timers change no other timers."""
+        """As `advance_watermark`, in batches. A timer that is due in the same batch cannot be deleted any more."""
         if timestamp_ms <= self._watermark_ms:
             return
         self._watermark_ms = timestamp_ms
-        due = self._event_time.poll_while(lambda timer: timer.timestamp <= timestamp_ms)
-        while timers := list(islice(due, _FIRED_TOGETHER)):
-            fire(timers)
+        # Firing timers may register others that are due.
+        while _is_due(self._event_time.peek(), timestamp_ms):
+            due = self._event_time.poll_while(lambda timer: timer.timestamp <= timestamp_ms)
+            while timers := list(islice(due, _FIRED_TOGETHER)):
+                fire(timers)
 
     def advance_processing_time(self, fire: Fire) -> None:
         """Fire the timers that are due by the clock at the time of the call."""
@@ -164,6 +166,10 @@ class InternalTimerService(Generic[N]):
         if self._current.key_group == NO_KEY_GROUP:
             raise NoCurrentKeyError("a timer was registered or deleted while no key is current")
         return self._current.key
+
+
+def _is_due(timer: Timer[Any, Any] | None, timestamp_ms: int) -> bool:
+    return timer is not None and timer.timestamp <= timestamp_ms
 
 
 def _time_of(timer: Timer[Any, Any] | None) -> int | None:

@@ -7,6 +7,7 @@ map, reducing and aggregating state, plus evolving records, canonical savepoints
 from __future__ import annotations
 
 from statebackend.testing.backends.asynchronous_snapshot_contract import AsynchronousSnapshotContract
+from statebackend.testing.backends.bulk_contract import BulkContract
 from statebackend.testing.backends.configuration_contract import BackendConfigurationContract
 from statebackend.testing.backends.digest_contract import DigestContract
 from statebackend.testing.backends.failing_migration_contract import FailingMigrationContract
@@ -37,6 +38,7 @@ class StateBackendContract(
     ListStateContract,
     MapStateContract,
     FoldingStateContract,
+    BulkContract,
     NamespaceContract,
     MergingContract,
     PriorityQueueContract,

@@ -1,0 +1,112 @@
+"""The contract of bulk operations: they do for many keys what single ones do for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from snapshots.errors import SerializationError
+from statebackend.state.folding_states import ReducingStateDescriptor
+from statebackend.state.key_batch import KeyBatch
+from statebackend.state.keyed_state_backend import VOID_NAMESPACE_SERIALIZER, KeyedStateBackend
+from statebackend.state.state_kind import StateDescriptor
+from statebackend.state.ttl_config import StateTtlConfig
+from statebackend.state.value_state import ValueStateDescriptor
+from statebackend.testing.backends.evolving_records import LegV1, leg_v1
+from statebackend.testing.backends.harness import LIST, MAP, VALUE, BackendHarness, ContractBase, content
+
+LEG: ValueStateDescriptor[LegV1] = ValueStateDescriptor("leg", leg_v1())
+TIMED: ValueStateDescriptor[int] = ValueStateDescriptor("timed", int, ttl=StateTtlConfig("1 hour"))
+SUM: ReducingStateDescriptor[int] = ReducingStateDescriptor("sum", lambda left, right: left + right, int)
+
+
+def batch_of(harness: BackendHarness, backend: KeyedStateBackend, keys: Sequence[int]) -> KeyBatch:
+    """Keys with their key groups."""
+    return KeyBatch(keys, [harness.key_group(key) for key in keys], backend.key_setter())
+
+
+def handle_of(backend: KeyedStateBackend, descriptor: StateDescriptor) -> Any:
+    """The internal handle of a state."""
+    return backend.get_or_create_keyed_state(VOID_NAMESPACE_SERIALIZER, descriptor)
+
+
+class BulkContract(ContractBase):
+    """Bulk operations on a backend."""
+
+    @pytest.mark.parametrize("after_a_barrier", [False, True])
+    @pytest.mark.parametrize("descriptor", [VALUE, TIMED], ids=lambda one: one.name)
+    def test_values_of_many_keys(
+        self, harness: BackendHarness, backend: KeyedStateBackend, descriptor: Any, after_a_barrier: bool
+    ) -> None:
+        state = handle_of(backend, descriptor)
+        harness.at(backend, 3)
+        state.update(30)
+        keys = batch_of(harness, backend, [4, 3, 25, 3])
+        assert state.get_many(keys) == [None, 30, None, 30]
+        state.put_many(keys, [40, 31, 250, 32])
+        if after_a_barrier:
+            harness.snapshot(backend)
+        assert state.get_many(keys) == [40, 32, 250, 32]
+        state.put_many(batch_of(harness, backend, [25, 4]), [None, 41])
+        assert state.get_many(keys) == [41, 32, None, 32]
+        restored = self.reopen(harness, harness.snapshot(backend).handle)
+        assert content(harness, restored, descriptor) == {3: 32, 4: 41}
+
+    def test_bulk_and_single_writes_have_one_digest(self, harness: BackendHarness) -> None:
+        digests = set()
+        for is_bulk in (False, True):
+            backend = harness.open(self.create_state_backend())
+            state = handle_of(backend, VALUE)
+            keys = batch_of(harness, backend, range(40))
+            if is_bulk:
+                state.put_many(keys, [key * key for key in range(40)])
+            else:
+                for key in keys.each():
+                    state.update(key * key)
+            digests.add(harness.snapshot(backend).digest)
+        assert len(digests) == 1
+
+    def test_a_returned_object_belongs_to_the_caller(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+        state = handle_of(backend, LEG)
+        keys = batch_of(harness, backend, [1, 2])
+        state.put_many(keys, [leg_v1().create_instance()] * 2)
+        first, second = state.get_many(keys)
+        assert first == second == leg_v1().create_instance()
+        assert first is not second
+
+    def test_a_value_that_does_not_fit_is_rejected(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+        state = handle_of(backend, VALUE)
+        with pytest.raises(SerializationError, match="state 'value'"):
+            state.put_many(batch_of(harness, backend, [1, 2]), [1, "two"])
+
+    def test_lists_of_many_keys(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+        state = handle_of(backend, LIST)
+        state.add_many(batch_of(harness, backend, [1, 2, 1]), [10, 20, 11])
+        keys = batch_of(harness, backend, [1, 2, 3])
+        assert state.get_many(keys) == [[10, 11], [20], []]
+        state.put_many(keys, [[1, 2], None, [3]])
+        assert state.get_many(keys) == [[1, 2], [], [3]]
+        restored = self.reopen(harness, harness.snapshot(backend).handle)
+        assert content(harness, restored, LIST) == {1: [1, 2], 3: [3]}
+
+    def test_entries_of_many_maps(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+        state = handle_of(backend, MAP)
+        pairs = batch_of(harness, backend, [1, 2, 1, 1])
+        state.put_many(pairs, ["a", "a", "b", "a"], [1, 2, 3, 4])
+        assert state.get_many(pairs, ["a", "a", "b", "c"]) == [4, 2, 3, None]
+        assert state.contains_many(pairs, ["a", "b", "b", "c"]) == [True, False, True, False]
+        state.remove_many(batch_of(harness, backend, [1, 2]), ["a", "missing"])
+        restored = self.reopen(harness, harness.snapshot(backend).handle)
+        assert content(harness, restored, MAP) == {1: {"b": 3}, 2: {"a": 2}}
+
+    def test_folded_values_of_many_keys(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+        state = handle_of(backend, SUM)
+        keys = batch_of(harness, backend, [1, 2])
+        assert state.get_internal_many(keys) == [None, None]
+        state.update_internal_many(keys, [5, 6])
+        harness.at(backend, 1)
+        state.add(7)
+        state.update_internal_many(batch_of(harness, backend, [2]), [None])
+        assert state.get_internal_many(keys) == [12, None]
