@@ -34,7 +34,7 @@ from statebackend.checkpoint.store.checkpoint_directories import (
     SHARED_DIRECTORY,
     FoundCheckpoints,
 )
-from statebackend.checkpoint.store.completed_checkpoint_store import DefaultCompletedCheckpointStore
+from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
 from statebackend.checkpoint.store.job_directory import JOB_FILE_NAME, JobDirectory
 from statebackend.checkpoint.store.job_files import check_kept_in, read_kept_in, write_roll_back
 from statebackend.cli.printing import Printer
@@ -60,7 +60,7 @@ class LeasedJob:
 
     directory: JobDirectory
     records: JobRecords
-    store: DefaultCompletedCheckpointStore
+    store: CompletedCheckpointStore
 
 
 @frozen
@@ -115,7 +115,7 @@ def lease_job(
         raising_root_cause(directory.leadership),
     ):
         records = led_by.take_over(directory)
-        store = DefaultCompletedCheckpointStore(file_system, records.pointers, leadership=directory.leadership)
+        store = CompletedCheckpointStore(file_system, records.pointers, leadership=directory.leadership)
         yield LeasedJob(directory, records, store)
 
 

@@ -40,7 +40,6 @@ from statebackend.checkpoint.metadata import CheckpointMetadata
 from statebackend.checkpoint.store.checkpoint_directories import PREVIOUS
 from statebackend.checkpoint.store.completed_checkpoint_store import (
     CompletedCheckpointStore,
-    DefaultCompletedCheckpointStore,
 )
 from statebackend.checkpoint.store.job_directory import JobDirectory, write_origin
 from statebackend.checkpoint.store.job_files import (
@@ -411,7 +410,7 @@ class LocalStreamEnvironment:
         )
         directory, point = start.directory, start.point
         with directory, raising_root_cause(directory.leadership):
-            store = DefaultCompletedCheckpointStore(
+            store = CompletedCheckpointStore(
                 directory.file_system, start.records.pointers, leadership=directory.leadership
             )
             target = point.own_checkpoint if job.roll_back_to is not None else None

@@ -30,7 +30,7 @@ from statebackend.checkpoint.ha.leadership import raising_root_cause
 from statebackend.checkpoint.ha.object_store import default_services
 from statebackend.checkpoint.ha.services import JobRecords, JobServices
 from statebackend.checkpoint.metadata import CheckpointMetadata
-from statebackend.checkpoint.store.completed_checkpoint_store import DefaultCompletedCheckpointStore
+from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
 from statebackend.checkpoint.store.job_directory import JobDirectory
 from statebackend.checkpoint.store.job_files import end_no_data_epoch
 from statebackend.spark.epoch_driver import EpochDriver, JobParts, is_output_pending
@@ -369,7 +369,7 @@ class SparkStreamEnvironment:
         # Spark follows links, waits for pipes, and deletes old files of its log.
         driver_files.check_regular(SOURCE_LOG_DIRECTORY)
         spark_directory = _local_path(driver_files, SOURCE_LOG_DIRECTORY)
-        store = DefaultCompletedCheckpointStore(file_system, pointers, self.retained_checkpoints, leadership=leadership)
+        store = CompletedCheckpointStore(file_system, pointers, self.retained_checkpoints, leadership=leadership)
         end_interrupted_rearrangement(driver_files)
         rolled_back = None
         if roll_back_to is not None:

@@ -244,7 +244,7 @@ def test_a_job_is_led_as_it_was_and_in_no_other_way(job: Path, capsys: pytest.Ca
     write_kept_in(CheckpointFileSystem.from_uri(job), "zookeeper:/jobs/count")
     before = files_of(job)
     for option in ([], ["--zookeeper=127.0.0.1:1/others"]):
-        assert "noted in zookeeper:/jobs/count" in answer(capsys, "gc", job, *option, status=NOT_READABLE)
+        assert "recorded in zookeeper:/jobs/count" in answer(capsys, "gc", job, *option, status=NOT_READABLE)
     assert files_of(job) == before
 
 

@@ -65,7 +65,7 @@ def test_a_job_goes_on_where_the_one_before_ended_and_back_to_an_older_checkpoin
     assert run(tmp_path / "job", services, "aab") == [("a", 2), ("a", 3), ("b", 1)]
     assert run(tmp_path / "job", services, "a", roll_back_to="previous") == [("a", 4)]
     assert run(tmp_path / "job", services, "b", roll_back_to=1) == [("b", 1)]
-    with pytest.raises(JobDirectoryMismatchError, match=r"noted in zookeeper:"):
+    with pytest.raises(JobDirectoryMismatchError, match=r"recorded in zookeeper:"):
         run(tmp_path / "job", None, "a")
 
 

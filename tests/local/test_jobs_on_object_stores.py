@@ -91,7 +91,7 @@ def test_a_checkpoint_that_may_be_complete_is_found_by_the_next_start(uri, fault
             faulty_store.fail(Fault.DROP, "GET", COMPLETED_FILE_NAME)
 
     faulty_store.before_request = lose_the_second
-    with pytest.raises(StorageError, match=r"whether checkpoint .* is complete is not known"):
+    with pytest.raises(StorageError, match=r"whether checkpoint .* is complete is unknown"):
         run(uri, "aa")
     faulty_store.before_request = None
     faulty_store.heal()
@@ -104,7 +104,7 @@ def test_a_second_driver_is_rejected_while_the_first_lives(uri) -> None:
     class Intruder(Count):
         def process_element(self, value: Any, context: Any) -> Iterator[Any]:
             if not rejected:
-                with pytest.raises(JobDirectoryLockedError, match="which lives: process") as caught:
+                with pytest.raises(JobDirectoryLockedError, match="which is alive: process") as caught:
                     run(uri, "a")
                 rejected.append(str(caught.value))
             yield from super().process_element(value, context)
@@ -156,7 +156,7 @@ def test_a_run_that_was_overtaken_fails_by_that_whatever_it_meets(uri, is_overta
     environment.from_elements([{"key": "a"}]).key_by("key").process(
         Stumbling(), uid="count", schema="key string, count int"
     ).sink_to([])
-    with pytest.raises(Exception, match="another driver has taken" if is_overtaken else "is not there") as raised:
+    with pytest.raises(Exception, match="another driver has acquired" if is_overtaken else "is not there") as raised:
         environment.execute("job")
     environment.close()
     assert isinstance(raised.value, LeadershipLostError) is is_overtaken
@@ -173,6 +173,6 @@ def test_a_start_that_was_overtaken_fails_by_that_whatever_it_meets(uri, monkeyp
         raise MissingFileError("the files of the driver before are not there")
 
     monkeypatch.setattr(ObjectStoreHighAvailability, "take_over", stumble)
-    with pytest.raises(LeadershipLostError, match="another driver has taken") as raised:
+    with pytest.raises(LeadershipLostError, match="another driver has acquired") as raised:
         run(uri, "a")
     assert isinstance(raised.value.__cause__, MissingFileError)

@@ -77,7 +77,7 @@ def test_who_dies_while_rolling_back_goes_on_nowhere_else(
     with monkeypatch.context() as patched:
         if dying == "store":
             recover = mock.Mock(side_effect=StorageError("dead"))
-            patched.setattr(default_checkpoint_store.DefaultCompletedCheckpointStore, "recover", recover)
+            patched.setattr(default_checkpoint_store.CompletedCheckpointStore, "recover", recover)
         with pytest.raises(StorageError, match="dead"):
             run(directory, [sink], roll_back_to=0)
     for options in ({}, {"roll_back_to": 1}):

@@ -1,9 +1,9 @@
 """The acknowledgement of a subtask at a barrier, and its bytes.
 
-An acknowledgement says: this attempt at subtask s of operator o has durably stored its state for checkpoint c of run r
-of job j, here are its parts. `digest` identifies the *content* of that state, so that two attempts which computed the
-same state can be told from two which did not, although their files and `state_id` differ. Beside it the subtask tells
-what decides about time: the largest event time seen of each channel, and the earliest timers still pending.
+An acknowledgement reports that an attempt of subtask s of operator o has durably stored its state for checkpoint c of
+run r of job j, and lists the parts. `digest` identifies the *content* of the state: two attempts that computed the same
+state have the same digest, although their files and `state_id` differ. It also contains what event time needs: the
+largest timestamp of each channel, and the earliest pending timers.
 
 The bytes travel through the engine and are not trusted on arrival:
 
@@ -13,7 +13,7 @@ The bytes travel through the engine and are not trusted on arrival:
     checksum        := 8 bytes, xxh3 with 64 bits of body, big-endian
     body            := Avro binary encoding of the record in `_SCHEMA`, nothing after it
 
-They live no longer than the epoch, between processes of one release: a version that is not this one is rejected.
+They are exchanged within one epoch, between processes of one release, so any other version is rejected.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_ACKNOWLEDGEMENT_BYTES = 16 << 20
 MAX_REPORT_ENTRIES = 10_000
 
 ReportValue = str | int | float | bool | None
-"""What a report or a metric can be: a JSON scalar, integers within 64 bits."""
+"""A value of a report or a metric: a JSON scalar, integers within 64 bits."""
 
 _MAGIC = b"SBAK"
 _VERSION = 2

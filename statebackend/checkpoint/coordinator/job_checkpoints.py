@@ -1,17 +1,16 @@
-"""The checkpoints of one job, from request to notice: events in, actions out.
+"""The checkpoints of one job, from request to notification: events in, actions out.
 
-It is composed of parts that each decide one thing:
+Each part decides one thing:
 
-    checkpoint_requests     which request is next, and which is rejected
-    acknowledgement_policy  which tasks a checkpoint waits for
-    checkpoint_attempts     what follows what, from the id to the notice, by a table
-    checkpoint_coordinator  which acknowledgements count, and whose state is to be discarded
-    failure_policy          how many failures the job endures
+    requests                which request is next, which is rejected, and how many failures the job tolerates
+    pending_checkpoint      which tasks a checkpoint waits for, and its state
+    triggering              the steps of a checkpoint, from its id to the notification, as a table
+    checkpoint_coordinator  which acknowledgements count, and which state is discarded
 
-Several checkpoints may wait for tasks; one at a time starts, and one at a time is stored.
+Several checkpoints may wait for tasks. Only one at a time is being triggered, and only one is being stored.
 
-Reports of a checkpoint that is over, and messages of tasks about one that is unknown, are ignored; state that comes
-late is discarded. Other reports out of turn are `IllegalTransitionError` and change nothing.
+Reports of a finished checkpoint, and messages about an unknown one, are ignored; late state is discarded. Other reports
+out of order raise `IllegalTransitionError` and change nothing.
 (Flink's ``CheckpointCoordinator``, without its threads, timers and storage.)
 """
 

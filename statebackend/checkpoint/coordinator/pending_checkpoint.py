@@ -13,13 +13,11 @@
                   EXPIRE            EXPIRED         the timeout passed first
                   SUBSUME           SUBSUMED        a newer checkpoint completed first
 
-Everything not listed raises `IllegalTransitionError` and changes nothing. A CONFLICTED checkpoint can
-only end: which of the two states is right cannot be known, so the epoch must be replayed.
+Everything not listed raises `IllegalTransitionError` and changes nothing. A CONFLICTED checkpoint can only end: it is
+unknown which of the two states is right, so the epoch must be replayed.
 
-Which tasks a checkpoint waits for, and which of them are triggered.
-
-The tasks that begin are those that nobody sends a barrier to: sources and, once tasks have finished, those behind
-finished ones only. What a policy decides is passed to the coordinator as an object.
+An `AcknowledgementPolicy` decides which tasks a checkpoint waits for and which of them are triggered. Triggered are the
+tasks that receive no barrier: sources, and tasks whose upstream tasks have all finished.
 """
 
 from __future__ import annotations

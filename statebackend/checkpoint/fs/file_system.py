@@ -1,12 +1,12 @@
-"""One root directory in some store, and the only door to it.
+"""A root directory in a store. All access to files of checkpoints goes through `CheckpointFileSystem`.
 
-Every path is relative to the root and checked before the store sees it. Every write returns a
-`FileHandle` (path, size, checksum), and reading through a handle proves that the bytes are the ones that
-were written. A written file is complete and durable or absent. What the store itself reports (full disk,
-permissions, network) comes out as `StorageError` with the place in the message and the cause chained.
+Paths are relative to the root and checked before the store receives them. A write returns a `FileHandle` (path, size,
+checksum), and a read through a handle checks that the bytes are those that were written. A written file is complete and
+durable, or absent. Errors of the store (full disk, permissions, network) become a `StorageError` with the location, and
+the cause is chained.
 
-On local disk the operating system is called directly, since syncing and linking have no portable form;
-every other URI goes through `pyarrow.fs`. What a URI says of credentials is in no message and in no file (`store_uri`).
+On a local disk the operating system is called directly, because syncing and linking are not portable. All other URIs
+use `pyarrow.fs`. Credentials of a URI never appear in a message or a file (`store_uri`).
 """
 
 from __future__ import annotations
@@ -57,40 +57,40 @@ class Storage(Protocol):
 
     @property
     def has_conditional_writes(self) -> bool:
-        """Whether `conditional` has something to give."""
+        """Whether `conditional` returns an object."""
 
     def conditional(self) -> ConditionalObjects | None:
-        """Its files as objects that are written under conditions; None for a store that has no such writes."""
+        """The files as objects with conditional writes; None for a store without them."""
 
     def make_root(self) -> None:
-        """Makes the root directory, if the store has such a thing."""
+        """Create the root directory, if the store has directories."""
 
     def put(self, path: str, data: bytes, durable: bool) -> None:
-        """Writes a file; with ``durable``, it outlives a crash from the return on."""
+        """Write a file. With ``durable`` it survives a crash after the return."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Writes a file that nobody has written, durably; False, and it is as it was, if somebody has.
+        """Create a file, durably. Returns False, and changes nothing, if it exists.
 
-        ``data`` is unlike all others that are written there.
+        ``data`` is unique among all attempts to create the file.
         """
 
     def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]:
-        """Takes over a local file, durably; returns size and checksum. With ``may_link``, nobody changes the source."""
+        """Store a local file, durably; return size and checksum. With ``may_link`` the source never changes."""
 
     def get_file(self, path: str, target_path: str, may_link: bool, accept: Accept) -> None:
-        """Brings a file to the local disk, where it appears once ``accept`` has taken its size and checksum."""
+        """Download a file. It appears at its target after ``accept`` has checked size and checksum."""
 
     def read(self, path: str) -> bytes:
-        """The content of a file."""
+        """Return the content of a file."""
 
     def open_input(self, path: str) -> pyarrow.NativeFile:
-        """A file to be read in pieces."""
+        """Open a file for reading in parts."""
 
     def size_bytes(self, path: str) -> int | None:
         """The size of a file; None if there is none."""
 
     def sizes_bytes(self, paths: Iterable[str]) -> list[int | None]:
-        """The sizes of several, in their order."""
+        """The sizes of several files, in their order."""
 
     def list_files(self, prefix: str) -> list[str]:
         """The files below a directory, at any depth."""
@@ -99,16 +99,16 @@ class Storage(Protocol):
         """The directories directly below one."""
 
     def copy(self, path: str, target: str) -> None:
-        """Gives the bytes of a file, which nobody changes in place, a second name, durably."""
+        """Copy or link an immutable file, durably."""
 
     def delete(self, path: str, durable: bool) -> None:
-        """Deletes a file; none is no error."""
+        """Delete a file. A missing one is not an error."""
 
     def delete_directory(self, path: str) -> None:
-        """Deletes a directory with all that is in it; none is no error."""
+        """Delete a directory with its content. A missing one is not an error."""
 
     def move_directory(self, path: str, target: str) -> None:
-        """Gives a directory another name."""
+        """Rename a directory."""
 
 
 class CheckpointFileSystem:
@@ -134,7 +134,7 @@ class CheckpointFileSystem:
         if not text or "\0" in text:
             raise UnsafePathError(f"{text!r} is neither a path nor a URI")
         if not is_uri(text):
-            # Shells leave a tilde behind "=" as it is, and programs know none: it was a directory of that name.
+            # Shells do not expand a tilde after "=", and a directory named "~" would be created.
             root = os.path.abspath(os.path.expanduser(text))
             return cls(root, LocalStorage(root))
         check_credentials(text)
@@ -154,29 +154,29 @@ class CheckpointFileSystem:
 
     @property
     def uri(self) -> str:
-        """What `from_uri` needs to open this root again: an absolute path when local, else the URI.
+        """The argument of `from_uri` that opens this root: an absolute path if local, else the URI.
 
-        It has no credentials; where the URI had some, they must then be in the environment.
+        It contains no credentials; if the URI had some, they must then be in the environment.
         """
         return self._uri
 
     @property
     def has_conditional_writes(self) -> bool:
-        """Whether it is a store with conditional writes; asks nobody."""
+        """Whether the store has conditional writes. Sends no request."""
         return self._storage.has_conditional_writes
 
     @property
     def conditional(self) -> ConditionalObjects | None:
-        """Its files as objects that are written under conditions, None for a store that has no such writes.
+        """The files as objects with conditional writes; None for a store without them.
 
-        Raises `StorageError` if the package for them is not installed. Each call makes a client.
+        Each call creates a client. Raises `StorageError` if its package is not installed.
         """
         return self._storage.conditional()
 
     def inside(self, directory: str) -> CheckpointFileSystem:
-        """The files in a directory below this root, which need not exist; its paths are relative to that.
+        """Return a file system for a directory below this root. The directory need not exist.
 
-        On a local disk no symbolic link below this root is followed, as in this file system.
+        On a local disk no symbolic link below this root is followed.
         """
         checked_relative_path(directory)
         if isinstance(self._storage, LocalStorage):
@@ -186,21 +186,21 @@ class CheckpointFileSystem:
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         if isinstance(self._storage, LocalStorage) and self._storage.below:
             return _inside, (self._storage.root, self._storage.below)
-        # To another process of this program, which needs the credentials as much as this one.
+        # Another process of this program needs the credentials, too.
         return CheckpointFileSystem.from_uri, (self._whole_uri,)
 
     def __repr__(self) -> str:
         return f"CheckpointFileSystem({self._uri!r})"
 
     def location(self, path: str) -> str:
-        """`path` with its root in front, for messages to people: of a URI without credentials and parameters."""
+        """The root and `path`, for messages, without credentials and parameters of a URI."""
         place = self._uri.partition("?")[0] if is_uri(self._uri) else self._uri
         return f"{place.rstrip('/')}/{path}" if path else place
 
     def local_path(self, path: str = "") -> str | None:
-        """The real path of `path` (of the root by default) when the store is a local disk, else None.
+        """The real path of `path` (of the root by default) if the store is a local disk, else None.
 
-        Raises `StorageError` if a symbolic link leads there from the root: others would follow it.
+        Raises `StorageError` if it contains a symbolic link below the root.
         """
         with self._reporting("open", path):
             return self._storage.local_path(path and checked_relative_path(path))
@@ -208,7 +208,7 @@ class CheckpointFileSystem:
     def check_regular(self, directory: str) -> None:
         """Raise `StorageError` if `directory` of a local store has anything but files and directories, at any depth.
 
-        For a directory of a program that would follow a symbolic link, or wait for a named pipe.
+        For directories that are read by programs which would follow a symbolic link, or block at a named pipe.
         """
         checked_relative_path(directory)
         if isinstance(self._storage, LocalStorage):
@@ -221,10 +221,10 @@ class CheckpointFileSystem:
             self._storage.make_root()
 
     def write_file(self, path: str, data: bytes, *, durable: bool = True) -> FileHandle:
-        """Write `data` under `path`, replacing what was there. Complete and durable on return.
+        """Write `data` to `path`, replacing an existing file. Complete and durable on return.
 
-        On any error the path is absent, or still holds its former bytes. Without `durable` a power loss may
-        take the file, which spares the time to sync it.
+        After an error the file is absent or has its former content. Without `durable` the file is not synced, and a
+        power loss may lose it.
         """
         handle = FileHandle(path, len(data), checksum_of_bytes(data))
         with self._reporting("write", path):
@@ -232,22 +232,20 @@ class CheckpointFileSystem:
         return handle
 
     def create_file(self, path: str, data: bytes) -> bool:
-        """Write `data` under `path` unless there is a file; say whether it was written. Complete and durable on return.
+        """Create `path` with `data`, unless the file exists. Returns whether it was created. Durable on return.
 
-        Of several calls at the same time, one returns True, on a local disk and on stores with
-        conditional writes; on others, at most the last. `data` must be unlike what anybody else writes there: by that
-        a store is asked who was first.
+        Of several concurrent calls one returns True, on a local disk and on stores with conditional writes; on other
+        stores at most the last one. `data` must be unique, because a store is read to find out whose write was first.
         """
         checked_relative_path(path)
         with self._reporting("create", path):
             return self._storage.create(path, data)
 
     def upload(self, local_path: str | os.PathLike[str], path: str, *, may_link: bool = True) -> FileHandle:
-        """Bring the local file in under `path`. Complete and durable on return, absent on any error.
+        """Copy a local file to `path`. Complete and durable on return, absent after an error.
 
-        On a local store on the same device it becomes a hard link, so the local file must not change in
-        place afterwards (deleting it is fine); pass `may_link=False` if it might. Raises
-        `MissingFileError` when there is no such local file. Reads the file once.
+        A local store on the same device creates a hard link, so the local file must not change in place afterwards;
+        pass `may_link=False` if it might. It may be deleted. Raises `MissingFileError` if the local file is missing.
         """
         checked_relative_path(path)
         source = os.fspath(local_path)
@@ -284,10 +282,10 @@ class CheckpointFileSystem:
         self._verify(handle, size_bytes, checksum)
 
     def download(self, handle: FileHandle, local_path: str | os.PathLike[str], *, may_link: bool = True) -> None:
-        """Bring a file out to `local_path`, verified. On any error the target is absent or as before.
+        """Copy a file to `local_path`, and verify it. After an error the target is absent or unchanged.
 
-        On a local store on the same device it becomes a hard link, so it must not be changed in place;
-        pass `may_link=False` if it might be. Raises `MissingFileError` or `CorruptFileError`.
+        A local store on the same device creates a hard link, so the copy must not change in place; pass
+        `may_link=False` if it might. Raises `MissingFileError` or `CorruptFileError`.
         """
         self._verify_size(handle, self._size_or_none(handle.path))
         target = os.path.abspath(os.fspath(local_path))
@@ -317,9 +315,9 @@ class CheckpointFileSystem:
         return size_bytes
 
     def verify_present(self, handles: Iterable[FileHandle]) -> None:
-        """Check that each file is there with its size, without reading it.
+        """Check that each file exists with its size, without reading it.
 
-        Raises `MissingFileError` or `CorruptFileError` for the first that is not.
+        Raises `MissingFileError` or `CorruptFileError` for the first that does not.
         """
         expected = list(handles)
         with self._reporting("look up files in", ""):

@@ -89,7 +89,7 @@ _FORMAT_VERSION: Final = 1
 
 @frozen(kw_only=True)
 class CompletedRecord:
-    """See the module. Ids of completed checkpoints strictly increase, and none is above `greatest_id`."""
+    """The content of the object. Ids of completed checkpoints strictly increase; none is above `greatest_id`."""
 
     job_id: str
     leader: str = ""
@@ -164,9 +164,9 @@ _Change = Callable[[CompletedRecord], CompletedRecord]
 
 
 class ObjectPointers:
-    """Those of the job `job_id` whose directory is the root of `file_system`.
+    """The `CheckpointPointers` of job `job_id`, whose directory is the root of `file_system`.
 
-    They can be looked at, and changed behind `take_over`. Safe to use by one thread at a time.
+    Read-only before `take_over`. Not thread-safe.
     """
 
     def __init__(self, file_system: CheckpointFileSystem, objects: ConditionalObjects, job_id: str) -> None:
@@ -184,37 +184,37 @@ class ObjectPointers:
 
     @property
     def driver_files(self) -> str:
-        """Where the driver files are of who wrote the object last; after `find` or `take_over`."""
+        """The directory of the driver files of the last writer of the object; after `find` or `take_over`."""
         return self._record.driver_files
 
     def check_there(self) -> None:
-        """Look at the object. Raises `JobDirectoryMismatchError` if there is none, of a job that must have one."""
+        """Read the object. Raises `JobDirectoryMismatchError` if it does not exist."""
         self._look()
         if self._version is None:
             raise JobDirectoryMismatchError(
-                f"{self.place} does not exist, which says what the job has completed. Bring it back from a backup, or "
-                f"begin a new job directory from a savepoint"
+                f"{self.place}, the record of completed checkpoints, does not exist. Restore it from a backup, or "
+                f"start a new job directory from a savepoint"
             )
 
     def take_over(self, leader: str, begin: _Change) -> None:
-        """Become who may change it: `leader` is a new token, and `begin` makes the record to begin with.
+        """Become the only writer of the object. `leader` is a new token; `begin` creates the first record.
 
-        `begin` may be called several times. Raises `JobDirectoryMismatchError` if the object is another job's.
+        `begin` may be called several times. Raises `JobDirectoryMismatchError` if the object belongs to another job.
         """
         for _ in range(_TRIES):
             self._look()
-            # What a former driver that is still alive writes at this moment is seen in the next round.
+            # A write of a former driver that is still alive makes this one fail; the next round reads it.
             record = evolve(begin(self._record), leader=leader, revision=self._record.revision + 1)
             if self._write(record):
                 self._leader = leader
                 return
-        raise StorageError(f"{self.place} is written by another driver again and again; stop it, and start again")
+        raise StorageError(f"another driver writes {self.place} all the time; stop it, and start again")
 
     def find(self) -> FoundCheckpoints:
-        """Read the object and what it names, all by their keys; changes nothing.
+        """Read the object and the files that it names. Changes nothing.
 
-        A leader may drop checkpoints while another driver looks, which looks again then; one that led until then is
-        told by that that it does not any more.
+        Reads again if the leader dropped checkpoints meanwhile. Raises `LeadershipLostError` if this driver led the job
+        and does not any more.
         """
         for _ in range(_TRIES):
             record = self._look()
@@ -226,7 +226,7 @@ class ObjectPointers:
         return found
 
     def publish(self, metadata: CheckpointMetadata) -> FileHandle:
-        """Write the metadata under a name of its own, then let the object name it."""
+        """Write the metadata under a unique name, then add it to the object."""
         self._check_leading()
         pointer = write_pointed_metadata(self._fs, metadata)
         try:
@@ -235,13 +235,13 @@ class ObjectPointers:
             raise
         except StorageError as error:
             raise UncertainCheckpointError(
-                f"whether checkpoint {pointer.checkpoint_id} is complete is not known, and is found at the next start; "
+                f"whether checkpoint {pointer.checkpoint_id} is complete is unknown; the next start finds out, and "
                 f"nothing is lost. {error}"
             ) from error
         return pointer.metadata_file
 
     def withdraw(self, checkpoint_id: int) -> None:
-        """Take the checkpoint out of the object, then delete its metadata file."""
+        """Remove the checkpoint from the object, then delete its metadata file."""
         pointer = self._record.by_id.get(checkpoint_id)
         self._change(lambda record: _without(record, checkpoint_id))
         if pointer is not None:
@@ -263,7 +263,7 @@ class ObjectPointers:
         return tuple(self._fs.location(one.directory) for one in there)
 
     def files_set_aside(self) -> frozenset[str]:
-        """Those that their metadata files name. Who has removed such a file has given the others free."""
+        """The files that their metadata names. Without its metadata file, a checkpoint protects no file."""
         paths: set[str] = set()
         for pointer in self._record.set_aside:
             # Unreadable metadata, often the reason to set it aside, does not list its files.
@@ -272,19 +272,19 @@ class ObjectPointers:
         return frozenset(paths)
 
     def _change(self, change: _Change) -> None:
-        """Writes the record again. Raises `LeadershipLostError` if another driver has, `StorageError` if in doubt."""
+        """Write a changed record. Raises `LeadershipLostError` if another driver wrote, `StorageError` if in doubt."""
         for _ in range(_TRIES):
             self._check_leading()
             changed = change(self._record)
             if changed == self._record:
                 return
-            # After a write of unknown outcome the next one has another content even so.
+            # After a write of unknown outcome the next one still needs another content.
             self._attempts += 1
             if self._write(evolve(changed, revision=changed.revision + self._attempts)):
                 self._attempts = 0
                 return
             self._look()
-        raise StorageError(f"{self.place} could not be written: its versions change, and nobody else writes it")
+        raise StorageError(f"{self.place} could not be written: its versions change without another writer")
 
     def _write(self, record: CompletedRecord) -> bool:
         written = self._objects.write(COMPLETED_FILE_NAME, record.to_bytes(), self._version)
@@ -301,19 +301,19 @@ class ObjectPointers:
             record, version = CompletedRecord.from_bytes(found.content, self.place), found.version
         if record.job_id != self._record.job_id:
             raise JobDirectoryMismatchError(
-                f"{self.place} is that of job {record.job_id}, and {self._fs.location('job.json')} that of job "
-                f"{self._record.job_id}: the directory mixes two jobs. Bring back the original files from a backup"
+                f"{self.place} belongs to job {record.job_id}, and {self._fs.location('job.json')} to job "
+                f"{self._record.job_id}: the directory mixes two jobs. Restore the original files from a backup"
             )
         self._record, self._version = record, version
         return record
 
     def _check_leading(self) -> None:
         if self._leader is None:
-            raise LeadershipLostError(f"nobody leads the job of {self.place} here: it is only looked at")
+            raise LeadershipLostError(f"this driver does not lead the job of {self.place}: it opened it read-only")
         if self._record.leader != self._leader:
             raise LeadershipLostError(
-                f"another driver has taken {self.place} over, and this one completes no checkpoint any more: it was "
-                f"paused or cut off for too long. Stop it; the other one goes on"
+                f"another driver has acquired {self.place}, so this driver completes no more checkpoints: it was "
+                f"paused or disconnected for too long. Stop it; the other driver continues"
             )
 
     def _found(self, record: CompletedRecord) -> FoundCheckpoints:
@@ -327,7 +327,7 @@ class ObjectPointers:
                 unreadable[pointer.checkpoint_id] = found
         greatest = record.greatest_id if record.greatest_id >= 0 else None
         unfinished: list[str] = []
-        # A listing that fails leaves what could be cleared away to another time.
+        # If listing fails, orphans are deleted another time.
         with contextlib.suppress(CheckpointError):
             unfinished += (name for name, _ in unnamed_directories(self._fs, (*record.completed, *record.set_aside)))
         return FoundCheckpoints(self._fs, self.place, retained, unreadable, unfinished, greatest)
@@ -351,12 +351,12 @@ KEPT_IN: Final = "object:completed-checkpoints.json"
 class ObjectStoreHighAvailability:
     """Leads jobs whose directories are on a store with conditional writes, such as S3; a `JobServices`.
 
-    A driver that is killed keeps the next one waiting for ``lease_ms`` milliseconds. A driver that finds another one
-    leading is rejected, or waits for as long as that takes if it ``is_stand_by``. All drivers of a job may differ in
-    both. ``monotonic_ms`` is the clock by which a lease runs out that another driver holds and does not renew.
+    After a driver was killed, the next one waits for ``lease_ms`` milliseconds. If another driver leads, a start raises
+    an error, or waits if it ``is_stand_by``. Drivers of one job may differ in both. ``monotonic_ms`` is the clock that
+    measures whether the lease of another driver has expired.
 
-    Raises `InvariantViolationError` for a length out of range and, where it is used, `StorageError` if boto3 is not
-    installed, `JobDirectoryError` for a store without conditional writes.
+    Raises `InvariantViolationError` for a duration out of range. Its methods raise `StorageError` if boto3 is not
+    installed, and `JobDirectoryError` for a store without conditional writes.
     """
 
     lease_ms: int = DEFAULT_LEASE_MS
@@ -376,12 +376,12 @@ class ObjectStoreHighAvailability:
         return KEPT_IN
 
     def lead(self, file_system: CheckpointFileSystem, job_name: str) -> DriverLease:
-        """Take the lease; see `LeadershipProvider`."""
+        """Acquire the lease; see `LeadershipProvider`."""
         return self._lease().lead(file_system, job_name)
 
     @contextlib.contextmanager
     def read_only(self, file_system: CheckpointFileSystem, identity: JobIdentity | None) -> Iterator[JobRecords]:
-        """See `JobServices`. A directory that was never led so is looked at as it is."""
+        """See `JobServices`. A directory that never had a lease is read as a plain directory."""
         if identity is None or read_kept_in(file_system) is None:
             with DirectoryServices(driver_directory=self.driver_directory).read_only(file_system, identity) as records:
                 yield records
@@ -403,8 +403,7 @@ class ObjectStoreHighAvailability:
         is_first = read_kept_in(file_system) is None
 
         def begin(record: CompletedRecord) -> CompletedRecord:
-            # Behind the reading of the record: who was paused, and finds it written by the leader that has overtaken
-            # him, is not to take it from that one.
+            # After the record was read: a driver that was paused must not take the record from the new leader.
             leadership.check()
             started = _found_in_directory(file_system, record) if is_first else record
             check_driver_files(root, started.driver_files)
@@ -433,7 +432,7 @@ def _objects(file_system: CheckpointFileSystem) -> ConditionalObjects:
 
 
 def _found_in_directory(file_system: CheckpointFileSystem, record: CompletedRecord) -> CompletedRecord:
-    """The record of a directory that has none, or was begun to be taken over and has gone on as it was since."""
+    """The record for a directory without one, from the checkpoints in it."""
     found = DirectoryPointers(file_system).find()
     pointers = tuple(
         CheckpointPointer(checkpoint_id, found.retained[checkpoint_id].metadata_file)
@@ -445,9 +444,9 @@ def _found_in_directory(file_system: CheckpointFileSystem, record: CompletedReco
 
 
 def default_services(job_dir: str) -> JobServices:
-    """The lock file of a directory on a disk; a lease on a store that has conditional writes.
+    """The lock file for a directory on a disk; a lease for a store with conditional writes.
 
-    Raises `StorageError` for what is neither a path nor a URI that is known.
+    Raises `StorageError` for an unknown kind of URI.
     """
     file_system = CheckpointFileSystem.from_uri(job_dir)
     return ObjectStoreHighAvailability() if file_system.has_conditional_writes else DirectoryServices()

@@ -649,7 +649,7 @@ class ZooKeeperPointers:
             )
         except UnknownOutcomeError as error:
             raise UncertainCheckpointError(
-                f"whether checkpoint {checkpoint_id} is complete is not known, and is found at the next start; nothing "
+                f"whether checkpoint {checkpoint_id} is complete is unknown; the next start finds out, and nothing "
                 f"is lost. {error}"
             ) from error
         if obstacle is not None:

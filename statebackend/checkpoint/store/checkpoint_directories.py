@@ -8,10 +8,11 @@
 
 A pointer in ZooKeeper or in an object holds the checksum of its metadata file, so no other file can be mistaken for it.
 
-`DirectoryPointers` needs nothing but the directory. One rename makes `_metadata` and its directory appear together. So
-a newest directory without `_metadata` has lost it, and the checkpoint is unreadable. An older one is left of a dropped
-checkpoint; one with a dot is an unfinished attempt. Other names are ignored. A withdrawal deletes `_metadata` first,
-durably, then the rest, so no crash leaves a checkpoint without its files. Only the leader writes here.
+`DirectoryPointers` needs only the directory. One rename makes `_metadata` and its directory appear together. So if the
+newest directory has no `_metadata`, the file was lost, and the checkpoint is unreadable. An older directory without it
+is a dropped checkpoint, and a name with a dot is an unfinished attempt. Other names are ignored. `withdraw` deletes
+`_metadata` first, durably, and then the rest, so a crash never leaves a checkpoint without its files. Only the leader
+writes here.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def read_metadata(fs: CheckpointFileSystem, directory: str) -> CheckpointMetadat
 
 
 def read_metadata_with_handle(fs: CheckpointFileSystem, directory: str) -> tuple[CheckpointMetadata, FileHandle]:
-    """Like `read_metadata`, also giving the handle of the file, whose checksum children refer to."""
+    """Like `read_metadata`, but also return the handle of the file, whose checksum children refer to."""
     path = metadata_path(directory)
     size_bytes = fs.size(path)
     if size_bytes > MAX_METADATA_BYTES:
@@ -102,12 +103,12 @@ def read_metadata_with_handle(fs: CheckpointFileSystem, directory: str) -> tuple
 
 
 PREVIOUS: Final = "previous"
-"""What to fall back to if not to a certain checkpoint."""
+"""The target of a rollback to the newest readable checkpoint before the newest one."""
 
 
 @frozen
 class RetainedCheckpoint:
-    """A completed checkpoint, and the file that says what is in it."""
+    """A completed checkpoint and its metadata file."""
 
     metadata: CheckpointMetadata
     metadata_file: FileHandle
@@ -115,7 +116,7 @@ class RetainedCheckpoint:
 
 @frozen
 class FoundCheckpoints:
-    """What was found; `unfinished` are directories, `place` says in messages where the checkpoints are noted."""
+    """The checkpoints that were found. `unfinished` are directories; `place` names the pointers in messages."""
 
     file_system: CheckpointFileSystem
     place: str
@@ -123,11 +124,11 @@ class FoundCheckpoints:
     unreadable: dict[int, CorruptMetadataError] = field(factory=dict)
     unfinished: list[str] = field(factory=list)
     greatest_id: int | None = None
-    """Of all these, of those set aside, and of all that there were as far as that is noted."""
+    """The greatest id of all checkpoints: found, set aside, and recorded ones."""
 
     @property
     def ids(self) -> frozenset[int]:
-        """Of the completed checkpoints, whether they can be read or not."""
+        """The ids of all completed checkpoints, readable or not."""
         return frozenset({*self.retained, *self.unreadable})
 
     def newest(self) -> CheckpointMetadata | None:
@@ -141,8 +142,8 @@ class FoundCheckpoints:
     def roll_back_target(self, roll_back_to: int | str) -> CheckpointMetadata:
         """The checkpoint that `recover(roll_back_to=...)` would make the newest.
 
-        "previous" is the newest that can be read, except for the newest of all. Raises `CheckpointNotFoundError`,
-        naming those there are, or `CorruptMetadataError`.
+        "previous" is the newest readable checkpoint before the newest one. Raises `CheckpointNotFoundError`, which
+        lists the existing ids, or `CorruptMetadataError`.
         """
         if roll_back_to == PREVIOUS:
             return self._newest_before_the_newest().metadata
@@ -150,7 +151,7 @@ class FoundCheckpoints:
         return self.target(int(roll_back_to)).metadata
 
     def target(self, checkpoint_id: int) -> RetainedCheckpoint:
-        """The checkpoint to fall back to. Raises `CheckpointNotFoundError` or `CorruptMetadataError`."""
+        """The checkpoint to roll back to. Raises `CheckpointNotFoundError` or `CorruptMetadataError`."""
         if checkpoint_id in self.unreadable:
             raise self.unreadable[checkpoint_id]
         if checkpoint_id not in self.retained:
@@ -174,7 +175,7 @@ class FoundCheckpoints:
         ) from self.unreadable[newest]
 
     def check_parents(self) -> None:
-        """Raise `CorruptMetadataError` unless every checkpoint continues from the parent that is there."""
+        """Raise `CorruptMetadataError` if a checkpoint continues from another parent than the one found."""
         for one in self.retained.values():
             self._check_parent(one)
 
@@ -203,14 +204,14 @@ class FoundCheckpoints:
 
 
 def not_found(place: str, checkpoint_id: int, retained: Mapping[int, RetainedCheckpoint]) -> CheckpointNotFoundError:
-    """The error for an id that no checkpoint has."""
+    """The error for an unknown checkpoint id."""
     return CheckpointNotFoundError(f"{place} holds no checkpoint {checkpoint_id}; there are: {_listed(retained)}")
 
 
 def read_checkpoint(file_system: CheckpointFileSystem, checkpoint_id: int, directory: str) -> RetainedCheckpoint:
-    """The checkpoint of that id, which is in that directory.
+    """Read the checkpoint of an id from its directory.
 
-    Raises `MissingFileError`, and `CorruptMetadataError` if the file is damaged or is that of another.
+    Raises `MissingFileError`, or `CorruptMetadataError` if the file is damaged or belongs to another checkpoint.
     """
     metadata, metadata_file = read_metadata_with_handle(file_system, directory)
     if metadata.checkpoint_id != checkpoint_id or metadata.kind is not CheckpointKind.CHECKPOINT:
@@ -240,9 +241,9 @@ def checkpoint_directory(checkpoint_id: int) -> str:
 
 
 class DirectoryPointers:
-    """Those of the job directory at the root of `file_system`; a `CheckpointPointers`.
+    """The `CheckpointPointers` in the job directory at the root of `file_system`.
 
-    None for `leadership` is for who knows that nobody else writes.
+    Without `leadership` the caller guarantees that it is the only writer.
     """
 
     def __init__(self, file_system: CheckpointFileSystem, leadership: Leadership | None = None) -> None:
@@ -255,7 +256,7 @@ class DirectoryPointers:
         return self._fs.location(CHECKPOINTS_DIRECTORY)
 
     def find(self) -> FoundCheckpoints:
-        """Read all checkpoints. Their number is counted, not noted: no crash can tear the one from the other."""
+        """Read all checkpoints. No file stores their number, so a crash cannot make it wrong."""
         retained: dict[int, RetainedCheckpoint] = {}
         unreadable: dict[int, CorruptMetadataError] = {}
         without_metadata: dict[int, str] = {}
@@ -290,7 +291,7 @@ class DirectoryPointers:
         return FoundCheckpoints(self._fs, self.place, retained, unreadable, unfinished, max(ids, default=None))
 
     def publish(self, metadata: CheckpointMetadata) -> FileHandle:
-        """Write the metadata file, which is the pointer, in a directory that then gets its name."""
+        """Write the metadata file, which is the pointer, in a temporary directory, and rename that."""
         self._check_leading()
         directory = checkpoint_directory(metadata.checkpoint_id)
         head, _, name = directory.rpartition("/")
@@ -307,8 +308,8 @@ class DirectoryPointers:
                 self._fs.delete_directory(staging)
             except CheckpointError:
                 raise UncertainCheckpointError(
-                    f"{self._fs.location(metadata_path(directory))} could not be written ({error}), nor be taken back: "
-                    f"whether checkpoint {metadata.checkpoint_id} is complete is found at the next start."
+                    f"{self._fs.location(metadata_path(directory))} could not be written ({error}), nor removed: the "
+                    f"next start finds out whether checkpoint {metadata.checkpoint_id} is complete."
                 ) from error
             raise
 
@@ -318,7 +319,7 @@ class DirectoryPointers:
         self._delete(checkpoint_directory(checkpoint_id))
 
     def set_aside(self, checkpoint_id: int) -> None:
-        """Move the directory, under a name that is free."""
+        """Move the directory to a free name."""
         self._check_leading()
         taken = set(self._fs.list_directories(SET_ASIDE_DIRECTORY))
         base = f"chk-{checkpoint_id:012d}"
@@ -331,7 +332,7 @@ class DirectoryPointers:
         return tuple(self._fs.location(f"{SET_ASIDE_DIRECTORY}/{name}") for name in names)
 
     def files_set_aside(self) -> frozenset[str]:
-        """Those that their metadata files name."""
+        """The data files of the checkpoints that were set aside."""
         paths: set[str] = set()
         for name in self._fs.list_directories(SET_ASIDE_DIRECTORY):
             # Unreadable metadata, often the reason to set it aside, does not list its files.
@@ -358,7 +359,7 @@ _DIRECTORY: Final = re.compile("chk-([0-9]{12,19})(-[0-9a-f]{32})?")
 
 @frozen
 class CheckpointPointer:
-    """Says that a checkpoint is complete, and what its metadata file is, of which no other attempt has the name."""
+    """Records that a checkpoint is complete, and its metadata file, whose name is unique to the attempt."""
 
     checkpoint_id: int
     metadata_file: FileHandle
@@ -374,7 +375,7 @@ class CheckpointPointer:
 
 
 def write_pointed_metadata(file_system: CheckpointFileSystem, metadata: CheckpointMetadata) -> CheckpointPointer:
-    """Write metadata into a directory of a new name; complete is the checkpoint only when the pointer is kept."""
+    """Write metadata into a new directory. The checkpoint is complete only when the pointer is stored."""
     directory = f"{checkpoint_directory(metadata.checkpoint_id)}-{uuid.uuid4().hex}"
     return CheckpointPointer(metadata.checkpoint_id, write_metadata(file_system, directory, metadata))
 
@@ -382,24 +383,24 @@ def write_pointed_metadata(file_system: CheckpointFileSystem, metadata: Checkpoi
 def read_pointed_metadata(
     file_system: CheckpointFileSystem, pointer: CheckpointPointer, kept_at: str
 ) -> RetainedCheckpoint | CorruptMetadataError:
-    """The checkpoint of a pointer, or what is wrong with it; `kept_at` is where the pointer is, for messages."""
+    """The checkpoint of a pointer, or the error. `kept_at` is the place of the pointer, for messages."""
     try:
         found = read_checkpoint(file_system, pointer.checkpoint_id, pointer.directory)
     except CorruptMetadataError as error:
         return error
     except (MissingFileError, CorruptFileError) as error:
-        return CorruptMetadataError(f"{kept_at} points to a file that is not as it was: {error}")
+        return CorruptMetadataError(f"{kept_at} points to a file that has changed: {error}")
     if found.metadata_file != pointer.metadata_file:
         return CorruptMetadataError(
-            f"{file_system.location(found.metadata_file.path)} is another file than the one that was completed: its "
-            f"checksum is {found.metadata_file.checksum}, and {kept_at} says {pointer.metadata_file.checksum}. Bring "
-            f"the right one back from a backup."
+            f"{file_system.location(found.metadata_file.path)} is not the file that was completed: its checksum is "
+            f"{found.metadata_file.checksum}, but {kept_at} has {pointer.metadata_file.checksum}. Restore the "
+            f"original file from a backup."
         )
     return found
 
 
 def delete_pointed_metadata(file_system: CheckpointFileSystem, pointer: CheckpointPointer) -> None:
-    """Delete what no pointer names any more: the metadata file, durably, and then its directory."""
+    """Delete metadata that no pointer names: the file, durably, and then its directory."""
     file_system.delete(pointer.metadata_file.path, durable=True)
     if pointer.directory.startswith(f"{CHECKPOINTS_DIRECTORY}/"):
         file_system.delete_directory(pointer.directory)
@@ -408,7 +409,7 @@ def delete_pointed_metadata(file_system: CheckpointFileSystem, pointer: Checkpoi
 def unnamed_directories(
     file_system: CheckpointFileSystem, pointers: Iterable[CheckpointPointer]
 ) -> Iterator[tuple[str, int]]:
-    """The directories of checkpoints that are listed and that no pointer names, with their ids."""
+    """The directories of checkpoints that no pointer names, with their ids."""
     named = {pointer.directory for pointer in pointers}
     for name in file_system.list_directories(CHECKPOINTS_DIRECTORY):
         matched = _DIRECTORY.fullmatch(name)

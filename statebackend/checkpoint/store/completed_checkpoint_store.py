@@ -30,7 +30,6 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Protocol
 
@@ -62,105 +61,42 @@ from statebackend.checkpoint.store.checkpoint_directories import (
 __all__ = [
     "CheckpointPointers",
     "CompletedCheckpointStore",
-    "DefaultCompletedCheckpointStore",
     "DirectoryCheckpointStore",
     "PinnedCheckpoints",
     "SharedStateRegistry",
 ]
 
 
-class CompletedCheckpointStore(Protocol):
-    """The newest completed checkpoints of one job. `recover` is called once before anything else.
-
-    May be used by several threads of the one driver that leads the job.
-    """
-
-    @property
-    def unreadable(self) -> Mapping[int, CorruptMetadataError]:
-        """Older checkpoints that `recover` could not read; they stay until they would be dropped anyway."""
-
-    def recover(self, *, roll_back_to: int | None = None) -> CheckpointMetadata | None:
-        """Find the completed checkpoints, remove unfinished ones, return the newest (None if none).
-
-        A damaged newest checkpoint raises `CorruptMetadataError`. With `roll_back_to=<id>` everything newer than that
-        checkpoint is set aside and it becomes the newest; if it cannot be read either, nothing is moved.
-        """
-
-    def set_aside_places(self) -> tuple[str, ...]:
-        """The places of the checkpoints that a rollback set aside, for people."""
-
-    def next_checkpoint_id(self) -> int:
-        """An id for a new checkpoint, greater than all there were; a later call gives a greater one."""
-
-    def add(self, metadata: CheckpointMetadata) -> FileHandle:
-        """Store a completed checkpoint durably, then drop those that are too many.
-
-        Its data files must be in place already. Returns the handle of its metadata file; the checksum is the
-        `parent_digest` of its children. Raises `InvariantViolationError` (not a checkpoint, id not greater than the
-        newest, wrong parent digest), `MissingFileError` or `CorruptFileError` (a data file is not there in its size),
-        `StorageError`; the store is then as before. After `UncertainCheckpointError` and `LeadershipLostError` the
-        checkpoint may be complete or not, and none of its files is deleted.
-        """
-
-    def latest(self) -> CheckpointMetadata | None:
-        """The newest completed checkpoint."""
-
-    def all(self) -> tuple[CheckpointMetadata, ...]:
-        """All completed checkpoints that are retained or pinned, oldest first."""
-
-    def get(self, checkpoint_id: int) -> CheckpointMetadata:
-        """One completed checkpoint; `CheckpointNotFoundError` names those there are."""
-
-    def digest(self, checkpoint_id: int) -> str:
-        """Checksum of a checkpoint's metadata file: the `parent_digest` of its children."""
-
-    def pin(self, checkpoint_id: int) -> AbstractContextManager[CheckpointMetadata]:
-        """Keep a checkpoint and its files while the context is open, whatever completes meanwhile."""
-
-    def protect(self, paths: Iterable[str]) -> None:
-        """Never delete these files: they belong to a savepoint that the job did not claim."""
-
-    def discard(self, states: Iterable[SubtaskState], in_use: Collection[str] = ()) -> tuple[str, ...]:
-        """Delete the files of given-up state that nobody else needs; return their paths.
-
-        `in_use` are files of pending checkpoints (`CheckpointCoordinator.files_in_use()`).
-        """
-
-    def delete_orphans(self, in_use: Collection[str] = ()) -> tuple[str, ...]:
-        """Delete files that nobody refers to: remains of aborted attempts and crashes. Call it while no task runs."""
-
-
 class CheckpointPointers(Protocol):
-    """The pointers of one job. All methods raise `StorageError` where nothing can be found out."""
+    """The pointers of one job. All methods raise `StorageError` if the result is unknown."""
 
     @property
     def place(self) -> str:
         """Where the pointers are, for messages."""
 
     def find(self) -> FoundCheckpoints:
-        """Read all that is there; changes nothing."""
+        """Read all pointers. Changes nothing."""
 
     def publish(self, metadata: CheckpointMetadata) -> FileHandle:
-        """Write the metadata of a checkpoint, whose data files are there, and let it be complete.
+        """Write the metadata of a checkpoint, and complete it. Its data files exist.
 
-        The id is greater than all that `find` found. Returns the handle of the metadata file. See invariant 5.
+        The id is greater than all ids of `find`. Returns the handle of the metadata file. See invariant 5.
         """
 
     def withdraw(self, checkpoint_id: int) -> None:
-        """Remove a checkpoint that `find` or `publish` returned, durably; then delete its metadata.
+        """Remove the pointer of a checkpoint, durably; then delete its metadata.
 
-        The caller deletes its data files afterwards. On an error it may be withdrawn or not; this may
-        be called again.
+        The caller deletes its data files afterwards. After an error the pointer may exist or not; call it again.
         """
 
     def set_aside(self, checkpoint_id: int) -> None:
-        """Give a checkpoint up, in one step and durably: it is kept with its files, but no checkpoint any more."""
+        """Remove the pointer of a checkpoint in one step, durably, but keep its metadata and files."""
 
     def set_aside_places(self) -> tuple[str, ...]:
-        """The places of the checkpoints that were set aside, for people, who may remove them."""
+        """The places of the checkpoints that were set aside, which users may remove."""
 
     def files_set_aside(self) -> frozenset[str]:
-        """The data files of checkpoints that were set aside; they are free when those are removed."""
+        """The data files of checkpoints that were set aside. They must not be deleted."""
 
 
 class SharedStateRegistry:
@@ -172,18 +108,18 @@ class SharedStateRegistry:
         self._protected: set[str] = set()
 
     def register(self, checkpoint_id: int, paths: Iterable[str]) -> None:
-        """Let a checkpoint refer to `paths`. An id that is registered is rejected."""
+        """Count the references of a checkpoint to `paths`. A registered id is rejected."""
         if checkpoint_id in self._paths_by_checkpoint:
             raise InvariantViolationError(f"checkpoint {checkpoint_id} is already registered")
         distinct = frozenset(paths)
-        # Those that are known were checked when they became so: most files of an increment are.
+        # Known paths were checked before; most files of an increment are known.
         for path in distinct.difference(self._counts):
             checked_relative_path(path)
         self._paths_by_checkpoint[checkpoint_id] = distinct
         self._counts.update(distinct)
 
     def unregister(self, checkpoint_id: int) -> frozenset[str]:
-        """Drop a checkpoint; return the files that nobody refers to any more, which may be deleted.
+        """Drop a checkpoint; return the files without references, which may be deleted.
 
         Raises `CheckpointNotFoundError` for an id that is not registered.
         """
@@ -199,11 +135,11 @@ class SharedStateRegistry:
         return frozenset(released)
 
     def protect(self, paths: Iterable[str]) -> None:
-        """Never give `paths` free: they belong to somebody else, such as a savepoint not claimed."""
+        """Never release `paths`: they belong to another owner, such as a savepoint that the job did not claim."""
         self._protected.update([checked_relative_path(path) for path in paths])
 
     def unreferenced(self, paths: Iterable[str]) -> list[str]:
-        """Those of `paths` that are neither protected nor referred to, in their order."""
+        """The `paths` that are neither protected nor referenced, in their order."""
         return [path for path in paths if path not in self._counts and path not in self._protected]
 
     def referenced(self) -> frozenset[str]:
@@ -222,11 +158,11 @@ class SharedStateRegistry:
 _logger = logger_of(__name__)
 
 
-class DefaultCompletedCheckpointStore:
+class CompletedCheckpointStore:
     """The newest `max_retained` completed checkpoints by `pointers`; their files are under `fs`, the job directory.
 
-    Call `recover` once before anything else. May be used by several threads of the one driver that holds `leadership`
-    of the job; None is for who knows that nobody else writes.
+    Call `recover` once before anything else. Several threads of the leading driver may use it. Without `leadership` the
+    caller guarantees that it is the only writer.
     """
 
     def __init__(
@@ -254,15 +190,15 @@ class DefaultCompletedCheckpointStore:
 
     @property
     def unreadable(self) -> Mapping[int, CorruptMetadataError]:
-        """Older checkpoints that `recover` could not read; they stay until they would be dropped anyway."""
+        """Older checkpoints that `recover` could not read. They stay until newer ones replace them."""
         return MappingProxyType(self._unreadable)
 
     def recover(self, *, roll_back_to: int | None = None) -> CheckpointMetadata | None:
         """Find the completed checkpoints, remove unfinished ones, return the newest (None if none).
 
-        A damaged newest checkpoint raises `CorruptMetadataError`. With `roll_back_to=<id>` everything
-        newer than that checkpoint is set aside, the newest first, and it becomes the newest; if it cannot be read
-        either, nothing is moved. May be called again; it then starts from what is on the storage.
+        With `roll_back_to=<id>` all newer checkpoints are set aside, the newest first, so that this one becomes the
+        newest. If it cannot be read, nothing is moved. May be called again to read the storage again. Raises
+        `CorruptMetadataError` if the newest checkpoint is damaged.
         """
         with self._lock:
             found = self._pointers.find()
@@ -290,13 +226,13 @@ class DefaultCompletedCheckpointStore:
             return self.latest()
 
     def set_aside_places(self) -> tuple[str, ...]:
-        """The places of the checkpoints that a rollback set aside, for people."""
+        """The places of the checkpoints that a rollback set aside."""
         return self._pointers.set_aside_places()
 
     def next_checkpoint_id(self) -> int:
-        """An id for a new checkpoint, greater than all there were; a later call gives a greater one.
+        """Return a new checkpoint id, greater than all former ones.
 
-        Those that were given out, but of which no checkpoint was stored, are forgotten by the next run.
+        The next run may return ids again under which no checkpoint was stored.
         """
         with self._lock:
             self._check_recovered("NEXT_CHECKPOINT_ID")
@@ -306,12 +242,17 @@ class DefaultCompletedCheckpointStore:
     def add(self, metadata: CheckpointMetadata) -> FileHandle:
         """Store a completed checkpoint durably, then drop those beyond `max_retained`.
 
-        Its data files must be in place already. Returns the handle of its metadata file; the checksum is
-        the `parent_digest` of its children. Raises
-        `InvariantViolationError` (not a checkpoint, id not greater than the newest, wrong parent digest),
-        `MissingFileError` or `CorruptFileError` (a data file is not there in its size), `StorageError`; the store is
-        then as before. After `UncertainCheckpointError` and `LeadershipLostError` the checkpoint may be complete or
-        not; nothing more can be added, and none of its files is deleted.
+        Its data files must exist. Returns the handle of its metadata file; the checksum is the `parent_digest` of its
+        children. After all errors but the last two the store is unchanged. After the last two the checkpoint may be
+        complete or not, nothing more can be added, and none of its files is deleted.
+
+        Raises:
+            InvariantViolationError: Not a checkpoint, id not greater than the newest, or wrong parent digest.
+            MissingFileError: A data file is missing.
+            CorruptFileError: A data file has another size.
+            StorageError: The store failed.
+            UncertainCheckpointError: The store failed, and whether it has stored the checkpoint is unknown.
+            LeadershipLostError: Another driver leads the job.
         """
         with self._lock:
             self._check_recovered("ADD")
@@ -346,7 +287,7 @@ class DefaultCompletedCheckpointStore:
             return tuple(one.metadata for _, one in sorted(self._retained.items()))
 
     def get(self, checkpoint_id: int) -> CheckpointMetadata:
-        """One completed checkpoint; `CheckpointNotFoundError` names those there are."""
+        """One completed checkpoint. Raises `CheckpointNotFoundError`, which lists the existing ids."""
         return self._get(checkpoint_id).metadata
 
     def digest(self, checkpoint_id: int) -> str:
@@ -355,7 +296,7 @@ class DefaultCompletedCheckpointStore:
 
     @contextlib.contextmanager
     def pin(self, checkpoint_id: int) -> Iterator[CheckpointMetadata]:
-        """Keep a checkpoint and its files while the context is open, whatever completes meanwhile."""
+        """Keep a checkpoint and its files while the context is open."""
         with self._lock:
             metadata = self.get(checkpoint_id)
             self._pins[checkpoint_id] = self._pins.get(checkpoint_id, 0) + 1
@@ -374,10 +315,10 @@ class DefaultCompletedCheckpointStore:
             self._registry.protect(paths)
 
     def discard(self, states: Iterable[SubtaskState], in_use: Collection[str] = ()) -> tuple[str, ...]:
-        """Delete the files of given-up state that nobody else needs; return their paths.
+        """Delete the unreferenced files of abandoned state; return their paths.
 
-        `in_use` are files of pending checkpoints (`CheckpointCoordinator.files_in_use()`). Failures to
-        delete are logged, because the state is abandoned either way.
+        `in_use` are files of pending checkpoints (`CheckpointCoordinator.files_in_use()`). Failures to delete are
+        only logged.
         """
         with self._lock:
             self._check_recovered("DISCARD")
@@ -385,11 +326,11 @@ class DefaultCompletedCheckpointStore:
             return self._delete_files(self._registry.unreferenced(paths.difference(in_use, self._uncertain_files)))
 
     def delete_orphans(self, in_use: Collection[str] = ()) -> tuple[str, ...]:
-        """Delete files under `shared/` that nobody refers to: remains of aborted attempts and crashes.
+        """Delete unreferenced files below `shared/`, which aborted attempts and crashes left.
 
-        Files of pending checkpoints must be in `in_use`, files being uploaded cannot be known, so call it
-        while no task runs, such as right after `recover`. Deletes nothing while there are `unreadable`
-        checkpoints, whose files cannot be distinguished from orphans. Raises `LeadershipLostError`.
+        Files of pending checkpoints must be in `in_use`. Files that are being uploaded are unknown, so call it while
+        no task runs, such as right after `recover`. Deletes nothing while there are `unreadable` checkpoints, because
+        their files look like orphans. Raises `LeadershipLostError`.
         """
         with self._lock:
             self._check_recovered("DELETE_ORPHANS")
@@ -397,7 +338,7 @@ class DefaultCompletedCheckpointStore:
                 return ()
             found = self._fs.list_files(SHARED_DIRECTORY, include_temporary=True)
             if found and self._leadership is not None:
-                # In this order: what another leader writes is not among what was there while this driver led.
+                # The check is after the listing: files of a new leader are not listed while this driver leads.
                 self._leadership.check()
             keep = self._registry.referenced().union(in_use, self._uncertain_files)
             return self._delete_files(path for path in found if path not in keep)
@@ -406,7 +347,7 @@ class DefaultCompletedCheckpointStore:
         checkpoint_id = metadata.checkpoint_id
         if self._uncertain_id is not None:
             raise IllegalTransitionError(
-                "ADD", "UNCERTAIN", f"whether checkpoint {self._uncertain_id} is complete is not known: call recover()"
+                "ADD", "UNCERTAIN", f"whether checkpoint {self._uncertain_id} is complete is unknown: call recover()"
             )
         require(
             metadata.kind is CheckpointKind.CHECKPOINT,
@@ -429,7 +370,7 @@ class DefaultCompletedCheckpointStore:
             self._fs.verify_present(list(files))
         except (MissingFileError, CorruptFileError):
             if self._leadership is not None:
-                # The next leader clears away what a former one has written: nothing is wrong with the storage then.
+                # The next leader may have removed the file, and then the storage is not damaged.
                 self._leadership.check()
             raise
 
@@ -486,8 +427,8 @@ class DefaultCompletedCheckpointStore:
             raise IllegalTransitionError(event, "NOT_RECOVERED", "call recover() on the store first")
 
 
-class DirectoryCheckpointStore(DefaultCompletedCheckpointStore):
-    """A `DefaultCompletedCheckpointStore` over the `DirectoryPointers` of the job directory at the root of `fs`."""
+class DirectoryCheckpointStore(CompletedCheckpointStore):
+    """A `CompletedCheckpointStore` over the `DirectoryPointers` of the job directory at the root of `fs`."""
 
     def __init__(
         self, fs: CheckpointFileSystem, max_retained: int = 3, *, leadership: Leadership | None = None
@@ -543,7 +484,7 @@ class PinnedCheckpoints:
             self._pins.pop(known).close()
 
     def close(self) -> None:
-        """Unpin all; raises what the store raises, after the last."""
+        """Unpin all, then raise the first error of the store, if any."""
         with contextlib.ExitStack() as closing:
             for pin in self._pins.values():
                 closing.callback(pin.close)

@@ -1,19 +1,20 @@
-"""Driver files: what a driver changes in place, each in a directory of its own, and how the next takes them over.
+"""Driver files: files that only the driver changes. Each driver has its own directory of them.
 
-    drivers/<32 hex>/spark/...            as they are in a job directory that only one driver can write to
+    drivers/<32 hex>/spark/...            the layout of a job directory that only one driver can write to
     drivers/<32 hex>/time-epoch.json ...
 
-These are in the job directory; or, where the program names a directory of a disk for them, in that, below the id of the
-job, as they must be for Spark where the job directory is on no disk.
+They are in the job directory. If the job directory is not on a disk, Spark needs them elsewhere: in a directory that
+the program names, below the id of the job.
 
-A driver that was paused for so long that another one leads may wake up in the middle of a write, and no file system
-asks who leads. What it writes is therefore where nobody looks any more: the next leader copies the files of the one
-before it, and goes on with the copy. Which directory counts is noted where leadership is.
+A driver that was paused while another one became the leader may continue in the middle of a write, and a file system
+does not ask who leads. So each leader copies the files of the former driver into a new directory and uses the copy.
+Later writes of the former driver change files that are no longer read. The store of the leadership records which
+directory is valid.
 
-The former driver may still be writing while its files are copied. Spark writes each file of its log once, under a name
-of its own, and in an order in which every beginning makes sense (what a source has seen, then the plan of the batch,
-then that it is done). So a copy that agrees with a second listing of the whole is a state in which the log has been, as
-after a crash. A driver that does not lead finishes one batch at the most, so the second listing soon agrees.
+The former driver may still write while its files are copied. Spark writes each file of its log once, under a unique
+name, in an order in which every prefix is valid: offsets of a source, plan of the batch, commit. So a copy that equals
+a second listing is a valid state of the log, as after a crash. A driver that lost the leadership finishes at most one
+batch, so two listings soon agree.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ _OF_NO_JOB: Final = "of-no-job"
 def driver_root(
     file_system: CheckpointFileSystem, driver_directory: str | None, job_id: str | None
 ) -> CheckpointFileSystem:
-    """Below which the driver files of a job are; None is a job that is none yet, and has none.
+    """Return the root of the driver files of a job. ``job_id`` is None for a job that does not exist yet.
 
-    They are in the job directory at the root of `file_system`, or in `driver_directory` below the id of the job:
-    another one may have the same.
+    The root is the job directory at the root of `file_system`, or the directory of the job id in `driver_directory`,
+    which several jobs may share.
     """
     if driver_directory is None:
         return file_system
@@ -59,16 +60,18 @@ def driver_root(
 
 
 def driver_files_of(file_system: CheckpointFileSystem, directory: str) -> CheckpointFileSystem:
-    """Those in a directory below the root of `file_system`; "" is that itself."""
+    """Return the driver files in a directory below the root of `file_system`; "" is the root itself."""
     return file_system.inside(directory) if directory else file_system
 
 
 def copy_driver_files(file_system: CheckpointFileSystem, source_directory: str, target_directory: str) -> None:
-    """Copy the driver files in one directory of a job directory to another, which nobody else writes to.
+    """Copy the driver files from one directory of a job directory to another one, which has no other writer.
 
-    Files are linked where that can be: nobody changes one in place. Raises `JobDirectoryMismatchError` if the former
-    are on a disk and not there, since to go on without them would be to read the sources again, and `StorageError` if
-    they do not stand still.
+    Files are linked where possible, because they are never changed in place.
+
+    Raises:
+        JobDirectoryMismatchError: The former files are on a disk and missing. The job would read its sources again.
+        StorageError: The former files change all the time.
     """
     if file_system.local_path() is not None:
         check_driver_files(file_system, source_directory)
@@ -81,10 +84,10 @@ def copy_driver_files(file_system: CheckpointFileSystem, source_directory: str, 
         there = set(target.list_files())
         if found == copied and copied.keys() == there:
             if file_system.local_path() is not None:
-                # What has gone as a whole is not a log without files.
+                # A missing directory is not an empty log.
                 check_driver_files(file_system, source_directory)
             return
-        # Of this round, or of a take-over that another driver's write has made begin again.
+        # Copied in this call, or in an earlier one that failed.
         for path in there - found.keys():
             target.delete(path)
             copied.pop(path, None)
@@ -92,46 +95,43 @@ def copy_driver_files(file_system: CheckpointFileSystem, source_directory: str, 
             if copied.get(path) != content and _copy(source, target, path):
                 copied[path] = content
     raise StorageError(
-        f"{source.location('')} does not stand still: the driver that led the job before is still writing. Stop it, "
+        f"{source.location('')} changes all the time: the driver that led the job before is still writing. Stop it, "
         f"and start again"
     )
 
 
 def check_driver_files(file_system: CheckpointFileSystem, directory: str) -> None:
-    """Raise `JobDirectoryMismatchError` if the driver files of a former driver are on no disk, or not on this one.
+    """Raise `JobDirectoryMismatchError` if the driver files of a former driver are not on this disk.
 
-    "" is of a job that has had none of its own.
+    ``directory`` is "" for a job that never had a driver directory.
     """
     if not directory:
         return
     local_path = file_system.local_path(directory)
     if local_path is None or not os.path.isdir(local_path):
         raise JobDirectoryMismatchError(
-            f"what the driver before has changed (Spark's log of the sources, the epoch that was open) is in a "
-            f"directory of its own, and not in {file_system.location(directory)}: give the one that the job has had "
+            f"the files of the former driver (Spark's log of the sources, the open epoch) are not in "
+            f"{file_system.location(directory)}: pass the directory that the job used before "
             f"(spark_log_directory; on the command line --driver-directory), or start from a savepoint in a new job "
             f"directory"
         )
 
 
 def delete_driver_files(file_system: CheckpointFileSystem, names: Iterable[str]) -> None:
-    """Delete the directories of former drivers of those names.
-
-    Such a driver may be writing there still; what is left goes at the next take-over.
-    """
+    """Delete the directories of former drivers. A driver that still writes may leave files for the next call."""
     for name in names:
         with contextlib.suppress(CheckpointError):
             file_system.delete_directory(f"{DRIVERS_DIRECTORY}/{name}")
 
 
 def _listed(source: CheckpointFileSystem, *, is_whole: bool) -> dict[str, object]:
-    """The state of each file: its content if it may be replaced, otherwise its size and time."""
+    """The version of each file: its content if it may be replaced, otherwise size and modification time."""
     paths = (
         list(source.list_files()) if is_whole else [p for name in _IN_A_JOB_DIRECTORY for p in source.list_files(name)]
     )
     found: dict[str, object] = {}
     for path in paths if is_whole else [*paths, *filter(source.exists, _FILES)]:
-        # Hidden are what Spark has not written whole, and checksums that it does without.
+        # Hidden files are unfinished writes of Spark, and checksums that it does not need.
         if not path.rpartition("/")[2].startswith("."):
             try:
                 found[path] = source.read_file(path) if path in _FILES else _state(source, path)
@@ -141,10 +141,10 @@ def _listed(source: CheckpointFileSystem, *, is_whole: bool) -> dict[str, object
 
 
 def _state(source: CheckpointFileSystem, path: str) -> tuple[int, int]:
-    """Of a file that another one of the same size may have taken the place of, as when a log is rearranged."""
+    """Size and modification time: a rearranged log may replace a file by one of the same size."""
     size_bytes, local_path, time_ns = source.size(path), source.local_path(path), 0
     if local_path is not None:
-        # One that has gone this moment is missed by the next look.
+        # The next listing notices a file that was deleted meanwhile.
         with contextlib.suppress(OSError):
             time_ns = os.stat(local_path).st_mtime_ns
     return size_bytes, time_ns

@@ -1,24 +1,25 @@
-"""Leadership on an object store: a lease, which is an object that its holder writes again while it lives.
+"""Leadership on an object store: a lease, which is an object that its holder rewrites periodically.
 
-    driver-lease.json     who holds it, how often it was renewed, how long it lasts, whether it was given back
+    driver-lease.json     holder, number of renewals, duration, and whether it was released
 
-Every write is a compare and set on the version that was read (`conditional_objects`), so of two who would take it one
-does. The holder renews it three times within its length. Whoever else wants it watches the object: if it changes, its
-holder lives; if it stays one and the same version for the whole length, the holder is dead, paused or cut off, and it
-is taken. The length is measured by the watcher's own monotonic clock, from when it has *read* that version. So clocks
-of two machines are never compared, and what a clock does on the holder's side makes it lose the lease at worst.
+Every write is a compare-and-set on the version that was read (`conditional_objects`), so only one of two drivers
+acquires the lease. The holder renews it three times per duration. A driver that waits for the lease watches the object.
+If the object changes, the holder is alive. If it keeps the same version for the whole duration, the holder is dead,
+paused or disconnected, and the waiting driver acquires the lease. The duration is measured by the waiting driver's
+monotonic clock, from the time when it read the version. So clocks of two machines are never compared. A wrong clock of
+the holder can only make it lose the lease.
 
-`LeaseKeeper` renews it, on a thread or by calls.
+`LeaseKeeper` renews the lease, on a thread or by calls.
 
-To lose the lease is no danger: who holds it is looked up in the store whenever it matters (`check`), and a checkpoint
-becomes complete by a compare and set of its own, which fails behind the back of another leader (`object_pointers`). A
-holder that could not renew for long, and whose lease nobody took, goes on.
+Losing the lease is safe. `check` reads the holder from the store whenever it matters, and a checkpoint completes by its
+own compare-and-set, which fails if another driver has become the leader (`object_pointers`). A holder that could not
+renew in time keeps the lease if no other driver has acquired it.
 
-| what happens to a leader | when another can lead |
+| The leader | Another driver can lead |
 |---|---|
-| it ends, and gives the lease back | at once |
-| it is killed, paused, or cut off from the store | one length after the other has begun to watch |
-| it lives | never; the other is told who leads within a third of the length, or waits as a stand-by |
+| ends, and releases the lease | immediately |
+| is killed, paused, or disconnected from the store | one duration after it started to watch |
+| is alive | never; its error names the leader after a third of the duration, or it waits as a stand-by |
 
 `driver-lease.json` is a checksummed JSON file (see `checksummed_json`) with the fields of `LeaseRecord`.
 """
@@ -71,7 +72,7 @@ _logger = logger_of(__name__)
 
 @frozen(kw_only=True)
 class LeaseRecord:
-    """What the object says. `token` is drawn by each holder, and `renewal` counts, so no two contents are alike."""
+    """The content of the object. `token` is random per holder and `renewal` counts, so all contents differ."""
 
     token: str
     renewal: int
@@ -92,7 +93,7 @@ class LeaseRecord:
 
     @classmethod
     def from_bytes(cls, content: bytes, place: str) -> LeaseRecord:
-        """Raises `CorruptJobIdentityError` with the place for what no driver has written."""
+        """Decode the object. Raises `CorruptJobIdentityError` with the place if it is not valid."""
         fields = parse_checksummed_json(content, place, _FORMAT_VERSION)
         try:
             return cls(**fields)
@@ -103,14 +104,14 @@ class LeaseRecord:
 
 
 class LeaseKeeper(Protocol):
-    """Has a lease renewed from its construction on, for as long as the driver lives and holds it."""
+    """Renews a lease from its construction until `stop`, or until the lease is lost."""
 
     def stop(self) -> None:
-        """Renew it no more, and wait for a renewal that is under way; again is fine."""
+        """Stop renewing, and wait for a running renewal. May be called again."""
 
 
 class ThreadKeeper:
-    """Calls ``keep`` every ``interval_s`` seconds by a thread of its own, until that says that there is nothing to."""
+    """Calls ``keep`` every ``interval_s`` seconds on a thread, until it returns False."""
 
     def __init__(self, keep: Callable[[], bool], interval_s: float) -> None:
         self._keep = keep
@@ -134,9 +135,12 @@ class ThreadKeeper:
 class ObjectStoreLease:
     """Leadership by a lease in the job directory, on a store with conditional writes; a `LeadershipProvider`.
 
-    ``lease_ms`` is its length: what a driver that was killed keeps the next one waiting. ``is_stand_by`` says that a
-    driver waits for as long as another leads, instead of rejecting to start. ``monotonic_ms`` is a clock, ``sleep``
-    waits for so many seconds, and ``keeper`` is given what renews the lease and every how many seconds.
+    Attributes:
+        lease_ms: Duration of the lease. After a leader was killed, the next one waits so long.
+        is_stand_by: Whether a driver waits while another one leads, instead of raising an error.
+        monotonic_ms: A monotonic clock.
+        sleep: Waits for a number of seconds.
+        keeper: Creates the `LeaseKeeper` from the function that renews the lease and the interval in seconds.
     """
 
     lease_ms: int = field(default=DEFAULT_LEASE_MS)
@@ -149,11 +153,11 @@ class ObjectStoreLease:
         check_integer("lease_ms", self.lease_ms, _MIN_LEASE_MS, _MAX_LEASE_MS)
 
     def lead(self, file_system: CheckpointFileSystem, job_name: str) -> DriverLease:
-        """Take the lease. Raises `JobDirectoryError` for a store that has, or heeds, no conditions; see `taken`."""
+        """Acquire the lease. Raises as `taken`, and `JobDirectoryError` if the store checks no conditions."""
         objects = file_system.conditional
         if objects is None:
             raise JobDirectoryError(
-                f"{file_system.uri} has no conditional writes, by which a lease is held: use a lock file, or ZooKeeper"
+                f"{file_system.uri} has no conditional writes, which a lease needs: use a lock file, or ZooKeeper"
             )
         place = file_system.location(LEASE_FILE_NAME)
         lease = self.taken(objects, place)
@@ -165,7 +169,7 @@ class ObjectStoreLease:
         return lease
 
     def taken(self, objects: ConditionalObjects, place: str) -> DriverLease:
-        """Take the lease among these objects. Raises `JobDirectoryLockedError` naming who holds it, `StorageError`."""
+        """Acquire the lease. Raises `JobDirectoryLockedError` with the holder, or `StorageError`."""
         own = LeaseRecord(
             token=uuid.uuid4().hex, renewal=0, lease_ms=self.lease_ms, is_released=False, holder=_this_driver()
         )
@@ -180,15 +184,15 @@ class ObjectStoreLease:
                 taken = objects.write(LEASE_FILE_NAME, own.to_bytes(), version)
                 if taken is not None:
                     return DriverLease(objects, place, own, taken, self.keeper)
-                # Somebody was faster, or it was renewed just now.
+                # Another driver was faster, or the holder has just renewed it.
                 self.sleep(self.lease_ms / 1000 / _LOOKS_PER_LEASE)
                 continue
             if watched is None:
-                _logger.info("%s is held by %s; waiting for it to be renewed or to run out", place, record.holder)
+                _logger.info("%s is held by %s; waiting until it is renewed or expires", place, record.holder)
             elif version != watched and not self.is_stand_by:
                 raise JobDirectoryLockedError(
-                    f"{place} is held by another driver, which lives: {record.holder}. Stop that driver, or use "
-                    f"another job directory; a driver that is killed holds it for {record.lease_ms / 1000:g} s more"
+                    f"{place} is held by another driver, which is alive: {record.holder}. Stop that driver, or use "
+                    f"another job directory; after a kill the lease expires in {record.lease_ms / 1000:g} s"
                 )
             if version != watched:
                 watched, since_ms = version, now_ms
@@ -196,7 +200,7 @@ class ObjectStoreLease:
 
 
 class DriverLease:
-    """A lease that this driver holds, and that a keeper renews; a `Leadership`."""
+    """A lease that this driver holds and a keeper renews; a `Leadership`."""
 
     def __init__(
         self,
@@ -218,11 +222,11 @@ class DriverLease:
 
     @property
     def token(self) -> str:
-        """What the holder has drawn; unlike that of all others."""
+        """The random token of the holder; unique."""
         return self._record.token
 
     def check(self) -> None:
-        """Read the object. Raises `LeadershipLostError` if another driver has it, or nobody; `StorageError`."""
+        """Read the object. Raises `LeadershipLostError` if this driver does not hold the lease; `StorageError`."""
         with self._lock:
             if self._loss is None and not self._is_closing:
                 found = self._objects.read(LEASE_FILE_NAME)
@@ -230,13 +234,13 @@ class DriverLease:
                     return
                 self._lose()
             raise self._loss or LeadershipLostError(
-                f"this driver has given {self._place} back and completes no checkpoint any more; start the job again"
+                f"this driver has released {self._place} and completes no more checkpoints; start the job again"
             )
 
     def check_conditions(self) -> None:
-        """Write the lease under conditions that do not hold. Raises `JobDirectoryError` if the store writes it.
+        """Write the lease with conditions that are false. Raises `JobDirectoryError` if the store writes it.
 
-        There are stores that take a condition and do not look at it: whatever two drivers wrote there would count.
+        Some stores accept a condition and ignore it, so two drivers could lead at once.
         """
         with self._lock:
             for version, name in ((None, "If-None-Match"), (_NO_VERSION, "If-Match")):
@@ -245,12 +249,12 @@ class DriverLease:
                 if written is not None:
                     self._version = written
                     raise JobDirectoryError(
-                        f"the store of {self._place} writes objects whatever the condition {name} says, so several "
-                        f"drivers could lead the job there at once: use a store that heeds it, or ZooKeeper"
+                        f"the store of {self._place} ignores the condition {name}, so several drivers could lead the "
+                        f"job at once: use a store that checks it, or ZooKeeper"
                     )
 
     def at_loss(self, listener: LossListener) -> None:
-        """Have `listener` called when a renewal finds that another driver has the lease; at once if one has."""
+        """Call `listener` when a renewal finds that another driver holds the lease; immediately if that is known."""
         with self._lock:
             loss = self._loss
             if loss is None:
@@ -259,14 +263,14 @@ class DriverLease:
             listener(loss)
 
     def renew(self) -> bool:
-        """Write the lease again; whether this driver still holds it. Raises `StorageError` if that is not known."""
+        """Renew the lease. Returns whether this driver still holds it. Raises `StorageError` if that is unknown."""
         with self._lock:
             if self._loss is not None or self._is_closing:
                 return False
             return self._write(evolve(self._record, renewal=self._record.renewal + 1))
 
     def close(self) -> None:
-        """Give the lease back; again is fine. If that fails, it runs out."""
+        """Release the lease. May be called again. If the release fails, the lease expires."""
         self._is_closing = True
         self._keeper.stop()
         with self._lock, contextlib.suppress(CheckpointError):
@@ -274,7 +278,7 @@ class DriverLease:
                 self._write(evolve(self._record, renewal=self._record.renewal + 1, is_released=True))
 
     def _write(self, record: LeaseRecord) -> bool:
-        # Of a write that failed nobody knows whether it took effect; so the next one has another content.
+        # A failed write may have taken effect, so the next one has another content.
         self._record = record
         written = self._objects.write(LEASE_FILE_NAME, record.to_bytes(), self._version)
         if written is None:
@@ -294,19 +298,18 @@ class DriverLease:
 
     def _lose(self) -> None:
         self._loss = LeadershipLostError(
-            f"another driver has taken {self._place} over from this one, which completes no checkpoint any more: it "
-            f"was paused, or did not reach the store, for more than {self._record.lease_ms / 1000:g} s, or the lease "
-            f"was deleted"
+            f"another driver has acquired {self._place}, so this driver completes no more checkpoints: it was paused, "
+            f"or could not reach the store, for more than {self._record.lease_ms / 1000:g} s, or the lease was deleted"
         )
 
     def _keep(self) -> bool:
-        """Renew it, and call the listeners if it is lost. Returns whether to renew it again."""
+        """Renew the lease; call the listeners if it is lost. Returns whether to continue renewing."""
         try:
             if self.renew():
                 return True
         except Exception as error:
-            # Whatever it is: who would stop renewing would be overtaken, and hear nothing of it.
-            _logger.warning("%s could not be renewed, and will be tried again: %s", self._place, error)
+            # Any error: a driver that stopped renewing would lose the lease without noticing.
+            _logger.warning("%s could not be renewed; retrying: %s", self._place, error)
             return True
         with self._lock:
             loss, listeners = self._loss, tuple(self._listeners)

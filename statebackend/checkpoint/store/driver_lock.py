@@ -1,9 +1,8 @@
 """An exclusive lock on a job directory: `driver.lock`, held by at most one driver process. A `Leadership`.
 
-The lock is the kernel's (`flock`), so it is released when the holder closes it or dies in any way; there
-is nothing to clean up after a crash and nothing to time out. What is written inside the file (one line of
-JSON: pid, host, start time) only serves the message for the one who comes second. The file is never
-removed, since removing a lock file lets two processes lock two files of one name.
+The kernel (`flock`) releases the lock when the holder closes it or dies, so nothing needs cleanup or a timeout. The
+content of the file (one line of JSON: pid, host, start time) is only for the error message of a second driver. The file
+is never removed, because two processes could then lock two files of one name.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class DriverLock:
 
     @staticmethod
     def is_held(path: str) -> bool:
-        """Whether a process holds the lock at this moment. A driver that takes it in that moment may be rejected."""
+        """Whether a process holds the lock now. A driver that locks at the same moment may be rejected."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -76,17 +75,17 @@ class DriverLock:
         return False
 
     def check(self) -> None:
-        """Raise `LeadershipLostError` if the lock was released; nothing else takes it from a process that lives."""
+        """Raise `LeadershipLostError` if the lock was released. A live process cannot lose it otherwise."""
         if self._lock is None or not self._lock.is_held:
             raise LeadershipLostError(
-                f"this driver has released {self.path} and completes no checkpoint any more; start the job again"
+                f"this driver has released {self.path} and completes no more checkpoints; start the job again"
             )
 
     def at_loss(self, listener: LossListener) -> None:
         """Never calls the listener: the lock ends with the process, or by `close`."""
 
     def close(self) -> None:
-        """Release the lock; again is fine."""
+        """Release the lock. May be called again."""
         if self._lock is not None:
             self._lock.release()
 
@@ -103,10 +102,9 @@ class DriverLock:
 
 @frozen
 class DriverLockFile:
-    """Leadership by the lock file of the job directory, or by `lock_path`; a `LeadershipProvider` that never waits.
+    """Leadership by a lock file, in the job directory or at `lock_path`; a `LeadershipProvider` that never waits.
 
-    A store without locks (anything but a local disk) needs `lock_path`, a local file that all drivers of the job agree
-    on.
+    If the job directory is not on a local disk, `lock_path` is required: a local file that all drivers of the job use.
     """
 
     lock_path: str | None = None

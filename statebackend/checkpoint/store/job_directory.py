@@ -6,9 +6,9 @@
     high-availability.json    where leadership and pointers are, see `job_files`
     checkpoints/ shared/ set-aside/    see `completed_checkpoint_store`
 
-A directory is created for a job, or opened by the same job; any other job is rejected before a file changes. A
-directory with files but without `job.json` belongs to somebody else. Each opening is a *run* with its own id, which
-fences off messages of earlier runs.
+A directory is created for a job, and opened by the same job only; any other job is rejected before a file changes. A
+directory with files but without `job.json` is not a job directory. Each opening is a *run* with its own id, so that
+messages of earlier runs are recognised and ignored.
 
 `origin.json` is written before the first epoch. If the job fails before its first checkpoint, the next start continues
 from this savepoint, whether the program names it again or not.
@@ -58,10 +58,13 @@ _MAX_URI_LENGTH = 8192
 class JobOrigin:
     """The savepoint that a job started from.
 
-    `savepoint_uri` is where it was then, as `CheckpointFileSystem.uri`. `savepoint_job_id`, `savepoint_id` and
-    `savepoint_timestamp_ms` (since the Unix epoch) are those in its metadata, and tell it from all others.
-    `with_source_progress` says whether the job reads on where the savepoint had read to, `begun_anew` which sources it
-    reads from their beginning even so, by uid.
+    Attributes:
+        savepoint_uri: Its location at that time, as `CheckpointFileSystem.uri`.
+        savepoint_job_id: Job id in its metadata. With the next two it identifies the savepoint.
+        savepoint_id: Checkpoint id in its metadata.
+        savepoint_timestamp_ms: Timestamp in its metadata, since the Unix epoch.
+        with_source_progress: Whether the job continues at the source positions of the savepoint.
+        begun_anew: Uids of sources that the job reads from their beginning nevertheless.
     """
 
     savepoint_uri: str
@@ -91,7 +94,7 @@ class JobOrigin:
 
 
 def write_origin(file_system: CheckpointFileSystem, origin: JobOrigin) -> None:
-    """Make the job directory at the root of `file_system` remember its origin, durably."""
+    """Write the origin of the job directory at the root of `file_system`, durably."""
     file_system.write_file(ORIGIN_FILE_NAME, checksummed_json(asdict(origin), _ORIGIN_FORMAT_VERSION))
 
 
@@ -113,7 +116,7 @@ _FORMAT_VERSION = 1
 
 @frozen
 class JobIdentity:
-    """Who a job directory belongs to. `job_id` is a random UUID, `created_ms` counts from the Unix epoch."""
+    """The job of a job directory. `job_id` is a random UUID, `created_ms` counts from the Unix epoch."""
 
     job_id: str
     job_name: str
@@ -130,8 +133,8 @@ class JobIdentity:
 class JobDirectory:
     """An open job directory, held by its lock until `close` or the end of the process.
 
-    `file_system` is rooted at the directory, `identity` tells whose it is, `run_id` is new in each opening.
-    `leadership` is what the store of its checkpoints asks before it completes one.
+    `file_system` is rooted at the directory, `identity` is its job, `run_id` is new in each opening. The store of its
+    checkpoints checks `leadership` before it completes one.
     """
 
     def __init__(self, file_system: CheckpointFileSystem, identity: JobIdentity, leadership: Leadership) -> None:
@@ -142,7 +145,7 @@ class JobDirectory:
 
     @staticmethod
     def inspect(uri: str) -> JobIdentity | None:
-        """Whose directory it is, None if it is empty or absent. Touches nothing and needs no lock.
+        """Return the job of a directory, None if it is empty or absent. Changes nothing and needs no lock.
 
         Raises `CorruptJobIdentityError`, or `JobDirectoryMismatchError` if it holds other files.
         """
@@ -150,7 +153,7 @@ class JobDirectory:
 
     @staticmethod
     def check(uri: str, job_name: str, max_parallelism: int) -> None:
-        """Raise `JobDirectoryMismatchError` as `open` would. Touches nothing and needs no lock."""
+        """Raise `JobDirectoryMismatchError` as `open` would. Changes nothing and needs no lock."""
         file_system = CheckpointFileSystem.from_uri(uri)
         _check_same_job(_read_identity(file_system), _new_identity(job_name, max_parallelism, None), file_system)
 
@@ -167,14 +170,23 @@ class JobDirectory:
         now_ms: int | None = None,
         origin: JobOrigin | None = None,
     ) -> JobDirectory:
-        """Open the job's directory, or create it where there is none.
+        """Open the job's directory, or create it.
 
-        `origin` is what a new directory starts from; one that exists keeps what it has. It is on the disk
-        before the directory belongs to the job, so no crash leaves a job that has forgotten its beginning.
-        `leadership` is how the driver comes to lead the job; by default it is the lock file, of which `lock_path` says
-        where it is (see `DriverLockFile`). `kept_in` is where its checkpoints are noted, None for the directory; see
-        `high_availability_file`. Raises `JobDirectoryMismatchError` (nothing is touched),
-        `CorruptJobIdentityError`, and what the leadership raises: `JobDirectoryLockedError` names the holder.
+        Args:
+            uri: The directory.
+            job_name: Name of the job; must be that of an existing directory.
+            max_parallelism: Number of key groups; must be that of an existing directory.
+            lock_path: The lock file, see `DriverLockFile`; used without `leadership`.
+            leadership: How the driver becomes the leader; by default the lock file.
+            kept_in: Where the pointers to checkpoints are; None for the directory. See `job_files`.
+            now_ms: Creation time of a new directory.
+            origin: Savepoint that a new directory starts from. It is written before the directory belongs to the job,
+                so a crash never leaves a job without its origin.
+
+        Raises:
+            JobDirectoryMismatchError: The directory belongs to another job; nothing is changed.
+            CorruptJobIdentityError: A file of the directory is damaged.
+            JobDirectoryLockedError: Another driver leads the job; the message names it.
         """
         file_system = CheckpointFileSystem.from_uri(uri)
         wanted = _new_identity(job_name, max_parallelism, now_ms)
@@ -182,7 +194,7 @@ class JobDirectory:
         check_kept_in(file_system, kept_in)
         led = (leadership or DriverLockFile(lock_path)).lead(file_system, job_name)
         try:
-            # Another driver may have created the job, and led it for long, between the first look and now.
+            # Another driver may have created and led the job since the first check.
             identity = _read_identity(file_system)
             _check_same_job(identity, wanted, file_system)
             check_kept_in(file_system, kept_in)
@@ -198,7 +210,7 @@ class JobDirectory:
             raise
 
     def close(self) -> None:
-        """Release the directory; again is fine."""
+        """Release the directory. May be called again."""
         self.leadership.close()
 
     def __enter__(self) -> JobDirectory:

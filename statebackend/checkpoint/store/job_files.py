@@ -1,4 +1,4 @@
-"""Small files of a job directory that record what is under way. All are checksummed JSON.
+"""Small files of a job directory that record unfinished operations. All are checksummed JSON.
 
 `high-availability.json` says where the pointers to completed checkpoints are if not in the directory, for example
 `zookeeper:/statebackend/flights`. A driver that would look elsewhere is rejected, because it would find no checkpoints.
@@ -49,7 +49,7 @@ __all__ = [
 ROLL_BACK_FILE_NAME = "fall-back.json"
 
 NO_SOURCE_LOG = "no-source-log"
-"""The source log of a job whose sources are read by itself: there is none to be set aside."""
+"""Stands for the source log of a job without one, such as a job of the local runtime."""
 
 _ROLLBACK_FORMAT_VERSION = 1
 _MAX_INTEGER = (1 << 63) - 1
@@ -77,7 +77,7 @@ class Rollback:
 
 
 def write_roll_back(file_system: CheckpointFileSystem, roll_back: Rollback) -> None:
-    """Begin a fall-back in the job directory at the root of `file_system`, durably."""
+    """Record the start of a rollback in the job directory at the root of `file_system`, durably."""
     file_system.write_file(ROLL_BACK_FILE_NAME, checksummed_json(asdict(roll_back), _ROLLBACK_FORMAT_VERSION))
 
 
@@ -93,7 +93,7 @@ def read_roll_back(file_system: CheckpointFileSystem) -> Rollback | None:
 
 
 def end_roll_back(file_system: CheckpointFileSystem) -> None:
-    """End the fall-back, durably: all its steps are taken."""
+    """Record the end of the rollback, durably."""
     file_system.delete(ROLL_BACK_FILE_NAME, durable=True)
 
 
@@ -104,9 +104,9 @@ _NO_DATA_EPOCH_FORMAT_VERSION: Final = 1
 
 @frozen(kw_only=True)
 class OpenNoDataEpoch:
-    """An epoch without records. `parent_digest` is that of the checkpoint before it, None if there is none of the job.
+    """A no-data epoch. `parent_digest` is the digest of the checkpoint before it, None for the first of a job.
 
-    `is_drain` says that it is at the end of time.
+    `is_drain` says that event time is at its end.
     """
 
     checkpoint_id: int
@@ -123,22 +123,22 @@ class OpenNoDataEpoch:
         require(type(self.is_drain) is bool, "is_drain must be a bool")
 
     def is_epoch_of(self, checkpoint: CheckpointMetadata) -> bool:
-        """Whether a checkpoint is that of this epoch."""
+        """Whether a checkpoint belongs to this epoch."""
         own = self.checkpoint_id, self.parent_digest
         return own == (checkpoint.checkpoint_id, checkpoint.parent_digest)
 
     def follows(self, digest: str | None) -> bool:
-        """Whether the epoch is to be processed again after the checkpoint with that digest (None: no checkpoint)."""
+        """Whether the epoch must be run again after the checkpoint with that digest (None: no checkpoint)."""
         return self.parent_digest == digest and not self.is_drain
 
 
 def write_no_data_epoch(file_system: CheckpointFileSystem, epoch: OpenNoDataEpoch) -> None:
-    """Open an epoch without records in the job directory at the root of `file_system`, durably."""
+    """Record the start of a no-data epoch in the job directory at the root of `file_system`, durably."""
     file_system.write_file(NO_DATA_EPOCH_FILE_NAME, checksummed_json(asdict(epoch), _NO_DATA_EPOCH_FORMAT_VERSION))
 
 
 def read_no_data_epoch(file_system: CheckpointFileSystem) -> OpenNoDataEpoch | None:
-    """The epoch that was opened and not ended, if there is one. Raises `CorruptJobIdentityError`."""
+    """The epoch that has started and not ended, if any. Raises `CorruptJobIdentityError`."""
     if not file_system.exists(NO_DATA_EPOCH_FILE_NAME):
         return None
     content = read_checksummed_json(file_system, NO_DATA_EPOCH_FILE_NAME, _NO_DATA_EPOCH_FORMAT_VERSION)
@@ -149,7 +149,7 @@ def read_no_data_epoch(file_system: CheckpointFileSystem) -> OpenNoDataEpoch | N
 
 
 def end_no_data_epoch(file_system: CheckpointFileSystem) -> None:
-    """End the epoch: its output is committed. If a crash undoes it, the output is committed again."""
+    """Record that the output of the epoch is committed. After a crash it may be committed again."""
     file_system.delete(NO_DATA_EPOCH_FILE_NAME)
 
 
@@ -159,33 +159,33 @@ _HIGH_AVAILABILITY_FORMAT_VERSION: Final = 1
 
 
 def read_kept_in(file_system: CheckpointFileSystem) -> str | None:
-    """Where the checkpoints of the job directory are noted; None: in it. Raises `CorruptJobIdentityError`."""
+    """Where the pointers to checkpoints are; None for the job directory. Raises `CorruptJobIdentityError`."""
     if not file_system.exists(HIGH_AVAILABILITY_FILE_NAME):
         return None
     content = read_checksummed_json(file_system, HIGH_AVAILABILITY_FILE_NAME, _HIGH_AVAILABILITY_FORMAT_VERSION)
     kept_in = content.get("kept_in")
     if content.keys() != {"kept_in"} or not isinstance(kept_in, str) or not kept_in:
-        corrupt(file_system, HIGH_AVAILABILITY_FILE_NAME, "does not say where the checkpoints are noted")
+        corrupt(file_system, HIGH_AVAILABILITY_FILE_NAME, "does not name the place of the checkpoints")
     return kept_in
 
 
 def write_kept_in(file_system: CheckpointFileSystem, kept_in: str) -> None:
-    """Say where they are from now on, durably."""
+    """Record the place of the pointers, durably."""
     file_system.write_file(
         HIGH_AVAILABILITY_FILE_NAME, checksummed_json({"kept_in": kept_in}, _HIGH_AVAILABILITY_FORMAT_VERSION)
     )
 
 
 def check_kept_in(file_system: CheckpointFileSystem, kept_in: str | None) -> None:
-    """Raise `JobDirectoryMismatchError` if a driver that looks there would miss them; None is in the directory.
+    """Raise `JobDirectoryMismatchError` if the pointers are at another place; None is the job directory.
 
-    A directory that says nothing yet may come to be kept elsewhere.
+    A directory without a record may get any place.
     """
     said = read_kept_in(file_system)
     if said is not None and said != kept_in:
-        looked = "in the directory alone" if kept_in is None else f"in {kept_in}"
+        looked = "in the directory only" if kept_in is None else f"in {kept_in}"
         raise JobDirectoryMismatchError(
-            f"the completed checkpoints of {file_system.uri} are noted in {said}, and this driver would look for them "
-            f"{looked}. Start the job with the high availability that it had, or begin a new job directory from a "
+            f"the completed checkpoints of {file_system.uri} are recorded in {said}, but this driver would look "
+            f"{looked}. Start the job with its former high availability, or start a new job directory from a "
             f"savepoint"
         )

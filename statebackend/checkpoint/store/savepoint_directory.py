@@ -1,17 +1,17 @@
 """Savepoints: checkpoints that belong to the user, in a self-contained directory.
 
-A savepoint directory holds `_metadata` (kind SAVEPOINT) and every data file it refers to, by paths
-relative to the directory, so it can be copied, moved and archived as a whole. While it is being written
-there is a file `_in_progress` instead of `_metadata`:
+A savepoint directory holds `_metadata` (kind SAVEPOINT) and all data files, by paths relative to the directory, so it
+can be copied, moved and archived as a whole. While it is being written, it has a file `_in_progress` instead of
+`_metadata`:
 
     create_savepoint_directory(uri)    rejects anything but an absent or empty directory
     fs.upload / fs.write_file ...      data files, by any number of tasks
     write_savepoint(fs, metadata)      checks that all files are there, writes `_metadata`, last
 
-A directory with `_metadata` is therefore complete, and one without can only be deleted.
+So a directory with `_metadata` is complete, and one without it can only be deleted.
 
-How far the source was read (`source_progress`) is files too, below `source-progress/`: the log of a file source grows
-with every file ever read.
+Source positions (`source_progress`) are files below `source-progress/`, because the log of a file source grows with
+every file that it reads.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ _IN_PROGRESS_TEXT = "A savepoint is being written here. Without _metadata it is 
 
 
 def check_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSystem:
-    """Raises `SavepointExistsError` for what is neither an absent nor an empty directory; touches nothing.
+    """Check the target of a savepoint before long work starts. Changes nothing.
 
-    `SavepointError` for one among the files of a job, or of a savepoint that is being written, which would be removed
-    with what is left over there. For who works long before the first byte is written there.
+    Raises:
+        SavepointExistsError: The directory exists and is not empty.
+        SavepointError: It is inside a job directory or an unfinished savepoint, which would remove it as an orphan.
     """
     fs = CheckpointFileSystem.from_uri(uri)
     present = _present(fs)
@@ -65,9 +66,9 @@ def check_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSyst
 
 
 def create_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSystem:
-    """Reserve an absent or empty directory for a savepoint; raises as `check_savepoint_directory` for any other.
+    """Reserve an absent or empty directory for a savepoint; raises as `check_savepoint_directory`.
 
-    Of several who do so in the same instant, one gets it.
+    Of several concurrent callers, one succeeds.
     """
     fs = check_savepoint_directory(uri)
     if not fs.create_file(_IN_PROGRESS, _IN_PROGRESS_TEXT.format(writer=uuid.uuid4().hex).encode()):
@@ -80,9 +81,9 @@ def create_savepoint_directory(uri: str | os.PathLike[str]) -> CheckpointFileSys
 
 
 def abandon_savepoint_directory(fs: CheckpointFileSystem) -> None:
-    """Empties a directory that `create_savepoint_directory` reserved, of a savepoint that is not to be.
+    """Empty a directory that `create_savepoint_directory` reserved, `_in_progress` last.
 
-    The mark that it is not finished goes last. Does nothing where `_metadata` is.
+    Does nothing if the savepoint is complete.
     """
     if METADATA_FILE_NAME in (present := _present(fs)):
         return
@@ -100,7 +101,7 @@ def write_source_progress(fs: CheckpointFileSystem, progress: Mapping[str, bytes
 
 
 class SavedSourceProgress(Mapping[str, bytes]):
-    """The source progress of a savepoint: relative file name to content, which is read when it is asked for.
+    """The source progress of a savepoint: relative file name to content, which is read on access.
 
     Looking up a name raises `MissingFileError` or `CorruptFileError` if its file is not what was written.
     """
@@ -122,10 +123,12 @@ class SavedSourceProgress(Mapping[str, bytes]):
 def write_savepoint(fs: CheckpointFileSystem, metadata: CheckpointMetadata) -> FileHandle:
     """Complete the savepoint at the root of `fs`; return the handle of its metadata file.
 
-    All data files must be in place. In a directory reserved by `create_savepoint_directory`, remains of
-    failed attempts are removed; in any other, a file the savepoint does not refer to is a
-    `SavepointExistsError`, and nothing is changed. Raises `MissingFileError` or `CorruptFileError` when a
-    data file is not there in its size.
+    All data files must exist. In a directory reserved by `create_savepoint_directory`, files of failed attempts are
+    removed. In any other directory an unknown file raises `SavepointExistsError`, and nothing is changed.
+
+    Raises:
+        MissingFileError: A data file is missing.
+        CorruptFileError: A data file has another size.
     """
     require(
         metadata.kind is CheckpointKind.SAVEPOINT,
@@ -146,9 +149,9 @@ def write_savepoint(fs: CheckpointFileSystem, metadata: CheckpointMetadata) -> F
 def read_savepoint(uri: str | os.PathLike[str]) -> tuple[CheckpointFileSystem, CheckpointMetadata]:
     """Open a savepoint: the file system its paths are relative to, and its metadata.
 
-    Checks that every file is there with its size; checksums are checked when a file is read. Raises
-    `SavepointError` when the directory is no finished savepoint, `MissingFileError`, `CorruptFileError`
-    or `CorruptMetadataError`. Changes nothing.
+    Checks that every file exists with its size; checksums are checked when a file is read. Changes nothing. Raises
+    `SavepointError` if the directory is not a finished savepoint, `MissingFileError`, `CorruptFileError` or
+    `CorruptMetadataError`.
     """
     fs = CheckpointFileSystem.from_uri(uri)
     try:
@@ -158,17 +161,17 @@ def read_savepoint(uri: str | os.PathLike[str]) -> tuple[CheckpointFileSystem, C
     if metadata.kind is not CheckpointKind.SAVEPOINT:
         raise SavepointError(
             f"{fs.uri} is {metadata.kind.value} {metadata.checkpoint_id} of job {metadata.job_name!r}, not a "
-            "savepoint: its files lie elsewhere in the job directory. Take a savepoint of that job."
+            "savepoint: its files are elsewhere in the job directory. Take a savepoint of that job."
         )
     fs.verify_present(metadata.files)
     return fs, metadata
 
 
 def not_a_savepoint(fs: CheckpointFileSystem) -> SavepointError:
-    """The error for a root without `_metadata`, which says what is there instead, if anything is."""
+    """The error for a root without `_metadata`; it describes what the directory is instead."""
     absent = fs.why_absent()
     if absent is not None:
-        return SavepointError(f"{fs.uri} {absent}: there is no state to be read")
+        return SavepointError(f"{fs.uri} {absent}: it has no state")
     if fs.exists(_IN_PROGRESS):
         why = "a savepoint was started there and not finished; take it again to another directory"
     elif fs.exists(JOB_FILE_NAME):
@@ -182,7 +185,7 @@ def _around(place: str) -> Iterator[tuple[CheckpointFileSystem, str]]:
     """The directories around a place, the outermost first, each with the name in it that leads to the place."""
     path, mark, options = place.partition("?") if is_uri(place) else (os.path.realpath(place), "", "")
     names = path.rstrip("/").split("/")
-    # What a URI begins with, its scheme and the name of a bucket, is no directory.
+    # The scheme of a URI and the name of its bucket are not directories.
     for index in range(4 if is_uri(place) else 2, len(names)):
         yield CheckpointFileSystem.from_uri("/".join(names[:index]) + mark + options), names[index]
 
@@ -191,16 +194,14 @@ def _check_nobody_removes(fs: CheckpointFileSystem, place: str) -> None:
     """Raises `SavepointError` for a place among the files of a job or of a savepoint that is being written."""
     for around, name in _around(place):
         if name in (CHECKPOINTS_DIRECTORY, SHARED_DIRECTORY) and around.exists(JOB_FILE_NAME):
-            whose = f"of the job in {around.uri}, which removes"
+            whose = f"the job in {around.uri}"
         elif _is_unfinished(around):
-            whose = (
-                f"of the savepoint in {around.uri}, which is being written or was not finished: finishing it removes"
-            )
+            whose = f"the unfinished savepoint in {around.uri}"
         else:
             continue
         raise SavepointError(
-            f"{fs.uri} lies among the files {whose} what is none of its own there. Nothing was changed; give a "
-            f"directory outside."
+            f"{fs.uri} is inside the directory of {whose}, which removes files that it does not know. Nothing was "
+            f"changed; give a directory outside."
         )
 
 
@@ -208,12 +209,12 @@ def _is_unfinished(around: CheckpointFileSystem) -> bool:
     try:
         return around.exists(_IN_PROGRESS)
     except StorageError:
-        # Who may write to a place need not be let into what is above it.
+        # A writer of a directory may have no access to its parents.
         return False
 
 
 def _present(fs: CheckpointFileSystem) -> tuple[str, ...]:
-    """What is there: all that is listed, and what decides, which an object store may not list yet."""
+    """All files. The two that decide are looked up, because an object store may not list them yet."""
     listed = fs.list_files(include_temporary=True)
     unlisted = (name for name in (METADATA_FILE_NAME, _IN_PROGRESS) if name not in listed and fs.exists(name))
     return (*listed, *unlisted)
@@ -225,7 +226,7 @@ def _rejection(fs: CheckpointFileSystem, present: tuple[str, ...] | list[str]) -
         what = "already is a checkpoint or savepoint"
     elif _IN_PROGRESS in present:
         what = "holds a savepoint that is being written or was not finished"
-        instead = f"if nobody writes it any more, remove it, or {instead}"
+        instead = f"if it is no longer being written, remove it, or {instead}"
     else:
         what = f"is not empty (it holds {present[0]!r})"
     return f"{fs.uri} {what}. Nothing was changed; {instead}."

@@ -75,7 +75,7 @@ def test_who_has_lost_the_leadership_completes_no_checkpoint(tmp_path: Path) -> 
     store.recover()
     store.add(metadata_of(1))
     directory.close()
-    with pytest.raises(LeadershipLostError, match="completes no checkpoint any more"):
+    with pytest.raises(LeadershipLostError, match="completes no more checkpoints"):
         store.add(metadata_of(2))
     assert [one.checkpoint_id for one in opened(directory.file_system).all()] == [1]
 

@@ -60,7 +60,7 @@ def test_driver_files_that_never_stand_still_are_an_error(tmp_path: Path, monkey
         return list_files(self, *arguments, **options)
 
     monkeypatch.setattr(CheckpointFileSystem, "list_files", list_while_somebody_writes)
-    with pytest.raises(StorageError, match="does not stand still"):
+    with pytest.raises(StorageError, match="changes all the time"):
         copy_driver_files(fs, "drivers/former", "drivers/next")
 
 
@@ -150,7 +150,7 @@ def test_a_log_that_was_being_rearranged_in_a_job_directory_comes_along(tmp_path
 
 def test_driver_files_that_are_not_where_they_are_said_to_be_are_not_taken_for_none(tmp_path: Path) -> None:
     fs = CheckpointFileSystem.from_uri(tmp_path)
-    with pytest.raises(JobDirectoryMismatchError, match="give the one that the job has had"):
+    with pytest.raises(JobDirectoryMismatchError, match="pass the directory that the job used before"):
         copy_driver_files(fs, "drivers/former", "drivers/next")
     assert not (tmp_path / "drivers").exists()
 
@@ -194,7 +194,7 @@ def test_driver_files_that_go_as_a_whole_while_they_are_copied_are_not_taken_for
         return upload(self, *arguments, **options)
 
     monkeypatch.setattr(CheckpointFileSystem, "upload", upload_while_a_third_driver_clears_away)
-    with pytest.raises(JobDirectoryMismatchError, match="give the one that the job has had"):
+    with pytest.raises(JobDirectoryMismatchError, match="pass the directory that the job used before"):
         copy_driver_files(fs, "drivers/former", "drivers/next")
 
 

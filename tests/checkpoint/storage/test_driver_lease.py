@@ -83,7 +83,7 @@ def test_a_lease_that_was_given_back_is_taken_without_waiting(waiting, leases) -
     assert record_of(objects).is_released
     leases(waiting.lease().taken(objects, "here"))
     assert waiting.now_ms == 0
-    with pytest.raises(LeadershipLostError, match="given here back"):
+    with pytest.raises(LeadershipLostError, match="released here"):
         former.check()
     former.close()
     assert not record_of(objects).is_released
@@ -94,7 +94,7 @@ def test_who_lives_is_named_as_soon_as_the_lease_is_renewed(waiting, leases) -> 
     holder = waiting.lease().taken(objects, "here")
     leases(holder)
     waiting.happens[LONG_MS // 3] = holder.renew
-    with pytest.raises(JobDirectoryLockedError, match=r"here is held by another driver, which lives: process \d+"):
+    with pytest.raises(JobDirectoryLockedError, match=r"here is held by another driver, which is alive: process \d+"):
         waiting.lease().taken(objects, "here")
     assert LONG_MS // 3 <= waiting.now_ms <= LONG_MS // 2
     holder.check()
@@ -109,7 +109,7 @@ def test_a_lease_that_is_not_renewed_for_its_whole_length_is_taken_over(waiting,
     # Its holder has said how long it lasts, and not who waits for it.
     assert waiting.now_ms == LONG_MS
     taken.check()
-    with pytest.raises(LeadershipLostError, match="another driver has taken here over"):
+    with pytest.raises(LeadershipLostError, match="another driver has acquired here"):
         paused.check()
 
 
@@ -298,7 +298,7 @@ def test_a_job_directory_on_an_object_store_is_led_by_one_driver(bucket) -> None
     uri, lease = bucket.uri("job"), ObjectStoreLease(lease_ms=600, monotonic_ms=lambda: 0)
     with JobDirectory.open(uri, "flights", 128, leadership=lease) as directory:
         directory.leadership.check()
-        with pytest.raises(JobDirectoryLockedError, match="which lives: process"):
+        with pytest.raises(JobDirectoryLockedError, match="which is alive: process"):
             JobDirectory.open(uri, "flights", 128, leadership=lease)
         directory.leadership.check()
     with JobDirectory.open(uri, "flights", 128, leadership=lease) as directory:

@@ -324,7 +324,7 @@ def test_a_place_of_checkpoints_that_is_noted_between_look_and_lock_is_judged(tm
         with JobDirectory.open(str(tmp_path), "flights", 128) as directory:
             write_kept_in(directory.file_system, "elsewhere")
 
-    with pytest.raises(JobDirectoryMismatchError, match="are noted in elsewhere"):
+    with pytest.raises(JobDirectoryMismatchError, match="are recorded in elsewhere"):
         JobDirectory.open(str(tmp_path), "flights", 128, leadership=LeadershipAfter(somebody_was_faster))
 
 

@@ -27,13 +27,13 @@ def test_the_record_of_another_job_is_rejected(tmp_path) -> None:
     objects = MemoryObjects()
     fs = CheckpointFileSystem.from_uri(tmp_path)
     ObjectPointers(fs, objects, "one").take_over("a", lambda record: record)
-    with pytest.raises(JobDirectoryMismatchError, match="that of job one"):
+    with pytest.raises(JobDirectoryMismatchError, match="belongs to job one"):
         ObjectPointers(fs, objects, "other").take_over("b", lambda record: record)
 
 
 def test_nobody_changes_what_he_only_looks_at(tmp_path) -> None:
     pointers = ObjectPointers(CheckpointFileSystem.from_uri(tmp_path), MemoryObjects(), "job")
-    with pytest.raises(LeadershipLostError, match="only looked at"):
+    with pytest.raises(LeadershipLostError, match="opened it read-only"):
         pointers.publish(checkpoint(1))
     assert list(tmp_path.iterdir()) == []
 
@@ -67,7 +67,7 @@ def test_a_leader_that_is_overtaken_while_it_reads_its_checkpoints_hears_that_an
         latter.withdraw(1)
 
     objects.behind_look.append(overtake)
-    with pytest.raises(LeadershipLostError, match="another driver has taken"):
+    with pytest.raises(LeadershipLostError, match="another driver has acquired"):
         former.find()
 
 
@@ -126,5 +126,5 @@ def test_another_file_of_the_same_id_is_not_the_checkpoint_that_was_completed(tm
     write_metadata(fs, completed.path.rpartition("/")[0], checkpoint(1, [file_handle("shared/b")]))
     found = pointers.find()
     assert dict(found.retained) == {}
-    with pytest.raises(CorruptMetadataError, match="is another file than the one that was completed"):
+    with pytest.raises(CorruptMetadataError, match="is not the file that was completed"):
         raise found.unreadable[1]

@@ -34,7 +34,7 @@ from statebackend.checkpoint.ha.object_store import (
     ObjectStoreHighAvailability,
 )
 from statebackend.checkpoint.store.checkpoint_directories import CheckpointPointer
-from statebackend.checkpoint.store.completed_checkpoint_store import DefaultCompletedCheckpointStore
+from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
 from statebackend.checkpoint.store.driver_files import copy_driver_files
 from statebackend.checkpoint.store.driver_lease import LEASE_FILE_NAME, LeaseRecord
 from statebackend.testing.stores import CompletedCheckpointStoreContract, LedStore, checkpoint, file_handle
@@ -56,7 +56,7 @@ def led(uri: str, max_retained: int = 3, driver_directory: str | None = None) ->
         directory.close()
         raise
     fs, leadership = directory.file_system, directory.leadership
-    store = DefaultCompletedCheckpointStore(fs, records.pointers, max_retained, leadership=leadership)
+    store = CompletedCheckpointStore(fs, records.pointers, max_retained, leadership=leadership)
     return LedStore(store, fs, lose=lambda: expire(fs), close=directory.close)
 
 
@@ -140,7 +140,7 @@ def test_a_checkpoint_of_which_nothing_can_be_found_out_is_uncertain_and_nothing
     first.add(1, "a")
     faulty_store.fail(fault, "PUT", COMPLETED_FILE_NAME)
     faulty_store.fail(Fault.DROP, "GET", COMPLETED_FILE_NAME)
-    with pytest.raises(UncertainCheckpointError, match="whether checkpoint 2 is complete is not known"):
+    with pytest.raises(UncertainCheckpointError, match="whether checkpoint 2 is complete is unknown"):
         first.add(2, "b")
     faulty_store.heal()
     state = checkpoint(2, [file_handle("shared/b")]).operators[0].subtasks[0]
@@ -187,7 +187,7 @@ def test_two_drivers_who_both_believe_that_they_lead_complete_one_history(uri) -
     latter = led(uri)
     # Between the lease and the take-over the former may still have completed one, which the latter finds.
     assert latter.store.recover().checkpoint_id == 1
-    with pytest.raises(LeadershipLostError, match=r"another driver has taken .*completed-checkpoints.json over"):
+    with pytest.raises(LeadershipLostError, match=r"another driver has acquired .*completed-checkpoints.json"):
         former.add(2, "of-former")
     latter.add(2, "of-latter")
     with pytest.raises(LeadershipLostError):
@@ -263,12 +263,12 @@ def test_who_is_overtaken_while_it_takes_over_takes_nothing_from_the_leader(tmp_
 
 def test_a_directory_of_another_way_of_leading_is_rejected(uri, tmp_path) -> None:
     led(uri).close()
-    with pytest.raises(JobDirectoryMismatchError, match=r"are noted in object:completed-checkpoints.json"):
+    with pytest.raises(JobDirectoryMismatchError, match=r"are recorded in object:completed-checkpoints.json"):
         JobDirectory.open(uri, "flights", 4, lock_path=str(tmp_path / "lock"))
 
 
 def led_by_lock(opened: JobDirectory) -> LedStore:
-    """The store of a driver that notes its checkpoints in the directory alone."""
+    """The store of a driver that notes its checkpoints in the directory only."""
     store = DirectoryCheckpointStore(opened.file_system, leadership=opened.leadership)
     store.recover()
     return LedStore(store, opened.file_system, lose=opened.close, close=opened.close)
@@ -410,7 +410,7 @@ def test_a_driver_that_does_not_find_the_driver_files_of_the_job_is_rejected(uri
         services.take_over(directory).driver_files.write_file("spark/offsets/0", b"0")
     wrong = evolve(SERVICES, driver_directory=place and str(tmp_path / place))
     opened = JobDirectory.open(uri, "flights", 4, leadership=wrong, kept_in=wrong.kept_in("flights"))
-    with opened as directory, pytest.raises(JobDirectoryMismatchError, match="give the one that the job has had"):
+    with opened as directory, pytest.raises(JobDirectoryMismatchError, match="that the job used before"):
         wrong.take_over(directory)
     with JobDirectory.open(uri, "flights", 4, leadership=services, kept_in=services.kept_in("flights")) as directory:
         assert services.take_over(directory).driver_files.read_file("spark/offsets/0") == b"0"

@@ -149,7 +149,7 @@ def test_a_place_among_the_files_of_a_job_is_rejected_because_the_job_would_clea
     (tmp_path / "job" / "job.json").write_bytes(b"{}")
     (tmp_path / "link").symlink_to(tmp_path / "job")
     for target in (tmp_path / "job" / place, tmp_path / "link" / place, f"file://{tmp_path}/job/{place}"):
-        with pytest.raises(SavepointError, match=r"among the files of the job in .*outside"):
+        with pytest.raises(SavepointError, match=r"inside the directory of the job in .*outside"):
             create_savepoint_directory(target)
     assert sorted(one.name for one in (tmp_path / "job").iterdir()) == ["job.json"]
     create_savepoint_directory(tmp_path / "job" / "mine")
@@ -223,9 +223,7 @@ def test_a_directory_that_is_no_savepoint_says_so_and_is_not_created(tmp_path) -
 def test_a_savepoint_inside_of_one_that_is_being_written_is_rejected(tmp_path) -> None:
     outer = create_savepoint_directory(tmp_path / "outer")
     for inside in (tmp_path / "outer" / "inner", tmp_path / "outer" / "data" / "inner"):
-        with pytest.raises(
-            SavepointError, match=r"among the files of the savepoint in .*outer, which is being written"
-        ):
+        with pytest.raises(SavepointError, match=r"inside the directory of the unfinished savepoint in .*outer"):
             create_savepoint_directory(inside)
     assert outer.list_files() == ("_in_progress",)
     (tmp_path / "outer" / "_in_progress").unlink()

@@ -43,7 +43,7 @@ def test_a_sealed_file_that_does_not_say_where_checkpoints_are_noted(
     store: CheckpointFileSystem, content: dict[str, Any]
 ) -> None:
     store.write_file(HIGH_AVAILABILITY_FILE_NAME, checksummed_json(content, 1))
-    with pytest.raises(CorruptJobIdentityError, match=f"{HIGH_AVAILABILITY_FILE_NAME}.*does not say where"):
+    with pytest.raises(CorruptJobIdentityError, match=f"{HIGH_AVAILABILITY_FILE_NAME}.*does not name the place"):
         read_kept_in(store)
 
 
@@ -122,6 +122,6 @@ class Stubborn:
 
 def test_a_record_that_another_driver_writes_again_and_again_is_left_to_it(store: CheckpointFileSystem) -> None:
     objects: Any = Stubborn()
-    with pytest.raises(StorageError, match="is written by another driver again and again; stop it, and start again"):
+    with pytest.raises(StorageError, match=r"another driver writes .* all the time; stop it, and start again"):
         ObjectPointers(store, objects, "job").take_over("me", lambda record: record)
     assert objects.writes > 1

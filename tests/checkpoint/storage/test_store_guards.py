@@ -27,7 +27,7 @@ from statebackend.checkpoint.fs.local_storage import LocalStorage
 from statebackend.checkpoint.ha.leadership import LossListener
 from statebackend.checkpoint.store import savepoint_directory
 from statebackend.checkpoint.store.checkpoint_directories import DirectoryPointers, write_metadata
-from statebackend.checkpoint.store.completed_checkpoint_store import DefaultCompletedCheckpointStore
+from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
 from statebackend.checkpoint.store.driver_lock import DriverLock
 from statebackend.checkpoint.store.job_files import (
     ROLL_BACK_FILE_NAME,
@@ -188,7 +188,7 @@ def test_of_a_checkpoint_that_may_be_complete_nothing_is_deleted_until_it_is_kno
     fs: CheckpointFileSystem, error: BaseException
 ) -> None:
     pointers = Failing(fs)
-    store = DefaultCompletedCheckpointStore(fs, pointers)
+    store = CompletedCheckpointStore(fs, pointers)
     store.recover()
     file = fs.write_file("shared/rows", b"rows")
     pointers.error = error
@@ -252,7 +252,7 @@ def test_a_checkpoint_that_can_neither_be_written_nor_be_rolled_back_is_uncertai
 
     store = store_of(fs, 3, 1)
     monkeypatch.setattr(LocalStorage, "move_directory", fail)
-    with pytest.raises(UncertainCheckpointError, match="whether checkpoint 2 is complete is found at the next start"):
+    with pytest.raises(UncertainCheckpointError, match="the next start finds out whether checkpoint 2 is complete"):
         store.add(metadata_of(2, ()))
 
 

@@ -118,7 +118,7 @@ def test_a_checkpoint_of_which_nothing_can_be_found_out_keeps_its_files_for_the_
     session = job.client.client_id
     job.led.add(1, "a")
     network.lose_answer_to(b"/checkpoints/000000000002", then_cut=True)
-    with pytest.raises(UncertainCheckpointError, match=r"checkpoint 2 is complete is not known.*nothing is lost"):
+    with pytest.raises(UncertainCheckpointError, match=r"checkpoint 2 is complete is unknown.*nothing is lost"):
         job.led.add(2, "a", "b")
     with pytest.raises(IllegalTransitionError, match=r"UNCERTAIN.*checkpoint 2"):
         job.led.add(3)
@@ -276,7 +276,7 @@ def test_a_pointer_to_a_file_that_has_gone_is_no_checkpoint_to_go_on_from(
         job.led.add(checkpoint_id)
     [path] = job.led.metadata_paths(3)
     job.records.file_system.delete(path)
-    with pytest.raises(CorruptMetadataError, match=r"points to a file that is not as it was.*roll_back_to=2"):
+    with pytest.raises(CorruptMetadataError, match=r"points to a file that has changed.*roll_back_to=2"):
         job.store.recover()
     assert job.records.pointers.find().roll_back_target("previous").checkpoint_id == 2
     job.store.recover(roll_back_to=2)
@@ -335,11 +335,9 @@ def test_a_directory_with_checkpoints_is_taken_over_with_them_and_never_read_wit
         job.led.add(checkpoint_id)
     assert job.led.metadata_paths(1) == job.led.metadata_paths(2) == []
     job.directory.close()
-    with pytest.raises(JobDirectoryMismatchError, match=r"noted in zookeeper:/.*in the directory alone"):
+    with pytest.raises(JobDirectoryMismatchError, match=r"recorded in zookeeper:/.*in the directory only"):
         JobDirectory.open(str(job_dir), "flights", 4)
-    with pytest.raises(
-        JobDirectoryMismatchError, match=r"noted in zookeeper:/.*would look for them in zookeeper:/other"
-    ):
+    with pytest.raises(JobDirectoryMismatchError, match=r"recorded in zookeeper:/.*would look in zookeeper:/other"):
         led(job_dir, services_of(zookeeper_server.hosts, "/other"))
     with pytest.raises(JobDirectoryMismatchError, match=r"belongs to the job in .*another name, or another root"):
         led(tmp_path / "another", services)

@@ -11,7 +11,7 @@ from zookeeper_server import GIVE_UP_S
 
 from statebackend.checkpoint import JobDirectory
 from statebackend.checkpoint.ha.zookeeper import ZooKeeperHighAvailability
-from statebackend.checkpoint.store.completed_checkpoint_store import DefaultCompletedCheckpointStore
+from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
 from statebackend.testing.stores import CompletedCheckpointStoreContract, LedStore
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class TestZooKeeperStore(CompletedCheckpointStoreContract):
             str(directory), "flights", 4, leadership=services, kept_in=services.kept_in("flights")
         )
         records = services.take_over(opened)
-        store = DefaultCompletedCheckpointStore(
+        store = CompletedCheckpointStore(
             records.file_system, records.pointers, max_retained, leadership=opened.leadership
         )
 

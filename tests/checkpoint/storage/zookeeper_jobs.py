@@ -10,7 +10,7 @@ from zookeeper_server import GIVE_UP_S
 
 from statebackend.checkpoint import JobDirectory, ZooKeeperHighAvailability
 from statebackend.checkpoint.ha.services import JobRecords
-from statebackend.checkpoint.store.completed_checkpoint_store import DefaultCompletedCheckpointStore
+from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
 from statebackend.testing.stores import LedStore
 
 SESSION_TIMEOUT_S = 120.0
@@ -23,7 +23,7 @@ class Led:
 
     directory: JobDirectory
     records: JobRecords
-    store: DefaultCompletedCheckpointStore
+    store: CompletedCheckpointStore
 
     @property
     def led(self) -> LedStore:
@@ -45,9 +45,7 @@ def led(job: Path, services: ZooKeeperHighAvailability) -> Led:
     directory = JobDirectory.open(str(job), "flights", 4, leadership=services, kept_in=services.kept_in("flights"))
     try:
         records = services.take_over(directory)
-        store = DefaultCompletedCheckpointStore(
-            records.file_system, records.pointers, 3, leadership=directory.leadership
-        )
+        store = CompletedCheckpointStore(records.file_system, records.pointers, 3, leadership=directory.leadership)
         store.recover()
     except BaseException:
         directory.close()

@@ -35,7 +35,7 @@ from statebackend import (
     ValueStateDescriptor,
 )
 from statebackend.checkpoint import CheckpointMetadata, FileHandle
-from statebackend.checkpoint.store.completed_checkpoint_store import DefaultCompletedCheckpointStore
+from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,17 +90,17 @@ def announce_checkpoints() -> None:
     pipe, held = os.environ.pop("CHECKPOINT_EVENTS", None), os.environ.pop("CHECKPOINT_HELD", None)
     if pipe is None:
         return
-    descriptor, add = int(pipe), DefaultCompletedCheckpointStore.add
+    descriptor, add = int(pipe), CompletedCheckpointStore.add
     holding, held_from = map(int, held.split()) if held is not None else (-1, sys.maxsize)
 
-    def add_and_tell(store: DefaultCompletedCheckpointStore, metadata: CheckpointMetadata) -> FileHandle:
+    def add_and_tell(store: CompletedCheckpointStore, metadata: CheckpointMetadata) -> FileHandle:
         handle = add(store, metadata)
         os.write(descriptor, f"{metadata.job_name} {metadata.checkpoint_id + 1}\n".encode())
         if metadata.checkpoint_id + 1 >= held_from:
             os.read(holding, 1)
         return handle
 
-    DefaultCompletedCheckpointStore.add = add_and_tell  # type: ignore[method-assign]
+    CompletedCheckpointStore.add = add_and_tell  # type: ignore[method-assign]
 
 
 def start(

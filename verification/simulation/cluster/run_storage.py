@@ -24,7 +24,7 @@ from statebackend.checkpoint.invariants import checksum_of_bytes
 from statebackend.checkpoint.metadata import CheckpointKind, CheckpointMetadata
 from statebackend.checkpoint.state_handles import FileHandle
 from statebackend.checkpoint.store.completed_checkpoint_store import (
-    DefaultCompletedCheckpointStore,
+    CompletedCheckpointStore,
     DirectoryCheckpointStore,
 )
 from statebackend.checkpoint.store.savepoint_directory import write_savepoint
@@ -55,7 +55,7 @@ class RunStorage:
     process: Process
     run_id: str
     lease: RunLease
-    store: DefaultCompletedCheckpointStore = field(init=False)
+    store: CompletedCheckpointStore = field(init=False)
     files: CheckpointFileSystem = field(init=False)
 
     @property
@@ -110,14 +110,14 @@ class RunStorage:
         for one in self.store.all():
             check_files(self.machine.disk, _JOB_ROOT, one, must_be_synced=False)
 
-    def _made_store(self) -> DefaultCompletedCheckpointStore:
+    def _made_store(self) -> CompletedCheckpointStore:
         are_objects = self.plan.is_on_objects
         self.files = self.machine.file_system(_JOB_ROOT, self.process, are_objects=are_objects)
         if self.plan.is_led_by_zookeeper:
             return self._store_in_zookeeper()
         return self._store_on_objects() if are_objects else DirectoryCheckpointStore(self.files, self.plan.retained)
 
-    def _store_in_zookeeper(self) -> DefaultCompletedCheckpointStore:
+    def _store_in_zookeeper(self) -> CompletedCheckpointStore:
         nodes = JobNodes("/jobs", "job")
         leadership = ZooKeeperLeadership(ZooKeeperSettings("simulated"), nodes, None)
         self.history.leader = self.run_id
@@ -132,9 +132,9 @@ class RunStorage:
             )
             require_that(rejected is None, f"a job begins in ZooKeeper: {rejected}")
         pointers = ZooKeeperPointers(self.files, nodes, session, leadership)
-        return DefaultCompletedCheckpointStore(self.files, pointers, self.plan.retained, leadership=leadership)
+        return CompletedCheckpointStore(self.files, pointers, self.plan.retained, leadership=leadership)
 
-    def _store_on_objects(self) -> DefaultCompletedCheckpointStore:
+    def _store_on_objects(self) -> CompletedCheckpointStore:
         files = self.files
         objects = files.conditional
         assert objects is not None
@@ -142,7 +142,7 @@ class RunStorage:
         self.history.leader = self.run_id
         pointers = ObjectPointers(files, objects, "job")
         pointers.take_over(lease.token, lambda record: record)
-        return DefaultCompletedCheckpointStore(files, pointers, self.plan.retained, leadership=lease)
+        return CompletedCheckpointStore(files, pointers, self.plan.retained, leadership=lease)
 
     def _check_start(self, newest: CheckpointMetadata | None, known: int, *, orphans_are_gone: bool) -> None:
         disk = self.machine.disk
