@@ -8,6 +8,7 @@ by their line in the table.
 from __future__ import annotations
 
 import importlib
+import keyword
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -35,6 +36,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "gc": ("maintenance_commands", "Delete files that no checkpoint needs."),
     "roll-back": ("maintenance_commands", "Roll a job back to an older checkpoint."),
     "migrate": ("migrate_command", "Write a savepoint in the types of a program."),
+    "import": ("import_command", "Write a savepoint of ours from one of Flink."),
 }
 """For each command its module and its line in ``--help``."""
 
@@ -42,7 +44,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 def load_command(name: str) -> Callable[..., None]:
     """Import the function of a command."""
     module = importlib.import_module(f"statebackend.cli.{COMMANDS[name][0]}")
-    function: Callable[..., None] = getattr(module, name.replace("-", "_"))
+    function_name = f"{name}_" if keyword.iskeyword(name) else name.replace("-", "_")
+    function: Callable[..., None] = getattr(module, function_name)
     return function
 
 

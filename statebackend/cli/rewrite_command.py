@@ -22,7 +22,7 @@ from statebackend.savepoint.rewrite.savepoint_writer import SavepointWriter, Wri
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.savepoint.sizes import counted, shown_bytes
 
-__all__ = ["NewPlace", "print_written", "written_answer"]
+__all__ = ["NewPlace", "known_of", "load_plan", "made_plan", "print_written", "written_answer"]
 
 NewPlace = Annotated[str, typer.Argument(metavar="NEW", help="Where the new savepoint is to be: nothing is there yet.")]
 
@@ -47,10 +47,10 @@ def rewrite(
     services = services_of(zookeeper)
     # Output of the plan is not part of the answer.
     with contextlib.redirect_stdout(sys.stderr):
-        module = _loaded(plan)
-        known = _known(module, plan)
+        module = load_plan(plan)
+        known = known_of(module, plan)
         looked_at = Savepoint.open(path, checkpoint, known=known, high_availability=services)
-        made = _made(module, looked_at, plan)
+        made = made_plan(module, looked_at, plan)
         # The job may complete a newer checkpoint meanwhile: rewrite the one that the plan was made for.
         found = looked_at.metadata.checkpoint_id
         with show_progress() as progress:
@@ -98,7 +98,8 @@ def print_written(printer: Printer, answer: dict[str, Any]) -> None:
         printer.line(f"warning: {warning}")
 
 
-def _loaded(path: str) -> ModuleType:
+def load_plan(path: str) -> ModuleType:
+    """Run the Python file of a plan. Raises `PlanError` if it fails."""
     spec = importlib.util.spec_from_file_location("statebackend_plan", os.path.expanduser(path))
     if spec is None or spec.loader is None:
         raise typer.BadParameter(f"--plan {path} is not a Python file: its name must end in .py")
@@ -114,14 +115,16 @@ def _loaded(path: str) -> ModuleType:
     return module
 
 
-def _known(module: ModuleType, path: str) -> Sequence[Any]:
+def known_of(module: ModuleType, path: str) -> Sequence[Any]:
+    """Return the classes of the program that the plan names. Raises `PlanError` if they are no list."""
     known = getattr(module, "known", ())
     if not isinstance(known, (list, tuple)):
         raise PlanError(f"known of {path} is {shown(known)}, not a list of the program's classes: known = [Order]")
     return known
 
 
-def _made(module: ModuleType, savepoint: Savepoint, path: str) -> Plan:
+def made_plan(module: ModuleType, savepoint: Savepoint, path: str) -> Plan:
+    """Return the plan for the savepoint. Raises `PlanError` if there is none."""
     function = getattr(module, "plan", None)
     if not callable(function):
         raise PlanError(f"{path} has no function plan: {_EXAMPLE}")

@@ -229,6 +229,8 @@ def canonical_group(state_id: int, state_count: int, maker: RowMaker) -> GroupRe
             is_last = False
             while not is_last:
                 start = position + 4
+                if start > len(data):
+                    raise _truncated(position)
                 [length] = unpack(data, position)
                 end = start + length
                 if length <= 0 or end + 4 > len(data):

@@ -30,6 +30,7 @@ from statebackend.state.key_columns import KEY_COLUMNS, serializer_of_key
 from statebackend.state.operator_state_descriptors import OperatorStateDescriptor
 from statebackend.state.state_kind import StateDescriptor
 from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.scalars.void import VoidSerializer
 
 __all__ = ["Change"]
 
@@ -262,7 +263,8 @@ class ChangeKeysOf:
 
     def apply(self, drafts: Drafts) -> None:
         draft = drafts.opened(self.uid)
-        assert draft.key_columns
+        if draft.key_serializer is None or isinstance(draft.key_serializer, VoidSerializer):
+            raise PlanError(f"operator {self.uid!r} has no key, and so no keyed state")
         serializer = _key_serializer(self.key)
         draft.check_mergeable(self.merge)
         for name, state in draft.states.items():

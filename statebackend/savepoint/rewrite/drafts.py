@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from attrs import define, evolve, field, frozen
 
-from snapshots.errors import shown
+from snapshots.errors import StateFormatError, shown
 from statebackend.checkpoint.invariants import check_identifier
 from statebackend.savepoint.errors import PlanError
 from statebackend.savepoint.restored_state import RestoredState
@@ -20,6 +20,7 @@ from statebackend.savepoint.rewrite.given_entries import GivenEntries
 from statebackend.savepoint.rewrite.staged_entries import StagedEntries
 from statebackend.savepoint.rewrite.steps import Step
 from statebackend.state.descriptors import Descriptor, check_state_name
+from statebackend.state.errors import StateRestoreError
 from statebackend.state.key_columns import columns_of_key
 from statebackend.state.operator_state_descriptors import OperatorStateDescriptor, OperatorStateMode, uid_problem
 from statebackend.state.priority_queue import TIMER_STATES, timer_state_name
@@ -207,6 +208,27 @@ class Drafts:
             for origin in draft.origins:
                 self._open(draft, origin)
         return draft
+
+    def place_all_keys(self) -> list[str]:
+        """Give the keys of all operators new key groups. Return why operators cannot be written."""
+        problems = []
+        for draft in self.operators.values():
+            problem = self._placing_problem(draft)
+            if problem is not None:
+                problems.append(f"operator {draft.uid!r}: {problem}")
+        return problems
+
+    def _placing_problem(self, draft: OperatorDraft) -> Exception | None:
+        try:
+            self.opened(draft.uid).has_new_key_groups = True
+            if draft.key_serializer is not None and draft.states:
+                columns_of_key(draft.key_serializer)
+            for state in draft.states.values():
+                state.check_has_keys()
+                state.schema.check_known()
+        except (PlanError, StateRestoreError, StateFormatError) as error:
+            return error
+        return None
 
     def add(self, draft: OperatorDraft) -> None:
         """Add an operator. Raises `PlanError` if the uid is taken or invalid."""

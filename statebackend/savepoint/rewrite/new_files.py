@@ -32,7 +32,6 @@ __all__ = [
     "NewOperator",
     "NewSubtask",
     "path_in",
-    "relocated",
 ]
 
 
@@ -87,7 +86,7 @@ class CopiedFile:
     @property
     def handle(self) -> FileHandle:
         """The handle of the file in the savepoint."""
-        return relocated(self.origin, self.path)
+        return FileHandle(self.path, self.origin.size_bytes, self.origin.checksum)
 
     def put(self, target: CheckpointFileSystem, scratch_directory: str) -> FileHandle:
         local = os.path.join(scratch_directory, f"copy-{uuid.uuid4().hex}")
@@ -95,11 +94,6 @@ class CopiedFile:
         handle = target.upload(local, self.path)
         os.unlink(local)
         return handle
-
-
-def relocated(file: FileHandle, path: str) -> FileHandle:
-    """Return the handle of the same bytes at another path."""
-    return FileHandle(path, file.size_bytes, file.checksum)
 
 
 def path_in(uid: str, path: str, former_uids: Sequence[str]) -> str:

@@ -40,6 +40,7 @@ from statebackend.checkpoint.invariants import path_segment
 from statebackend.checkpoint.state_handles import KeyedStateHandle, OperatorState
 from statebackend.savepoint.errors import EntryError, PlanError, RepeatedKeyError, failed_function
 from statebackend.savepoint.export import ExportedSubtask, ExportTask
+from statebackend.savepoint.foreign.flink_files import FlinkFiles
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite.drafts import GivenElements, Merge, OperatorDraft, OperatorStateDraft, StateDraft
 from statebackend.savepoint.rewrite.entry_codec import decoded, encoded, key_of, times_after_change
@@ -54,7 +55,6 @@ from statebackend.savepoint.rewrite.new_files import (
     NewOperator,
     NewSubtask,
     path_in,
-    relocated,
 )
 from statebackend.savepoint.rewrite.sorted_rows import MergingRepeated, RejectingRepeated, Repeated, fewer_runs
 from statebackend.savepoint.rewrite.staged_entries import StagedEntries
@@ -261,8 +261,11 @@ def _copied(
     slices = []
     for one in part.slices:
         path = place(one.file.path)
-        files[path] = CopiedFile(path, one.file, source)
-        slices.append(FileSlice(relocated(one.file, path), one.start, one.stop))
+        file: CopiedFile | FileInMemory = CopiedFile(path, one.file, source)
+        if isinstance(source, FlinkFiles):
+            file = FileInMemory(path, source.read_file(one.file))
+        files[path] = file
+        slices.append(FileSlice(file.handle, one.start, one.stop))
     return evolve(part, slices=tuple(slices))
 
 

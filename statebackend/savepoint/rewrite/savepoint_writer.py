@@ -5,6 +5,9 @@
     )
     SavepointWriter.copy_of("/savepoints/first", "/savepoints/second").write(Plan().rename_operator("per shop", "shop"))
 
+Imports of foreign state use it as well: `new` for entries with descriptors, `copy_of` for a Flink savepoint, whose keys
+get the key groups of our hash.
+
 1. All changes apply to drafts. If any is invalid, nothing is written, and the error lists all problems.
 2. Tasks read, transform and sort entries in scratch space: in this process, or in spawned processes (`TaskRunner`).
    For processes, tasks are pickled, so functions must be importable. They report progress when a task ends.
@@ -54,6 +57,7 @@ from statebackend.checkpoint.store.savepoint_directory import (
     write_source_progress,
 )
 from statebackend.savepoint.errors import PlanError
+from statebackend.savepoint.foreign.flink_files import FlinkFiles
 from statebackend.savepoint.restored_state import RestoredState
 from statebackend.savepoint.rewrite.changes import Change
 from statebackend.savepoint.rewrite.drafts import Drafts, OperatorDraft
@@ -277,11 +281,12 @@ class SavepointWriter:
         scratch_directory: str | None = None,
         processes: int = 1,
         high_availability: JobServices | None = None,
+        moved: Mapping[str, str] | None = None,
     ) -> SavepointWriter:
         """Return a writer that starts from a savepoint, a checkpoint or a job directory. The source is not changed.
 
         Args:
-            source: The path of the source.
+            source: The path of the source, which may be a Flink savepoint.
             uri: The target directory, absent or empty.
             checkpoint_id: The checkpoint of a job directory; None for the newest.
             known: Classes or serializers of the program, as in `Savepoint.open`. Functions of the plan receive their
@@ -289,13 +294,25 @@ class SavepointWriter:
             scratch_directory: Where rows are sorted. The default is the system's.
             processes: The number of processes that run tasks.
             high_availability: The services of the job, as in `Savepoint.open`.
+            moved: Directories that a Flink checkpoint names, as in `Savepoint.open`.
 
         Raises:
             SavepointError: There is no state at the source. See `Savepoint.open` for more.
         """
-        return cls(
-            uri, find_state(source, checkpoint_id, high_availability), None, "job", known, scratch_directory, processes
-        )
+        restored = find_state(source, checkpoint_id, high_availability, moved)
+        return cls.copy_of_restored(restored, uri, known, scratch_directory, processes)
+
+    @classmethod
+    def copy_of_restored(
+        cls,
+        source: RestoredState,
+        uri: str | os.PathLike[str],
+        known: Iterable[TypeSerializer[Any] | type[Any]] = (),
+        scratch_directory: str | None = None,
+        processes: int = 1,
+    ) -> SavepointWriter:
+        """Return a writer that starts from opened state. Arguments as in `copy_of`."""
+        return cls(uri, source, None, "job", known, scratch_directory, processes)
 
     def write(self, plan: Plan, progress: ProgressListener = no_progress) -> WrittenSavepoint:
         """Execute the plan. The target has everything afterwards, or nothing.
@@ -340,6 +357,9 @@ class SavepointWriter:
             rejection = _rejection(change, drafts)
             if rejection is not None:
                 problems.append(f"change {number} ({type(change).__name__}): {rejection}")
+        if self._source is not None and isinstance(self._source.file_system, FlinkFiles) and not problems:
+            # Flink computes key groups with another hash.
+            problems += drafts.place_all_keys()
         try:
             if type(drafts.max_parallelism) is not int:
                 raise TypeError(f"max_parallelism must be a whole number, not {shown(drafts.max_parallelism)}")

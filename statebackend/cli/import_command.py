@@ -1,0 +1,160 @@
+"""The command `import`: writes a savepoint of ours from one of Flink."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from attrs import evolve, frozen
+
+from snapshots.compatibility import CompatibilityKind
+from statebackend.checkpoint.store.savepoint_directory import check_savepoint_directory
+from statebackend.cli.job_commands import STATUSES, comparison_answer, print_comparisons
+from statebackend.cli.job_loading import load_job
+from statebackend.cli.migrate_command import migration_plan
+from statebackend.cli.opening import show_progress
+from statebackend.cli.printing import Printer
+from statebackend.cli.rewrite_command import known_of, load_plan, made_plan, print_written, written_answer
+from statebackend.cli.terminal import AsJson, Moved, Place, moved_directories, print_answer
+from statebackend.savepoint.errors import PlanError
+from statebackend.savepoint.foreign.flink_files import FlinkFiles
+from statebackend.savepoint.foreign.flink_import import FlinkSource, without_sources
+from statebackend.savepoint.restored_state import RestoredState
+from statebackend.savepoint.rewrite.plan import Plan
+from statebackend.savepoint.rewrite.savepoint_writer import SavepointWriter, WrittenSavepoint
+from statebackend.savepoint.rewrite.staged_entries import scratch_space
+from statebackend.savepoint.savepoint import Savepoint
+from statebackend.savepoint.sizes import counted
+from statebackend.savepoint.state_location import find_state
+from statebackend.state.descriptors import as_serializer
+from statebackend.state.progress import ProgressListener
+from statebackend.streaming.compatibility_check import Comparison, CompatibilityChecker, DescribedJob
+from typeserializers.kernel.type_serializer import TypeSerializer
+
+__all__ = ["import_"]
+
+
+def import_(
+    path: Place,
+    new: Annotated[str, typer.Argument(metavar="DEST", help="Where the savepoint is to be: absent or empty.")],
+    job: Annotated[
+        str | None,
+        typer.Option("--job", metavar="MODULE:FACTORY", help="What builds the job that continues from the state."),
+    ] = None,
+    plan: Annotated[
+        str | None,
+        typer.Option("--plan", metavar="FILE", help="A Python file with a function plan(savepoint) -> Plan."),
+    ] = None,
+    moved: Moved = None,
+    allow_loss: Annotated[bool, typer.Option("--allow-loss", help="Leave out what the job does not have.")] = False,
+    scratch: Annotated[
+        str | None, typer.Option("--scratch", metavar="DIR", help="Where to sort; it needs space for all entries.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a savepoint of ours from a Flink savepoint or retained checkpoint. Pass --job, --plan, or both."""
+    if job is None and plan is None:
+        raise typer.BadParameter("pass --job MODULE:FACTORY or --plan FILE, which say what becomes of each operator")
+    described = None if job is None else load_job(job)
+    check_savepoint_directory(new)
+    found = find_state(path, moved=moved_directories(moved))
+    if not isinstance(found.file_system, FlinkFiles):
+        raise PlanError(f"{path} is no savepoint or checkpoint of Flink. To change one of ours, use rewrite or migrate")
+    # Output of the plan and of the program's converters is not part of the answer.
+    with contextlib.redirect_stdout(sys.stderr), scratch_space(scratch) as directory, show_progress() as progress:
+        uids = [] if described is None else list(described.operators)
+        known: list[TypeSerializer[Any]] = []
+        made = Plan()
+        if plan is None:
+            restored, sources = without_sources(found, uids)
+        else:
+            module = load_plan(plan)
+            known += map(as_serializer, known_of(module, plan))
+            restored, sources = without_sources(found, [*getattr(module, "uids", ()), *uids])
+            made = made_plan(module, Savepoint(restored, known), plan)
+        writer = _Import(restored, known, made, directory, allow_loss, progress)
+        if described is None:
+            written: WrittenSavepoint | Comparison = writer.write(new)
+        elif plan is None:
+            written = writer.write_for(described, new)
+        else:
+            written = writer.write_planned_for(described, new)
+    if isinstance(written, Comparison):
+        print_answer(as_json, [comparison_answer(written)], print_comparisons)
+        raise typer.Exit(STATUSES[written.outcome])
+    answer = written_answer(written) | {"sources": {one.uid: _source_answer(one) for one in sources}}
+    print_answer(as_json, answer, _print_imported)
+
+
+@frozen
+class _Import:
+    """One import. Its methods return the comparison with the job instead if that is not accepted."""
+
+    restored: RestoredState
+    known: Sequence[TypeSerializer[Any]]
+    plan: Plan
+    scratch_directory: str
+    allow_loss: bool
+    progress: ProgressListener
+
+    def write(self, new: str) -> WrittenSavepoint:
+        writer = SavepointWriter.copy_of_restored(self.restored, new, self.known, self.scratch_directory)
+        return writer.write(self.plan, self.progress)
+
+    def write_for(self, job: DescribedJob, new: str) -> WrittenSavepoint | Comparison:
+        """Write what the job has. It is checked before anything is read."""
+        comparison = _comparison(job, self.restored)
+        if not comparison.outcome.is_accepted(self.allow_loss):
+            return comparison
+        for uid in comparison.dropped_operators:
+            self.plan.remove_operator(uid)
+        for uid, report in comparison.reports.items():
+            for name in dict.fromkeys((*report.unregistered, *report.unregistered_operator_state)):
+                self.plan.remove_state(uid, name)
+        if _has_schemas_of_job(comparison):
+            self.plan.change_max_parallelism(job.max_parallelism)
+            return self.write(new)
+        return self.write_planned_for(job, new)
+
+    def write_planned_for(self, job: DescribedJob, new: str) -> WrittenSavepoint | Comparison:
+        """Write what the plan leaves, migrated to the types of the job."""
+        self.plan.change_max_parallelism(job.max_parallelism)
+        written = self.write(f"{self.scratch_directory}/imported")
+        imported = find_state(written.uri)
+        comparison = _comparison(job, imported)
+        if not comparison.outcome.is_accepted(self.allow_loss):
+            return comparison
+        writer = SavepointWriter.copy_of_restored(imported, new, scratch_directory=self.scratch_directory)
+        migrated = writer.write(migration_plan(job, imported), self.progress)
+        return evolve(written, uri=migrated.uri, files=migrated.files, size_bytes=migrated.size_bytes)
+
+
+def _comparison(job: DescribedJob, restored: RestoredState) -> Comparison:
+    # The keys get the key groups of the job.
+    return CompatibilityChecker(evolve(job, max_parallelism=restored.max_parallelism), restored).compare()
+
+
+def _has_schemas_of_job(comparison: Comparison) -> bool:
+    return all(
+        one.kind is CompatibilityKind.AS_IS for report in comparison.reports.values() for one in report.compatibilities
+    )
+
+
+def _source_answer(source: FlinkSource) -> dict[str, Any]:
+    return {"splits": source.split_count, "startingOffsets": source.starting_offsets}
+
+
+def _print_imported(printer: Printer, answer: dict[str, Any]) -> None:
+    print_written(printer, answer)
+    for uid, source in answer["sources"].items():
+        if source["startingOffsets"] is not None:
+            printer.line(f"source {uid}: start it with startingOffsets = {source['startingOffsets']}")
+            continue
+        printer.line(
+            f"source {uid}: the positions of its {counted(source['splits'], 'split')} are unknown. Set the start of "
+            f"your source yourself",
+            "yellow",
+        )

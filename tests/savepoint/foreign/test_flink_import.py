@@ -1,0 +1,151 @@
+"""Flink's savepoints become savepoints of ours: every entry, timer and element, and a job continues from them."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import sys
+from typing import Any
+
+import pytest
+from golden_savepoints import GOLDEN, NAMES, expected_of, found_in, wanted_of
+
+from statebackend.cli.job_loading import load_job
+from statebackend.cli.main import main
+from statebackend.cli.streams import MISUSED
+from statebackend.savepoint.foreign.flink_files import FlinkFiles
+from statebackend.savepoint.savepoint import Savepoint
+from statebackend.state.key_groups import key_group_hasher
+
+PLAN = """
+from statebackend.savepoint.rewrite import Plan
+
+uids = ["golden-keyed", "golden-op", "golden-longkey", "golden-window"]
+
+def plan(savepoint):
+    return Plan()
+"""
+
+JOB = """
+from statebackend import KeyedProcessFunction, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from statebackend.local import LocalStreamEnvironment
+from typeserializers import ConvertingSerializer, IntSerializer, LongSerializer, StringSerializer
+
+RECORDS, FOUND, FIRED = [], [], []
+COUNT = ConvertingSerializer(LongSerializer(), {IntSerializer(): int})
+
+class Count(KeyedProcessFunction):
+    def open(self, context):
+        # Flink stored an int.
+        self.count = context.get_state(ValueStateDescriptor("lk-count", COUNT))
+        self.list = context.get_list_state(ListStateDescriptor("lk-list", IntSerializer()))
+        self.map = context.get_map_state(MapStateDescriptor("lk-map", LongSerializer(), StringSerializer()))
+
+    def process_element(self, record, context):
+        self.count.update((self.count.value() or 0) + 1)
+        FOUND.append((record.number, self.count.value(), list(self.list.get()), dict(self.map.items())))
+        return ()
+
+    def on_timer(self, timestamp, context):
+        FIRED.append((context.current_key, timestamp))
+        return ()
+
+def build():
+    env = LocalStreamEnvironment(max_parallelism=64)
+    records = env.from_elements(RECORDS, "number long", uid="numbers")
+    records.key_by("number").process(Count(), uid="golden-longkey", schema="number long").sink_to([])
+    return env
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: pathlib.Path, own_registrations: None) -> str:
+    (tmp_path / "plan.py").write_text(PLAN)
+    return str(tmp_path / "plan.py")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_entry_timer_and_element_is_imported(
+    name: str, plan: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected, target = expected_of(name), tmp_path / "imported"
+    assert main(["import", str(GOLDEN / name / "savepoint"), str(target), "--plan", plan, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [one["startingOffsets"] for one in answer["sources"].values()] in ([], [None])
+    savepoint = Savepoint.open(target)
+    assert not isinstance(savepoint.file_system, FlinkFiles)
+    assert found_in(savepoint, expected) == wanted_of(expected)
+    assert len(list(savepoint.verify())) == len(savepoint.metadata.files)
+    group_of = key_group_hasher(["string"], savepoint.metadata.max_parallelism)
+    for state in ("count", "map", "_timer_state/event_user-timers"):
+        entries = list(savepoint.read("golden-keyed", state))
+        assert entries
+        assert all(entry.key_group == group_of(entry.key) for entry in entries)
+
+
+def imported(name: str, target: pathlib.Path, *options: str) -> int:
+    return main(["import", str(GOLDEN / name / "savepoint"), str(target), "--job", "imported_job:build", *options])
+
+
+@pytest.fixture
+def job(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, own_registrations: None) -> Any:
+    (tmp_path / "imported_job.py").write_text(JOB)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "imported_job", raising=False)
+    load_job("imported_job:build")
+    return sys.modules["imported_job"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_job_continues_from_the_import(
+    name: str, job: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "imported"
+    assert imported(name, target) == 1
+    assert "allow_non_restored_state" in capsys.readouterr().out
+    assert not target.exists() or not list(target.iterdir())
+    assert imported(name, target, "--allow-loss", "--json") == 0
+    operators = json.loads(capsys.readouterr().out)["operators"]
+    states = expected_of(name)["keyedOperators"]["golden-longkey"]["states"]
+    assert {state: operators["golden-longkey"]["rows"][state] for state in ("lk-count", "lk-list")} == {
+        "lk-count": len(states["lk-count"]["entries"]),
+        "lk-list": len(states["lk-list"]["entries"]),
+    }
+    counts, lists, maps = (
+        {entry["key"]: entry["value"] for entry in states[state]["entries"]}
+        for state in ("lk-count", "lk-list", "lk-map")
+    )
+    job.RECORDS[:] = [{"number": key} for key in (*counts, 123456)]
+    environment = job.build()
+    environment.execute(from_savepoint=target)
+    assert sorted(job.FOUND) == sorted(
+        (key, counts.get(key, 0) + 1, lists.get(key, []), dict(maps[key]["entries"]) if key in maps else {})
+        for key in (*counts, 123456)
+    )
+
+
+def test_an_import_needs_an_empty_directory_and_leaves_nothing_after_an_error(
+    plan: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged, target = tmp_path / "damaged", tmp_path / "imported"
+    shutil.copytree(GOLDEN / "hashmap-canonical" / "savepoint", damaged)
+    largest = max(damaged.iterdir(), key=lambda file: file.stat().st_size)
+    data = largest.read_bytes()
+    largest.write_bytes(data[: len(data) - 9] + bytes(9))
+    assert main(["import", str(damaged), str(target), "--plan", plan]) == 3
+    assert str(largest) in capsys.readouterr().err
+    assert not target.exists() or not list(target.iterdir())
+    target.mkdir(exist_ok=True)
+    (target / "file").touch()
+    assert main(["import", str(GOLDEN / "hashmap-canonical" / "savepoint"), str(target), "--plan", plan]) == 3
+    assert "not empty" in capsys.readouterr().err
+    assert [file.name for file in target.iterdir()] == ["file"]
+
+
+def test_only_state_of_flink_is_imported(plan: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert main(["import", str(GOLDEN / "hashmap-canonical" / "savepoint"), str(first), "--plan", plan]) == 0
+    assert main(["import", str(first), str(second), "--plan", plan]) == 3
+    assert "is no savepoint or checkpoint of Flink" in capsys.readouterr().err
+    assert main(["import", str(first), str(second)]) == MISUSED
