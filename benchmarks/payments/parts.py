@@ -25,6 +25,7 @@ _MODULES: Final = (
     ("composite_key", "keys"),
     ("/statebackend/checkpoint/", "checkpoint"),
     ("/row_writer", "rows out"),
+    ("/row_converter", "rows out"),
     ("/local/sinks", "rows out"),
     ("/declared_schema", "rows in"),
     ("/row_reader", "rows in"),

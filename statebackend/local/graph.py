@@ -49,6 +49,7 @@ from statebackend.streaming.rows.record_schema import (
     output_schema,
     record_type,
 )
+from statebackend.streaming.rows.row_converter import RowConverter
 from statebackend.streaming.rows.row_reader import RowReader
 from statebackend.streaming.rows.row_writer import RowEncoder, RowWriter
 from statebackend.streaming.rows.union import rows_as, united_guess, united_schema
@@ -466,10 +467,13 @@ class LocalOperator:
     """The declared schemas of the inputs whose records may be in flight."""
     key_serializer: TypeSerializer[Any] | None = None
     _columns: KeyColumns | None = None
-    _writers: Mapping[OutputTag[Any] | None, RowWriter] = field(init=False)
+    _converters: Mapping[OutputTag[Any] | None, RowConverter] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._writers = {tag: RowWriter(schema.arrow, _place_of(self.uid, tag)) for tag, schema in self.outputs.items()}
+        self._converters = {
+            tag: RowConverter(schema.arrow, place_of_output(self.uid, None if tag is None else tag.name))
+            for tag, schema in self.outputs.items()
+        }
 
     @property
     def uid(self) -> str:
@@ -508,25 +512,16 @@ class LocalOperator:
 
     def emitted_rows(self, tag: OutputTag[Any] | None, records: Sequence[Any]) -> list[Any]:
         """Emitted records as rows of the declared schema; raises `RowMismatchError`."""
-        return _rows_by(self._writers[tag], records, _place_of(self.uid, tag))
+        return self._converters[tag].rows(records)
 
     def encoder(self, tag: OutputTag[Any] | None) -> RowEncoder:
         """The encoder of the rows of an output."""
-        return self._writers[tag].encoder
+        return self._converters[tag].encoder
 
 
 def rows_of(records: Sequence[Any], schema: DeclaredSchema, where: str | None = None) -> list[Any]:
     """Records as rows of a schema, checked as on Spark; errors start with ``where``."""
-    return _rows_by(RowWriter(schema.arrow, where), records, where)
-
-
-def _place_of(uid: str, tag: OutputTag[Any] | None) -> str:
-    return place_of_output(uid, None if tag is None else tag.name)
-
-
-def _rows_by(writer: RowWriter, records: Sequence[Any], where: str | None) -> list[Any]:
-    reader = RowReader(writer.schema, where)
-    return [row for batch in writer.batches(records) for row in reader.rows(batch)]
+    return RowConverter(schema.arrow, where).rows(records)
 
 
 class PreparedGraph:
@@ -571,9 +566,9 @@ class PreparedGraph:
         if node.schema is None or known.schema is None:
             self.steps[node] = [lambda stream: stream.through(results_of)]
             return
-        writer = RowWriter(known.schema.arrow, place)
-        encoded = partial(results_of, encoder=writer.encoder)
-        self.steps[node] = [lambda stream: stream.through(encoded).recast(partial(_rows_by, writer, where=place))]
+        converter = RowConverter(known.schema.arrow, place)
+        encoded = partial(results_of, encoder=converter.encoder)
+        self.steps[node] = [lambda stream: stream.through(encoded).recast(converter.rows)]
 
     def _records(self, node: RecordsNode) -> None:
         given = self._streams[node.inputs[0]]

@@ -77,7 +77,9 @@ def copied_records(records: Sequence[Any], where: str) -> Sequence[Any]:
     kinds = set(map(type, records))
     if kinds <= IMMUTABLE_TYPES:
         return records
-    if all(issubclass(kind, tuple) for kind in kinds) and _are_immutable(chain.from_iterable(records)):
+    if all(issubclass(kind, tuple) for kind in kinds) and (
+        set(map(type, chain.from_iterable(records))) <= IMMUTABLE_TYPES or _are_immutable(chain.from_iterable(records))
+    ):
         return records
     made: list[Any] = []
     try:

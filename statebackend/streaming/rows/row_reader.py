@@ -180,6 +180,10 @@ class RowReader:
             return list(map(self._new_row, zip(*columns, strict=True)))
         return self._records(self._kind, batch, columns)
 
+    def column(self, index: int, array: pa.Array) -> list[Any]:
+        """The values of one column; raises an error that does not name it."""
+        return self._readers[index](array)
+
     def _records(self, kind: RecordType, batch: pa.RecordBatch, columns: list[list[Any]]) -> list[Any]:
         for declared, column in zip(kind.schema.columns, batch.columns, strict=True):
             if column.null_count and not declared.nullable:

@@ -41,7 +41,15 @@ from statebackend.streaming.rows.time_zones import time_zone_named
 from typeserializers.records.record_shape import field_names
 from typeserializers.times.calendar_values import plain_datetime, plain_timedelta
 
-__all__ = ["ENCODER_WITHOUT_SCHEMA", "RowEncoder", "RowMismatchError", "RowWriter", "fitted_column"]
+__all__ = [
+    "ENCODER_WITHOUT_SCHEMA",
+    "MismatchError",
+    "RecordShape",
+    "RowEncoder",
+    "RowMismatchError",
+    "RowWriter",
+    "fitted_column",
+]
 
 MAX_BATCH_BYTES: Final = 64 << 20
 """Spark's own bound of batches sent to a worker. An Arrow array of text is limited to 2 GiB."""
@@ -79,7 +87,7 @@ class RowWriter:
         """``where`` starts error messages. ``max_batch_bytes`` is the target size of `batches`."""
         self.schema = schema
         self._where = f"{where}: " if where is not None else ""
-        self._shape = _RecordShape(tuple(schema.names), single_value_allowed=len(schema.names) == 1)
+        self._shape = RecordShape(tuple(schema.names), single_value_allowed=len(schema.names) == 1)
         self._columns = [_ColumnWriter(field) for field in schema]
         self._max_batch_bytes = max_batch_bytes
         self._rows_per_batch = _FIRST_BATCH_ROWS
@@ -152,20 +160,21 @@ class RowWriter:
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
 
-    def _batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
-        tuples = self._tuples(rows)
+    def columns(self, rows: Sequence[Any]) -> tuple[Sequence[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        """Return the rows as tuples in column order, and their columns. Raises `RowMismatchError`."""
+        tuples = rows if self._shape.are_in_order(rows) else [self._tuple(row) for row in rows]
         try:
             columns = list(zip(*tuples, strict=True))
         except ValueError:
             raise self._wrong_length(tuples) from None
         if len(columns) != len(self._columns):
             raise self._wrong_length(tuples)
-        arrays = [self._array(writer, values, rows) for writer, values in zip(self._columns, columns, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return tuples, columns
 
-    def _tuples(self, rows: Sequence[Any]) -> Sequence[tuple[Any, ...]]:
-        in_order = all(map(self._shape.is_in_order, set(map(type, rows))))
-        return rows if in_order else [self._tuple(row) for row in rows]
+    def _batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
+        _, columns = self.columns(rows)
+        arrays = [self.array(index, values, rows) for index, values in enumerate(columns)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _wrong_length(self, rows: Sequence[tuple[Any, ...]]) -> RowMismatchError:
         wrong = next(row for row in rows if len(row) != len(self._columns))
@@ -206,10 +215,12 @@ class RowWriter:
     def _tuple(self, row: Any) -> tuple[Any, ...]:
         try:
             return self._shape.tuple_of(row)
-        except _MismatchError as reason:
+        except MismatchError as reason:
             raise RowMismatchError(f"{self._where}{reason}; the row: {_shown(row)}") from None
 
-    def _array(self, writer: _ColumnWriter, values: tuple[Any, ...], rows: Sequence[Any]) -> pa.Array:
+    def array(self, index: int, values: Sequence[Any], rows: Sequence[Any]) -> pa.Array:
+        """Convert the values of one column of the rows. Raises `RowMismatchError`, or an error about their size."""
+        writer = self._columns[index]
         try:
             return writer.array(values)
         except _OversizeError:
@@ -226,11 +237,11 @@ class _OversizeError(Exception):
     """The values of one column exceed the limit of an Arrow array."""
 
 
-class _MismatchError(Exception):
+class MismatchError(Exception):
     """Why a value does not fit, without the column and the row, which the caller adds."""
 
 
-_CONVERSION_ERRORS = (_MismatchError, pa.ArrowException, TypeError, ValueError, OverflowError, ArithmeticError)
+_CONVERSION_ERRORS = (MismatchError, pa.ArrowException, TypeError, ValueError, OverflowError, ArithmeticError)
 
 
 def fitted_column(column: pa.Array, data_type: pa.DataType) -> pa.Array:
@@ -261,18 +272,22 @@ def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
-class _RecordShape:
+class RecordShape:
     """Converts records of all accepted kinds to tuples in the order of `names`."""
 
     def __init__(self, names: tuple[str, ...], single_value_allowed: bool) -> None:
-        self._names = names
+        self.names = names
         self._single_value_allowed = single_value_allowed
         self._converters: dict[type, Callable[[Any], tuple[Any, ...]]] = {tuple: tuple}
 
     def is_in_order(self, kind: type) -> bool:
         """Whether all instances of `kind` are tuples in column order."""
         # A plain Row carries its names in the instance, a generated row in its class.
-        return kind is tuple or (is_row_class(kind) and getattr(kind, "__fields__", None) == list(self._names))
+        return kind is tuple or (is_row_class(kind) and getattr(kind, "__fields__", None) == list(self.names))
+
+    def are_in_order(self, records: Sequence[Any]) -> bool:
+        """Whether all records are tuples in column order."""
+        return all(map(self.is_in_order, set(map(type, records))))
 
     def tuple_of(self, record: Any) -> tuple[Any, ...]:
         converter = self._converters.get(type(record))
@@ -297,8 +312,8 @@ class _RecordShape:
         return self._reject
 
     def _reject(self, value: Any) -> tuple[Any, ...]:
-        raise _MismatchError(
-            f"a {type(value).__name__} is not a row of the columns ({', '.join(self._names)}); emit a tuple, a dict, "
+        raise MismatchError(
+            f"a {type(value).__name__} is not a row of the columns ({', '.join(self.names)}); emit a tuple, a dict, "
             f"a Row or an attrs instance"
         )
 
@@ -309,19 +324,19 @@ class _RecordShape:
     def _from_names(
         self, names: tuple[str, ...], values_of: Callable[[Any], tuple[Any, ...]], record: Any
     ) -> tuple[Any, ...]:
-        if names == self._names:
+        if names == self.names:
             return values_of(record)
-        missing = [name for name in self._names if name not in names]
-        unknown = [name for name in names if name not in self._names]
-        if not missing and not unknown and len(names) == len(self._names):
+        missing = [name for name in self.names if name not in names]
+        unknown = [name for name in names if name not in self.names]
+        if not missing and not unknown and len(names) == len(self.names):
             by_name = dict(zip(names, values_of(record), strict=True))
-            return tuple(by_name[name] for name in self._names)
+            return tuple(by_name[name] for name in self.names)
         if self._single_value_allowed:
             return (record,)
         told = [f"lacks {', '.join(missing)}"] if missing else []
         if unknown:
             told.append(f"has {', '.join(map(str, unknown))}, which is no column")
-        raise _MismatchError(f"the {type(record).__name__} {' and '.join(told) or 'names a column twice'}")
+        raise MismatchError(f"the {type(record).__name__} {' and '.join(told) or 'names a column twice'}")
 
 
 _Prepare = Callable[[Any], Any]
@@ -345,7 +360,7 @@ class _ColumnWriter:
             kinds = set(map(type, values))
         for kind in kinds:
             if not (self._accepts(kind) or kind is type(None)):
-                raise _MismatchError(self._mismatch(kind))
+                raise MismatchError(self._mismatch(kind))
         if self._prepare is not None:
             prepare = self._prepare
             values = [None if value is None else prepare(value) for value in values]
@@ -356,7 +371,7 @@ class _ColumnWriter:
         if isinstance(array, pa.ChunkedArray):
             raise _OversizeError(self._oversize())
         if array.null_count and not self._nullable:
-            raise _MismatchError("it is None, and the column is not nullable")
+            raise MismatchError("it is None, and the column is not nullable")
         return array
 
     def _mismatch(self, kind: type) -> str:
@@ -437,7 +452,7 @@ def _narrow_float_rules(column_type: pa.DataType) -> _Rules:
 
 def _without_a_zone(value: datetime.datetime) -> datetime.datetime:
     if value.tzinfo is not None:
-        raise _MismatchError("it has a time zone, which the column has not; emit it with replace(tzinfo=None)")
+        raise MismatchError("it has a time zone, which the column has not; emit it with replace(tzinfo=None)")
     return plain_datetime(value)
 
 
@@ -448,24 +463,24 @@ def _checked(field: pa.Field) -> _Prepare:
     def check(value: Any) -> Any:
         if value is None:
             if not field.nullable:
-                raise _MismatchError(f"{field.name} is None, and not nullable")
+                raise MismatchError(f"{field.name} is None, and not nullable")
             return None
         value = _plain(value)
         if not accepts(type(value)):
-            raise _MismatchError(f"{field.name} is a {type(value).__name__}: {_shown(value)}")
+            raise MismatchError(f"{field.name} is a {type(value).__name__}: {_shown(value)}")
         return value if prepare is None else prepare(value)
 
     return check
 
 
 def _struct_rules(column_type: pa.StructType) -> _Rules:
-    shape = _RecordShape(tuple(field.name for field in column_type), single_value_allowed=False)
+    shape = RecordShape(tuple(field.name for field in column_type), single_value_allowed=False)
     checks = [_checked(field) for field in column_type]
 
     def prepare(value: Any) -> tuple[Any, ...]:
         values = shape.tuple_of(value)
         if len(values) != len(checks):
-            raise _MismatchError(f"{len(values)} values for the {len(checks)} fields of {column_type}")
+            raise MismatchError(f"{len(values)} values for the {len(checks)} fields of {column_type}")
         return tuple(check(part) for check, part in zip(checks, values, strict=True))
 
     return _anything, prepare
