@@ -3,6 +3,7 @@
 # make check    the quick round of a contributor: lint, and the tests that need no JVM
 # make test     run the tests, on two processes        (make test TESTS=tests/checkpoint PROCESSES=0 for some, on one)
 # make test-flink  read savepoints that the real Flink writes; needs a JDK and downloads Flink's jars
+# make test-connectors  test the connectors against PostgreSQL and a Kafka broker, which it installs and starts
 # make lint     ruff (rules and format), import-linter, and mypy --strict on the packages
 # make docs     build the documentation site into build/site; warnings are errors
 # make bench    run the benchmarks                     (make bench SUITE="spark_stateful --json" for one)
@@ -24,7 +25,7 @@ KILLS ?= 10
 SCHEDULES ?= 1000
 SEED ?= 1
 
-.PHONY: environment demo check test test-flink lint docs bench simulate chaos clean
+.PHONY: environment demo check test test-flink test-connectors lint docs bench simulate chaos clean
 .DELETE_ON_ERROR:
 
 environment: $(VENV)/.installed
@@ -51,6 +52,19 @@ build/flink/.installed:
 test-flink: environment build/flink/.installed
 	@FLINK_LIB=$$(echo build/flink/lib/python3*/site-packages/pyflink/lib) \
 		$(RUN) python -m pytest tests/savepoint/foreign/test_flink_engine.py
+
+# The broker has an environment of its own: it is no dependency of the project.
+build/connectors/.installed: scripts/requirements/connectors.txt scripts/environment/install_postgres.sh
+	@scripts/environment/install_postgres.sh
+	@rm -rf build/connectors
+	@python3 -m venv build/connectors
+	@build/connectors/bin/pip --disable-pip-version-check install --quiet --requirement $<
+	@touch $@
+
+test-connectors: environment build/connectors/.installed
+	@STATEBACKEND_TEST_SERVERS=1 \
+		STATEBACKEND_KAFKA_BROKER=$$(echo $(CURDIR)/build/connectors/lib/python3*/site-packages/noida_db/noida-db) \
+		$(RUN) python -m pytest tests/connectors
 
 check: lint
 	@$(RUN) python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder -m "not spark" $(TESTS)

@@ -1,4 +1,4 @@
-"""Connectors of both runtimes: sinks that write each epoch exactly once."""
+"""Connectors: sinks of both runtimes that write each epoch exactly once, and sources."""
 
 from statebackend.lazy_exports import lazy_exports
 

@@ -1,3 +1,9 @@
+from statebackend.connectors.kafka_source import (
+    KAFKA_RECORD as KAFKA_RECORD,
+    KafkaRecord as KafkaRecord,
+    KafkaSource as KafkaSource,
+)
+from statebackend.connectors.postgres import PostgresSink as PostgresSink
 from statebackend.streaming.sink import (
     Sink as Sink,
     SinkEpoch as SinkEpoch,

@@ -1,0 +1,38 @@
+"""Servers for the tests of connectors. They run with `make test-connectors` only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from kafka_server import KafkaServer
+    from postgres_server import PostgresServer
+
+
+def _need_servers() -> None:
+    if not os.environ.get("STATEBACKEND_TEST_SERVERS"):
+        pytest.skip("needs a server: make test-connectors")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A server for all tests of this process, which have databases of their own; none may stop it."""
+    _need_servers()
+    from postgres_server import running_server
+
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> Iterator[KafkaServer]:
+    """A broker for all tests of this process, which have topics of their own; none may stop it."""
+    _need_servers()
+    from kafka_server import running_broker
+
+    with running_broker() as server:
+        yield server
