@@ -290,6 +290,9 @@ class SplitPositions:
                 f"so its other records would be lost. Restore the split, or give the source another uid and pass "
                 f"allow_non_restored_state=True to read all splits again"
             )
+        if known and hasattr(source, "position_of_new_split"):
+            new = {name: source.position_of_new_split(name) for name in there if name not in known}
+            there = {**there, **_checked_splits(uid, new)}
         self.now: dict[str, int] = {**there, **known}
         """The position of each split after the records that were sent."""
 

@@ -72,7 +72,11 @@ class SplitRead:
 
 @runtime_checkable
 class ReplayableSource(Protocol):
-    """A source that can be read again from a position. An exception ends the run."""
+    """A source that can be read again from a position. An exception ends the run.
+
+    It may also have ``position_of_new_split(split)``. A run that restores positions calls it for each split without
+    one, in place of the start position of `splits`, which may be the end of the split.
+    """
 
     def splits(self) -> Mapping[str, int]:
         """Return the splits that exist now, each with its start position. Called once per run.

@@ -1,0 +1,91 @@
+"""What the Kafka source and the Kafka sink share: settings of librdkafka, and errors that name target and fix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Final
+
+from statebackend.streaming.errors import StreamJobError
+
+__all__ = ["fix_of", "kafka_module", "kafka_name", "partition_ids", "without_secrets"]
+
+_SECRET: Final = re.compile(r"password|secret|\.key|\.pem|oauthbearer\.config|jaas", re.IGNORECASE)
+"""Settings whose values are never shown."""
+
+_FIXES: Final[Mapping[str, str]] = {
+    "_TRANSPORT": "Start the broker, or correct bootstrap.servers",
+    "_ALL_BROKERS_DOWN": "Start the broker, or correct bootstrap.servers",
+    "_RESOLVE": "Correct the host names in bootstrap.servers",
+    "_TIMED_OUT": "Start the broker, or correct bootstrap.servers, the listeners of the broker or security.protocol",
+    "_AUTHENTICATION": "Correct the user or the password",
+    "SASL_AUTHENTICATION_FAILED": "Correct the user or the password",
+    "_SSL": "Correct the ssl settings",
+    "_INVALID_ARG": "Correct the settings of librdkafka",
+    "TOPIC_AUTHORIZATION_FAILED": "Grant the user READ or WRITE, and DESCRIBE, on the topic",
+    "GROUP_AUTHORIZATION_FAILED": "Grant the user READ on the group of group.id",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "Grant the user WRITE and DESCRIBE on the transactional ids of the sink",
+    "CLUSTER_AUTHORIZATION_FAILED": "Grant the user IDEMPOTENT_WRITE on the cluster",
+    "UNKNOWN_TOPIC_OR_PART": "Create the topic, or correct its name",
+    "_UNKNOWN_TOPIC": "Create the topic, or correct its name",
+    "_UNKNOWN_PARTITION": "Correct the number of the partition",
+    "MSG_SIZE_TOO_LARGE": "Raise max.message.bytes of the topic and message.max.bytes of the sink",
+    "INVALID_TRANSACTION_TIMEOUT": "Lower transaction.timeout.ms, or raise transaction.max.timeout.ms of the broker",
+    "_FENCED": "Another driver runs the job. Stop one of them",
+    "INVALID_PRODUCER_EPOCH": "Another driver runs the job. Stop one of them",
+    "PRODUCER_FENCED": "Another driver runs the job. Stop one of them",
+}
+"""The name of an error code -> how to fix it."""
+
+
+def kafka_module(what: str) -> ModuleType:
+    """Import confluent-kafka. Raises `ImportError` that names the extra."""
+    try:
+        import confluent_kafka
+    except ImportError as error:
+        raise ImportError(f"{what} needs confluent-kafka: pip install 'statebackend[kafka]'") from error
+    return confluent_kafka
+
+
+def kafka_name(settings: Mapping[str, Any]) -> str:
+    """The servers, for identities and errors. Raises `ValueError` for settings without servers."""
+    servers = settings.get("bootstrap.servers")
+    if not isinstance(servers, str) or not servers:
+        raise ValueError("the settings of Kafka need bootstrap.servers, such as {'bootstrap.servers': 'broker:9092'}")
+    return servers
+
+
+def without_secrets(settings: Mapping[str, Any], message: object) -> str:
+    """A message in which the secret values of the settings are replaced."""
+    text = str(message)
+    for name, value in settings.items():
+        if _SECRET.search(name) and isinstance(value, str) and value:
+            text = text.replace(value, "***")
+    return text
+
+
+def fix_of(error: Any) -> str:
+    """How to fix a `KafkaError`; empty if nobody knows."""
+    return _FIXES.get(error.name(), "")
+
+
+def partition_ids(client: Any, topic: str, where: str, timeout_s: float, settings: Mapping[str, Any]) -> list[int]:
+    """The partitions of a topic, ascending. Raises `StreamJobError` if there is no such topic, or no broker answers."""
+    kafka = kafka_module(where)
+    try:
+        found = client.list_topics(topic, timeout=timeout_s).topics.get(topic)
+    except kafka.KafkaException as error:
+        problem = error.args[0]
+        raise StreamJobError(
+            f"{where}: no metadata of topic {topic!r}: {without_secrets(settings, problem.str())}. {fix_of(problem)}"
+        ) from None
+    if found is not None and found.error is None and found.partitions:
+        return sorted(found.partitions)
+    problem = None if found is None else found.error
+    if problem is not None and problem.name() not in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
+        raise StreamJobError(f"{where}: topic {topic!r}: {problem.str()}. {fix_of(problem)}")
+    raise StreamJobError(
+        f"{where}: topic {topic!r} does not exist. Create it, or correct its name. If it was deleted, its records that "
+        f"were not read are lost; create it again only with another uid of the source, because old positions are wrong"
+    )

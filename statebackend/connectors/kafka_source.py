@@ -1,0 +1,309 @@
+"""A replayable source of Kafka topics for the local runtime: a split per partition, whose position is an offset.
+
+Offsets are state of the job, so the source joins no consumer group and commits no offset. One consumer reads all
+partitions. It passes records to a queue of each partition, and pauses partitions with long queues.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, Final, Literal
+
+from attrs import Factory, define, frozen
+from typing_extensions import override
+
+from statebackend.connectors.kafka_clients import fix_of, kafka_module, kafka_name, partition_ids, without_secrets
+from statebackend.streaming.errors import JobDefinitionError, StreamJobError, describe_exception, format_value
+from statebackend.streaming.stream_graph import SplitRead
+
+__all__ = ["KAFKA_RECORD", "KafkaRecord", "KafkaSource", "Start"]
+
+KAFKA_RECORD: Final = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+"""The schema of records without a ``decode`` function; as Spark's Kafka source with headers."""
+
+Start = Literal["earliest", "latest"] | datetime | Mapping[str, int]
+"""An end of the topic, the first record at or after a time, or an offset of each ``<topic>-<number>``."""
+
+_MOST_QUEUED: Final = 20_000
+"""Records in the queue of a partition before it is paused."""
+
+_POLLED: Final = 10_000
+"""The most records of one call of the consumer."""
+
+
+@frozen
+class KafkaRecord:
+    """A record of a topic. ``timestamp`` is its time of creation or of appending, as the topic is configured."""
+
+    key: bytes | None
+    value: bytes | None
+    topic: str
+    partition: int
+    offset: int
+    timestamp: datetime | None
+    headers: list[tuple[str, bytes | None]] | None
+
+
+@define
+class _Partition:
+    """A partition that is read. ``position`` is that of the first queued record, or the one after the last read."""
+
+    topic: str
+    number: int
+    position: int
+    queue: deque[Any] = Factory(deque)
+    end: int | None = None
+    """The offset at which the consumer last found no more records."""
+    is_paused: bool = False
+
+
+class KafkaSource:
+    """Reads Kafka topics with the local runtime: ``environment.from_source(KafkaSource(...), KAFKA_RECORD, uid=...)``.
+
+    Args:
+        settings: Settings of librdkafka, with ``bootstrap.servers``.
+        topics: A topic, or several.
+        start: Where the first run of a job starts. Later runs go on where the checkpoint ends, and read partitions
+            that are new from their first record.
+        until: ``"latest"`` ends the source at the offsets that the topics have when the run starts. None: never.
+        decode: From a `KafkaRecord` to a record of the schema of the source. Without it, the schema is `KAFKA_RECORD`.
+        timeout_s: How long a broker may be away, or not answer.
+
+    Example:
+        >>> source = KafkaSource({"bootstrap.servers": "broker:9092"}, "payments", start="latest")  # doctest: +SKIP
+        >>> payments = environment.from_source(source, KAFKA_RECORD, uid="payments")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        topics: str | Sequence[str],
+        *,
+        start: Start = "earliest",
+        until: Literal["latest"] | None = None,
+        decode: Callable[[KafkaRecord], Any] | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._kafka = kafka_module("KafkaSource")
+        self._topics = [topics] if isinstance(topics, str) else list(topics)
+        if not self._topics or not all(isinstance(one, str) and one for one in self._topics):
+            raise JobDefinitionError(f"KafkaSource: topics is {format_value(topics, 100)}; pass the names of topics")
+        if isinstance(start, str) and start not in ("earliest", "latest"):
+            raise JobDefinitionError(
+                f"KafkaSource: start is {start!r}; pass 'earliest', 'latest', a datetime with time zone, or offsets, "
+                f"such as {{'payments-0': 17}}"
+            )
+        if isinstance(start, datetime) and start.tzinfo is None:
+            raise JobDefinitionError("KafkaSource: start needs a time zone, such as datetime(..., tzinfo=timezone.utc)")
+        if until not in (None, "latest"):
+            raise JobDefinitionError(f"KafkaSource: until is {until!r}; pass 'latest' or None")
+        self._name = f"KafkaSource({kafka_name(settings)!r}, {', '.join(map(repr, self._topics))})"
+        self._settings = {
+            "group.id": "statebackend",
+            **settings,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            # A position that the broker no longer has is an error: records would be lost.
+            "auto.offset.reset": "error",
+            "error_cb": self._on_error,
+        }
+        self._start, self._until, self._decode, self._timeout_s = start, until, decode, timeout_s
+        self._consumer: Any = None
+        self._partitions: dict[str, _Partition] = {}
+        self._ends: dict[str, int] = {}
+        self._problem: Any = None
+        self._down_since_s: float | None = None
+
+    @override
+    def __repr__(self) -> str:
+        return self._name
+
+    def splits(self) -> Mapping[str, int]:
+        """The partitions that exist, ``<topic>-<number>``, with the offset to start from."""
+        self.close()
+        self._consumer = self._opened()
+        found = {
+            f"{topic}-{number}": self._kafka.TopicPartition(topic, number)
+            for topic in self._topics
+            for number in partition_ids(self._consumer, topic, self._name, self._timeout_s, self._settings)
+        }
+        ends = {name: self._offsets(one) for name, one in found.items()}
+        if self._until is not None:
+            self._ends = {name: high for name, (_, high) in ends.items()}
+        return self._starts(found, ends)
+
+    def position_of_new_split(self, split: str) -> int:
+        """The first offset of a partition that a restored job has not read: nothing of it was read."""
+        topic, number = _parts(split)
+        return self._offsets(self._kafka.TopicPartition(topic, number))[0]
+
+    def read(self, split: str, position: int, max_records: int) -> SplitRead:
+        """Up to this many records from an offset on. Without records, it returns at once."""
+        partition = self._partition(split, position)
+        if not partition.queue:
+            self._poll()
+        queue, ends_at = partition.queue, self._ends.get(split)
+        records: list[Any] = []
+        while queue and len(records) < max_records and (ends_at is None or queue[0].offset() < ends_at):
+            message = queue.popleft()
+            records.append(self._record(message, split))
+            partition.position = position = message.offset() + 1
+        if not queue and partition.end is not None and partition.end > position:
+            # The offsets in between have no records, such as those of markers of transactions.
+            partition.position = position = partition.end
+        if partition.is_paused and len(queue) < _MOST_QUEUED // 2:
+            self._consumer.resume([self._kafka.TopicPartition(partition.topic, partition.number)])
+            partition.is_paused = False
+        is_at_end = ends_at is not None and (position >= ends_at or bool(queue and queue[0].offset() >= ends_at))
+        return SplitRead(records, position, is_at_end)
+
+    def close(self) -> None:
+        """Close the consumer. A run that starts opens another one."""
+        if self._consumer is not None:
+            self._consumer.close()
+        self._consumer, self._partitions, self._ends = None, {}, {}
+        self._problem = self._down_since_s = None
+
+    def _opened(self) -> Any:
+        try:
+            return self._kafka.Consumer(self._settings)
+        except self._kafka.KafkaException as error:
+            raise JobDefinitionError(self._described(error.args[0], "cannot be opened")) from None
+
+    def _partition(self, split: str, position: int) -> _Partition:
+        known = self._partitions.get(split)
+        if known is not None and known.position == position:
+            return known
+        topic, number = _parts(split)
+        place = self._kafka.TopicPartition(topic, number, position)
+        try:
+            if known is not None:
+                self._consumer.incremental_unassign([place])
+            self._consumer.incremental_assign([place])
+        except self._kafka.KafkaException as error:
+            raise StreamJobError(self._described(error.args[0], f"cannot read {split!r}")) from None
+        self._partitions[split] = partition = _Partition(topic, number, position)
+        return partition
+
+    def _poll(self) -> None:
+        """Move the records that have arrived to the queues of their partitions."""
+        self._check_broker()
+        for message in self._consumer.consume(_POLLED, 0):
+            split = f"{message.topic()}-{message.partition()}"
+            partition, problem = self._partitions.get(split), message.error()
+            if problem is not None and problem.name() == "_PARTITION_EOF":
+                if partition is not None:
+                    partition.end = message.offset()
+            elif problem is not None:
+                raise self._failed(split, partition, problem)
+            # What was on its way when the position changed does not count.
+            elif partition is not None and message.offset() >= partition.position:
+                partition.queue.append(message)
+                partition.end = None
+            self._down_since_s = None
+        for partition in self._partitions.values():
+            if len(partition.queue) >= _MOST_QUEUED and not partition.is_paused:
+                self._consumer.pause([self._kafka.TopicPartition(partition.topic, partition.number)])
+                partition.is_paused = True
+
+    def _record(self, message: Any, split: str) -> Any:
+        kind, time_ms = message.timestamp()
+        has_time = kind != self._kafka.TIMESTAMP_NOT_AVAILABLE
+        at = datetime.fromtimestamp(time_ms / 1000, timezone.utc) if has_time else None
+        headers = message.headers()
+        record = KafkaRecord(
+            message.key(), message.value(), message.topic(), message.partition(), message.offset(), at, headers
+        )
+        if self._decode is None:
+            named = None if headers is None else [{"key": name, "value": value} for name, value in headers]
+            return {
+                "key": record.key,
+                "value": record.value,
+                "topic": record.topic,
+                "partition": record.partition,
+                "offset": record.offset,
+                "timestamp": at,
+                "headers": named,
+            }
+        try:
+            return self._decode(record)
+        except Exception as error:
+            raise StreamJobError(
+                f"{self._name}, {split} at offset {record.offset}: decode raised {describe_exception(error)}"
+            ) from error
+
+    def _offsets(self, place: Any) -> tuple[int, int]:
+        """The first offset of a partition, and the one after its last record."""
+        try:
+            low, high = self._consumer.get_watermark_offsets(place, timeout=self._timeout_s)
+        except self._kafka.KafkaException as error:
+            raise StreamJobError(self._described(error.args[0], f"{place.topic}-{place.partition}")) from None
+        return low, high
+
+    def _starts(self, found: Mapping[str, Any], ends: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+        start = self._start
+        if isinstance(start, datetime):
+            time_ms = round(start.timestamp() * 1000)
+            asked = [self._kafka.TopicPartition(one.topic, one.partition, time_ms) for one in found.values()]
+            try:
+                answered = self._consumer.offsets_for_times(asked, timeout=self._timeout_s)
+            except self._kafka.KafkaException as error:
+                raise StreamJobError(self._described(error.args[0], "no offsets for a time")) from None
+            offsets = {f"{one.topic}-{one.partition}": one.offset for one in answered}
+            # Negative: no record is that late.
+            return {name: high if offsets[name] < 0 else offsets[name] for name, (_, high) in ends.items()}
+        if isinstance(start, Mapping):
+            unknown = sorted(start.keys() - found.keys())
+            missing = sorted(found.keys() - start.keys())
+            if unknown or missing:
+                raise JobDefinitionError(
+                    f"{self._name}: start has offsets for {', '.join(sorted(start)) or 'nothing'}, but the partitions "
+                    f"are {', '.join(found)}. Pass an offset for each of them"
+                )
+            return dict(start)
+        return {name: high if start == "latest" else low for name, (low, high) in ends.items()}
+
+    def _on_error(self, problem: Any) -> None:
+        """Called by librdkafka, on the thread of the run."""
+        if problem.fatal() or problem.name() in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"):
+            self._problem = problem
+        elif problem.name() == "_ALL_BROKERS_DOWN":
+            self._down_since_s = self._down_since_s or time.monotonic()
+
+    def _check_broker(self) -> None:
+        if self._problem is not None:
+            raise StreamJobError(self._described(self._problem, "cannot read"))
+        if self._down_since_s is not None and time.monotonic() - self._down_since_s > self._timeout_s:
+            self._down_since_s = None
+            for topic in self._topics:
+                partition_ids(self._consumer, topic, self._name, self._timeout_s, self._settings)
+
+    def _failed(self, split: str, partition: _Partition | None, problem: Any) -> StreamJobError:
+        name = problem.name()
+        if name in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"):
+            return StreamJobError(
+                f"{self._name}: {split!r} no longer exists: its topic was deleted. Its records that were not read are "
+                f"lost. Remove the topic from the source, and start with another uid and allow_non_restored_state=True"
+            )
+        if name in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE") and partition is not None:
+            low, high = self._offsets(self._kafka.TopicPartition(partition.topic, partition.number))
+            return StreamJobError(
+                f"{self._name}: {split!r} has no offset {partition.position}, only {low} to {high}: retention removed "
+                f"records that were not read, or the topic was created again. To go on without them, start with "
+                f"another uid and allow_non_restored_state=True"
+            )
+        return StreamJobError(self._described(problem, f"cannot read {split!r}"))
+
+    def _described(self, problem: Any, what: str) -> str:
+        return f"{self._name} {what}: {without_secrets(self._settings, problem.str())}. {fix_of(problem)}"
+
+
+def _parts(split: str) -> tuple[str, int]:
+    topic, _, number = split.rpartition("-")
+    return topic, int(number)

@@ -1,0 +1,339 @@
+"""`KafkaSource` against a real broker: where it starts, that it goes on after a failure, and what is an error."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from statebackend import JobDefinitionError, KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy
+from statebackend.connectors.kafka_clients import fix_of, without_secrets
+from statebackend.connectors.kafka_source import KAFKA_RECORD, KafkaRecord, KafkaSource
+from statebackend.local import LocalStreamEnvironment
+from statebackend.streaming.errors import JobRestoreError, StreamJobError, UserFunctionError
+
+if TYPE_CHECKING:
+    from kafka_server import KafkaServer
+
+RECORD = "k string, n bigint"
+POISON = -1
+
+
+class Count(KeyedProcessFunction[str, Any, Any]):
+    """Emits the key, its number of records so far, and the record."""
+
+    def open(self, context: Any) -> None:
+        self.count = context.get_state(ValueStateDescriptor("count", int))
+
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        if value.n == POISON:
+            raise ValueError("poison")
+        count = (self.count.value() or 0) + 1
+        self.count.update(count)
+        yield value.k, count
+
+
+def decoded(record: KafkaRecord) -> Any:
+    return json.loads(record.value or b"")
+
+
+def run(source: KafkaSource, job_dir: Path, sink: list[Any], **options: Any) -> Any:
+    execute = {name: options.pop(name) for name in ("from_savepoint", "allow_non_restored_state") if name in options}
+    environment = LocalStreamEnvironment(job_dir=job_dir, **options)
+    stream = environment.from_source(source, RECORD, uid="kafka").key_by("k")
+    stream.process(Count(), uid="count", schema="k string, count bigint").sink_to(sink, uid="out")
+    return environment.execute("job", **execute)
+
+
+def values(*numbers: int, key: str = "a") -> list[bytes]:
+    return [json.dumps({"k": key, "n": one}).encode() for one in numbers]
+
+
+def read_all(source: KafkaSource) -> dict[str, list[Any]]:
+    """The records of a source with an end."""
+    positions, found = dict(source.splits()), dict[str, list[Any]]()
+    for split, position in positions.items():
+        is_at_end = False
+        while not is_at_end:
+            got = source.read(split, position, 100)
+            found.setdefault(split, []).extend(got.records)
+            position, is_at_end = got.position, got.is_at_end
+    source.close()
+    return found
+
+
+def numbers_of(found: Mapping[str, list[Any]]) -> dict[str, list[int]]:
+    return {split: [int(one["value"]) for one in records] for split, records in found.items()}
+
+
+def test_records_have_the_columns_of_spark(kafka_server: KafkaServer) -> None:
+    topic = kafka_server.new_topic()
+    headers = [("trace", b"\x01"), ("trace", None)]
+    kafka_server.produce(topic, [b"v", None], key=b"k", headers=headers, timestamp=1_600_000_000_123)
+    [first, second] = read_all(KafkaSource(kafka_server.settings, topic, until="latest"))[f"{topic}-0"]
+
+    assert first == {
+        "key": b"k",
+        "value": b"v",
+        "topic": topic,
+        "partition": 0,
+        "offset": 0,
+        "timestamp": datetime(2020, 9, 13, 12, 26, 40, 123_000, timezone.utc),
+        "headers": [{"key": "trace", "value": b"\x01"}, {"key": "trace", "value": None}],
+    }
+    assert (second["value"], second["offset"]) == (None, 1)
+
+
+def test_a_job_takes_the_records_as_rows_with_timestamps(kafka_server: KafkaServer, tmp_path: Path) -> None:
+    topic, out = kafka_server.new_topic(2), []
+    kafka_server.produce(topic, [b"v"], partition=1, timestamp=1_600_000_000_000)
+    environment = LocalStreamEnvironment(job_dir=tmp_path)
+    source = KafkaSource(kafka_server.settings, topic, until="latest")
+    strategy: Any = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("timestamp")
+    stream = environment.from_source(source, KAFKA_RECORD, uid="kafka")
+    timed = stream.assign_timestamps_and_watermarks(strategy)
+
+    class Times(KeyedProcessFunction[str, Any, Any]):
+        def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+            yield value.topic, context.timestamp
+
+    timed.key_by("topic").process(Times(), uid="times", schema="topic string, at bigint").sink_to(out)
+    environment.execute()
+
+    assert out == [(topic, 1_600_000_000_000)]
+
+
+@pytest.mark.parametrize("how", [{"epoch_size": 500}, {"checkpoint_interval": 1}], ids=["by records", "by the clock"])
+def test_a_job_that_fails_goes_on_where_its_checkpoint_ends(
+    kafka_server: KafkaServer, tmp_path: Path, how: dict[str, Any]
+) -> None:
+    topic, out = kafka_server.new_topic(3), []
+    for partition in range(3):
+        kafka_server.produce(topic, values(*range(3000), key=f"k{partition}"), partition=partition)
+    kafka_server.produce(topic, values(POISON, key="k1"), partition=1)
+
+    def source(decode: Callable[[KafkaRecord], Any] = decoded) -> KafkaSource:
+        return KafkaSource(kafka_server.settings, topic, until="latest", decode=decode)
+
+    with pytest.raises(UserFunctionError, match="poison"):
+        run(source(), tmp_path, out, **how)
+    run(source(lambda record: {**decoded(record), "n": 0}), tmp_path, out, **how)
+
+    assert Counter(key for key, _ in out) == {"k0": 3000, "k1": 3001, "k2": 3000}
+    assert len(set(out)) == 9001, "each count was emitted once: state and offsets belong together"
+
+
+def test_it_goes_on_from_a_savepoint(kafka_server: KafkaServer, tmp_path: Path) -> None:
+    topic, out = kafka_server.new_topic(2), []
+    source = KafkaSource(kafka_server.settings, topic, until="latest", decode=decoded)
+    kafka_server.produce(topic, values(1, 2))
+    run(source, tmp_path / "first", out).savepoint(tmp_path / "savepoint")
+    kafka_server.produce(topic, values(3))
+    kafka_server.produce(topic, values(4, key="b"), partition=1)
+    run(source, tmp_path / "second", out, from_savepoint=str(tmp_path / "savepoint"))
+
+    assert sorted(out) == [("a", 1), ("a", 2), ("a", 3), ("b", 1)]
+
+
+def test_a_new_partition_is_read_from_its_first_record(kafka_server: KafkaServer, tmp_path: Path) -> None:
+    topic, out = kafka_server.new_topic(), []
+    kafka_server.produce(topic, values(1))
+    source = KafkaSource(kafka_server.settings, topic, start="latest", until="latest", decode=decoded)
+    run(source, tmp_path, out)
+    kafka_server.add_partitions(topic, 2)
+    kafka_server.produce(topic, values(2, key="new"), partition=1)
+    kafka_server.produce(topic, values(3, key="old"))
+    run(source, tmp_path, out)
+
+    assert sorted(out) == [("new", 1), ("old", 1)]
+
+
+def test_it_starts_where_it_is_told(kafka_server: KafkaServer) -> None:
+    topic = kafka_server.new_topic(2)
+    for partition in range(2):
+        for number in range(5):
+            kafka_server.produce(topic, [b"%d" % number], partition=partition, timestamp=1_000_000 + number * 1000)
+
+    def read_from(start: Any) -> Any:
+        return numbers_of(read_all(KafkaSource(kafka_server.settings, topic, start=start, until="latest")))
+
+    every = [0, 1, 2, 3, 4]
+    assert read_from("earliest") == {f"{topic}-0": every, f"{topic}-1": every}
+    assert read_from("latest") == {f"{topic}-0": [], f"{topic}-1": []}
+    assert read_from({f"{topic}-0": 1, f"{topic}-1": 4}) == {f"{topic}-0": every[1:], f"{topic}-1": [4]}
+    third = datetime.fromtimestamp(1002, timezone.utc)
+    assert read_from(third) == {f"{topic}-0": every[2:], f"{topic}-1": every[2:]}
+    assert read_from(datetime(2100, 1, 1, tzinfo=timezone.utc)) == {f"{topic}-0": [], f"{topic}-1": []}
+
+
+def test_several_topics_are_one_source(kafka_server: KafkaServer) -> None:
+    topics = [kafka_server.new_topic(name=name) for name in ("with-dash-1", "plain")]
+    for number, topic in enumerate(topics):
+        kafka_server.produce(topic, [b"%d" % number])
+
+    found = numbers_of(read_all(KafkaSource(kafka_server.settings, topics, until="latest")))
+    assert found == {"with-dash-1-0": [0], "plain-0": [1]}
+
+
+def test_aborted_and_open_transactions_are_not_read(kafka_server: KafkaServer) -> None:
+    from confluent_kafka import Producer
+
+    topic = kafka_server.new_topic()
+    producer = Producer({**kafka_server.settings, "transactional.id": topic})
+    producer.init_transactions(60)
+    for value in (b"1", b"2", b"3"):
+        producer.begin_transaction()
+        producer.produce(topic, value=value, partition=0)
+        producer.flush(60)
+        (producer.abort_transaction if value == b"2" else producer.commit_transaction)(60)
+    producer.begin_transaction()
+    producer.produce(topic, value=b"4", partition=0)
+    producer.flush(60)
+    # The last offset is that of a marker, and the record before it is in no committed transaction.
+    producer.abort_transaction(60)
+
+    assert numbers_of(read_all(KafkaSource(kafka_server.settings, topic, until="latest"))) == {f"{topic}-0": [1, 3]}
+
+
+def test_a_position_can_be_read_again(kafka_server: KafkaServer) -> None:
+    topic = kafka_server.new_topic()
+    kafka_server.produce(topic, [b"%d" % number for number in range(50)])
+    source = KafkaSource(kafka_server.settings, topic, until="latest")
+    [split] = source.splits()
+
+    def read(position: int, count: int) -> list[int]:
+        found: list[int] = []
+        while len(found) < count:
+            got = source.read(split, position, count - len(found))
+            found += [int(one["value"]) for one in got.records]
+            position = got.position
+        return found
+
+    assert read(0, 10) == list(range(10))
+    assert read(10, 5) == list(range(10, 15))
+    assert read(3, 5) == list(range(3, 8))
+    assert read(40, 10) == list(range(40, 50))
+    source.close()
+
+
+def test_long_queues_pause_their_partition_and_lose_nothing(
+    kafka_server: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("statebackend.connectors.kafka_source._MOST_QUEUED", 10)
+    monkeypatch.setattr("statebackend.connectors.kafka_source._POLLED", 7)
+    topic = kafka_server.new_topic(3)
+    for partition in range(3):
+        kafka_server.produce(topic, [b"%d" % number for number in range(200)], partition=partition)
+    source = KafkaSource(kafka_server.settings, topic, until="latest")
+    positions, found = dict(source.splits()), {f"{topic}-{number}": list[int]() for number in range(3)}
+    while positions:
+        for split in list(positions):
+            got = source.read(split, positions[split], 3)
+            found[split] += [int(one["value"]) for one in got.records]
+            positions[split] = got.position
+            if got.is_at_end:
+                del positions[split]
+    source.close()
+
+    assert found == {split: list(range(200)) for split in found}
+
+
+def test_a_topic_that_does_not_exist_is_an_error(kafka_server: KafkaServer) -> None:
+    with pytest.raises(StreamJobError, match=r"KafkaSource\('127.*, 'nothing'\): topic 'nothing' does not exist"):
+        KafkaSource(kafka_server.settings, "nothing").splits()
+
+
+def test_a_topic_that_was_deleted_is_an_error(kafka_server: KafkaServer, tmp_path: Path) -> None:
+    topic, other, out = kafka_server.new_topic(), kafka_server.new_topic(), []
+    kafka_server.produce(topic, values(1))
+    kafka_server.produce(other, values(2))
+    run(KafkaSource(kafka_server.settings, [topic, other], until="latest", decode=decoded), tmp_path, out)
+    kafka_server.delete_topic(topic)
+    with pytest.raises(StreamJobError, match=r"does not exist.*If it was deleted, its records that were not read are"):
+        run(KafkaSource(kafka_server.settings, [topic, other], until="latest", decode=decoded), tmp_path, out)
+    with pytest.raises(JobRestoreError, match=f"split '{topic}-0', which was read up to position 1, no longer exists"):
+        run(KafkaSource(kafka_server.settings, other, until="latest", decode=decoded), tmp_path, out)
+
+
+def test_an_offset_that_is_gone_is_an_error(kafka_server: KafkaServer) -> None:
+    """The topic was deleted and created again, so it has fewer records than were read."""
+    topic = kafka_server.new_topic()
+    kafka_server.produce(topic, [b"0"])
+    source = KafkaSource(kafka_server.settings, topic)
+    source.splits()
+
+    def read_on() -> None:
+        while True:
+            source.read(f"{topic}-0", 17, 10)
+
+    with pytest.raises(StreamJobError, match=f"'{topic}-0' has no offset 17, only 0 to 1: retention removed records"):
+        read_on()
+    source.close()
+
+
+def test_a_broker_that_is_gone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = KafkaSource({"bootstrap.servers": "127.0.0.1:1"}, "t", timeout_s=0.2)
+    with pytest.raises(StreamJobError, match=r"no metadata of topic 't': .*Start the broker, or correct bootstrap"):
+        source.splits()
+
+    # Between two records, librdkafka reports it by its callback.
+    def read_on() -> None:
+        while True:
+            source.read("t-0", 0, 1)
+
+    with pytest.raises(StreamJobError, match=r"no metadata of topic 't'"):
+        read_on()
+    source.close()
+
+
+def test_a_decoder_that_fails_names_the_record(kafka_server: KafkaServer) -> None:
+    topic = kafka_server.new_topic()
+    kafka_server.produce(topic, [*values(1), b"{"])
+    with pytest.raises(StreamJobError, match=f"{topic}-0 at offset 1: decode raised JSONDecodeError"):
+        read_all(KafkaSource(kafka_server.settings, topic, until="latest", decode=decoded))
+
+
+def test_settings_that_do_not_fit_are_rejected(kafka_server: KafkaServer) -> None:
+    topic = kafka_server.new_topic(2)
+    settings = kafka_server.settings
+    for kwargs, message in [
+        ({"start": "first"}, "start is 'first'; pass 'earliest'"),
+        ({"start": datetime(2020, 1, 1)}, "start needs a time zone"),
+        ({"until": "now"}, "until is 'now'"),
+    ]:
+        with pytest.raises(JobDefinitionError, match=message):
+            KafkaSource(settings, topic, **kwargs)
+    with pytest.raises(JobDefinitionError, match="topics is "):
+        KafkaSource(settings, [])
+    with pytest.raises(ValueError, match=r"need bootstrap\.servers"):
+        KafkaSource({}, topic)
+    with pytest.raises(
+        JobDefinitionError, match=rf"start has offsets for {topic}-0, but the partitions are {topic}-0, "
+    ):
+        KafkaSource(settings, topic, start={f"{topic}-0": 0}).splits()
+    with pytest.raises(JobDefinitionError, match=r"No such configuration property.*Correct the settings of librdkafka"):
+        KafkaSource({**settings, "no.such": "x"}, topic).splits()
+
+
+def test_secrets_are_not_in_errors() -> None:
+    settings = {"bootstrap.servers": "127.0.0.1:1", "sasl.password": "s3cret", "ssl.key.password": "an0ther"}
+    assert without_secrets(settings, "wrong s3cret for an0ther") == "wrong *** for ***"
+    source = KafkaSource(settings, "t", timeout_s=0.1)
+    assert "s3cret" not in repr(source)
+    with pytest.raises(StreamJobError) as raised:
+        source.splits()
+    assert not any(one in str(raised.value) for one in ("s3cret", "an0ther"))
+
+
+@pytest.mark.parametrize("name", ["_AUTHENTICATION", "TOPIC_AUTHORIZATION_FAILED", "_ALL_BROKERS_DOWN", "_FENCED"])
+def test_errors_that_the_broker_of_tests_cannot_report_have_a_fix(name: str) -> None:
+    from confluent_kafka import KafkaError
+
+    problem = KafkaError(getattr(KafkaError, name))
+    assert problem.name() == name
+    assert fix_of(problem)
