@@ -282,7 +282,8 @@ class LocalStreamEnvironment:
             allow_non_restored_state=allow_non_restored_state,
             roll_back_to=roll_back_to,
         )
-        records = {node: _records_of(node.source) for node in job.graph.sources}
+        uids = zip(job.graph.source_uids, job.graph.sources, strict=True)
+        records = {node: _records_of(node.source, f"source {uid!r}") for uid, node in uids}
         warn_of_blocked_timers(job.event_time, name)
         with self._opened(job) as run:
             read_all(
@@ -549,8 +550,8 @@ def _roll_back(
         end_roll_back(driver_files)
 
 
-def _records_of(source: ElementSource | ReplayedSource) -> Sequence[Any]:
+def _records_of(source: ElementSource | ReplayedSource, where: str) -> Sequence[Any]:
     """The elements as records of the job, which may change them; the elements themselves stay as they are."""
     if source.schema is None:
-        return copied_records(source.elements, "from_elements")
-    return rows_of(source.elements, source.schema)
+        return copied_records(source.elements, where)
+    return rows_of(source.elements, source.schema, where)

@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import copy
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from functools import partial
 from numbers import Real
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
+import pyarrow as pa
 from attrs import define, evolve, field, frozen
 
 from statebackend.state.key_groups import KeyHashError, key_groups_hasher, subtask_of_key_group
@@ -35,6 +37,7 @@ from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.declared_schema import (
     OF_OUTPUT_TAG,
     OF_PROCESS,
+    Column,
     DeclaredSchema,
     check_not_reserved,
     meant_by,
@@ -666,15 +669,32 @@ def _recast_stream(recast: Recast, stream: LocalStream) -> LocalStream:
 
 def _objects(kind: RecordType, given: KnownStream) -> Recast:
     """The function that makes objects of the records of a stream. Raises `JobDefinitionError` if they do not fit."""
-    writer = RowWriter(kind.schema.arrow, AS_RECORDS)
+    # Nulls are reported by the reader, with the field.
+    nullable = pa.schema([one.with_nullable(True) for one in kind.schema.arrow])
+    writer = RowWriter(nullable, AS_RECORDS)
     reader = RowReader(writer.schema, AS_RECORDS, kind=kind)
-    places: list[int] | None = None
-    if given.row_schema is not None:
-        names = columns_of_class(kind, given.row_schema, AS_RECORDS)
-        places = list(map(given.row_schema.names.index, names))
+    if given.row_schema is None:
+        return lambda records: [one for batch in writer.batches(records) for one in reader.rows(batch)]
+    names = columns_of_class(kind, given.row_schema, AS_RECORDS)
+    places = list(map(given.row_schema.names.index, names))
+    is_of_rows = given.row_schema.record_class is None
+    if is_of_rows and _same_scales([given.row_schema.columns[place] for place in places], kind.schema.columns):
+        # Values of rows are those of the class, whatever the widths of numbers.
+        return lambda records: reader.records([list(map(itemgetter(place), records)) for place in places])
+    read = [itemgetter(place) if is_of_rows else attrgetter(name) for place, name in zip(places, names, strict=True)]
 
     def objects(records: Sequence[Any]) -> list[Any]:
-        rows = records if places is None else [tuple([row[place] for place in places]) for row in records]
+        rows = [tuple([get(row) for get in read]) for row in records]
         return [one for batch in writer.batches(rows) for one in reader.rows(batch)]
 
     return objects
+
+
+def _same_scales(given: Sequence[Column], columns: Sequence[Column]) -> bool:
+    """Whether decimals have the same scales, also those inside of other values."""
+    pairs = zip(given, columns, strict=True)
+    return all(_scales(one.type_name) == _scales(other.type_name) for one, other in pairs)
+
+
+def _scales(type_name: str) -> list[str]:
+    return re.findall(r"decimal\(\d+,(\d+)\)", type_name)

@@ -282,7 +282,11 @@ class SplitPositions:
         )
         self._state = self._backend.get_state(_STATE)
         known = dict(self._state.get() or ())
-        there = _checked_splits(uid, source.splits())
+        try:
+            given = source.splits()
+        except Exception as error:
+            raise UserFunctionError(f"source {uid!r}: splits() raised {describe_exception(error)}") from error
+        there = _checked_splits(uid, given)
         gone = sorted(known.keys() - there.keys())
         if gone:
             raise JobRestoreError(

@@ -21,7 +21,7 @@ from statebackend.local.graph import rows_of
 from statebackend.local.network.subtasks import SourceSubtask
 from statebackend.local.run import LocalRun
 from statebackend.local.source import A_POSITION, LocalSource, ReplayedSource, SplitPositions, position_of
-from statebackend.streaming.errors import StreamJobError, format_value
+from statebackend.streaming.errors import StreamJobError, UserFunctionError, describe_exception, format_value
 from statebackend.streaming.rows.record_copies import copied_records
 from statebackend.streaming.stream_graph import SourceNode, SplitRead
 
@@ -86,7 +86,11 @@ class SplitFeed:
             split = self._open[0]
             self._open.rotate(-1)
             before = self._next[split]
-            got = self._replayed.source.read(split, before, most)
+            try:
+                got = self._replayed.source.read(split, before, most)
+            except Exception as error:
+                what = f"source {self._uid!r}, split {split!r}: read() from position {before} raised"
+                raise UserFunctionError(f"{what} {describe_exception(error)}") from error
             self._next[split] = position = self._position_after(got, split, before, most)
             if got.is_at_end:
                 self._open.remove(split)
@@ -108,7 +112,9 @@ class SplitFeed:
         position = position_of(got.position)
         if position is None:
             raise StreamJobError(f"{where} the position {format_value(got.position, 80)}; {A_POSITION}")
-        if position < before or len(got.records) > most:
+        if len(got.records) > most:
+            raise StreamJobError(f"{where} {len(got.records)} records; return the others at the next call")
+        if position < before:
             raise StreamJobError(f"{where} {len(got.records)} and position {position}; a position never goes back")
         if len(got.records) and position == before:
             raise StreamJobError(

@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas import types as spark_arrow_types
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.rows.record_schema import RecordType
@@ -27,6 +27,7 @@ __all__ = [
     "KeptColumns",
     "column_meant_by",
     "column_named",
+    "nullable_type",
     "sequence_of",
     "spark_row_reader",
     "struct_type_of",
@@ -59,6 +60,14 @@ def struct_type_of(schema: DeclaredSchema) -> StructType:
     convert: Any = spark_arrow_types.from_arrow_schema
     struct: StructType = convert(schema.arrow)
     return struct
+
+
+def nullable_type(schema: StructType) -> StructType:
+    """The type with nullable columns.
+
+    Spark trusts declared nullability, and rows of acknowledgements are null in every column. `RowWriter` checks it.
+    """
+    return StructType([StructField(one.name, one.dataType, True, one.metadata) for one in schema.fields])
 
 
 def column_named(name: str) -> Column:

@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from statebackend.spark.columns import to_arrow_schema
+from statebackend.spark.columns import spark_row_reader, to_arrow_schema
 from statebackend.spark.plans.map_in_arrow import map_in_arrow
 from statebackend.streaming.runtime.job_sinks import JobSinks, SinkAdapter, no_sink
 from statebackend.streaming.runtime.settings import is_instance_of
@@ -185,7 +185,15 @@ class MemorySink:
 
     def stage(self, frame: DataFrame, epoch_id: int, attempt_id: str) -> bytes:
         """Collect the rows of the epoch."""
-        self._staged[epoch_id, attempt_id] = frame.collect()
+        try:
+            self._staged[epoch_id, attempt_id] = frame.collect()
+        except (ValueError, OverflowError):
+            # Python has no such date: the reader of Arrow names its column and its row.
+            table = frame.toArrow()
+            reader = spark_row_reader(table.schema, "MemorySink")
+            for batch in table.to_batches():
+                reader.rows(batch)
+            raise
         return attempt_id.encode()
 
     def commit(self, epoch_id: int, committable: bytes) -> None:

@@ -211,7 +211,7 @@ def test_a_record_that_a_test_sends_stays_as_it_is() -> None:
 def test_a_record_that_cannot_be_copied_is_named() -> None:
     environment = LocalStreamEnvironment()
     adds(environment.from_elements([{"k": "a", "tags": [threading.Lock()]}]), "x").sink_to([])
-    with pytest.raises(StreamJobError, match=r"from_elements, record \{'k': 'a'.*cannot be copied.*__deepcopy__"):
+    with pytest.raises(StreamJobError, match=r"source 'source', record \{'k': 'a'.*cannot be copied.*__deepcopy__"):
         environment.execute()
 
 

@@ -226,6 +226,7 @@ def test_a_source_that_goes_back_or_gives_too_much_is_an_error_that_names_it(tmp
             SplitRead([{"k": "k", "n": 1}], 0),
             "returned 1 and the same position, from which they would be read once more",
         ),
+        (SplitRead([{"k": "k", "n": 1}] * 9999, 9999), "returned 9999 records; return the others at the next call"),
     ],
 )
 def test_what_is_no_reading_of_a_split_is_an_error_that_names_the_source(tmp_path: Path, given: Any, told: str) -> None:
@@ -235,6 +236,22 @@ def test_what_is_no_reading_of_a_split_is_an_error_that_names_the_source(tmp_pat
 
     with pytest.raises(StreamJobError, match=rf"source 'lists', split 'split-0': reading \d+ records .* {told}"):
         run(Odd(splits_of(1, 1)), [], tmp_path / "job")
+
+
+def test_a_source_that_raises_is_named(tmp_path: Path) -> None:
+    class NotRead(Lists):
+        def read(self, split: str, position: int, max_records: int) -> SplitRead:
+            raise OSError("no such host")
+
+    class NotListed(Lists):
+        def splits(self) -> Any:
+            raise OSError("no such host")
+
+    read_failed = r"source 'lists', split 'split-0': read\(\) from position 0 raised OSError: no such host"
+    with pytest.raises(UserFunctionError, match=read_failed):
+        run(NotRead(splits_of(1, 1)), [], tmp_path / "job")
+    with pytest.raises(UserFunctionError, match=r"source 'lists': splits\(\) raised OSError: no such host"):
+        run(NotListed({}), [], tmp_path / "job")
 
 
 @pytest.mark.parametrize("given", [["a"], {1: 0}, {"a": "0"}, {"a": 1 << 63}, None])

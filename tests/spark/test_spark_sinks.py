@@ -14,6 +14,7 @@ import pytest
 from statebackend.checkpoint import StorageError
 from statebackend.spark.frame_sinks import ForEachEpochSink, MemorySink, NoopSink
 from statebackend.spark.parquet_sink import ParquetSink
+from statebackend.streaming.rows.row_reader import UnreadableRowError
 from statebackend.streaming.sink import Sink, SinkError
 
 if TYPE_CHECKING:
@@ -335,3 +336,10 @@ def test_the_names_of_staged_rows_are_on_the_disk_before_the_checkpoint_is(
     ParquetSink(root).stage(spark.range(1), 7, "attempt")
     staged = root / "_staging" / "000000000007-attempt"
     assert synced.index(str(staged)) < synced.index(str(staged.parent)) < synced.index(str(root))
+
+
+@pytest.mark.parametrize("value", ["timestamp'0000-03-01'", "date'0000-01-01'", "array(timestamp'10000-01-01')"])
+def test_a_memory_sink_names_the_column_of_a_value_that_python_cannot_hold(spark: SparkSession, value: str) -> None:
+    frame = spark.sql(f"select 7 as id, {value} as `at`")
+    with pytest.raises(UnreadableRowError, match=r"MemorySink: column 'at' .* cannot hold: .*; the record: id=7"):
+        MemorySink().stage(frame, 1, "a")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from chain_runner import run_chain
@@ -15,6 +15,7 @@ from statebackend import (
     EpochError,
     KeyedProcessFunction,
     ListStateDescriptor,
+    OutputTag,
     ProcessContext,
     RuntimeContext,
 )
@@ -143,26 +144,64 @@ def without_nulls() -> Any:
     return StructType([StructField("numbers", ArrayType(IntegerType(), containsNull=False))])
 
 
-NULL_INSIDE = r"column 'numbers' \(list<element: int32 not null>\) cannot hold \[1, None\]: element is None"
+class Null(KeyedProcessFunction[Any, Any, Any]):
+    """Emits a null, also to a side output."""
+
+    def __init__(self, tag: OutputTag[Any] | None) -> None:
+        self.tag = tag
+
+    def process_element(self, value: Any, context: ProcessContext[Any]) -> Iterator[Any]:
+        if self.tag is not None:
+            context.output(self.tag, (1, None))
+        else:
+            yield (1, None)
 
 
-def test_a_null_in_an_array_that_has_none_is_rejected() -> None:
+class Named(NamedTuple):
+    number: int
+    name: str
+
+
+NOT_NULL = "number int, name string NOT NULL"
+SIDE = OutputTag("side", NOT_NULL)
+NULL_NAME = r"column 'name' \(string not null\) cannot hold None: it is None, and the column is not nullable; the row: "
+
+REJECTED_NULLS: dict[str, tuple[Callable[[DataStream], DataStream], str]] = {
+    "inside": (
+        lambda stream: stream.key_by("ID").process(WithNull(), uid="nulls", schema=without_nulls()),
+        r"column 'numbers' \(list<element: int32 not null>\) cannot hold \[1, None\]: element is None",
+    ),
+    "ddl": (lambda stream: stream.key_by("ID").process(Null(None), uid="nulls", schema=NOT_NULL), NULL_NAME),
+    "class": (lambda stream: stream.key_by("ID").process(Null(None), uid="nulls", schema=Named), NULL_NAME),
+    "map": (lambda stream: counted_null(stream.map(lambda row: (1, None), schema=NOT_NULL)), NULL_NAME),
+    "side output": (
+        lambda stream: stream.key_by("ID").process(Null(SIDE), uid="nulls", schema=NOT_NULL).get_side_output(SIDE),
+        rf"side output 'side': {NULL_NAME}",
+    ),
+}
+
+
+def counted_null(stream: DataStream) -> DataStream:
+    return stream.key_by("number").process(Null(None), uid="nulls", schema="number int, name string")
+
+
+@pytest.mark.parametrize("name", REJECTED_NULLS)
+def test_a_null_where_the_schema_has_none_is_rejected(name: str) -> None:
+    build, message = REJECTED_NULLS[name]
     environment = LocalStreamEnvironment()
-    stream = environment.from_elements([("a",)], "k string")
-    stream.key_by("k").process(WithNull(), uid="nulls", schema=without_nulls()).sink_to([])
-    with pytest.raises(RowMismatchError, match=NULL_INSIDE):
+    build(environment.from_elements([("a",)], "id string")).sink_to([])
+    with pytest.raises(RowMismatchError, match=message):
         environment.execute()
 
 
 @pytest.mark.spark
-def test_a_null_in_an_array_that_has_none_is_rejected_on_spark(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", REJECTED_NULLS)
+def test_a_null_where_the_schema_has_none_is_rejected_on_spark(spark: SparkSession, tmp_path: Path, name: str) -> None:
     from statebackend.spark.frame_sinks import NoopSink
 
-    def build(stream: DataStream) -> None:
-        stream.key_by("ID").process(WithNull(), uid="nulls", schema=without_nulls()).sink_to(NoopSink())
-
-    with pytest.raises(EpochError, match=NULL_INSIDE):
-        run_chain(spark, tmp_path, DDL, [RECORDS], build)
+    build, message = REJECTED_NULLS[name]
+    with pytest.raises(EpochError, match=message):
+        run_chain(spark, tmp_path, DDL, [RECORDS], lambda stream: build(stream).sink_to(NoopSink()))
 
 
 def test_rows_with_times_and_intervals_are_kept_in_windows() -> None:

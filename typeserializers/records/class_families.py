@@ -1,6 +1,6 @@
 """The built-in record families: attrs classes, dataclasses, NamedTuples, pydantic models and msgspec structs.
 
-Fields come from the library's own description of the class. Objects are created with their fields by name:
+Fields come from the library's own description of the class. Objects are created as follows:
 
 * pydantic (2.11 or newer): by the model's validation. A validator may reject old data; the migration then reports
   state, path and value. Other input names of a field (``alias``, ``validation_alias``, ``AliasChoices``) count as
@@ -172,6 +172,10 @@ class MsgspecFamily(RecordFamily):
         msgspec = _msgspec()
         declared = msgspec.structs.fields(record_class)
         names = {one.name for one in declared}
+        # Keywords would cost five times as much as arguments by position.
+        positional = record_class.__match_args__
+        if record_class.__struct_fields__[: len(positional)] != positional:
+            positional = ()
         return [
             DeclaredField(
                 one.name,
@@ -179,7 +183,7 @@ class MsgspecFamily(RecordFamily):
                 ABSENT if one.default is msgspec.NODEFAULT else one.default,
                 None if one.default_factory is msgspec.NODEFAULT else one.default_factory,
                 one.name,
-                True,
+                one.name not in positional,
                 former_names=() if one.encode_name in names else (one.encode_name,),
             )
             for one in declared

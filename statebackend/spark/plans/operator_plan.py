@@ -557,8 +557,7 @@ def output_type(frame: DataFrame, schema: Any, where: str) -> StructType:
     declared = _struct_type(schema, where)
     text = schema if isinstance(schema, str) else declared.simpleString()
     check_columns(declared.names, text, where, is_case_sensitive=is_case_sensitive(frame.sparkSession))
-    # Spark trusts declared nullability, and a function may emit nulls.
-    return StructType([StructField(field.name, field.dataType, True, field.metadata) for field in declared.fields])
+    return declared
 
 
 def _struct_type(schema: Any, where: str) -> StructType:

@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from statebackend.spark.columns import KeptColumns, column_named, struct_type_of, to_arrow_schema
+from statebackend.spark.columns import KeptColumns, column_named, nullable_type, struct_type_of, to_arrow_schema
 from statebackend.spark.plans.map_in_arrow import ArrowMap
 from statebackend.spark.tasks.arrow_rows import TIME_COLUMN, TIME_TYPE, InputColumns
 from statebackend.spark.tasks.program_pickles import pickled
@@ -82,7 +82,9 @@ def kind_of_records(edge: StreamEdge) -> RecordType | None:
 
 
 def _with_time(schema: StructType, *, has_time: bool) -> StructType:
-    return StructType([*schema.fields, *([StructField(TIME_COLUMN, TIME_TYPE, True)] if has_time else [])])
+    return StructType(
+        [*nullable_type(schema).fields, *([StructField(TIME_COLUMN, TIME_TYPE, True)] if has_time else [])]
+    )
 
 
 def _arrow_map(frame: DataFrame, output: StructType) -> ArrowMap:

@@ -38,7 +38,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
 from statebackend.checkpoint.metadata import ChannelTimestamp
-from statebackend.spark.columns import column_named, spark_row_reader, to_arrow_schema
+from statebackend.spark.columns import column_named, nullable_type, spark_row_reader, to_arrow_schema
 from statebackend.streaming.operators.operator import BatchPlaces, ObjectBatch, check_keys
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.rows.declared_schema import place_of_output
@@ -317,12 +317,13 @@ class OutputLayout:
         self.side_outputs = side_outputs
         time_fields = [StructField(TIME_COLUMN, TIME_TYPE, True)] if has_time else []
         self.streams: Mapping[OutputTag[Any] | None, StructType] = {
-            tag: StructType([*schema.fields, *time_fields]) for tag, schema in ((None, output), *side_outputs.items())
+            tag: StructType([*nullable_type(schema).fields, *time_fields])
+            for tag, schema in ((None, output), *side_outputs.items())
         }
         """The types of the frames of the outputs, hidden columns too."""
-        fields = list(output.fields)
+        fields = list(nullable_type(output).fields)
         for index, schema in enumerate(side_outputs.values()):
-            fields.append(StructField(f"{_SIDE_COLUMN_PREFIX}{index}", schema, True))
+            fields.append(StructField(f"{_SIDE_COLUMN_PREFIX}{index}", nullable_type(schema), True))
         if side_outputs:
             fields.append(StructField(_OUTPUT_COLUMN, IntegerType(), True))
         self.schema = StructType([*fields, *time_fields])
@@ -360,8 +361,8 @@ class OutputWriter:
         }
         self._side_types: list[pa.DataType] = []
         for index, (tag, side) in enumerate(schema.side_outputs.items()):
-            self._writers[tag] = RowWriter(side, place_of_output(operator_uid, tag.name))
-            self._side_types.append(pa.struct(list(side)))
+            self._writers[tag] = writer = RowWriter(side, place_of_output(operator_uid, tag.name))
+            self._side_types.append(pa.struct(list(writer.schema)))
             self._names.append(f"{_SIDE_COLUMN_PREFIX}{index}")
         if self._side_types:
             self._names.append(_OUTPUT_COLUMN)

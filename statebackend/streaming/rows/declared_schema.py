@@ -104,8 +104,8 @@ class DeclaredSchema:
 
     @property
     def arrow(self) -> pa.Schema:
-        """The Arrow schema of emitted rows. Every column is nullable."""
-        return pa.schema([column.arrow_field.with_nullable(True) for column in self.columns])
+        """The Arrow schema of emitted rows. A column of ``NOT NULL`` accepts no None."""
+        return pa.schema([column.arrow_field for column in self.columns])
 
     def column(self, name: str) -> Column | None:
         """Return the column that a program means by a name; None if there is none. See `meant_by`."""

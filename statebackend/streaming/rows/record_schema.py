@@ -18,11 +18,14 @@ from __future__ import annotations
 import datetime
 import decimal
 import enum
+import inspect
 import sys
 import types
 import typing
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import repeat
 from typing import Annotated, Any, Final, Literal, TypeVar, Union
 
 import pyarrow as pa
@@ -220,10 +223,19 @@ def _resolved(hint: Any, kind: type) -> Any:
 
 def returned_type(function: object) -> Any:
     """Return the type that a function is annotated to return, or to yield; None without an annotation."""
+    while isinstance(function, partial):
+        function = function.func
+    if isinstance(function, type):
+        return function
+    if callable(function) and not inspect.isroutine(function):
+        function = type(function).__call__
     try:
         hint = typing.get_type_hints(function, include_extras=True).get("return") if callable(function) else None
     except (NameError, TypeError):
         return None
+    present = [one for one in _members(hint) if one is not type(None)]
+    if len(present) == 1:
+        [hint] = present
     origin = typing.get_origin(hint)
     if isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, Mapping):
         [hint, *_] = typing.get_args(hint)
@@ -500,7 +512,7 @@ def _maker(
     assert family is not None
     function = GeneratedFunction("records_of_values" if of == "all" else "record_of_values", "values")
     make, is_null = function.bind("make", family.maker(record_class) or record_class), function.bind("null", _is_null)
-    variables, positional, named = [], [], []
+    variables, expressions, positional, named = [], [], [], []
     for declared, one in fields:
         variable = value = function.fresh("v")
         variables.append(variable)
@@ -511,6 +523,7 @@ def _maker(
         elif not one.column.nullable and of == "one":
             place = function.bind("path", f"{path}.{declared.name}")
             value = f"({is_null}({place}) if {variable} is None else {value})"
+        expressions.append(value)
         if declared.keyword_only:
             named.append(f"{declared.argument or declared.name}={value}")
         else:
@@ -521,9 +534,61 @@ def _maker(
         # Skips the constructor of a NamedTuple, which a class cannot override.
         new = function.bind("new", partial(tuple.__new__, record_class))
         return function.compile([f"return list(map({new}, zip(*values)))"])
+    attributes = [declared.name for declared, _ in fields]
+    if of == "all" and _only_assigns(record_class, fields):
+        if all(isinstance(getattr(record_class, name, None), types.MemberDescriptorType) for name in attributes):
+            return partial(_with_slots, record_class, attributes, [one.convert for _, one in fields])
+        if not any(hasattr(inspect.getattr_static(record_class, name, None), "__set__") for name in attributes):
+            entries = ", ".join(f"{name!r}: {value}" for name, value in zip(attributes, expressions, strict=True))
+            make_all, of_class = function.bind("make_all", _with_dicts), function.bind("record_class", record_class)
+            return function.compile([f"return {make_all}({of_class}, [{{{entries}}} for {names} in zip(*values)])"])
     if of == "all":
         return function.compile([f"return [{call} for {names} in zip(*values)]"])
     return function.compile([f"{names} = values", f"return {call}"])
+
+
+_NAMES_OF_ASSIGNMENTS: Final = frozenset({"_cached_setattr_get", "__setattr__", "__dict__", "NOTHING"})
+"""The names in a generated constructor that only assigns. Validators, converters and hooks have other names."""
+
+
+def _only_assigns(record_class: Any, fields: Sequence[tuple[DeclaredField, _FieldType]]) -> bool:
+    """Whether the constructor of a frozen class is generated and does nothing but assign its arguments.
+
+    Such a constructor calls ``object.__setattr__`` for each field. Assigning by column takes half the time.
+    """
+    family = DEFAULT_RULES.family_of(record_class)
+    code = getattr(vars(record_class).get("__init__"), "__code__", None)
+    if family is None or code is None or not family.is_frozen(record_class):
+        return False
+    attributes = {declared.name for declared, _ in fields}
+    return (
+        code.co_filename.startswith(("<attrs generated", "<string>"))
+        and code.co_argcount + code.co_kwonlyargcount == 1 + len(fields)
+        and all(name in _NAMES_OF_ASSIGNMENTS or name.startswith("__attr_factory_") for name in code.co_names)
+        and all(constant in attributes for constant in code.co_consts if isinstance(constant, str))
+        and record_class.__new__ is object.__new__
+        and type(record_class).__call__ is type.__call__
+    )
+
+
+def _with_slots(
+    record_class: Any, slots: Sequence[str], conversions: Sequence[Convert | None], values: Sequence[Sequence[Any]]
+) -> list[Any]:
+    """Make objects and assign their slots, column by column. A null that is left is allowed."""
+    made = list(map(object.__new__, repeat(record_class, len(values[0]))))
+    for slot, convert, column in zip(slots, conversions, values, strict=True):
+        if convert is not None:
+            column = [None if value is None else convert(value) for value in column]
+        deque(map(getattr(record_class, slot).__set__, made, column), maxlen=0)
+    return made
+
+
+def _with_dicts(record_class: Any, dicts: Sequence[dict[str, Any]]) -> list[Any]:
+    """Make objects with these attributes."""
+    made = list(map(object.__new__, repeat(record_class, len(dicts))))
+    [descriptor] = [vars(kind)["__dict__"] for kind in record_class.__mro__ if "__dict__" in vars(kind)][-1:]
+    deque(map(descriptor.__set__, made, dicts), maxlen=0)
+    return made
 
 
 def _is_null(path: str) -> Any:

@@ -129,7 +129,7 @@ class UnreadableRowError(StreamJobError, ValueError):
     """Python cannot represent a value of a record. The message names the column and shows the record."""
 
 
-def _failure(kind: RecordType, columns: list[list[Any]]) -> Exception | None:
+def _failure(kind: RecordType, columns: Sequence[Sequence[Any]]) -> Exception | None:
     """Why no record can be made of these values."""
     try:
         kind.make_all(columns)
@@ -173,34 +173,41 @@ class RowReader:
         if batch.schema.types != self._types:
             raise ValueError(f"a batch of ({batch.schema}) was given to a reader of ({self.schema})")
         try:
-            columns = [read(column) for read, column in zip(self._readers, batch.columns, strict=True)]
+            columns: list[Sequence[Any]] = [
+                read(column) for read, column in zip(self._readers, batch.columns, strict=True)
+            ]
         except _UNREADABLE as error:
             raise self._explained(batch, error) from error
         if self._kind is None:
             return list(map(self._new_row, zip(*columns, strict=True)))
-        return self._records(self._kind, batch, columns)
+        return self._records(self._kind, columns, [column.null_count > 0 for column in batch.columns])
 
     def column(self, index: int, array: pa.Array) -> list[Any]:
         """The values of one column; raises an error that does not name it."""
         return self._readers[index](array)
 
-    def _records(self, kind: RecordType, batch: pa.RecordBatch, columns: list[list[Any]]) -> list[Any]:
-        for declared, column in zip(kind.schema.columns, batch.columns, strict=True):
-            if column.null_count and not declared.nullable:
-                index = column.is_null().index(True).as_py()
-                raise self._unreadable(
-                    kind, f"{declared.name}: it is null, and its type is not optional", columns, index
-                )
+    def records(self, columns: list[Sequence[Any]]) -> list[Any]:
+        """Make objects of the class of the values of its columns. Raises `UnreadableRowError`."""
+        assert self._kind is not None
+        return self._records(self._kind, columns, [True] * len(columns)) if columns[0] else []
+
+    def _records(self, kind: RecordType, columns: list[Sequence[Any]], may_have_nulls: Sequence[bool]) -> list[Any]:
+        for declared, column, may_have_null in zip(kind.schema.columns, columns, may_have_nulls, strict=True):
+            if may_have_null and not declared.nullable and None in column:
+                reason = f"{declared.name}: it is null, and its type is not optional"
+                raise self._unreadable(kind, reason, columns, column.index(None))
         try:
             return kind.make_all(columns)
         except Exception as error:
-            for index in range(batch.num_rows):
-                reason = _failure(kind, [column[index : index + 1] for column in columns])
-                if reason is not None:
-                    raise self._unreadable(kind, describe_exception(reason), columns, index) from error
+            for index in range(len(columns[0])):
+                reason_of_row = _failure(kind, [column[index : index + 1] for column in columns])
+                if reason_of_row is not None:
+                    raise self._unreadable(kind, describe_exception(reason_of_row), columns, index) from error
             raise
 
-    def _unreadable(self, kind: RecordType, reason: str, columns: list[list[Any]], index: int) -> UnreadableRowError:
+    def _unreadable(
+        self, kind: RecordType, reason: str, columns: Sequence[Sequence[Any]], index: int
+    ) -> UnreadableRowError:
         values = zip(self.schema.names, (column[index] for column in columns), strict=True)
         record = ", ".join(f"{name}={format_value(value, 80)}" for name, value in values)
         return UnreadableRowError(f"{self._where}a row is no {kind.record_class.__name__}: {reason}; the row: {record}")

@@ -85,7 +85,8 @@ class RowWriter:
 
     def __init__(self, schema: pa.Schema, where: str | None = None, max_batch_bytes: int = MAX_BATCH_BYTES) -> None:
         """``where`` starts error messages. ``max_batch_bytes`` is the target size of `batches`."""
-        self.schema = schema
+        self.schema = pa.schema([field.with_nullable(True) for field in schema])
+        """The schema of the batches. A column that is not nullable is only checked: see `nullable_type`."""
         self._where = f"{where}: " if where is not None else ""
         self._shape = RecordShape(tuple(schema.names), single_value_allowed=len(schema.names) == 1)
         self._columns = [_ColumnWriter(field) for field in schema]
@@ -135,6 +136,12 @@ class RowWriter:
 
         Raises `RowMismatchError` for a missing, unknown or unfitting column.
         """
+        for field_, writer in zip(self.schema, self._columns, strict=True):
+            index = batch.schema.get_field_index(field_.name)
+            if index >= 0 and batch.column(index).null_count and not writer.is_nullable:
+                raise RowMismatchError(
+                    f"{self._where}column {field_.name!r} ({writer.description}) cannot hold the nulls of a batch"
+                )
         if batch.schema.equals(self.schema):
             return batch
         names = batch.schema.names
@@ -348,7 +355,7 @@ class _ColumnWriter:
     def __init__(self, field: pa.Field) -> None:
         self.name = field.name
         self._type = field.type
-        self._nullable = field.nullable
+        self.is_nullable = field.nullable
         self._accepts, self._prepare = _rules(field.type)
         self.description = f"{field.type}{'' if field.nullable else ' not null'}"
 
@@ -370,7 +377,7 @@ class _ColumnWriter:
             raise _OversizeError(self._oversize()) from error
         if isinstance(array, pa.ChunkedArray):
             raise _OversizeError(self._oversize())
-        if array.null_count and not self._nullable:
+        if array.null_count and not self.is_nullable:
             raise MismatchError("it is None, and the column is not nullable")
         return array
 
@@ -383,13 +390,79 @@ class _ColumnWriter:
     def _oversize(self) -> str:
         return f"column {self.name!r} ({self.description}): the values of one batch are larger than 2 GiB"
 
-    def rejection(self, value: Any) -> Exception | None:
+    def rejection(self, value: Any) -> object | None:
         """Why this value alone does not fit, or None."""
         try:
             self.array([value])
-        except _CONVERSION_ERRORS as reason:
+        except MismatchError as reason:
             return reason
+        except _CONVERSION_ERRORS as reason:
+            return _unfit(self._type, _plain(value), "") or reason
         return None
+
+
+def _unfit(column_type: pa.DataType, value: Any, path: str) -> str | None:
+    """Why a value of an accepted class does not fit a type; None if it fits. Arrow's own text names no limits."""
+    if value is None:
+        return None
+    if pa.types.is_list(column_type) or pa.types.is_large_list(column_type):
+        parts = [(column_type.value_type, item, f"{path}[{index}]") for index, item in enumerate(value)]
+    elif pa.types.is_map(column_type):
+        keys = [(column_type.key_type, key, f"{path}{{key}}") for key in value]
+        parts = [*keys, *((column_type.item_type, item, f"{path}[{key!r}]") for key, item in value.items())]
+    elif pa.types.is_struct(column_type):
+        shape = RecordShape(tuple(field.name for field in column_type), single_value_allowed=False)
+        values = zip(column_type, shape.tuple_of(value), strict=True)
+        parts = [(field.type, item, f"{path}.{field.name}") for field, item in values]
+    else:
+        limit = next((limit(column_type, value) for applies, limit in _LIMITS if applies(column_type)), None)
+        return None if limit is None else f"{path or 'it'} is {limit}"
+    return next(filter(None, (_unfit(kind, _plain(item), place) for kind, item, place in parts)), None)
+
+
+def _beyond_integer(column_type: pa.DataType, value: int) -> str | None:
+    bits = column_type.bit_width - 1
+    low, high = -(1 << bits), (1 << bits) - 1
+    return None if low <= value <= high else f"outside of {low} to {high}"
+
+
+def _beyond_float(column_type: pa.DataType, value: float) -> str | None:
+    try:
+        struct.pack({16: "<e", 32: "<f"}.get(column_type.bit_width, "<d"), float(value))
+        # Arrow accepts whole numbers that have an exact float.
+        return None if int(float(value)) == value else "an int without an exact float; emit float(value)"
+    except OverflowError:
+        return f"too large for a float of {column_type.bit_width} bits"
+    except ValueError:
+        return None
+
+
+def _beyond_decimal(column_type: pa.Decimal128Type, value: decimal.Decimal | int) -> str | None:
+    number = decimal.Decimal(value)
+    if not number.is_finite():
+        return "not finite"
+    places = -int(number.normalize().as_tuple().exponent)
+    if places > column_type.scale:
+        return f"a number with {places} decimal places, and the column has {column_type.scale}; round it before"
+    whole = column_type.precision - column_type.scale
+    return f"a number with more than {whole} digits before the point" if number.adjusted() >= whole else None
+
+
+def _beyond_text(column_type: pa.DataType, value: str) -> str | None:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        return f"text with a lone surrogate at position {error.start}, which UTF-8 cannot hold"
+    return None
+
+
+_LIMITS: Final[list[tuple[Callable[[pa.DataType], bool], Callable[[Any, Any], str | None]]]] = [
+    (pa.types.is_integer, _beyond_integer),
+    (pa.types.is_floating, _beyond_float),
+    (pa.types.is_decimal, _beyond_decimal),
+    (pa.types.is_string, _beyond_text),
+]
+"""The limits of types, for values that Arrow rejects."""
 
 
 def _kinds(*accepted: type, but_not: tuple[type, ...] = ()) -> Callable[[type], bool]:

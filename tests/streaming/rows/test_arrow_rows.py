@@ -229,7 +229,7 @@ def test_records_nest() -> None:
 
 def test_no_rows_are_an_empty_batch_of_the_schema() -> None:
     batch = RowWriter(LEGS).batch([])
-    assert (batch.num_rows, batch.schema) == (0, LEGS)
+    assert (batch.num_rows, batch.schema) == (0, pa.schema([field.with_nullable(True) for field in LEGS]))
 
 
 @pytest.mark.parametrize("max_batch_bytes", [1, 100, 20_000, 1 << 20])
@@ -261,9 +261,13 @@ def test_a_naive_timestamp_is_in_the_zone_of_the_schema_nested_or_not() -> None:
         (("JFK", "5"), "column 'minutes' (int32) cannot hold '5': it is a str; the row: ('JFK', '5')"),
         (("JFK", 5.0), "cannot hold 5.0: it is a float"),
         (("JFK", True), "cannot hold True: it is a bool"),
-        (("JFK", 2**31), "column 'minutes' (int32) cannot hold 2147483648"),
+        (
+            ("JFK", 2**31),
+            "column 'minutes' (int32) cannot hold 2147483648: it is outside of -2147483648 to 2147483647; "
+            "the row: ('JFK', 2147483648)",
+        ),
         ((b"JFK", 1), "cannot hold b'JFK': it is a bytes"),
-        (("\ud800", 1), "column 'destination'"),
+        (("a\ud800", 1), "cannot hold 'a\\ud800': it is text with a lone surrogate at position 1"),
         ({"destination": "JFK"}, "the dict lacks minutes"),
         ({"destination": "JFK", "minutes": 1, "miles": 2}, "the dict has miles, which is no column"),
         (Row(destination="JFK", minuets=1), "the Row lacks minutes and has minuets, which is no column"),
@@ -279,6 +283,31 @@ def test_a_row_that_does_not_fit_is_named_with_its_column_and_value(row: Any, me
     assert str(caught.value).startswith("operator 'legs': ")
     assert message in str(caught.value)
     assert writer.batch([("EWR", 1)]).num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("arrow_type", "value", "reason"),
+    [
+        (pa.int64(), 2**63, "it is outside of -9223372036854775808 to 9223372036854775807"),
+        (pa.int8(), -129, "it is outside of -128 to 127"),
+        (pa.float32(), 1e300, "it is too large for a float of 32 bits"),
+        (pa.float64(), 2**2000, "it is too large for a float of 64 bits"),
+        (pa.float64(), 2**60 + 1, "it is an int without an exact float; emit float(value)"),
+        (pa.decimal128(10, 2), Decimal("1.234"), "it is a number with 3 decimal places, and the column has 2"),
+        (pa.decimal128(3, 2), 12345, "it is a number with more than 1 digits before the point"),
+        (pa.decimal128(3, 2), Decimal("NaN"), "it is not finite"),
+        (pa.list_(pa.int32()), [1, 2**40], "[1] is outside of -2147483648 to 2147483647"),
+        (pa.map_(pa.string(), pa.int8()), {"a": 1, "b": 200}, "['b'] is outside of -128 to 127"),
+        (pa.map_(pa.int8(), pa.int8()), {300: 1}, "{key} is outside of -128 to 127"),
+        (pa.struct([("a", pa.list_(pa.int8()))]), ([1, 128],), ".a[1] is outside of -128 to 127"),
+    ],
+)
+def test_a_value_beyond_the_limits_of_its_type_is_explained(arrow_type: pa.DataType, value: Any, reason: str) -> None:
+    writer = RowWriter(pa.schema([("v", arrow_type)]), "here")
+    with pytest.raises(RowMismatchError) as caught:
+        writer.batch([(None,), (value,)])
+    assert str(caught.value).startswith(f"here: column 'v' ({arrow_type}) cannot hold ")
+    assert f": {reason}" in str(caught.value)
 
 
 def test_who_gives_milliseconds_for_a_timestamp_is_told_what_makes_one_of_them() -> None:

@@ -13,6 +13,7 @@ from statebackend import JobDefinitionError
 from statebackend.streaming.rows.declared_schema import OF_PROCESS, parsed_schema
 from statebackend.streaming.rows.record_schema import output_schema
 from statebackend.streaming.rows.row_reader import row_class
+from statebackend.streaming.rows.row_writer import RowWriter
 
 
 def test_names_types_and_fields_are_read() -> None:
@@ -21,7 +22,8 @@ def test_names_types_and_fields_are_read() -> None:
     )
     assert schema.type_names == {"a": "bigint", "b.c": "string", "s": "struct<x:array<int>,y z:decimal(5,1)>"}
     assert schema.arrow.types[:2] == [pa.int64(), pa.string()]
-    assert schema.arrow.field("a").nullable, "the row of an acknowledgement is null in every column"
+    assert not schema.arrow.field("a").nullable
+    assert RowWriter(schema.arrow).schema.field("a").nullable, "the row of an acknowledgement is null in every column"
     assert [schema.type_of(name) for name in ("a", "b.c", "s.x", "s.y z")] == [
         "bigint",
         "string",

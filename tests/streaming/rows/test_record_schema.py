@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import functools
 import pickle
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional
@@ -13,6 +14,7 @@ import attrs
 import msgspec
 import pydantic
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -300,7 +302,9 @@ def test_a_decimal_that_would_lose_digits_is_rejected() -> None:
     ],
 )
 def test_a_row_that_is_no_record_is_rejected(change: dict[str, Any], reason: str) -> None:
-    batch = written({**attrs.asdict(ORDER, recurse=False), **change}, record_type(Order, "here").schema)
+    schema = record_type(Order, "here").schema
+    nullable = evolve(schema, columns=tuple(evolve(column, nullable=True) for column in schema.columns))
+    batch = written({**attrs.asdict(ORDER, recurse=False), **change}, nullable)
     with pytest.raises(UnreadableRowError, match=f"here: {reason}"):
         read(batch, Order)
 
@@ -370,6 +374,28 @@ def one(record: Any) -> PairTuple: ...  # type: ignore[empty-body]
 def several(record: Any) -> list[PairTuple]: ...  # type: ignore[empty-body]
 
 
-@pytest.mark.parametrize(("function", "returned"), [(one, PairTuple), (several, PairTuple), (lambda row: row, None)])
+def some(row: Any) -> list[PairTuple] | None:
+    return None
+
+
+class Callable:
+    def __call__(self, row: Any) -> Optional[PairTuple]:  # noqa: UP045
+        return None
+
+
+@pytest.mark.parametrize(
+    ("function", "returned"),
+    [
+        (one, PairTuple),
+        (several, PairTuple),
+        (some, PairTuple),
+        (Callable(), PairTuple),
+        (Callable().__call__, PairTuple),
+        (functools.partial(functools.partial(one)), PairTuple),
+        (PairTuple, PairTuple),
+        (lambda row: row, None),
+        (len, None),
+    ],
+)
 def test_what_a_function_returns_is_read_from_its_annotation(function: Any, returned: Any) -> None:
     assert returned_type(function) is returned
