@@ -72,14 +72,9 @@ _CACHED_HASH = "_attrs_cached_hash"
 def settable_twin(record_class: type) -> type | None:
     """Returns the class whose fields can be set directly: the class, a twin, or None if it must be called."""
     plain: Any = object
-    made_by, set_by = getattr(record_class, "__new__", None), getattr(record_class, "__setattr__", None)
-    if type(record_class) is not type or made_by is not plain.__new__:
+    if not only_sets_fields(record_class) or any("__init_subclass__" in vars(one) for one in record_class.__mro__[:-1]):
         return None
-    if any("__init_subclass__" in base.__dict__ for base in record_class.__mro__[:-1]):
-        return None
-    if any(hasattr(record_class, name) for name in (*_HOOKS, _CACHED_HASH)) or not _only_sets_fields(record_class):
-        return None
-    if set_by is plain.__setattr__:
+    if getattr(record_class, "__setattr__", None) is plain.__setattr__:
         return record_class
     twin = type(
         record_class.__name__,
@@ -179,7 +174,13 @@ def emit_fields(emitter: ReadEmitter, twin: type, record_class: type, items: lis
     return made
 
 
-def _only_sets_fields(record_class: type) -> bool:
+def only_sets_fields(record_class: type) -> bool:
+    """Whether the constructor is generated and does nothing but set fields to its arguments."""
+    plain: Any = object
+    if type(record_class) is not type or getattr(record_class, "__new__", None) is not plain.__new__:
+        return False
+    if any(hasattr(record_class, name) for name in (*_HOOKS, _CACHED_HASH)):
+        return False
     init: Any = record_class.__dict__.get("__init__")
     source = getattr(getattr(init, "__code__", None), "co_filename", "")
     if "__attrs_attrs__" in record_class.__dict__:

@@ -46,7 +46,7 @@ from statebackend.streaming.rows.declared_schema import (
 from typeserializers.kernel.code_generation import GeneratedFunction
 from typeserializers.kernel.record_families import ABSENT, DeclaredField
 from typeserializers.kernel.serializer_inference import DEFAULT_RULES
-from typeserializers.records.record_serializer import reject_undecorated
+from typeserializers.records.record_serializer import only_sets_fields, reject_undecorated
 
 __all__ = [
     "AS_RECORDS",
@@ -535,7 +535,9 @@ def _maker(
         new = function.bind("new", partial(tuple.__new__, record_class))
         return function.compile([f"return list(map({new}, zip(*values)))"])
     attributes = [declared.name for declared, _ in fields]
-    if of == "all" and _only_assigns(record_class, fields):
+    # A frozen constructor calls `object.__setattr__` for each field. Assigning by column takes half the time.
+    is_assigned = family.is_frozen(record_class) and family.maker(record_class) is None
+    if of == "all" and is_assigned and only_sets_fields(record_class):
         if all(isinstance(getattr(record_class, name, None), types.MemberDescriptorType) for name in attributes):
             return partial(_with_slots, record_class, attributes, [one.convert for _, one in fields])
         if not any(hasattr(inspect.getattr_static(record_class, name, None), "__set__") for name in attributes):
@@ -547,38 +549,19 @@ def _maker(
     return function.compile([f"{names} = values", f"return {call}"])
 
 
-_NAMES_OF_ASSIGNMENTS: Final = frozenset({"_cached_setattr_get", "__setattr__", "__dict__", "NOTHING"})
-"""The names in a generated constructor that only assigns. Validators, converters and hooks have other names."""
-
-
-def _only_assigns(record_class: Any, fields: Sequence[tuple[DeclaredField, _FieldType]]) -> bool:
-    """Whether the constructor of a frozen class is generated and does nothing but assign its arguments.
-
-    Such a constructor calls ``object.__setattr__`` for each field. Assigning by column takes half the time.
-    """
-    family = DEFAULT_RULES.family_of(record_class)
-    code = getattr(vars(record_class).get("__init__"), "__code__", None)
-    if family is None or code is None or not family.is_frozen(record_class):
-        return False
-    attributes = {declared.name for declared, _ in fields}
-    return (
-        code.co_filename.startswith(("<attrs generated", "<string>"))
-        and code.co_argcount + code.co_kwonlyargcount == 1 + len(fields)
-        and all(name in _NAMES_OF_ASSIGNMENTS or name.startswith("__attr_factory_") for name in code.co_names)
-        and all(constant in attributes for constant in code.co_consts if isinstance(constant, str))
-        and record_class.__new__ is object.__new__
-        and type(record_class).__call__ is type.__call__
-    )
-
-
 def _with_slots(
     record_class: Any, slots: Sequence[str], conversions: Sequence[Convert | None], values: Sequence[Sequence[Any]]
 ) -> list[Any]:
     """Make objects and assign their slots, column by column. A null that is left is allowed."""
-    made = list(map(object.__new__, repeat(record_class, len(values[0]))))
-    for slot, convert, column in zip(slots, conversions, values, strict=True):
-        if convert is not None:
-            column = [None if value is None else convert(value) for value in column]
+    columns = [
+        column if convert is None else [None if value is None else convert(value) for value in column]
+        for convert, column in zip(conversions, values, strict=True)
+    ]
+    if not hasattr(record_class, slots[0]):
+        # A class of a main script arrives at workers without its slots.
+        return _with_dicts(record_class, [dict(zip(slots, row, strict=True)) for row in zip(*columns, strict=True)])
+    made = list(map(object.__new__, repeat(record_class, len(columns[0]))))
+    for slot, column in zip(slots, columns, strict=True):
         deque(map(getattr(record_class, slot).__set__, made, column), maxlen=0)
     return made
 

@@ -7,6 +7,8 @@ import dataclasses
 import enum
 import functools
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Optional, Union
 
@@ -293,14 +295,24 @@ def test_the_function_that_makes_objects_is_sent_to_workers(record_class: Any) -
     ]
 
 
-@pytest.mark.parametrize("decorator", [attrs.frozen, dataclasses.dataclass(frozen=True, slots=True)])
-def test_a_class_of_the_main_script_is_made_on_workers(decorator: Any) -> None:
+def class_of_a_main_script(decorator: Any) -> Any:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec("class Local:\n    id: int\n    note: str | None = None", namespace)
-    local: Any = decorator(namespace["Local"])
-    arrived = pickle.loads(cloudpickle.dumps(record_type(local, "here").make_all))
-    [one] = arrived([[1], ["n"]])
-    assert (one.id, one.note, type(one).__name__) == (1, "n", "Local")
+    return decorator(namespace["Local"])
+
+
+@pytest.mark.parametrize(
+    "decorator", [attrs.frozen, dataclasses.dataclass(frozen=True), dataclasses.dataclass(frozen=True, slots=True)]
+)
+def test_a_class_of_a_main_script_is_made_on_workers(decorator: Any) -> None:
+    make_all = record_type(class_of_a_main_script(decorator), "here").make_all
+    program = (
+        "import pickle, sys\n"
+        "for one in pickle.load(sys.stdin.buffer)([[1, 2], ['n', None]]): print(type(one).__name__, one.id, one.note)"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, input=cloudpickle.dumps(make_all), capture_output=True, check=True)
+    assert done.stdout.decode().splitlines() == ["Local 1 n", "Local 2 None"]
 
 
 class Ids(KeyedProcessFunction[Any, Any, Any]):
