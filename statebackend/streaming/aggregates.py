@@ -513,8 +513,11 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         """Converts a record to accumulators."""
         self.pack: Callable[[list[Any]], Any] = self._packing()
         """Converts accumulators to a record. Raises `AggregateOverflowError`."""
-        self.result_of: Callable[[list[Any]], tuple[Any, ...]] = self._resulting()
-        """The results of accumulators. Call it before `pack`, which checks for overflow, has returned."""
+        self.rows_and_records: Callable[[Mapping[Any, list[Any]], bool], tuple[list[Any], list[Any]]] = self._ending()
+        """``rows_and_records(accumulators, is_composite)``: a row of key and results, and a record, for each key.
+
+        Raises `AggregateOverflowError` for accumulators that do not fit (`fits`).
+        """
         self._merge: Callable[[list[Any], list[Any]], None] = self._merging()
 
     def columns_of(self, records: Sequence[Any]) -> list[list[Any]]:
@@ -552,6 +555,14 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         results = [f"{name}_{function}" if name else function for name, function in calls]
         return table.group_by(by, use_threads=False).aggregate(calls).combine_chunks().select([*by, *results])
 
+    def fits(self, accumulators: list[Any]) -> bool:
+        """Whether all results fit their types."""
+        try:
+            self.pack(accumulators)
+        except AggregateOverflowError:
+            return False
+        return True
+
     def create_accumulator(self) -> Any:
         return self._default
 
@@ -566,8 +577,9 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         return self.pack(held[None])
 
     def get_result(self, accumulator: Any) -> tuple[Any, ...]:
-        row: tuple[Any, ...] = tuple.__new__(self._row_class, self.result_of(self.unpack(accumulator)))
-        return row
+        [row], _ = self.rows_and_records({(): self.unpack(accumulator)}, True)
+        named: tuple[Any, ...] = tuple.__new__(self._row_class, row)
+        return named
 
     def merge(self, left: Any, right: Any) -> Any:
         accumulators = self.unpack(left)
@@ -628,26 +640,43 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
 
     def _packing(self) -> Any:
         function = GeneratedFunction("pack", "held")
+        lines = self._overflow_checks(function)
+        return function.compile([*lines, f"return {self._record_of(function)}"])
+
+    def _ending(self) -> Any:
+        function = GeneratedFunction("rows_and_records", "accumulators, is_composite")
+        results = [
+            self._bound(function, kind, kind.result, a=f"held[{index}]")
+            for index, kind in zip(self._items, self._kinds, strict=True)
+        ]
+        row = ", ".join(results)
+        checks = self._overflow_checks(function)
+        return function.compile(
+            [
+                *(["for held in accumulators.values():", *indented(checks)] if checks else []),
+                "if is_composite:",
+                f"    rows = [(*key, {row}) for key, held in accumulators.items()]",
+                "else:",
+                f"    rows = [(key, {row}) for key, held in accumulators.items()]",
+                f"return rows, [{self._record_of(function)} for held in accumulators.values()]",
+            ]
+        )
+
+    def _overflow_checks(self, function: GeneratedFunction) -> list[str]:
         lines = []
         for index, name, kind in zip(self._items, self._names, self._kinds, strict=True):
             if kind.fits:
                 lines.append(f"if not ({self._bound(function, kind, kind.fits, a=f'held[{index}]')}):")
                 overflow = function.bind("overflow", _overflow)
                 lines.append(f"    {overflow}({name!r}, {kind.result_type!r})")
-        make = function.bind("record", self._record_class)
+        return lines
+
+    def _record_of(self, function: GeneratedFunction) -> str:
         items = [
             self._bound(function, kind, kind.stored, a=f"held[{index}]")
             for index, kind in zip(self._items, self._kinds, strict=True)
         ]
-        return function.compile([*lines, f"return {make}({', '.join(items)})"])
-
-    def _resulting(self) -> Any:
-        function = GeneratedFunction("result", "held")
-        items = [
-            self._bound(function, kind, kind.result, a=f"held[{index}]")
-            for index, kind in zip(self._items, self._kinds, strict=True)
-        ]
-        return function.compile([f"return ({', '.join(items)},)"])
+        return f"{function.bind('record', self._record_class)}({', '.join(items)})"
 
     def _merging(self) -> Any:
         function = GeneratedFunction("merge", "held, other")

@@ -108,7 +108,7 @@ def read(spark: SparkSession, directory: Path) -> DataFrame:
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 def test_results_names_and_types_are_those_of_spark(spark: SparkSession, tmp_path: Path, backend: str) -> None:
-    from statebackend.spark.parquet_sink import ParquetSink
+    from statebackend.spark import ParquetSink
 
     calls = {"all": OURS, "exact": EXACT}
 
@@ -132,7 +132,7 @@ def test_results_names_and_types_are_those_of_spark(spark: SparkSession, tmp_pat
 def test_windows_are_those_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
-    from statebackend.spark.parquet_sink import MemorySink
+    from statebackend.spark import MemorySink
 
     sinks = MemorySink(), MemorySink()
 
@@ -156,7 +156,7 @@ def test_windows_are_those_of_spark(spark: SparkSession, tmp_path: Path) -> None
 def test_ordered_aggregates_and_sketches_run_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
-    from statebackend.spark.parquet_sink import MemorySink
+    from statebackend.spark import MemorySink
 
     sink = MemorySink()
 
@@ -186,7 +186,7 @@ def test_ordered_aggregates_and_sketches_run_on_spark(spark: SparkSession, tmp_p
 
 
 def test_an_overflow_fails_the_epoch_as_in_ansi_mode(spark: SparkSession, tmp_path: Path) -> None:
-    from statebackend.spark.parquet_sink import NoopSink
+    from statebackend.spark import NoopSink
 
     def build(stream: DataStream) -> None:
         stream.key_by("card").aggregate(uid="totals", total=sum_("l")).sink_to(NoopSink())

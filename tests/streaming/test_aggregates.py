@@ -130,8 +130,9 @@ def test_an_instant_is_compared_in_utc() -> None:
     ],
 )
 def test_an_overflow_is_an_error(schema: str, value: Any, aggregate: Any, result_type: str) -> None:
-    with pytest.raises(AggregateOverflowError, match=rf"the aggregate 'total' does not fit its type {result_type}"):
-        emitted([("a", value), ("a", value)], 2, schema, total=aggregate)
+    message = rf"operator 'totals', key 'b': the aggregate 'total' does not fit its type {result_type}"
+    with pytest.raises(AggregateOverflowError, match=message):
+        emitted([("a", value), ("b", value), ("b", value)], 3, schema, total=aggregate)
 
 
 def test_a_sum_may_leave_its_type_and_come_back_within_an_epoch() -> None:

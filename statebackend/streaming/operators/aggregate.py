@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final
 
 from attrs import evolve
 
+from statebackend.state.key_batch import KeyBatch
 from statebackend.state.value_state import ValueStateDescriptor
 from statebackend.streaming.aggregates import (
     AggregateDefinition,
@@ -21,8 +22,8 @@ from statebackend.streaming.aggregates import (
     bound_aggregates,
     groups_alike,
 )
-from statebackend.streaming.errors import JobDefinitionError
-from statebackend.streaming.operators.function_calls import call_failure, of_key
+from statebackend.streaming.errors import AggregateOverflowError, JobDefinitionError
+from statebackend.streaming.operators.function_calls import of_key
 from statebackend.streaming.operators.operator import BatchPlaces, Emitter, InputBatch, Operator
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
 from statebackend.streaming.rows.row_reader import column_values, keys_of_columns
@@ -103,15 +104,14 @@ class AggregateOperator(Operator):
         return True
 
     def _fold(self, fold: Any, keys: Sequence[Any], key_groups: Sequence[int], columns: Sequence[list[Any]]) -> None:
-        self._state.read_ahead(keys, key_groups)
-        fold(self._held, self._load, keys, key_groups, *columns)
-
-    def _load(self, key: Any, key_group: int) -> list[Any]:
-        self._set_key(key, key_group)
-        record = self._state.value()
-        held = self._bound.unpack(self._bound.create_accumulator() if record is None else record)
-        held[0] = key_group
-        return held
+        held, unpack = self._held, self._bound.unpack
+        new = {key: key_group for key, key_group in zip(keys, key_groups, strict=True) if key not in held}
+        default = self._bound.create_accumulator()
+        records = self._state.get_many(KeyBatch(list(new), list(new.values()), self._set_key))
+        for (key, key_group), record in zip(new.items(), records, strict=True):
+            accumulators = held[key] = unpack(default if record is None else record)
+            accumulators[0] = key_group
+        fold(held, None, keys, key_groups, *columns)
 
     def _note_times(self, keys: Sequence[Any], timestamps: Sequence[int | None] | None) -> None:
         if timestamps is None:
@@ -126,20 +126,16 @@ class AggregateOperator(Operator):
             return
         held_by_key, self._held = self._held, {}
         times, self._times = self._times, {}
-        set_key, update, pack, result_of = self._set_key, self._state.update, self._bound.pack, self._bound.result_of
-        rows: list[tuple[Any, ...]] = []
-        add = rows.append
-        key: Any = None
+        keys, bound = list(held_by_key), self._bound
         try:
-            for key, held in held_by_key.items():
-                set_key(key, held[0])
-                add((*(key if key.__class__ is tuple else (key,)), *result_of(held)))
-                update(pack(held))
-        except Exception as error:
-            raise call_failure(error, of_key(self._uid, key), "an aggregate") from error
+            rows, records = bound.rows_and_records(held_by_key, keys[0].__class__ is tuple)
+        except AggregateOverflowError as error:
+            wrong = next(key for key, held in held_by_key.items() if not bound.fits(held))
+            raise AggregateOverflowError(f"{of_key(self._uid, wrong)}: {error}") from None
+        self._state.put_many(KeyBatch(keys, [held[0] for held in held_by_key.values()], self._set_key), records)
         encoder = self._emitter.encoder(None)
         encoded = rows if tuple in encoder.unchanged else list(map(encoder.encode, rows))
-        self._emitter.emit(None, encoded, [times.get(one) for one in held_by_key] if times else None)
+        self._emitter.emit(None, encoded, [times.get(key) for key in keys] if times else None)
 
 
 def resolved_node(node: OperatorNode, schema: DeclaredSchema | None, key_types: Sequence[str] | None) -> OperatorNode:
