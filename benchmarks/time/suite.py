@@ -13,6 +13,7 @@ DESCRIPTION = "Time and operators: programs of Spark's on our state."
 GROUPS = {
     "processor": "benchmarks.time.processor",
     "windows": "benchmarks.time.windows",
+    "aggregates": "benchmarks.time.aggregates",
     "timers": "benchmarks.time.timers",
     "epochs": "benchmarks.time.epochs",
 }

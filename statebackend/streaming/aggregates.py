@@ -509,6 +509,8 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         """``fold(accumulators, load, keys, key_groups, *columns)`` folds records into the accumulators by key."""
         self.combine: Callable[..., None] = self._combining() if self.is_exact else self.fold
         """As `fold`, for partial results. Only if `is_exact`."""
+        self.combine_one: Callable[..., None] = self._combining_one() if self.is_exact else self.fold
+        """``combine_one(accumulators, *partials)`` folds partial results into the accumulators of one key."""
         self.unpack: Callable[[Any], list[Any]] = self._unpacking()
         """Converts a record to accumulators."""
         self.pack: Callable[[list[Any]], Any] = self._packing()
@@ -623,14 +625,19 @@ class BoundAggregates(AggregateFunction[Any, Any, "tuple[Any, ...]"]):
         return self._loop("fold", [f"c{index}" for index in range(len(self._columns))], body)
 
     def _combining(self) -> Any:
-        def body(function: GeneratedFunction) -> list[str]:
-            lines = []
-            for index, kind in zip(self._items, self._kinds, strict=True):
-                places = {f"p{place}": f"p{self.partials.index(one)}_value" for place, one in enumerate(kind.partials)}
-                lines += [self._bound(function, kind, line, a=f"held[{index}]", **places) for line in kind.combine]
-            return lines
+        return self._loop("combine", [f"p{index}" for index in range(len(self.partials))], self._combined)
 
-        return self._loop("combine", [f"p{index}" for index in range(len(self.partials))], body)
+    def _combining_one(self) -> Any:
+        names = ", ".join(f"p{index}_value" for index in range(len(self.partials)))
+        function = GeneratedFunction("combine_one", f"held, {names}")
+        return function.compile(self._combined(function))
+
+    def _combined(self, function: GeneratedFunction) -> list[str]:
+        lines = []
+        for index, kind in zip(self._items, self._kinds, strict=True):
+            places = {f"p{place}": f"p{self.partials.index(one)}_value" for place, one in enumerate(kind.partials)}
+            lines += [self._bound(function, kind, line, a=f"held[{index}]", **places) for line in kind.combine]
+        return lines
 
     def _unpacking(self) -> Any:
         names = [one.name for one in attrs.fields(self._record_class)]

@@ -214,19 +214,22 @@ class ColumnAggregatedWindows(AggregatedWindows):
         return self._aggregates
 
     def add_all(self, elements: Sequence[Any]) -> bool:
-        return self._fold(self._aggregates.fold, len(elements), self._aggregates.columns_of(elements))
+        record, held = self._held()
+        no_keys = (None,) * len(elements)
+        columns = self._aggregates.columns_of(elements)
+        self._aggregates.fold({None: held}, None, no_keys, no_keys, *columns)
+        self._state.update_internal(self._aggregates.pack(held))
+        return record is None
 
     def add_partial(self, partial: Sequence[Any]) -> bool:
-        return self._fold(self._aggregates.combine, 1, [(one,) for one in partial])
-
-    def _fold(self, fold: Callable[..., None], count: int, columns: Sequence[Sequence[Any]]) -> bool:
-        aggregates = self._aggregates
-        record = self._state.get_internal()
-        held = aggregates.unpack(aggregates.create_accumulator() if record is None else record)
-        no_keys = (None,) * count
-        fold({None: held}, None, no_keys, no_keys, *columns)
-        self._state.update_internal(aggregates.pack(held))
+        record, held = self._held()
+        self._aggregates.combine_one(held, *partial)
+        self._state.update_internal(self._aggregates.pack(held))
         return record is None
+
+    def _held(self) -> tuple[Any, list[Any]]:
+        record = self._state.get_internal()
+        return record, self._aggregates.unpack(self._aggregates.create_accumulator() if record is None else record)
 
 
 class ListedWindows(WindowState):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from statebackend import OutputTag, TumblingEventTimeWindows
+from statebackend import OutputTag, TumblingEventTimeWindows, avg, count, max_, min_, sum_
 from statebackend.spark.tasks.arrow_rows import (
     KEY_GROUP_COLUMN,
     TIME_COLUMN,
@@ -21,10 +21,17 @@ from statebackend.spark.tasks.arrow_rows import (
     time_of_emitted,
 )
 from statebackend.state.state_backend import state_backend
+from statebackend.streaming.aggregates import checked_aggregates
 from statebackend.streaming.operators.aligned_batches import can_be_counted, counts_by_start, starts_of
 from statebackend.streaming.operators.operator import BatchPlaces
 from statebackend.streaming.operators.window_operator import WindowOperator
-from statebackend.streaming.windows.window_definition import AggregatedContents, WindowDefinition
+from statebackend.streaming.rows.declared_schema import parsed_schema
+from statebackend.streaming.windows.window_definition import (
+    AggregatedContents,
+    ColumnAggregates,
+    WindowContents,
+    WindowDefinition,
+)
 from statebackend.streaming.windows.windowed_stream import Count, KeyAndWindow
 from statebackend.testing.backends.harness import BackendHarness
 from statebackend.testing.operators import OperatorTestHarness
@@ -34,13 +41,20 @@ TIMES = st.integers(-50, 50) | st.sampled_from([-(1 << 40), (1 << 40) + 7])
 RECORDS = st.lists(st.tuples(st.sampled_from(["a", "b", "ü"]), TIMES), max_size=30)
 
 
-def definition(size: int = 10, offset: int = 3, lateness_ms: int = 0) -> WindowDefinition:
+AGGREGATES = ColumnAggregates(
+    checked_aggregates({"rows": count(), "total": sum_("n"), "low": min_("n"), "high": max_("n"), "mean": avg("n")})
+)
+COUNT = AggregatedContents.of(Count(), None)
+
+
+def definition(contents: WindowContents, lateness_ms: int) -> WindowDefinition:
+    size, offset = 10, 3
     assigner = TumblingEventTimeWindows.of(size, offset)
     return WindowDefinition(
         assigner=assigner,
         trigger=assigner.default_trigger(),
-        contents=AggregatedContents.of(Count(), None),
-        window_function=KeyAndWindow(),
+        contents=contents,
+        window_function=KeyAndWindow() if contents is COUNT else None,
         allowed_lateness_ms=lateness_ms,
         late_data_tag=LATE,
     )
@@ -113,18 +127,24 @@ class Columns:
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("contents", [COUNT, AGGREGATES], ids=["count", "aggregates"])
 @given(st.lists(RECORDS, max_size=4), st.sampled_from([0, 12]))
 # The window ends where the watermark is.
 @example([[("a", 12)], [("a", 5)]], 0)
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 def test_columns_and_objects_give_the_same_rows_late_ones_too(
-    tmp_path_factory: pytest.TempPathFactory, backend: str, epochs: list[list[tuple[str, int]]], lateness_ms: int
+    tmp_path_factory: pytest.TempPathFactory,
+    contents: WindowContents,
+    backend: str,
+    epochs: list[list[tuple[str, int]]],
+    lateness_ms: int,
 ) -> None:
     emitted = []
     for in_columns in (True, False):
         harness = BackendHarness(Path(tmp_path_factory.mktemp("counts")))
-        operator = WindowOperator(definition(lateness_ms=lateness_ms), "windows")
-        run = OperatorTestHarness(harness, state_backend(backend), operator, side_outputs=(LATE,))
+        operator = WindowOperator(definition(contents, lateness_ms), "windows")
+        schemas = (parsed_schema("key string, n bigint", "here"),)
+        run = OperatorTestHarness(harness, state_backend(backend), operator, side_outputs=(LATE,), schemas=schemas)
         columns = Columns(harness.key_group)
         for records in epochs:
             if in_columns:
