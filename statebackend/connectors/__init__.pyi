@@ -1,3 +1,4 @@
+from statebackend.connectors.json_lines_source import JsonLinesSource as JsonLinesSource
 from statebackend.connectors.kafka_source import (
     KAFKA_RECORD as KAFKA_RECORD,
     KafkaRecord as KafkaRecord,

@@ -1,0 +1,105 @@
+"""A replayable source of JSON lines in files, for the local runtime: a split per file, whose position is a byte.
+
+A file must be complete when it appears in the directory, and must not change, as for file sources of Spark.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json as pa_json
+from typing_extensions import override
+
+from statebackend.streaming.errors import JobDefinitionError, StreamJobError
+from statebackend.streaming.rows.record_schema import output_schema
+from statebackend.streaming.stream_graph import SplitRead
+
+__all__ = ["JsonLinesSource"]
+
+
+class JsonLinesSource:
+    """Reads files with one JSON object per line, in the order of their names.
+
+    Fields are converted to the columns of the schema, such as text to a timestamp. A missing field is null, and fields
+    without a column are left out. A file is read to its end, and the source ends after the last file. The next start
+    of the job reads new files.
+
+    Args:
+        directory: The directory of the files.
+        schema: A record class, DDL or a ``StructType``.
+        pattern: Which files of the directory are read.
+
+    Example:
+        >>> source = JsonLinesSource("payments", Payment)  # doctest: +SKIP
+        >>> payments = environment.from_source(source, Payment, uid="payments")  # doctest: +SKIP
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], schema: Any, *, pattern: str = "*.jsonl") -> None:
+        if not pattern or "/" in pattern:
+            raise JobDefinitionError(f"JsonLinesSource: pattern is {pattern!r}; pass a pattern of file names")
+        self._directory = Path(directory)
+        self._pattern = pattern
+        # The runtime checks nulls, and names the record; Arrow's reader only rejects the whole block.
+        fields = [_nullable(field) for field in output_schema(schema, "JsonLinesSource", "").arrow]
+        self._options = pa_json.ParseOptions(
+            explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore", newlines_in_values=False
+        )
+
+    @override
+    def __repr__(self) -> str:
+        return f"JsonLinesSource({str(self._directory)!r})"
+
+    def splits(self) -> Mapping[str, int]:
+        """The files that exist now. Raises `StreamJobError` if the directory does not."""
+        if not self._directory.is_dir():
+            raise StreamJobError(f"{self._directory} is not a directory; create it, or pass another one to the source")
+        return {path.name: 0 for path in sorted(self._directory.glob(self._pattern)) if path.is_file()}
+
+    def read(self, split: str, position: int, max_records: int) -> SplitRead:
+        """Records of a file, as dicts by column. Raises `StreamJobError` with the file and line that is not valid."""
+        lines: list[tuple[int, bytes]] = []
+        with (self._directory / split).open("rb") as file:
+            file.seek(position)
+            for line in itertools.islice(file, max_records):
+                if line.strip():
+                    lines.append((position, line))
+                position += len(line)
+            file.seek(position)
+            is_at_end = not file.read(1)
+        return SplitRead(self._parsed(split, lines), position, is_at_end)
+
+    def _parsed(self, split: str, lines: list[tuple[int, bytes]]) -> list[dict[str, Any]]:
+        """Parse lines with their positions; if that fails, one by one to find the first that does not fit."""
+        try:
+            return self._rows(b"".join(line for _, line in lines)) if lines else []
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            if len(lines) > 1:
+                return [row for line in lines for row in self._parsed(split, [line])]
+            raise StreamJobError(
+                f"{self._directory / split}: the line at byte {lines[0][0]} does not fit the schema: {error}. "
+                f"Correct the line, or change the schema"
+            ) from error
+
+    def _rows(self, data: bytes) -> list[dict[str, Any]]:
+        read_options = pa_json.ReadOptions(use_threads=False, block_size=len(data))
+        table = pa_json.read_json(io.BytesIO(data), read_options=read_options, parse_options=self._options)
+        rows: list[dict[str, Any]] = table.to_pylist()
+        return rows
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    """Return the field with nulls allowed in it at every depth."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_nullable(kind.field(index)) for index in range(kind.num_fields)])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_nullable(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(kind.key_type, _nullable(kind.item_field))
+    return field.with_type(kind).with_nullable(True)

@@ -1,0 +1,115 @@
+"""Files of JSON lines as a source of the local runtime."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import pytest
+
+from statebackend import ColumnType, KeyedProcessFunction, ValueStateDescriptor
+from statebackend.connectors import JsonLinesSource
+from statebackend.local import LocalStreamEnvironment
+from statebackend.streaming.errors import JobDefinitionError, StreamJobError
+
+LINE = '{"card": "a", "amount": 12.34, "at": "2026-03-01T00:00:00.123+00:00"}\n'
+
+
+class Device(NamedTuple):
+    id: str
+
+
+class Payment(NamedTuple):
+    card: str
+    amount: Annotated[Decimal, ColumnType("decimal(12,2)")]
+    at: datetime
+    device: Device | None = None
+
+
+class Number(NamedTuple):
+    card: str
+    amount: Decimal
+    number: int
+
+
+class CountPayments(KeyedProcessFunction[str, Payment, Number]):
+    number = ValueStateDescriptor("number", int, default=0)
+
+    def process_element(self, value: Payment, context: Any) -> Any:
+        self.number.update(self.number.value() + 1)
+        yield Number(value.card, value.amount, self.number.value())
+
+
+def numbers(directory: Path, job_dir: Path | None = None) -> list[tuple[Any, ...]]:
+    env = LocalStreamEnvironment(job_dir=job_dir, epoch_size=2)
+    payments = env.from_source(JsonLinesSource(directory, Payment), Payment, uid="payments").as_records(Payment)
+    rows: list[Any] = []
+    payments.key_by("card").process(CountPayments(), uid="count").sink_to(rows)
+    env.execute()
+    return [tuple(row) for row in rows]
+
+
+def test_fields_are_converted_to_the_columns_of_the_schema(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        '{"device": {"id": "x", "os": "web"}, "other": 1, "at": "2026-03-01T01:00:00+01:00", "amount": "1.5", '
+        '"card": "b"}'
+    )
+    read = JsonLinesSource(tmp_path, Payment).read("a.jsonl", 0, 10)
+    assert read.records == [
+        {
+            "card": "b",
+            "amount": Decimal("1.50"),
+            "at": datetime(2026, 3, 1, tzinfo=timezone.utc),
+            "device": {"id": "x"},
+        }
+    ]
+    assert read.is_at_end
+
+
+def test_a_read_ends_after_the_most_records_and_continues_at_its_position(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(LINE + "\n" + LINE + LINE)
+    source = JsonLinesSource(tmp_path, Payment)
+    first = source.read("a.jsonl", 0, 3)
+    assert (len(first.records), first.position, first.is_at_end) == (2, 2 * len(LINE) + 1, False)
+    second = source.read("a.jsonl", first.position, 3)
+    assert (len(second.records), second.is_at_end) == (1, True)
+
+
+def test_an_empty_file_ends_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    read = JsonLinesSource(tmp_path, Payment).read("a.jsonl", 0, 3)
+    assert (read.records, read.position, read.is_at_end) == ([], 0, True)
+
+
+def test_the_next_start_reads_new_files_only(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "b.jsonl").write_text(LINE * 3)
+    assert [number for *_, number in numbers(files, tmp_path / "job")] == [1, 2, 3]
+    (files / "a.jsonl").write_text(LINE * 2)
+    assert [number for *_, number in numbers(files, tmp_path / "job")] == [4, 5]
+    assert numbers(files, tmp_path / "job") == []
+
+
+def test_a_line_that_does_not_fit_is_named_by_file_and_byte(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(LINE + '{"card": 5}\n')
+    with pytest.raises(StreamJobError, match=rf"a\.jsonl: the line at byte {len(LINE)} does not fit the schema"):
+        numbers(tmp_path)
+
+
+def test_a_null_in_a_required_field_is_rejected_with_the_record(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(LINE.replace('"a"', "null"))
+    with pytest.raises(StreamJobError, match="card"):
+        numbers(tmp_path)
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StreamJobError, match="none is not a directory"):
+        numbers(tmp_path / "none")
+
+
+def test_a_pattern_is_one_of_file_names(tmp_path: Path) -> None:
+    with pytest.raises(JobDefinitionError, match="pattern"):
+        JsonLinesSource(tmp_path, Payment, pattern="*/a.jsonl")
