@@ -13,9 +13,11 @@ not depend on the order of the streams.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import re
+from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -23,6 +25,7 @@ from functools import partial
 from numbers import Real
 from operator import attrgetter, itemgetter
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 from attrs import define, evolve, field, frozen
@@ -80,6 +83,8 @@ from statebackend.streaming.stream_graph import (
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.records.record_shape import field_names
 
+_ACCESSOR: Final = type(vars(namedtuple("_Accessors", "field"))["field"])
+"""The class of the accessors of rows and named tuples."""
 _WHOLE_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 _COMPARED_AS_THEY_ARE: Final = frozenset({str, int, bool, bytes, date, timedelta})
 
@@ -146,6 +151,25 @@ def field_getter(key: Any, place: str, given_to: str) -> Callable[[Any], Any]:
     return get
 
 
+def column_getter(key: Any, place: str, given_to: str) -> Callable[[Sequence[Any]], list[Any]]:
+    """As `field_getter`, for all records of a batch."""
+    get = field_getter(key, place, given_to)
+    if callable(key):
+        return lambda records: list(map(get, records))
+    readers: dict[type, Callable[[Any], Any]] = {}
+
+    def get_all(records: Sequence[Any]) -> list[Any]:
+        kinds = set(map(type, records))
+        if len(kinds) == 1:
+            [kind] = kinds
+            read = readers.get(kind) or readers.setdefault(kind, _reader(kind, key))
+            with contextlib.suppress(KeyError, AttributeError):
+                return list(map(read, records))
+        return list(map(get, records))
+
+    return get_all
+
+
 def _reader(kind: type, name: str) -> Callable[[Any], Any]:
     """A function that reads a field, or by its path a field of a field, of the records of a class.
 
@@ -161,6 +185,8 @@ def _reader(kind: type, name: str) -> Callable[[Any], Any]:
     if not issubclass(kind, tuple):
         return attrgetter(meant)
     # A Row has methods of a tuple, which are no fields: row["count"] is the column, row.count is not.
+    if type(vars(kind).get(meant)) is _ACCESSOR:
+        return attrgetter(meant)
     position = fields.index(meant)
     return lambda record: tuple.__getitem__(record, position)
 
@@ -248,7 +274,8 @@ class LocalInput:
 
     def in_order(self, batch: ObjectBatch) -> ObjectBatch:
         """The records sorted, stably; raises `JobDefinitionError` if they cannot be compared."""
-        keys = [[_sort_key(get(record)) for get in self._order_getters] for record in batch.records]
+        columns_of_order = [_sort_keys(get(batch.records)) for get in self._order_getters]
+        keys = list(zip(*columns_of_order, strict=True))
         try:
             places = sorted(range(len(keys)), key=keys.__getitem__)
         except TypeError as error:
@@ -282,7 +309,8 @@ class _KeyedInput(LocalInput):
 
     def key_types_of(self, record: Any) -> tuple[str, ...]:
         return tuple(
-            self._declared_type(key) or self._type_of(key, (key if isinstance(key, KeyFunction) else get)(record))
+            self._declared_type(key)
+            or self._type_of(key, key(record) if isinstance(key, KeyFunction) else get([record])[0])
             for key, get in zip(self._keys, self._key_getters, strict=True)
         )
 
@@ -314,7 +342,7 @@ class _KeyedInput(LocalInput):
 
     def _keys_of(self, records: Sequence[Any], columns: KeyColumns) -> list[Any]:
         try:
-            values = [_plain_keys([get(record) for record in records]) for get in self._key_getters]
+            values = [_plain_keys(get(records)) for get in self._key_getters]
         except Exception:
             # Call the functions again, now with an error that names the record.
             for function in self._keys:
@@ -423,12 +451,28 @@ def _picked(batch: ObjectBatch, places: Sequence[int]) -> ObjectBatch:
     )
 
 
-def _getters(columns: Sequence[Any], uid: str, given_to: str, stream: KnownStream) -> list[Callable[[Any], Any]]:
+def _getters(
+    columns: Sequence[Any], uid: str, given_to: str, stream: KnownStream
+) -> list[Callable[[Sequence[Any]], list[Any]]]:
     for column in columns:
         schema = stream.row_schema if isinstance(column, str) else None
         if schema is not None and schema.type_of(column) is None:
             raise unknown_column(uid, given_to, column, schema.names)
-    return [field_getter(column, f"operator {uid!r}", given_to) for column in columns]
+    return [column_getter(column, f"operator {uid!r}", given_to) for column in columns]
+
+
+def _sort_keys(values: list[Any]) -> list[Any]:
+    """The values of a column, or keys that sort as Spark does."""
+    kinds = set(map(type, values))
+    if len(kinds) == 1:
+        if kinds <= _COMPARED_AS_THEY_ARE:
+            return values
+        if kinds == {datetime} and len(zones := set(map(attrgetter("tzinfo"), values))) == 1:
+            [zone] = zones
+            # In a zone of one offset, local times compare as moments do.
+            if zone is None or (type(zone) in (timezone, ZoneInfo) and zone.utcoffset(None) is not None):
+                return values
+    return list(map(_sort_key, values))
 
 
 def _sort_key(value: Any) -> Any:

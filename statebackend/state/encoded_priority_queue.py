@@ -80,11 +80,7 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
         """The entries of a key group, which is the subtask's own, in order."""
 
     def add(self, element: T, key_group: int) -> bool:
-        try:
-            entry = self._write(element) + self._suffixes[key_group]
-        except Exception:
-            entry = self._checked_entry(element, key_group)
-        return self.add_entry(entry)
+        return self.add_entry(self._entry(element, key_group))
 
     def add_all(self, entries: Iterable[tuple[T, int]]) -> None:
         given = entries if isinstance(entries, (list, tuple)) else list(entries)
@@ -98,7 +94,7 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
             add_entry(entry)
 
     def remove(self, element: T, key_group: int) -> bool:
-        return self.remove_entry(self._checked_entry(element, key_group))
+        return self.remove_entry(self._entry(element, key_group))
 
     def peek(self) -> T | None:
         entry = self.head()
@@ -149,6 +145,12 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
     def describe(self) -> str:
         """The queue, for messages."""
         return f"state {self.name!r}"
+
+    def _entry(self, element: T, key_group: int) -> bytes:
+        try:
+            return self._write(element) + self._suffixes[key_group]
+        except Exception:
+            return self._checked_entry(element, key_group)
 
     def _checked_entry(self, element: T, key_group: int) -> bytes:
         """The entry of an element; raises, naming the queue, what is wrong with the element or the key group."""

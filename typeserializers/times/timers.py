@@ -14,7 +14,7 @@ import datetime
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar, final
 
-from attrs import frozen
+from attrs import define
 
 from snapshots.composite import CompositeTypeSerializerSnapshot
 from snapshots.data_views import DataInputView, DataOutputView
@@ -133,9 +133,13 @@ N = TypeVar("N")
 _SIGN: Final = 1 << 63
 
 
-@frozen
+@define(unsafe_hash=True)
 class Timer(Generic[K, N]):
-    """A timestamp in milliseconds at which a timer of a key and namespace fires."""
+    """A timestamp in milliseconds at which a timer of a key and namespace fires.
+
+    Do not modify it: it is shared. This is not enforced, because creating an object of a frozen class takes more than
+    twice as long.
+    """
 
     timestamp: int
     key: K

@@ -191,12 +191,14 @@ class EntryHistory:
         with self._members_lock:
             self._gone = 0
             for members in self._members.values():
-                # In this order: the owner notes a key as changed before it makes it live.
-                members[:] = [
-                    key
-                    for key in dict.fromkeys(members)
-                    if key in self.live or any(key in epoch.changes for epoch in written.later())
-                ]
+                kept = dict.fromkeys(members)
+                # In this order: the owner notes a key as changed before it removes it.
+                gone = [key for key in kept if key not in self.live]
+                for epoch in written.later():
+                    gone = [key for key in gone if key not in epoch.changes]
+                for key in gone:
+                    del kept[key]
+                members[:] = kept
 
 
 class FrozenEntries:

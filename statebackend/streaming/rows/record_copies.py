@@ -10,7 +10,7 @@ import copy
 import datetime
 import decimal
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
@@ -74,12 +74,7 @@ def copied_records(records: Sequence[Any], where: str) -> Sequence[Any]:
 
     Raises `StreamJobError`, starting with ``where``, for a record that cannot be copied.
     """
-    kinds = set(map(type, records))
-    if kinds <= IMMUTABLE_TYPES:
-        return records
-    if all(issubclass(kind, tuple) for kind in kinds) and (
-        set(map(type, chain.from_iterable(records))) <= IMMUTABLE_TYPES or _are_immutable(chain.from_iterable(records))
-    ):
+    if _are_immutable(records):
         return records
     made: list[Any] = []
     try:
@@ -93,9 +88,15 @@ def copied_records(records: Sequence[Any], where: str) -> Sequence[Any]:
     return made
 
 
-def _are_immutable(values: Iterable[Any]) -> bool:
-    others = [value for value in values if type(value) not in IMMUTABLE_TYPES]
-    return all(isinstance(value, tuple) and _are_immutable(value) for value in others)
+def _are_immutable(values: Collection[Any]) -> bool:
+    """Whether all values are immutable, and tuples of such values. Looks at classes, level by level."""
+    while True:
+        kinds = set(map(type, values)) - IMMUTABLE_TYPES
+        if not kinds:
+            return True
+        if not all(issubclass(kind, tuple) for kind in kinds):
+            return False
+        values = list(chain.from_iterable([value for value in values if type(value) in kinds]))
 
 
 def _deep_copy(value: Any, memo: dict[int, Any]) -> Any:

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from attrs import frozen
 
@@ -145,8 +145,7 @@ MAX_CHANNELS: Final = 10_000
 """The maximum number of channels of a source."""
 
 
-@frozen
-class TimestampedRecord:
+class TimestampedRecord(NamedTuple):
     """The result for a record: its timestamp in ms since 1970 or None, and whether it goes to the side output.
 
     ``elements`` follow the record.
@@ -332,6 +331,8 @@ class TimestampsAndWatermarks(Generic[T]):
 
     def _emitted(self, channel: Hashable, *, deferred: bool) -> tuple[WatermarkElement, ...]:
         emitted = self._output.taken()
+        if not emitted:
+            return ()
         if self._channel_of_record is not None:
             emitted = tuple(one for each in emitted for one in self._multiplexer.take(channel, each, deferred=deferred))
         return self._passed(emitted)
