@@ -5,6 +5,7 @@ from statebackend.connectors.kafka_source import (
     KafkaSource as KafkaSource,
 )
 from statebackend.connectors.postgres import PostgresSink as PostgresSink
+from statebackend.connectors.delta_sink import DeltaSink as DeltaSink
 from statebackend.streaming.sink import (
     Sink as Sink,
     SinkEpoch as SinkEpoch,

@@ -14,11 +14,16 @@ from statebackend.connectors import SinkEpoch, SinkLineage
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "writing-a-sink.md"
 
 
+NAMES: dict[str, Any] = {"__name__": __name__}
+for example in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+    exec(example, NAMES)
+
+FilePerEpoch = NAMES["FilePerEpoch"]
+TestFilePerEpoch = NAMES["TestFilePerEpoch"]
+
+
 def test_the_example_commits_an_epoch_once(tmp_path: Path) -> None:
-    [example] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(example, names)
-    sink = names["FilePerEpoch"](str(tmp_path))
+    sink = FilePerEpoch(str(tmp_path))
     epoch = SinkEpoch(SinkLineage("out", "job"), 3, "run")
     schema = pa.schema([("k", pa.string())])
     rows = pa.RecordBatchReader.from_batches(schema, [pa.record_batch([["a", "b"]], schema=schema)])

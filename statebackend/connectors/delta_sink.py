@@ -1,0 +1,452 @@
+"""A sink for Delta Lake tables, without a JVM: the extra ``delta`` (the package ``deltalake``).
+
+    <table>/_delta_log/                                           Delta's log
+    <table>/<lineage>/<epoch>/<run>-<subtask>-<32 hex>.parquet    the files of an epoch; <lineage> is a hash of its name
+
+The tasks write the files. No reader sees them until the driver commits one transaction that adds those of all subtasks.
+The transaction also records the epoch as the version of an application, whose id is the name of the lineage (Delta's
+idempotent writes). Delta rejects two concurrent transactions of one application, so a driver that lost the leadership
+cannot add an epoch twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+import pyarrow.fs
+from attrs import asdict
+
+from statebackend.checkpoint.fs.store_uri import secrets_of, without_secrets
+from statebackend.connectors.staged_parquet import StagedFile, write_parquet
+from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+
+__all__ = ["DeltaSink"]
+
+_VERSION: Final = 1
+_ATTEMPTS: Final = 10
+"""How often a commit is repeated after a conflict with another writer, beside the repetitions of deltalake itself."""
+
+_MOST_OPEN_EPOCHS: Final = 16
+"""Epochs after the last complete one in which a crash may have left files."""
+
+_SECRET_OPTION: Final = re.compile(r"key|secret|token|password|sas|credential|account", re.IGNORECASE)
+
+_NAME: Final = "statebackend.lineage"
+_EPOCH: Final = "statebackend.epoch"
+_FILES: Final = "statebackend.files"
+_ROLLBACK: Final = "rollback"
+"""In place of the number of files, in the entry of a rollback to the epoch."""
+
+_PATH_SIZE: Final = ("path", "size_bytes")
+
+_T = TypeVar("_T")
+
+
+class DeltaSink(Sink):
+    """Writes each epoch as one transaction of a Delta Lake table. Needs the extra ``delta``.
+
+    The table is created with the first epoch that has rows. Other writers may append to it, compact it and vacuum it.
+    A rollback of the job removes the files of later epochs from the table. It needs their entries in the log, and fails
+    if another writer has compacted these files.
+
+    Args:
+        path: A directory that the driver and all workers share, or the URI of an object store.
+        partition_by: Columns whose values are stored in the log. Delta has no empty text there; it becomes null.
+        evolve_schema: Add new columns of the rows to the table. Otherwise, they are an error. Rows of a narrower type
+            than the table's are always widened, and missing columns are null.
+        storage_options: As `deltalake.DeltaTable` takes them. Credentials are better in the environment.
+        compression: Parquet's codec.
+        configuration: Properties of a new table, such as ``{"delta.logRetentionDuration": "interval 60 days"}``.
+
+    Raises:
+        ImportError: The extra is not installed.
+
+    Example:
+        ``rows.sink_to(DeltaSink("s3://bucket/flights", partition_by=["day"]), uid="flights")``
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        partition_by: Sequence[str] = (),
+        evolve_schema: bool = False,
+        storage_options: Mapping[str, str] | None = None,
+        compression: str = "zstd",
+        configuration: Mapping[str, str] | None = None,
+    ) -> None:
+        _deltalake()
+        given = os.fspath(path)
+        self._uri = given if "://" in given else os.path.abspath(os.path.expanduser(given))
+        self._partition_by = tuple(partition_by)
+        self._evolve_schema = evolve_schema
+        self._options = dict(storage_options or {})
+        self._compression = compression
+        self._configuration = dict(configuration or {})
+        self._table: DeltaTable | None = None
+        self._table_schema: pa.Schema | None = None
+        """The columns of the table when it was read last; the tasks get it with the sink."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_table": None}
+
+    def __repr__(self) -> str:
+        return self.identity
+
+    @property
+    def identity(self) -> str:
+        return f"DeltaSink({without_secrets(self._uri)!r})"
+
+    def stage(self, epoch: SinkEpoch, subtask_index: int, rows: pa.RecordBatchReader) -> bytes:
+        # Called in the task.
+        schema = _stored_schema(rows.schema, self._table_schema)
+        delta_schema = self._reported(f"{self} has no such columns", lambda: _deltalake().Schema.from_arrow(schema))
+        if self._table_schema is not None:
+            self._check_schema(delta_schema, _deltalake().Schema.from_arrow(self._table_schema))
+        missing = [name for name in self._partition_by if name not in schema.names]
+        if missing:
+            raise SinkError(f"{self}: the rows have no column {missing[0]!r} to partition by")
+
+        def converted() -> Any:
+            for batch in rows:
+                if batch.num_rows:
+                    yield _converted(batch, schema)
+
+        files = self._reported(
+            f"{self}: the rows of {epoch} cannot be written",
+            lambda: write_parquet(
+                self._file_system(),
+                _directory(epoch.lineage, epoch.epoch_id),
+                converted(),
+                prefix=f"{epoch.run_id}-{subtask_index:05d}",
+                partition_by=self._partition_by,
+                compression=self._compression,
+                local_root=self._local_root(),
+            ),
+        )
+        if not files:
+            return b""
+        fields = {"version": _VERSION, "schema": delta_schema.to_json(), "files": [asdict(one) for one in files]}
+        return json.dumps(fields).encode()
+
+    def commit(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
+        staged = [_decoded(one, epoch) for one in committables]
+        deltalake = _deltalake()
+        schemas = {one["schema"] for one in staged}
+        schema = deltalake.Schema.from_json(schemas.pop())
+        if schemas:
+            raise SinkError(f"{self}: the subtasks of {epoch} staged rows of different schemas")
+        files = [StagedFile(**file) for one in staged for file in one["files"]]
+        now_ms = int(time.time() * 1000)
+        actions = [
+            deltalake.transaction.AddAction(
+                path=file.path,
+                size=file.size_bytes,
+                partition_values=file.partition,
+                modification_time=now_ms,
+                data_change=True,
+                stats=json.dumps(file.statistics),
+            )
+            for file in files
+        ]
+        properties = self._properties(epoch.lineage, epoch.epoch_id, str(len(files)))
+
+        def add(table: DeltaTable) -> None:
+            if self._newest_epoch(table, epoch.lineage) >= epoch.epoch_id:
+                return
+            self._fit_schema(table, schema)
+            table.create_write_transaction(
+                actions,
+                mode="append",
+                schema=schema,
+                partition_by=list(self._partition_by) or None,
+                commit_properties=properties,
+            )
+
+        self._with_retries(f"{epoch} cannot be committed", lambda: add(self._opened(schema)))
+
+    def abort(self, epoch: SinkEpoch) -> None:
+        self._delete_staged(epoch.lineage, epoch.epoch_id, lambda name: name.startswith(f"{epoch.run_id}-"))
+
+    def recover(self, lineage: SinkLineage, last_epoch_id: int | None) -> None:
+        last_id = -1 if last_epoch_id is None else last_epoch_id
+        table = self._reported(f"{self} cannot be read", self._existing)
+        if table is not None:
+            newest = self._newest_epoch(table, lineage)
+            if newest > last_id:
+                raise SinkError(
+                    f"{self} has epoch {newest} of {lineage.name}, but the job has completed {last_epoch_id} only: its "
+                    f"job directory is older than the table. Restore the table to an earlier version, or write to "
+                    f"another one"
+                )
+            self._check_parent(table, lineage, newest)
+            self._table_schema = pa.schema(table.schema().to_arrow())
+        for epoch_id in range(last_id + 1, last_id + 1 + _MOST_OPEN_EPOCHS):
+            self._delete_staged(lineage, epoch_id, lambda name: True)
+
+    def roll_back(self, lineage: SinkLineage, last_epoch_id: int) -> Sequence[str]:
+        def remove() -> None:
+            table = self._existing()
+            if table is None or self._newest_epoch(table, lineage) <= last_epoch_id:
+                return
+            files = self._files_after(table, lineage, last_epoch_id)
+            deltalake = _deltalake()
+            now_ms = int(time.time() * 1000)
+            actions = [deltalake.transaction.RemoveAction(path, True, now_ms, size) for path, size in files]
+            table.create_write_transaction(
+                actions,
+                mode="append",
+                schema=table.schema(),
+                commit_properties=self._properties(lineage, last_epoch_id, _ROLLBACK),
+            )
+
+        self._with_retries(f"the epochs after {last_epoch_id} cannot be removed", remove)
+        return [f"the files in {without_secrets(self._uri)}/{_tag(lineage)} that its log does not name any longer"]
+
+    def _check_parent(self, table: DeltaTable, lineage: SinkLineage, newest: int) -> None:
+        if lineage.parent is None or newest >= 0:
+            return
+        parent = SinkLineage(lineage.sink_uid, lineage.parent.job_id)
+        parent_newest = self._newest_epoch(table, parent)
+        if parent_newest > lineage.parent.checkpoint_id:
+            raise SinkError(
+                f"{self} has epoch {parent_newest} of {parent.name}, but the savepoint was taken after epoch "
+                f"{lineage.parent.checkpoint_id}: this job would write the rows since then a second time. Restore the "
+                f"table to an earlier version, take a later savepoint, or write to another table"
+            )
+
+    def _files_after(self, table: DeltaTable, lineage: SinkLineage, last_epoch_id: int) -> list[tuple[str, int]]:
+        """The files of later epochs and their sizes. Raises `SinkError` unless all of them are in the table."""
+        written, limit, is_complete = 0, sys.maxsize, False
+        # The newest entry comes first. A rollback has hidden the epochs that were committed before it.
+        for entry in table.history():
+            is_complete = is_complete or entry.get("version") == 0
+            if entry.get(_NAME) != lineage.name:
+                continue
+            epoch_id = int(entry[_EPOCH])
+            if epoch_id <= last_epoch_id:
+                is_complete = True
+                break
+            if entry[_FILES] == _ROLLBACK:
+                limit = min(limit, epoch_id)
+            elif epoch_id <= limit:
+                written += int(entry[_FILES])
+        tag = f"{_tag(lineage)}/"
+        added = zip(*(pa.table(table.get_add_actions()).column(name).to_pylist() for name in _PATH_SIZE), strict=True)
+        found = [
+            (path, size) for path, size in added if path.startswith(tag) and int(path.split("/")[1]) > last_epoch_id
+        ]
+        if not is_complete or len(found) != written:
+            raise SinkError(
+                f"{self} cannot remove the epochs after {last_epoch_id}: its log says that {written} files were added, "
+                f"and {len(found)} of them are in the table. Another writer has compacted or removed them, or old "
+                f"entries of the log have expired. Restore the table to an earlier version, or start from a savepoint "
+                f"in a new job directory"
+            )
+        return found
+
+    def _fit_schema(self, table: DeltaTable, schema: Any) -> None:
+        """Add the columns that the table does not have, if allowed. Raises `SinkError` for another type."""
+        self._check_schema(schema, table.schema())
+        partition_by = table.metadata().partition_columns
+        if list(partition_by) != list(self._partition_by):
+            raise SinkError(f"{self}: the table is partitioned by {partition_by}: pass partition_by={partition_by}")
+        known = {one.name for one in table.schema().fields}
+        added = [one for one in schema.fields if one.name not in known]
+        if added:
+            table.alter.add_columns([_deltalake().Field(one.name, one.type, nullable=True) for one in added])
+            table.update_incremental()
+        self._table_schema = pa.schema(table.schema().to_arrow())
+
+    def _check_schema(self, schema: Any, table: Any) -> None:
+        """Raise `SinkError` unless rows of a schema fit the table. A task checks, too, before the epoch is complete."""
+        known = {one.name: one.type for one in table.fields}
+        for one in schema.fields:
+            if one.name in known and known[one.name] != one.type:
+                raise SinkError(
+                    f"{self}: column {one.name!r} is {known[one.name]} in the table and {one.type} in the rows: "
+                    f"convert the rows, or write to another table"
+                )
+            if one.name not in known and not self._evolve_schema:
+                raise SinkError(
+                    f"{self}: the table has no column {one.name!r}: pass evolve_schema=True to add it, or drop it from "
+                    f"the rows"
+                )
+
+    def _opened(self, schema: Any) -> DeltaTable:
+        table = self._existing()
+        if table is None:
+            table = self._table = _deltalake().DeltaTable.create(
+                self._uri,
+                schema,
+                mode="ignore",
+                partition_by=list(self._partition_by) or None,
+                configuration=self._configuration or None,
+                storage_options=self._options or None,
+            )
+        return table
+
+    def _existing(self) -> DeltaTable | None:
+        """The table at its newest version; None if there is none."""
+        deltalake = _deltalake()
+        if self._table is not None:
+            self._table.update_incremental()
+            return self._table
+        try:
+            self._table = deltalake.DeltaTable(self._uri, storage_options=self._options or None)
+        except deltalake.exceptions.TableNotFoundError:
+            return None
+        return self._table
+
+    def _newest_epoch(self, table: DeltaTable, lineage: SinkLineage) -> int:
+        version = table.transaction_version(lineage.name)
+        return -1 if version is None else version
+
+    def _properties(self, lineage: SinkLineage, epoch_id: int, files: str) -> CommitProperties:
+        deltalake = _deltalake()
+        properties: CommitProperties = deltalake.CommitProperties(
+            custom_metadata={_NAME: lineage.name, _EPOCH: str(epoch_id), _FILES: files},
+            app_transactions=[deltalake.Transaction(lineage.name, epoch_id)],
+        )
+        return properties
+
+    def _with_retries(self, what: str, act: Callable[[], None]) -> None:
+        conflict = _deltalake().exceptions.CommitFailedError
+
+        def repeated() -> None:
+            for _ in range(_ATTEMPTS - 1):
+                with contextlib.suppress(conflict):
+                    return act()
+                # Another writer was faster, or a former driver of this job has committed the epoch.
+                self._table = None
+            return act()
+
+        self._reported(f"{self}: {what}", repeated)
+
+    def _reported(self, what: str, act: Callable[[], _T]) -> _T:
+        """Call a function. An error of deltalake or of the store becomes a `SinkError` without secrets."""
+        try:
+            return act()
+        except SinkError:
+            raise
+        except Exception as error:
+            self._table = None
+            text = str(error)
+            for secret in self._secrets():
+                text = text.replace(secret, "***")
+            # The text of the error itself may have secrets.
+            raise SinkError(f"{what}: {text}. Check the table, the permissions and the storage options") from None
+
+    def _secrets(self) -> list[str]:
+        found = [value for name, value in self._options.items() if value and _SECRET_OPTION.search(name)]
+        return sorted([*found, *secrets_of(self._uri)], key=len, reverse=True)
+
+    def _delete_staged(self, lineage: SinkLineage, epoch_id: int, is_left: Callable[[str], bool]) -> None:
+        directory = _directory(lineage, epoch_id)
+
+        def delete() -> None:
+            file_system = self._file_system()
+            selector = pyarrow.fs.FileSelector(directory, allow_not_found=True)
+            for info in file_system.get_file_info(selector):
+                if is_left(os.path.basename(info.path)):
+                    file_system.delete_file(info.path)
+
+        self._reported(f"{self}: staged files in {directory} cannot be deleted", delete)
+
+    def _local_root(self) -> str | None:
+        parsed = urlparse(self._uri)
+        if parsed.scheme == "file":
+            return unquote(parsed.path)
+        return None if "://" in self._uri else self._uri
+
+    def _file_system(self) -> pyarrow.fs.FileSystem:
+        root = self._local_root()
+        if root is not None:
+            Path(root).mkdir(parents=True, exist_ok=True)
+            return pyarrow.fs.SubTreeFileSystem(root, pyarrow.fs.LocalFileSystem())
+        from deltalake.fs import DeltaStorageHandler
+
+        return pyarrow.fs.PyFileSystem(DeltaStorageHandler(self._uri, self._options or None))
+
+
+def _deltalake() -> Any:
+    try:
+        import deltalake
+        import deltalake.exceptions
+        import deltalake.transaction
+    except ImportError as error:
+        raise ImportError("DeltaSink needs deltalake: pip install 'statebackend[delta]'") from error
+    return deltalake
+
+
+def _tag(lineage: SinkLineage) -> str:
+    return f"statebackend-{hashlib.sha256(lineage.name.encode()).hexdigest()[:16]}"
+
+
+def _directory(lineage: SinkLineage, epoch_id: int) -> str:
+    return f"{_tag(lineage)}/{epoch_id:012d}"
+
+
+def _decoded(committable: bytes, epoch: SinkEpoch) -> dict[str, Any]:
+    try:
+        fields: dict[str, Any] = json.loads(committable)
+        is_known = fields["version"] == _VERSION
+    except (ValueError, KeyError, TypeError) as error:
+        raise SinkError(f"{epoch}: its committable is none of a DeltaSink") from error
+    if not is_known:
+        raise SinkError(f"{epoch}: its committable has version {fields['version']}, which this version does not read")
+    return fields
+
+
+_WIDER: Final[Mapping[pa.DataType, tuple[pa.DataType, ...]]] = {
+    pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
+    pa.int16(): (pa.int32(), pa.int64()),
+    pa.int32(): (pa.int64(), pa.float64()),
+    pa.float32(): (pa.float64(),),
+}
+
+
+def _stored_schema(schema: pa.Schema, table: pa.Schema | None) -> pa.Schema:
+    """The schema of the files: timestamps in UTC and microseconds, and narrower types as wide as in the table."""
+    fields = []
+    for one in schema:
+        stored = _stored_type(one.type)
+        if table is not None and one.name in table.names:
+            wider = table.field(one.name).type
+            stored = wider if wider in _WIDER.get(stored, ()) else stored
+        fields.append(pa.field(one.name, stored, nullable=True))
+    return pa.schema(fields)
+
+
+def _stored_type(data_type: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(data_type):
+        return pa.timestamp("us", None if data_type.tz is None else "UTC")
+    if pa.types.is_struct(data_type):
+        return pa.struct([pa.field(one.name, _stored_type(one.type)) for one in data_type])
+    if pa.types.is_list(data_type):
+        return pa.list_(_stored_type(data_type.value_type))
+    if pa.types.is_map(data_type):
+        return pa.map_(_stored_type(data_type.key_type), _stored_type(data_type.item_type))
+    return data_type
+
+
+def _converted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if batch.schema.equals(schema):
+        return batch
+    return pa.RecordBatch.from_arrays(
+        [column.cast(one.type) for column, one in zip(batch.columns, schema, strict=True)], schema=schema
+    )

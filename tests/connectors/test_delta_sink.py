@@ -1,0 +1,296 @@
+"""The Delta sink keeps the contract of sinks, on a disk and on an S3-compatible store."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import decimal
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+from object_store import ACCESS_KEY, SECRET_KEY, Bucket
+
+from statebackend.checkpoint.metadata import SavepointIdentity
+from statebackend.connectors import DeltaSink, Sink, SinkEpoch, SinkError, SinkLineage
+from statebackend.testing.sinks import Row, SinkContract
+
+LINEAGE = SinkLineage("out", "job")
+
+
+@contextlib.contextmanager
+def failing(*, is_committed: bool) -> Iterator[None]:
+    commit = DeltaTable.create_write_transaction
+
+    def fail(self: DeltaTable, *arguments: Any, **options: Any) -> None:
+        if is_committed:
+            commit(self, *arguments, **options)
+        raise OSError("the connection is lost")
+
+    with mock.patch.object(DeltaTable, "create_write_transaction", fail):
+        yield
+
+
+class TestDeltaOnDisk(SinkContract):
+    def new_sink(self, target: Any) -> Sink:
+        return DeltaSink(target)
+
+    def rows_in(self, target: Any) -> list[Row]:
+        return table_rows(DeltaTable(target)) if DeltaTable.is_deltatable(str(target)) else []
+
+    def faults(self) -> Sequence[Callable[[], Any]]:
+        return [lambda: failing(is_committed=False), lambda: failing(is_committed=True)]
+
+
+class TestDeltaWithPartitions(TestDeltaOnDisk):
+    def new_sink(self, target: Any) -> Sink:
+        return DeltaSink(target, partition_by=["k"])
+
+
+def table_rows(table: DeltaTable) -> list[Row]:
+    return [(row["k"], row["n"]) for row in table.to_pyarrow_table().to_pylist()]
+
+
+class TestDeltaOnS3(SinkContract):
+    secrets = (SECRET_KEY,)
+
+    @pytest.fixture(autouse=True)
+    def _store(self, bucket: Bucket) -> None:
+        self.bucket = bucket
+        self.options = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{bucket.server.port}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_REGION": "us-east-1",
+        }
+
+    def uri(self, target: Path) -> str:
+        return f"s3://{self.bucket.name}/{target.name}"
+
+    def new_sink(self, target: Any) -> Sink:
+        return DeltaSink(self.uri(target), storage_options=self.options)
+
+    def broken_sink(self, target: Any) -> Sink:
+        return DeltaSink(f"s3://no-such-bucket/{target.name}", storage_options=self.options)
+
+    def rows_in(self, target: Any) -> list[Row]:
+        if not DeltaTable.is_deltatable(self.uri(target), self.options):
+            return []
+        return table_rows(DeltaTable(self.uri(target), storage_options=self.options))
+
+    def faults(self) -> Sequence[Callable[[], Any]]:
+        return [lambda: failing(is_committed=False), lambda: failing(is_committed=True)]
+
+
+def stage(sink: DeltaSink, epoch_id: int, table: pa.Table, run_id: str = "run") -> bytes:
+    return sink.stage(SinkEpoch(LINEAGE, epoch_id, run_id), 0, table.to_reader())
+
+
+def write(sink: DeltaSink, epoch_id: int, table: pa.Table) -> None:
+    sink.commit(SinkEpoch(LINEAGE, epoch_id, "run"), [stage(sink, epoch_id, table)])
+
+
+def numbers(*values: int | None) -> pa.Table:
+    return pa.table({"k": [f"k{value}" for value in values], "n": pa.array(values, pa.int64())})
+
+
+def test_statistics_and_partition_values_are_in_the_log(tmp_path: Path) -> None:
+    utc, berlin = dt.timezone.utc, "Europe/Berlin"
+    moment = dt.datetime(2024, 5, 1, 12, 0, 0, 1500, utc)
+    table = pa.table(
+        {
+            "day": pa.array([dt.date(2024, 5, 1), None, dt.date(2024, 5, 1)]),
+            "n": pa.array([3, 1, None], pa.int64()),
+            "text": ["b", "a", None],
+            "at": pa.array([moment] * 3, pa.timestamp("us", berlin)),
+            "price": pa.array([decimal.Decimal("1.50")] * 3, pa.decimal128(9, 2)),
+            "ratio": pa.array([float("nan"), 1.0, 2.0]),
+            "nested": pa.array([{"a": 1}, None, {"a": 2}], pa.struct([("a", pa.int32())])),
+            "empty": pa.array([None] * 3, pa.int32()),
+        }
+    )
+    write(DeltaSink(tmp_path, partition_by=["day"]), 0, table)
+    delta = DeltaTable(tmp_path)
+    back = delta.to_pyarrow_table().sort_by([("text", "descending")]).to_pylist()
+    assert [row["day"] for row in back] == [dt.date(2024, 5, 1), None, dt.date(2024, 5, 1)]
+    assert {row["at"] for row in back} == {moment}
+    added = {row["partition.day"]: row for row in pa.table(delta.get_add_actions(flatten=True)).to_pylist()}
+    row = added[dt.date(2024, 5, 1)]
+    assert (row["num_records"], row["min.n"], row["max.n"], row["null_count.n"]) == (2, 3, 3, 1)
+    assert (row["min.text"], row["max.text"], row["null_count.empty"]) == ("b", "b", 2)
+    # The log has milliseconds, and the bounds contain the value.
+    assert row["min.at"] == moment.replace(microsecond=1000)
+    assert row["max.at"] == moment.replace(microsecond=2000)
+    assert row.get("max.ratio") is None
+    assert added[None]["num_records"] == 1
+    where = [("day", "=", dt.date(2024, 5, 1)), ("n", ">", 2)]
+    assert delta.to_pyarrow_table(filters=where).num_rows == 1
+
+
+def test_other_writers_are_not_lost_and_not_rolled_back(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path)
+    write(sink, 0, numbers(0))
+    write_deltalake(tmp_path, numbers(100), mode="append")
+    write(sink, 1, numbers(1))
+    write_deltalake(tmp_path, numbers(101), mode="append")
+    assert sorted(n for _, n in table_rows(DeltaTable(tmp_path))) == [0, 1, 100, 101]
+    sink.roll_back(LINEAGE, 0)
+    assert sorted(n for _, n in table_rows(DeltaTable(tmp_path))) == [0, 100, 101]
+
+
+def test_a_rollback_of_compacted_files_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path)
+    for epoch_id in range(3):
+        write(sink, epoch_id, numbers(epoch_id))
+    DeltaTable(tmp_path).optimize.compact()
+    with pytest.raises(SinkError, match=r"cannot remove the epochs after 0: .* 2 files were added, and 0 of them"):
+        sink.roll_back(LINEAGE, 0)
+    assert sorted(n for _, n in table_rows(DeltaTable(tmp_path))) == [0, 1, 2]
+    write(sink, 3, numbers(3))
+    assert sorted(n for _, n in table_rows(DeltaTable(tmp_path))) == [0, 1, 2, 3]
+
+
+def test_a_conflict_with_another_writer_is_retried(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path)
+    write(sink, 0, numbers(0))
+    conflicts = iter([CommitFailedError("conflict"), CommitFailedError("conflict")])
+    commit = DeltaTable.create_write_transaction
+
+    def conflicting(self: DeltaTable, *arguments: Any, **options: Any) -> None:
+        error = next(conflicts, None)
+        if error is not None:
+            raise error
+        commit(self, *arguments, **options)
+
+    with mock.patch.object(DeltaTable, "create_write_transaction", conflicting):
+        write(sink, 1, numbers(1))
+    assert sorted(n for _, n in table_rows(DeltaTable(tmp_path))) == [0, 1]
+
+
+def test_a_new_column_needs_the_option_and_fails_before_the_checkpoint(tmp_path: Path) -> None:
+    write(DeltaSink(tmp_path), 0, numbers(0))
+    wider = numbers(1).append_column("extra", pa.array([True]))
+    sink = DeltaSink(tmp_path)
+    sink.recover(LINEAGE, 0)
+    with pytest.raises(SinkError, match="the table has no column 'extra': pass evolve_schema=True"):
+        stage(sink, 1, wider)
+    sink = DeltaSink(tmp_path, evolve_schema=True)
+    sink.recover(LINEAGE, 0)
+    write(sink, 1, wider)
+    write(sink, 2, numbers(2))
+    rows = DeltaTable(tmp_path).to_pyarrow_table().sort_by("n").to_pylist()
+    assert [(row["n"], row["extra"]) for row in rows] == [(0, None), (1, True), (2, None)]
+
+
+def test_narrower_rows_are_widened_and_other_types_are_an_error(tmp_path: Path) -> None:
+    write(DeltaSink(tmp_path), 0, numbers(0))
+    sink = DeltaSink(tmp_path)
+    sink.recover(LINEAGE, 0)
+    narrow = pa.table({"k": ["k1"], "n": pa.array([1], pa.int32())})
+    write(sink, 1, narrow)
+    assert sorted(n for _, n in table_rows(DeltaTable(tmp_path))) == [0, 1]
+    with pytest.raises(SinkError, match=r"column 'n' is .*long.* in the table and .*string.* in the rows"):
+        stage(sink, 2, pa.table({"k": ["k1"], "n": ["1"]}))
+
+
+def test_a_table_with_other_partitions_is_an_error(tmp_path: Path) -> None:
+    write(DeltaSink(tmp_path, partition_by=["k"]), 0, numbers(0))
+    with pytest.raises(SinkError, match=r"partitioned by \['k'\]: pass partition_by"):
+        write(DeltaSink(tmp_path), 1, numbers(1))
+    with pytest.raises(SinkError, match="no column 'day' to partition by"):
+        stage(DeltaSink(tmp_path / "other", partition_by=["day"]), 1, numbers(1))
+
+
+def test_a_parent_that_ran_on_after_the_savepoint_is_an_error(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path)
+    for epoch_id in range(3):
+        write(sink, epoch_id, numbers(epoch_id))
+    child = SinkLineage("out", "child", SavepointIdentity("job", 1, 1))
+    with pytest.raises(SinkError, match="has epoch 2 of job/out, but the savepoint was taken after epoch 1"):
+        DeltaSink(tmp_path).recover(child, 1)
+    DeltaSink(tmp_path).recover(SinkLineage("out", "child", SavepointIdentity("job", 2, 1)), 2)
+
+
+def test_a_job_directory_that_is_older_than_the_table_is_an_error(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path)
+    for epoch_id in range(3):
+        write(sink, epoch_id, numbers(epoch_id))
+    with pytest.raises(SinkError, match="has epoch 2 of job/out, but the job has completed 1 only"):
+        DeltaSink(tmp_path).recover(LINEAGE, 1)
+
+
+def test_staged_files_of_a_crash_are_removed_and_committed_ones_stay(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path)
+    write(sink, 0, numbers(0))
+    stage(sink, 1, numbers(1), "dead")
+    assert len(list(tmp_path.rglob("dead-*.parquet"))) == 1
+    DeltaSink(tmp_path).recover(LINEAGE, 0)
+    assert len(list(tmp_path.rglob("*-*.parquet"))) == 1
+    assert table_rows(DeltaTable(tmp_path)) == [("k0", 0)]
+
+
+@pytest.mark.parametrize("committable", [b"", b"{}", b"[1]", b'{"version": 9}'])
+def test_the_committable_of_another_sink_is_an_error(tmp_path: Path, committable: bytes) -> None:
+    with pytest.raises(SinkError, match="committable"):
+        DeltaSink(tmp_path).commit(SinkEpoch(LINEAGE, 0, "run"), [committable])
+
+
+def test_many_partitions_are_written_with_few_open_files(tmp_path: Path) -> None:
+    table = pa.table({"k": [f"k{value % 200}" for value in range(1000)], "n": list(range(1000))})
+    write(DeltaSink(tmp_path, partition_by=["k"]), 0, table)
+    assert sorted(n for _, n in table_rows(DeltaTable(tmp_path))) == list(range(1000))
+
+
+def test_a_local_job_restarts_and_rolls_back(tmp_path: Path) -> None:
+    from spark_workplace import CountWords
+
+    from statebackend.local import LocalStreamEnvironment
+
+    def run(words: str, **options: Any) -> None:
+        environment = LocalStreamEnvironment(job_dir=tmp_path / "job", epoch_size=2)
+        stream = environment.from_elements([(word, 1) for word in words], "word string, number int").key_by("word")
+        counted = stream.process(CountWords(), uid="words", schema="word string, times bigint, total bigint")
+        counted.sink_to(DeltaSink(tmp_path / "table"), uid="out")
+        environment.execute("job", **options)
+
+    def rows() -> list[tuple[str, int]]:
+        return sorted(
+            (row["word"], row["times"]) for row in DeltaTable(tmp_path / "table").to_pyarrow_table().to_pylist()
+        )
+
+    run("abab")
+    run("aa")
+    assert rows() == [("a", 1), ("a", 2), ("a", 3), ("a", 4), ("b", 1), ("b", 2)]
+    run("bb", roll_back_to=1)
+    assert rows() == [("a", 1), ("a", 2), ("b", 1), ("b", 2), ("b", 3), ("b", 4)]
+
+
+@pytest.mark.spark
+def test_a_spark_job_dies_at_the_commit_and_restarts(spark: Any, tmp_path: Path) -> None:
+    from spark_workplace import Workplace, travelling_by_value
+
+    workplace = Workplace(spark, tmp_path)
+    workplace.add_batch([("a", 1), ("b", 2)])
+    workplace.add_batch([("a", 3)])
+    table = tmp_path / "table"
+    commits = iter([False, True])
+    commit = DeltaSink.commit
+
+    def dying(self: DeltaSink, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
+        commit(self, epoch, committables)
+        if next(commits, False):
+            raise KeyboardInterrupt("the driver dies after the commit")
+
+    with travelling_by_value():
+        with mock.patch.object(DeltaSink, "commit", dying), pytest.raises(Exception, match="the driver dies"):
+            workplace.run(DeltaSink(table))
+        workplace.add_batch([("b", 4)])
+        workplace.run(DeltaSink(table))
+    found = [tuple(row.values()) for row in DeltaTable(table).to_pyarrow_table().to_pylist()]
+    assert sorted(found) == workplace.expected()
