@@ -285,7 +285,7 @@ def test_a_spark_job_dies_at_the_commit_and_restarts(spark: Any, tmp_path: Path)
     def dying(self: DeltaSink, epoch: SinkEpoch, committables: Sequence[bytes]) -> None:
         commit(self, epoch, committables)
         if next(commits, False):
-            raise KeyboardInterrupt("the driver dies after the commit")
+            raise RuntimeError("the driver dies after the commit")
 
     with travelling_by_value():
         with mock.patch.object(DeltaSink, "commit", dying), pytest.raises(Exception, match="the driver dies"):
