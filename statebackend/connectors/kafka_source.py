@@ -10,9 +10,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
-from attrs import Factory, define, frozen
+from attrs import Factory, define
 from typing_extensions import override
 
 from statebackend.connectors.kafka_clients import fix_of, kafka_module, kafka_name, partition_ids, without_secrets
@@ -37,8 +37,7 @@ _POLLED: Final = 10_000
 """The most records of one call of the consumer."""
 
 
-@frozen
-class KafkaRecord:
+class KafkaRecord(NamedTuple):
     """A record of a topic. ``timestamp`` is its time of creation or of appending, as the topic is configured."""
 
     key: bytes | None

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from typing_extensions import override
 
-from statebackend.connectors.staged_content import StagedContent, StagingArea
+from statebackend.connectors.staged_content import StagedContent, StagingArea, json_text
 from statebackend.streaming.errors import format_value
 from statebackend.streaming.sink import Sink, SinkEpoch, SinkError, SinkLineage
 
@@ -355,24 +354,12 @@ def _csv_column(column: pa.Array, name: str, target: str) -> pa.Array:
     if types.is_nested(kind):
         try:
             return pa.array(
-                [None if one is None else _json(one) for one in column.to_pylist(maps_as_pydicts="strict")],
+                [None if one is None else json_text(one) for one in column.to_pylist(maps_as_pydicts="strict")],
                 pa.string(),
             )
         except (TypeError, ValueError) as error:
             raise SinkError(f"{target}, field {name!r}: {error}. Convert the field to a text or a number") from error
     return column
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, default=_json_value, allow_nan=False)
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.hex()
-    if hasattr(value, "isoformat"):
-        return value.isoformat()
-    return str(value)
 
 
 def _copy(connection: psycopg.Connection[Any], table: str, columns: Sequence[str], staged: StagedContent) -> None:

@@ -26,7 +26,7 @@ from statebackend.checkpoint.state_handles import FileHandle
 from statebackend.streaming.errors import format_value
 from statebackend.streaming.sink import SinkEpoch, SinkError, SinkLineage
 
-__all__ = ["StagedContent", "StagingArea"]
+__all__ = ["StagedContent", "StagingArea", "json_text"]
 
 _VERSION: Final = 1
 _SMALL_BYTES: Final = 1 << 16
@@ -126,6 +126,19 @@ class StagingArea:
             yield
         except CheckpointError as error:
             raise SinkError(f"{self._target} {what}: {error}") from error
+
+
+def json_text(value: Any) -> str:
+    """A value of a row as JSON: bytes as hex digits, times in ISO 8601. Raises `ValueError` for a NaN."""
+    return json.dumps(value, default=_json_value, allow_nan=False)
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    return str(value)
 
 
 def _directory(lineage: SinkLineage) -> str:
