@@ -2,7 +2,7 @@
 # make demo     run the jobs of examples/flights and examples/weather
 # make check    the quick round of a contributor: lint, and the tests that need no JVM
 # make test     run the tests, on two processes        (make test TESTS=tests/checkpoint PROCESSES=0 for some, on one)
-# make test-flink  read savepoints that the real Flink writes; needs a JDK and downloads Flink's jars
+# make test-flink  read savepoints of the real Flink, and restore exported ones in it; needs a JDK and downloads Flink's jars
 # make test-connectors  test the connectors against PostgreSQL and a Kafka broker, which it installs and starts
 # make lint     ruff (rules and format), import-linter, and mypy --strict on the packages
 # make docs     build the documentation site into build/site; warnings are errors

@@ -37,6 +37,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "roll-back": ("maintenance_commands", "Roll a job back to an older checkpoint."),
     "migrate": ("migrate_command", "Write a savepoint in the types of a program."),
     "import": ("import_command", "Write a savepoint of ours from one of Flink."),
+    "export-flink": ("export_flink_command", "Write a Flink savepoint from stored state."),
 }
 """For each command its module and its line in ``--help``."""
 

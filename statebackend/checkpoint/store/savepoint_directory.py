@@ -42,6 +42,7 @@ __all__ = [
     "create_savepoint_directory",
     "not_a_savepoint",
     "read_savepoint",
+    "release_savepoint_directory",
     "write_savepoint",
     "write_source_progress",
 ]
@@ -92,6 +93,11 @@ def abandon_savepoint_directory(fs: CheckpointFileSystem) -> None:
             fs.delete(path)
     for name in fs.list_directories():
         fs.delete_directory(name)
+    fs.delete(_IN_PROGRESS)
+
+
+def release_savepoint_directory(fs: CheckpointFileSystem) -> None:
+    """End the reservation of a directory whose savepoint is complete."""
     fs.delete(_IN_PROGRESS)
 
 

@@ -74,7 +74,14 @@ from statebackend.state.priority_queue import TimeDomain, timer_state_name
 from statebackend.state.progress import ProgressListener, no_progress
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["REWRITTEN_FROM", "SavepointWriter", "TaskRunner", "WrittenSavepoint", "carried_metadata"]
+__all__ = [
+    "REWRITTEN_FROM",
+    "SavepointWriter",
+    "TaskRunner",
+    "WrittenSavepoint",
+    "carried_metadata",
+    "reserved_directory",
+]
 
 
 REWRITTEN_FROM: Final = "written_anew_from"
@@ -421,7 +428,7 @@ class SavepointWriter:
         scratch: str,
         started_s: float,
     ) -> WrittenSavepoint:
-        with _reserved(self._uri) as target:
+        with reserved_directory(self._uri) as target:
             progress: tuple[FileHandle, ...] = ()
             if self._source is not None and "source_progress" not in drafts.dropped:
                 progress = write_source_progress(
@@ -472,7 +479,7 @@ def _without_effect(drafts: Drafts, operators: Sequence[NewOperator]) -> dict[in
 
 
 @contextmanager
-def _reserved(uri: str | os.PathLike[str]) -> Iterator[CheckpointFileSystem]:
+def reserved_directory(uri: str | os.PathLike[str]) -> Iterator[CheckpointFileSystem]:
     """Reserve the target. An error before the savepoint is complete empties it again."""
     target = create_savepoint_directory(uri)
     try:

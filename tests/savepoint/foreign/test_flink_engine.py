@@ -1,4 +1,4 @@
-"""Savepoints and checkpoints of the real engine are read: ``make test-flink``.
+"""Savepoints of the real engine are read, and it restores exported ones: ``make test-flink``.
 
 ``FLINK_LIB`` is the directory of Flink's jars, as the package apache-flink-libraries has it. Without it the tests are
 skipped. They need a JDK.
@@ -6,6 +6,8 @@ skipped. They need a JDK.
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import pathlib
 import shutil
@@ -14,11 +16,29 @@ import subprocess
 import pytest
 
 from snapshots.errors import UnresolvableSerializerError
+from statebackend import (
+    BroadcastStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    SplitListStateDescriptor,
+    StateTtlConfig,
+    UnionListStateDescriptor,
+    ValueStateDescriptor,
+)
+from statebackend.savepoint.foreign.flink_import import without_sources
+from statebackend.savepoint.rewrite import Plan, SavepointWriter
+from statebackend.savepoint.rewrite.flink_writer import write_flink_savepoint
 from statebackend.savepoint.savepoint import Savepoint
+from statebackend.savepoint.state_location import find_state
+from statebackend.savepoint.stored_entries import StateEntry
+from statebackend.state.clock import wall_clock
+from typeserializers import TimeWindow, TimeWindowSerializer
 
 LIBRARIES = os.environ.get("FLINK_LIB", "")
 pytestmark = pytest.mark.skipif(not LIBRARIES, reason="FLINK_LIB is not set")
 
+RESTORING = pathlib.Path(__file__).with_name("RestoreCase.java")
 SOURCE = pathlib.Path(__file__).with_name("SavepointCase.java")
 VALUES = [*range(500), *range(50001, 50500)]
 """What the two subtasks of the source send until they slow down."""
@@ -43,12 +63,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_state_of_the_engine_is_the_state_of_the_model(case: str, tmp_path: pathlib.Path) -> None:
     max_parallelism, options = CASES[case]
-    names = ("flink-dist-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j-impl-*.jar")
-    jars = ":".join(str(jar) for name in names for jar in pathlib.Path(LIBRARIES).glob(name))
-    subprocess.run(["javac", "-cp", jars, "-d", tmp_path, SOURCE], check=True)
-    opens = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in ("lang", "util", "time")]
-    command = ["java", *opens, "-cp", f"{jars}:{tmp_path}", "SavepointCase", tmp_path / "state", str(max_parallelism)]
-    subprocess.run([*command, *options], check=True, timeout=300)
+    run_engine(SOURCE, tmp_path / "state", max_parallelism, *options, classes=tmp_path)
     for form in ("CANONICAL", "NATIVE"):
         [place] = (tmp_path / "state" / form).iterdir()
         # Flink does not write heap timers into native savepoints of RocksDB.
@@ -57,6 +72,17 @@ def test_state_of_the_engine_is_the_state_of_the_model(case: str, tmp_path: path
     moved = shutil.move(tmp_path / "state" / "checkpoints", tmp_path / "elsewhere")
     [checkpoint] = pathlib.Path(moved).glob("*/chk-*")
     check(Savepoint.open(checkpoint))
+
+
+def run_engine(source: pathlib.Path, *arguments: object, classes: pathlib.Path) -> str:
+    """Run the program with the engine, and return what it prints."""
+    names = ("flink-dist-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j-impl-*.jar")
+    jars = ":".join(str(jar) for name in names for jar in pathlib.Path(LIBRARIES).glob(name))
+    subprocess.run(["javac", "-encoding", "UTF-8", "-cp", jars, "-d", classes, source], check=True)
+    opens = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in ("lang", "util", "time")]
+    command = ["java", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", *opens, "-cp", f"{jars}:{classes}"]
+    command += [source.stem, *map(str, arguments)]
+    return subprocess.run(command, check=True, timeout=300, stdout=subprocess.PIPE, encoding="utf-8").stdout
 
 
 def check(savepoint: Savepoint, *, has_timers: bool = True) -> None:
@@ -76,3 +102,81 @@ def check(savepoint: Savepoint, *, has_timers: bool = True) -> None:
     with pytest.raises(UnresolvableSerializerError, match="Opaque with Kryo"):
         list(read("counting", "opaque"))
     assert len(list(savepoint.read_operator_state("numbers", "SourceReaderState"))) > 0
+
+
+KEYS = ["", "K\u00f6ln \u2713 \U0001f600", *(f"key-{number}" for number in range(300))]
+HOUR_MS = 3_600_000
+BACKENDS = {"hashmap": 128, "rocksdb": 4096}
+
+
+def found(output: str) -> list[str]:
+    return sorted(line for line in output.splitlines() if line.startswith("FOUND|"))
+
+
+def restored(savepoint: pathlib.Path, backend: str, classes: pathlib.Path, max_parallelism: int) -> list[str]:
+    arguments = (savepoint, max_parallelism, 300, f"state.backend.type={backend}")
+    return found(run_engine(RESTORING, *arguments, classes=classes))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_engine_restores_what_was_exported(backend: str, tmp_path: pathlib.Path) -> None:
+    max_parallelism, now_ms = BACKENDS[backend], wall_clock()
+    numbers = dict(zip(KEYS, itertools.count(1), strict=False))
+    windows = {0: 5, 10_000: 7}
+    plan = Plan().add_operator("counting", "string").add_operator("windows", "string").add_operator("elements")
+    plan.add_state("counting", ValueStateDescriptor("count", int), numbers.items())
+    plan.add_state("counting", ListStateDescriptor("list", int), [(key, [1, n]) for key, n in numbers.items()])
+    entries = [(key, f"m{one}", n + one) for key, n in numbers.items() for one in range(3)]
+    plan.add_state("counting", MapStateDescriptor("map", str, int), entries)
+    timed = ValueStateDescriptor("timed", int, ttl=StateTtlConfig("1 hour"))
+    # Every second one is expired.
+    times = [StateEntry(0, key, None, None, n, now_ms - n % 2 * 2 * HOUR_MS) for key, n in numbers.items()]
+    plan.add_state("counting", timed, times)
+    plan.add_timers("counting", [(key, 1_000_000 + n) for key, n in numbers.items()], time="event")
+    contents = [("", TimeWindow(start, start + 10_000), value) for start, value in windows.items()]
+    sums = ReducingStateDescriptor("window-contents", max, int)
+    plan.add_state("windows", sums, contents, namespace=TimeWindowSerializer())
+    ends = [(key, window, window.end - 1) for key, window, _ in contents]
+    plan.add_timers("windows", ends, time="event", service="window-timers", namespace=TimeWindowSerializer())
+    plan.add_operator_state("elements", SplitListStateDescriptor("split", int), range(7))
+    plan.add_operator_state("elements", UnionListStateDescriptor("union", str), ["a", "b"])
+    plan.add_operator_state("elements", BroadcastStateDescriptor("rules", str, int), {"rule": 1, "other": 2})
+    plan.change_parallelism(2)
+    SavepointWriter.new(tmp_path / "ours", max_parallelism=max_parallelism).write(plan)
+    write_flink_savepoint(find_state(tmp_path / "ours"), tmp_path / "exported")
+    wanted = [
+        f"FOUND|entry|{key}|{n}|{'null' if n % 2 else n}|[1, {n}]|{{m0={n}, m1={n + 1}, m2={n + 2}}}"
+        for key, n in numbers.items()
+    ]
+    wanted += [f"FOUND|timer|{key}|{1_000_000 + n}" for key, n in numbers.items()]
+    wanted += [f"FOUND|window||{start}|{start + 10_000}|{value}" for start, value in windows.items()]
+    wanted += [f"FOUND|split|{number}" for number in range(7)]
+    # Both subtasks get all of them.
+    wanted += 2 * ["FOUND|union|a", "FOUND|union|b", "FOUND|rule|rule|1", "FOUND|rule|other|2"]
+    assert restored(tmp_path / "exported", backend, tmp_path, max_parallelism) == sorted(wanted)
+
+
+def test_state_goes_from_the_engine_to_ours_and_back(tmp_path: pathlib.Path) -> None:
+    run_engine(SOURCE, tmp_path / "state", 128, "state.backend.type=rocksdb", classes=tmp_path)
+    [flink] = (tmp_path / "state" / "CANONICAL").iterdir()
+    source, sources = without_sources(find_state(flink), ["counting"])
+    assert [one.uid for one in sources] == ["numbers"]
+    plan = Plan().remove_state("counting", "opaque")
+    plan.change_values("counting", "count", ValueStateDescriptor("count", int), lambda count: count * 10)
+    plan.keep_entries("counting", lambda entry: entry.user_key != "m7", states=["map"])
+    SavepointWriter.copy_of_restored(source, tmp_path / "ours").write(plan)
+    write_flink_savepoint(find_state(tmp_path / "ours"), tmp_path / "exported")
+    lines = restored(tmp_path / "exported", "hashmap", tmp_path, 128)
+    wanted = [f"FOUND|timer|key-{value % 100}|{1_000_000_000 + value}" for value in VALUES]
+    assert [line for line in lines if line.startswith("FOUND|timer|")] == sorted(wanted)
+    of_key: dict[str, list[int]] = {}
+    for value in VALUES:
+        of_key.setdefault(f"key-{value % 100}", []).append(value)
+    entries = [line.split("|")[2:] for line in lines if line.startswith("FOUND|entry|")]
+    assert len(entries) == len(KEYS)
+    for key, count, _, elements, of_map in entries:
+        values = of_key.get(key, [])
+        assert count == (str(len(values) * 10) if values else "null")
+        assert sorted(json.loads(elements)) == sorted(values)
+        pairs = of_map.strip("{}").split(", ") if values else []
+        assert sorted(pairs) == sorted(f"m{value}={value}" for value in values if value != 7)

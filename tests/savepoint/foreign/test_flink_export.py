@@ -1,0 +1,84 @@
+"""Savepoints of ours become savepoints of Flink: what Flink wrote is the same after an import and an export."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+from golden_savepoints import GOLDEN, NAMES, expected_of, found_in, wanted_of
+
+from statebackend import ValueStateDescriptor
+from statebackend.cli.main import main
+from statebackend.savepoint.foreign.flink_files import FlinkFiles
+from statebackend.savepoint.rewrite import Plan, SavepointWriter
+from statebackend.savepoint.rewrite.flink_writer import FlinkKeyPlacement
+from statebackend.savepoint.savepoint import Savepoint
+
+PLAN = """
+from statebackend.savepoint.rewrite import Plan
+
+uids = ["golden-keyed", "golden-op", "golden-longkey", "golden-window"]
+
+def plan(savepoint):
+    return Plan()
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_flink_wrote_is_the_same_after_an_import_and_an_export(
+    name: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], own_registrations: None
+) -> None:
+    original, ours, exported = (str(path) for path in (GOLDEN / name / "savepoint", tmp_path / "ours", tmp_path / "f"))
+    (tmp_path / "plan.py").write_text(PLAN)
+    assert main(["import", original, ours, "--plan", str(tmp_path / "plan.py")]) == 0
+    capsys.readouterr()
+    assert main(["export-flink", ours, exported, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    expected, old, new = expected_of(name), Savepoint.open(original), Savepoint.open(exported)
+    assert isinstance(new.file_system, FlinkFiles)
+    assert not (tmp_path / "f" / "_in_progress").exists()
+    assert found_in(new, expected) == wanted_of(expected)
+    for uid, operator in expected["keyedOperators"].items():
+        assert rows[uid]["_timer_state/event_user-timers" if uid == "golden-keyed" else next(iter(operator["states"]))]
+        for state in old.operators[uid].states:
+            # Rows have the key groups of Flink, and the order of their keys.
+            assert list(map(str, new.read(uid, state))) == list(map(str, old.read(uid, state)))
+
+
+def test_types_that_flink_does_not_have_are_listed(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ours, exported = tmp_path / "ours", tmp_path / "exported"
+    plan = Plan().add_operator("moments", "timestamp").add_state("moments", ValueStateDescriptor("count", int), [])
+    plan.add_operator("pickles", "string")
+    plan.add_state("pickles", ValueStateDescriptor("any", __import__("datetime").date), [])
+    SavepointWriter.new(ours, max_parallelism=4).write(plan)
+    assert main(["export-flink", str(ours), str(exported)]) == 3
+    error = capsys.readouterr().err
+    assert "operator 'moments': a key of type timestamp is no key of Flink" in error
+    assert "state 'any' has a type that Flink does not have: statebackend.PythonDate" in error
+    assert not (exported / "_metadata").exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "groups"),
+    [
+        (["string"], "", (94, 31198)),
+        (["string"], "key-7", (74, 15562)),
+        (["string"], "K\u00f6ln \u2713 \U0001f600", (42, 4394)),
+        (["bigint"], 0, (94, 31198)),
+        (["bigint"], -1, (94, 31198)),
+        (["bigint"], 1234567890123, (92, 32092)),
+        (["bigint"], -(1 << 63), (108, 10348)),
+        (["int"], -1, (80, 15184)),
+        (["int"], 77, (53, 31669)),
+        (["int"], -(1 << 31), (108, 10348)),
+        (["smallint"], -5, (80, 12112)),
+        (["tinyint"], -128, (75, 4811)),
+        (["boolean"], True, (77, 11725)),
+        (["boolean"], False, (3, 32003)),
+        (["string", "bigint"], ("a", 5), (80, 31952)),
+        (["int", "boolean"], (-3, True), (124, 29820)),
+    ],
+)
+def test_key_groups_are_those_of_the_real_engine(columns: list[str], key: object, groups: tuple[int, int]) -> None:
+    assert tuple(FlinkKeyPlacement(columns, highest).of_key(key) for highest in (128, 32768)) == groups
