@@ -29,11 +29,14 @@ from statebackend.checkpoint.fs.store_uri import is_uri, scheme_of, without_secr
 from statebackend.checkpoint.ha.leadership import raising_root_cause
 from statebackend.checkpoint.ha.object_store import default_services
 from statebackend.checkpoint.ha.services import JobRecords, JobServices
-from statebackend.checkpoint.metadata import CheckpointMetadata
+from statebackend.checkpoint.metadata import CheckpointMetadata, ReadSource
+from statebackend.checkpoint.store.checkpoint_directories import METADATA_FILE_NAME
 from statebackend.checkpoint.store.completed_checkpoint_store import CompletedCheckpointStore
-from statebackend.checkpoint.store.job_directory import JobDirectory
+from statebackend.checkpoint.store.job_directory import IMPORTED_DIRECTORY, JobDirectory, read_origin
 from statebackend.checkpoint.store.job_files import end_no_data_epoch
+from statebackend.checkpoint.store.savepoint_directory import read_savepoint
 from statebackend.spark.epoch_driver import EpochDriver, JobParts, is_output_pending
+from statebackend.spark.foreign_state import SPARK_QUERY, SparkCheckpoint, processor_plan
 from statebackend.spark.job import SparkJob
 from statebackend.spark.no_data_epochs import EmptyBatch, NoDataEpochs
 from statebackend.spark.plans.pipeline import Pipeline, prepare_pipeline
@@ -62,6 +65,7 @@ from statebackend.spark.sources.source_identity import (
     read_sources,
     watermark_of_frame,
 )
+from statebackend.spark.tasks.program_pickles import unpickled
 from statebackend.state.key_groups import DEFAULT_MAX_PARALLELISM
 from statebackend.state.metrics import StateMetricsConfig
 from statebackend.state.private_directory import default_local_root
@@ -69,7 +73,7 @@ from statebackend.state.state_backend import StateBackend, state_backend
 from statebackend.state.state_compatibility import SchemaReport
 from statebackend.streaming.compatibility_check import CompatibilityChecker, DescribedJob, SchemaReports
 from statebackend.streaming.data_stream import DataStream
-from statebackend.streaming.errors import JobDefinitionError
+from statebackend.streaming.errors import JobDefinitionError, JobRestoreError
 from statebackend.streaming.observing.job_events import JobListener, JobListeners
 from statebackend.streaming.observing.progress import LoggedProgress
 from statebackend.streaming.runtime.checkpoint_writing import batch_of
@@ -89,6 +93,7 @@ from statebackend.streaming.runtime.starting_point import (
     check_no_roll_back,
     starting_point,
 )
+from statebackend.streaming.stateful_processor import StatefulProcessorFunction
 from statebackend.streaming.stream_graph import SourceNode, StreamGraph
 
 _log = logger_of(__name__)
@@ -229,6 +234,7 @@ class SparkStreamEnvironment:
         restore_source_progress: bool | Mapping[str, bool] = True,
         allow_dropped_sources: Collection[str] = (),
         roll_back_to: int | Literal["previous"] | None = None,
+        from_spark_checkpoint: str | os.PathLike[str] | None = None,
     ) -> SparkJob:
         """Start the job, or continue it from the newest checkpoint of its directory.
 
@@ -245,6 +251,9 @@ class SparkStreamEnvironment:
             roll_back_to: An older checkpoint of the directory to continue from: its id, or "previous" for the newest
                 readable one before the newest. Later epochs are set aside, hidden by sinks that can, and processed
                 again; see `SparkJob.roll_back_report`.
+            from_spark_checkpoint: The checkpoint directory of a query of Spark with ``transformWithState``, which this
+                job continues behind the last committed batch. The query must not run any more. The first start imports
+                its state into the job directory; later starts continue from there.
 
         Returns:
             The running job.
@@ -255,11 +264,17 @@ class SparkStreamEnvironment:
             StateMigrationException: Stored state is incompatible.
             JobDirectoryError: The directory belongs to another job, or another driver is running.
             SourceProgressMismatchError: The checkpoint of an epoch in Spark's log is missing.
+            SavepointError, PlanError: ``from_spark_checkpoint`` cannot be read, or does not fit the job.
         """
         pipeline = self._prepare()
         check_trigger(pipeline.source, trigger)
         check_sources_named(pipeline.graph.source_uids, restore_source_progress, allow_dropped_sources)
         sources = read_sources(pipeline.graph, pipeline.source)
+        if from_spark_checkpoint is not None:
+            if from_savepoint is not None:
+                raise JobDefinitionError("pass from_savepoint or from_spark_checkpoint, not both")
+            JobDirectory.check(self.job_dir, name, self.max_parallelism)
+            from_savepoint = self._imported(name, pipeline, sources, from_spark_checkpoint, allow_non_restored_state)
         schemas = read_schemas(pipeline.source)
 
         def check_state(records: JobRecords, point: StartingPoint) -> Mapping[str, SchemaReport]:
@@ -294,6 +309,52 @@ class SparkStreamEnvironment:
 
     def _described(self, pipeline: Pipeline) -> DescribedJob:
         return DescribedJob(pipeline.operators, self.max_parallelism, self.rules.compatibilities)
+
+    def _imported(
+        self,
+        name: str,
+        pipeline: Pipeline,
+        sources: tuple[ReadSource, ...],
+        path: str | os.PathLike[str],
+        allow_non_restored_state: bool,
+    ) -> str | None:
+        """Import the checkpoint of a query of Spark, unless an earlier start has.
+
+        Returns the savepoint to start from. None if it is gone: the job then continues from its own checkpoints.
+        """
+        files = CheckpointFileSystem.from_uri(self.job_dir)
+        target = files.location(IMPORTED_DIRECTORY)
+        checkpoint = SparkCheckpoint(self.spark, path)
+        if files.exists(f"{IMPORTED_DIRECTORY}/{METADATA_FILE_NAME}"):
+            _, metadata = read_savepoint(target)
+            if metadata.properties.get(SPARK_QUERY) != checkpoint.query_id:
+                raise JobRestoreError(
+                    f"the job directory {files.uri} was started from another query of Spark than that of "
+                    f"{checkpoint.location}. Use a new job directory"
+                )
+            return target
+        origin = read_origin(files)
+        if origin is not None and origin.savepoint_uri == CheckpointFileSystem.from_uri(target).uri:
+            return None
+        if JobDirectory.inspect(self.job_dir) is not None:
+            raise JobRestoreError(
+                f"the job directory {files.uri} was not started from {checkpoint.location}. Start without "
+                f"from_spark_checkpoint to continue it, or use a new job directory"
+            )
+        processors = {
+            uid: unpickled(one.function_pickle)
+            for uid, one in pipeline.operators.items()
+            if isinstance(one.node.function, StatefulProcessorFunction)
+        }
+        plan = processor_plan(checkpoint, processors, allow_non_restored_state=allow_non_restored_state)
+        checkpoint.write(
+            target,
+            plan,
+            sources=[one.uid or "" for one in sources],
+            max_parallelism=self.max_parallelism,
+            job_name=name,
+        )
+        return target
 
     def _prepare(self) -> Pipeline:
         check_time_zone(self.spark)

@@ -105,6 +105,7 @@ def on_ours(
     processor: Any,
     time_mode: str,
     initial: Any = None,
+    from_spark_checkpoint: Path | None = None,
 ) -> list[list[tuple[Any, ...]]]:
     """What our state makes of them."""
     from stateful_programs import OUTPUT
@@ -123,7 +124,8 @@ def on_ours(
     grouped = environment.from_dataframe(stream).group_by("program", "k")
     processed = grouped.transform_with_state(processor, OUTPUT, "update", time_mode, initial)
     processed.sink_to(ForEachEpochSink(outputs.take))
-    environment.execute("programs", trigger={"availableNow": True}).await_termination()
+    job = environment.execute("programs", trigger={"availableNow": True}, from_spark_checkpoint=from_spark_checkpoint)
+    job.await_termination()
     return outputs.batches
 
 
@@ -254,3 +256,71 @@ def test_in_event_time_a_job_does_what_spark_does(spark: SparkSession, tmp_path:
     keys = {row[1] for rows in given["spark"] for row in rows if row[0] == "Heartbeat"}
     assert keys == {"a", "b", "behind"}
     assert given["ours"] == given["spark"]
+
+
+def test_a_job_continues_the_query_of_spark_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    from stateful_programs import CountedNumbers, Largest, MovingAverage, Programs, RateLimiter, Violations
+
+    records: list[dict[str, list[tuple[str, int, int]]]] = [
+        {
+            "Violations": [("a", 50, 1), ("a", 150, 2), ("b", 101, 3)],
+            "Largest": [("a", 1, 1), ("a", 5, 2), ("a", 3, 3), ("a", 4, 4), ("b", 1, 5)],
+            "CountedNumbers": [("a", 1, 1), ("a", 1, 1), ("a", 2, 2), ("b", 7, 3)],
+            "RateLimiter": [("a", 1, 1), ("a", 2, 2), ("a", 3, 3), ("a", 4, 60_000)],
+            "MovingAverage": [("a", 1, 1), ("a", 2, 2), ("a", 4, 3), ("a", 8, 4)],
+        },
+        {"Violations": [("b", 102, 4), ("c", 0, 5)], "Largest": [("a", 7, 6)], "CountedNumbers": [("b", -7, 3)]},
+        {
+            "Violations": [("a", 102, 4), ("b", 103, 5)],
+            "Largest": [("a", 6, 6), ("b", 0, 7)],
+            "CountedNumbers": [("a", 1, 9), ("b", 7, 3)],
+            "RateLimiter": [("a", 5, 60_001), ("a", 6, 60_002), ("b", 1, 60_003)],
+            "MovingAverage": [("a", 16, 5), ("b", 1, 1)],
+        },
+        {"Violations": [("b", 500, 6)], "CountedNumbers": [("b", 8, 4)], "RateLimiter": [("a", 7, 60_004)]},
+    ]
+    processor = Programs(Violations, Largest, CountedNumbers, RateLimiter, MovingAverage)
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "moved").mkdir()
+    whole, moved = Batches(tmp_path / "whole", records), Batches(tmp_path / "moved", records[:2])
+    expected = on_spark(spark, whole, whole.stream(spark), processor, "None")
+    assert on_spark(spark, moved, moved.stream(spark), processor, "None") == expected[:2]
+    moved.add(records[2])
+    checkpoint = moved.directory / "spark"
+    rest = on_ours(spark, moved, moved.stream(spark), processor, "None", from_spark_checkpoint=checkpoint)
+    # A later start passes the checkpoint again, and continues from the job's own.
+    moved.add(records[3])
+    rest += on_ours(spark, moved, moved.stream(spark), processor, "None", from_spark_checkpoint=checkpoint)
+    assert rest == expected[2:]
+
+
+def test_a_job_continues_the_event_time_and_timers_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    from stateful_programs import Heartbeat, Programs, Reminders
+
+    records: list[dict[str, list[tuple[str, int, int]]]] = [
+        {
+            "Heartbeat": [("a", 1, 1000), ("b", 1, 2000), ("a", 2, 5000), ("e", 2, 9000)],
+            "Reminders": [("a", 9008, 9000), ("a", 15_008, 9000), ("c", 13_000, 9000)],
+        },
+        # What is at the watermark of the run before is late, and what is a millisecond behind it is not.
+        {"Heartbeat": [("b", 3, 23_000), ("at", 8, 9000), ("behind", 9, 9001)], "Reminders": [("a", 1, 17_000)]},
+        {"Heartbeat": [("c", 4, 1), ("b", 5, 40_000), ("at", 6, 13_000)]},
+    ]
+    processor = Programs(Heartbeat, Reminders)
+    given: dict[str, list[list[tuple[Any, ...]]]] = {"whole": [], "moved": []}
+    for name, rows in given.items():
+        (tmp_path / name).mkdir()
+        batches = Batches(tmp_path / name, [])
+        for number, batch in enumerate(records):
+            batches.add(batch)
+            stream = batches.stream(spark).selectExpr("*", "timestamp_millis(t) AS ts").withWatermark("ts", "0 seconds")
+            if name == "whole" or number == 0:
+                rows += on_spark(spark, batches, stream, processor, "EventTime")
+            else:
+                checkpoint = batches.directory / "spark"
+                rows += on_ours(spark, batches, stream, processor, "EventTime", from_spark_checkpoint=checkpoint)
+    whole = [row for rows in given["whole"] for row in rows]
+    assert {row[1] for row in whole if row[0] == "Heartbeat"} == {"a", "b", "behind", "e"}
+    assert ("Heartbeat", "e", "silent after 1, 23000", 19_000) in whole
+    assert any(row[2].startswith("timer") and row[3] == 15_008 for row in whole)
+    assert given["moved"] == given["whole"]

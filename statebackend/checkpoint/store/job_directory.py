@@ -37,6 +37,7 @@ from statebackend.checkpoint.store.driver_lock import LOCK_FILE_NAME, DriverLock
 from statebackend.checkpoint.store.job_files import HIGH_AVAILABILITY_FILE_NAME, check_kept_in
 
 __all__ = [
+    "IMPORTED_DIRECTORY",
     "JOB_FILE_NAME",
     "ORIGIN_FILE_NAME",
     "JobDirectory",
@@ -110,6 +111,8 @@ def read_origin(file_system: CheckpointFileSystem) -> JobOrigin | None:
 
 
 JOB_FILE_NAME = "job.json"
+IMPORTED_DIRECTORY = "imported"
+"""A savepoint that the start of a new job has made of another engine's state. It may be there before the job is."""
 
 _FORMAT_VERSION = 1
 
@@ -254,7 +257,8 @@ def _read_identity(file_system: CheckpointFileSystem) -> JobIdentity | None:
     if file_system.exists(JOB_FILE_NAME):
         return _decode(file_system)
     known = (LOCK_FILE_NAME, LEASE_FILE_NAME, ORIGIN_FILE_NAME, HIGH_AVAILABILITY_FILE_NAME)
-    strangers = [path for path in file_system.list_files() if path not in known]
+    imported = f"{IMPORTED_DIRECTORY}/"
+    strangers = [path for path in file_system.list_files() if path not in known and not path.startswith(imported)]
     if strangers:
         raise JobDirectoryMismatchError(
             f"{file_system.uri} has no {JOB_FILE_NAME} but is not empty (it holds {strangers[0]!r}), so it "

@@ -44,6 +44,7 @@ from statebackend.checkpoint.metadata import (
     InputWatermark,
     NodeWatermark,
     SavepointIdentity,
+    SourcePositions,
     TimersDue,
     WatermarkState,
 )
@@ -76,6 +77,7 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 
 __all__ = [
     "REWRITTEN_FROM",
+    "ForeignProgress",
     "SavepointWriter",
     "TaskRunner",
     "WrittenSavepoint",
@@ -235,6 +237,23 @@ class WrittenSavepoint:
     duration_s: float
 
 
+@frozen(kw_only=True)
+class ForeignProgress:
+    """How far a job of another engine had come, for a savepoint with its state.
+
+    Attributes:
+        properties: What the properties of the savepoint say of its origin.
+        source_files: The engine's log of its sources: relative name to content.
+    """
+
+    checkpoint_id: int
+    processing_time_ms: int
+    properties: Mapping[str, str]
+    watermarks: WatermarkState | None
+    source_positions: SourcePositions
+    source_files: Mapping[str, bytes]
+
+
 class SavepointWriter:
     """Writes one savepoint. Create it with `new` or `copy_of`."""
 
@@ -247,8 +266,10 @@ class SavepointWriter:
         known: Iterable[TypeSerializer[Any] | type[Any]],
         scratch_directory: str | None,
         processes: int,
+        foreign: ForeignProgress | None = None,
     ) -> None:
         self._uri = uri
+        self._foreign = foreign
         self._source = source
         self._max_parallelism = max_parallelism
         self._job_name = job_name
@@ -265,6 +286,7 @@ class SavepointWriter:
         job_name: str = "job",
         scratch_directory: str | None = None,
         processes: int = 1,
+        foreign: ForeignProgress | None = None,
     ) -> SavepointWriter:
         """Return a writer that starts from nothing.
 
@@ -274,8 +296,9 @@ class SavepointWriter:
             job_name: The name of the job.
             scratch_directory: Where rows are sorted; it needs space for all of them. The default is the system's.
             processes: The number of processes that run tasks.
+            foreign: The progress of the job of another engine that had the state before.
         """
-        return cls(uri, None, max_parallelism, job_name, (), scratch_directory, processes)
+        return cls(uri, None, max_parallelism, job_name, (), scratch_directory, processes, foreign)
 
     @classmethod
     def copy_of(
@@ -380,8 +403,13 @@ class SavepointWriter:
     def _base_metadata(self, drafts: Drafts) -> CheckpointMetadata:
         assert drafts.max_parallelism is not None
         if self._source is None:
+            foreign = self._foreign
             return CheckpointMetadata(
-                checkpoint_id=0,
+                checkpoint_id=0 if foreign is None else foreign.checkpoint_id,
+                processing_time_ms=None if foreign is None else foreign.processing_time_ms,
+                source_positions=None if foreign is None else foreign.source_positions,
+                watermarks=None if foreign is None else foreign.watermarks,
+                properties={} if foreign is None else foreign.properties,
                 kind=CheckpointKind.SAVEPOINT,
                 job_id=uuid.uuid4().hex,
                 job_name=self._job_name,
@@ -430,6 +458,8 @@ class SavepointWriter:
     ) -> WrittenSavepoint:
         with reserved_directory(self._uri) as target:
             progress: tuple[FileHandle, ...] = ()
+            if self._foreign is not None and "source_progress" not in drafts.dropped:
+                progress = write_source_progress(target, self._foreign.source_files)
             if self._source is not None and "source_progress" not in drafts.dropped:
                 progress = write_source_progress(
                     target, SavedSourceProgress(self._source.file_system, self._source.metadata)

@@ -108,7 +108,8 @@ def check_kept(
                 f"its remaining records would be lost. Give the source that continues it this uid, "
                 f"from_dataframe(..., uid={uid!r}); or pass allow_dropped_sources=[{uid!r}]"
             )
-        if uid in reads and reads[uid] != names:
+        # An import does not know what Spark's own query has read.
+        if uid in reads and reads[uid] != names and (any(names) or len(reads[uid]) != len(names)):
             progress = "False" if len(reads) == 1 else f"{{{uid!r}: False}}"
             raise JobRestoreError(
                 f"the source {uid!r} of the job reads {', '.join(reads[uid])}, and the state at {where} has read "

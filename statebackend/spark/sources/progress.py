@@ -258,18 +258,22 @@ class SourceLogFiles(Mapping[str, bytes]):
         return len(self._names)
 
 
-def capture_source_progress(spark_checkpoint_directory: str, batch_id: int) -> Mapping[str, bytes]:
+def capture_source_progress(
+    spark_checkpoint_directory: str, batch_id: int, *, has_foreign_state: bool = False
+) -> Mapping[str, bytes]:
     """Return the files that a new query needs to continue after batch `batch_id`: relative name -> content.
 
     `spark_checkpoint_directory` is the query's checkpointLocation, a local path or a URI. The query may be running, and
-    later batches may exist. A damaged commit is left out.
+    later batches may exist. A damaged commit is left out. With `has_foreign_state`, state of Spark's own operators may
+    be there; an import reads it.
 
     Raises:
         SourceProgressError: The log of `batch_id` is incomplete or damaged, or the directory has state of Spark's own
             stateful operators.
     """
     fs = _file_system(spark_checkpoint_directory)
-    _check_no_state(fs)
+    if not has_foreign_state:
+        _check_no_state(fs)
     offsets = read_offsets(spark_checkpoint_directory, batch_id)
     batches = range(max(0, batch_id - _BATCHES_KEPT + 1), batch_id + 1)
     for earlier in batches:

@@ -94,6 +94,7 @@ class ProcessorSchema:
         "_to_row",
         "_to_stored",
         "_to_values",
+        "arrow",
         "serializer",
         "where",
     )
@@ -102,6 +103,7 @@ class ProcessorSchema:
         arrow = output_schema(declared, where, "a schema").arrow
         records = stored_records(arrow, where)
         self.where = where
+        self.arrow = arrow
         self.serializer: TypeSerializer[Any] = records.serializer
         """The serializer of stored values."""
         self._names = tuple(arrow.names)
@@ -303,10 +305,11 @@ def _checked(timestamp_ms: Any) -> int:
 class ProcessorValueState:
     """One value."""
 
-    __slots__ = ("_state", "_stored", "_values")
+    __slots__ = ("_state", "_stored", "_values", "schema")
 
     def __init__(self, state: ValueState[Any], schema: ProcessorSchema) -> None:
         self._state = state
+        self.schema = schema
         self._stored = schema.stored
         self._values = schema.values
 
@@ -331,11 +334,11 @@ class ProcessorValueState:
 class ProcessorListState:
     """A list in the order of appending."""
 
-    __slots__ = ("_schema", "_state")
+    __slots__ = ("_state", "schema")
 
     def __init__(self, state: ListState[Any], schema: ProcessorSchema) -> None:
         self._state = state
-        self._schema = schema
+        self.schema = schema
 
     def exists(self) -> bool:
         """Whether there is an element."""
@@ -343,7 +346,7 @@ class ProcessorListState:
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         """The elements as they are now."""
-        return map(self._schema.values, self._state.get())
+        return map(self.schema.values, self._state.get())
 
     def put(self, newState: Sequence[Any]) -> None:  # noqa: N803
         """Replaces the list; raises `ValueError` for an empty one, as Spark does."""
@@ -351,7 +354,7 @@ class ProcessorListState:
 
     def appendValue(self, newState: Any) -> None:  # noqa: N802, N803
         """Appends one element."""
-        self._state.add(self._schema.stored(newState))
+        self._state.add(self.schema.stored(newState))
 
     def appendList(self, newState: Sequence[Any]) -> None:  # noqa: N802, N803
         """Appends elements; raises `ValueError` for an empty list, as Spark does."""
@@ -362,21 +365,21 @@ class ProcessorListState:
         self._state.clear()
 
     def _all_stored(self, values: Sequence[Any], method: str) -> list[Any]:
-        stored = list(map(self._schema.stored, values))
+        stored = list(map(self.schema.stored, values))
         if not stored:
-            raise ValueError(f"{self._schema.where}: {method}() was given an empty list; call clear(), or nothing")
+            raise ValueError(f"{self.schema.where}: {method}() was given an empty list; call clear(), or nothing")
         return stored
 
 
 class ProcessorMapState:
     """A map whose entries are read and written one by one. The order of iteration is undefined."""
 
-    __slots__ = ("_key", "_state", "_value")
+    __slots__ = ("_state", "key_schema", "value_schema")
 
     def __init__(self, state: MapState[Any, Any], key: ProcessorSchema, value: ProcessorSchema) -> None:
         self._state = state
-        self._key = key
-        self._value = value
+        self.key_schema = key
+        self.value_schema = value
 
     def exists(self) -> bool:
         """Whether there is an entry."""
@@ -384,33 +387,33 @@ class ProcessorMapState:
 
     def getValue(self, key: Any) -> Any:  # noqa: N802
         """The value of an entry as a Row, None if there is none."""
-        stored = self._state.get(self._key.stored(key))
-        return None if stored is None else self._value.row(stored)
+        stored = self._state.get(self.key_schema.stored(key))
+        return None if stored is None else self.value_schema.row(stored)
 
     def containsKey(self, key: Any) -> bool:  # noqa: N802
         """Whether there is an entry."""
-        return self._state.contains(self._key.stored(key))
+        return self._state.contains(self.key_schema.stored(key))
 
     def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802
         """Sets one entry."""
-        self._state.put(self._key.stored(key), self._value.stored(value))
+        self._state.put(self.key_schema.stored(key), self.value_schema.stored(value))
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         """All entries. They may be changed while iterating."""
-        key, value = self._key.values, self._value.values
+        key, value = self.key_schema.values, self.value_schema.values
         return ((key(one), value(other)) for one, other in self._state.items())
 
     def keys(self) -> Iterator[tuple[Any, ...]]:
         """The keys of all entries."""
-        return map(self._key.values, self._state.keys())
+        return map(self.key_schema.values, self._state.keys())
 
     def values(self) -> Iterator[tuple[Any, ...]]:
         """The values of all entries."""
-        return map(self._value.values, self._state.values())
+        return map(self.value_schema.values, self._state.values())
 
     def removeKey(self, key: Any) -> None:  # noqa: N802
         """Remove an entry, if it exists."""
-        self._state.remove(self._key.stored(key))
+        self._state.remove(self.key_schema.stored(key))
 
     def clear(self) -> None:
         """Removes all entries."""
@@ -518,7 +521,7 @@ TIMERS_STATE: Final = f"{RESERVED_PREFIX}timers_of_key"
 LATE_STATE: Final = f"{RESERVED_PREFIX}watermark_before"
 INITIAL_STATE: Final = f"{RESERVED_PREFIX}initial_state"
 _BEGUN: Final = "begun"
-_WATERMARK: Final = "watermark"
+WATERMARK_KEY: Final = "watermark"
 
 TIMER_SERVICE: Final = f"{RESERVED_PREFIX}timers"
 
@@ -705,14 +708,14 @@ class LateRecords:
 
     def watermark_was(self, watermark: int) -> None:
         """Store the watermark of the ending epoch."""
-        if self._state.get(_WATERMARK) != watermark:
-            self._state.put(_WATERMARK, watermark)
+        if self._state.get(WATERMARK_KEY) != watermark:
+            self._state.put(WATERMARK_KEY, watermark)
 
     def without_late(
         self, timestamps: Sequence[int | None] | None, *columns: Sequence[Any]
     ) -> tuple[Sequence[Any], ...]:
         """The columns without late records."""
-        line = self._state.get(_WATERMARK)
+        line = self._state.get(WATERMARK_KEY)
         if line is None or timestamps is None:
             return columns
         in_time = [time is None or time > line for time in timestamps]

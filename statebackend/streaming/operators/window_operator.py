@@ -66,6 +66,8 @@ from typeserializers.times.timers import TimeWindow, TimeWindowSerializer
 
 __all__ = [
     "FUNCTION_PREFIX",
+    "SETS_NAME",
+    "TIMERS_NAME",
     "FunctionContext",
     "Merge",
     "MergingWindowSet",

@@ -1,0 +1,628 @@
+"""State of Spark's own streaming queries: read from their checkpoint directories, and imported into savepoints.
+
+Spark reads its state with the data sources ``state-metadata`` and ``statestore``, for both of its state store
+providers. An import takes the last committed batch: state, timers, watermark and source offsets of one and the same
+batch. Spark's own directory is never changed.
+
+The watermark T of Spark is the largest timestamp minus the delay: records up to T are late, and timers at T are due.
+Ours is T - 1. Spark drops late records by the watermark of the batch before, which an import takes over as well.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
+
+from attrs import frozen
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.pandas import types as spark_arrow_types
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.checkpoint.metadata import (
+    ChannelWatermark,
+    NodeWatermark,
+    ReadSource,
+    SourcePositions,
+    WatermarkState,
+)
+from statebackend.savepoint.errors import PlanError
+from statebackend.savepoint.foreign.errors import ForeignFormatError, UnsupportedForeignStateError
+from statebackend.savepoint.rewrite.changes import AddOperator
+from statebackend.savepoint.rewrite.plan import Plan
+from statebackend.savepoint.rewrite.savepoint_writer import ForeignProgress, SavepointWriter, WrittenSavepoint
+from statebackend.savepoint.stored_entries import StateEntry
+from statebackend.spark.sources.progress import OffsetLines, capture_source_progress, newest_committed_batch
+from statebackend.state.key_groups import DEFAULT_MAX_PARALLELISM
+from statebackend.state.map_state import MapStateDescriptor
+from statebackend.state.operator_state_descriptors import BroadcastStateDescriptor
+from statebackend.state.progress import ProgressListener, no_progress
+from statebackend.state.state_kind import StateDescriptor
+from statebackend.streaming.compatibility_check import DescribesJob
+from statebackend.streaming.operators.stateful_processor import (
+    LATE_STATE,
+    TIMER_SERVICE,
+    TIMERS_STATE,
+    WATERMARK_KEY,
+    ProcessorHandle,
+    ProcessorListState,
+    ProcessorMapState,
+    ProcessorSchema,
+    ProcessorValueState,
+)
+from statebackend.streaming.operators.window_operator import SETS_NAME
+from statebackend.streaming.operators.window_operator import TIMERS_NAME as WINDOW_TIMERS
+from statebackend.streaming.operators.window_state import CONTENTS_NAME
+from statebackend.streaming.runtime.state_registration import RegistrationContext
+from statebackend.streaming.stateful_processor import StatefulProcessorFunction, TimeMode
+from statebackend.streaming.stream_graph import ONLY_SOURCE
+from typeserializers.scalars.fixed_width import BooleanSerializer, LongSerializer
+from typeserializers.scalars.strings import StringSerializer
+from typeserializers.times.timers import TimeWindow, TimeWindowSerializer
+
+__all__ = [
+    "SPARK_QUERY",
+    "SparkCheckpoint",
+    "SparkOperator",
+    "is_spark_checkpoint",
+    "processor_plan",
+]
+
+SPARK_QUERY: Final = "imported_from_spark"
+"""The savepoint property with the id of the query that an import has read."""
+
+_PROCESSORS: Final = ("transformWithStateExec", "transformWithStateInPySparkExec", "transformWithStateInPandasExec")
+_JOIN: Final = "symmetricHashJoin"
+_SIDES: Final = ("left", "right")
+_WINDOW: Final = "window"
+_SESSION: Final = "session_window"
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_TIME_MODES: Final = {
+    "NoTime": TimeMode.NONE,
+    "ProcessingTime": TimeMode.PROCESSING_TIME,
+    "EventTime": TimeMode.EVENT_TIME,
+}
+
+
+def is_spark_checkpoint(path: str | os.PathLike[str]) -> bool:
+    """Whether a directory is the checkpoint location of a query of Spark."""
+    fs = CheckpointFileSystem.from_uri(path)
+    return fs.exists("metadata") and {"offsets", "commits"} <= set(fs.list_directories())
+
+
+@frozen
+class SparkOperator:
+    """A stateful operator of a query.
+
+    Attributes:
+        id: Its number in the query.
+        name: The name of its physical operator in Spark.
+        states: The names of its states: the variables of a ``transformWithState``, ``left`` and ``right`` of a join,
+            and ``default`` of all others.
+        time_mode: The time mode of a ``transformWithState``, None for other operators.
+    """
+
+    id: int
+    name: str
+    states: tuple[str, ...]
+    time_mode: TimeMode | None = None
+
+    @property
+    def is_processor(self) -> bool:
+        """Whether it runs a ``StatefulProcessor``."""
+        return self.name in _PROCESSORS
+
+
+class SparkCheckpoint:
+    """The checkpoint directory of a streaming query of Spark, as of its last committed batch.
+
+    Attributes:
+        location: The directory.
+        query_id: The id of the query.
+        batch_id: The last committed batch.
+        watermark_ms: Spark's watermark of the next batch in milliseconds; None without one.
+        previous_watermark_ms: That of the last committed batch.
+        batch_time_ms: The time of the last committed batch.
+        operators: The stateful operators by their number.
+    """
+
+    def __init__(self, spark: SparkSession, path: str | os.PathLike[str]) -> None:
+        """Open the directory. Raises `ForeignFormatError` if it is no checkpoint of Spark, or is damaged."""
+        self._spark = spark
+        self._files = CheckpointFileSystem.from_uri(path)
+        self.location = self._files.uri
+        self.query_id = str(self._json("metadata", 0, "id"))
+        batch_id = newest_committed_batch(self.location)
+        if batch_id is None:
+            raise ForeignFormatError(
+                f"{self.location} has no committed batch in commits: let the query complete a batch first"
+            )
+        self.batch_id = batch_id
+        self.previous_watermark_ms = self._json(f"offsets/{batch_id}", 1, "batchWatermarkMs") or None
+        self.watermark_ms = self._json(f"commits/{batch_id}", 1, "nextBatchWatermarkMs") or None
+        self.batch_time_ms = int(self._json(f"offsets/{batch_id}", 1, "batchTimestampMs"))
+        self.operators: Mapping[int, SparkOperator] = {one.id: one for one in self._read_operators()}
+
+    def table(self, state: str | None = None, *, operator: int | None = None) -> DataFrame:
+        """Return a state as Spark's ``statestore`` source reads it: key, value, partition_id.
+
+        Args:
+            state: The name of the state. May be omitted if the operator has one.
+            operator: The number of the operator. May be omitted if the query has one.
+        """
+        found = self.operator(operator)
+        if state is None and len(found.states) == 1:
+            [state] = found.states
+        if state not in found.states:
+            raise PlanError(
+                f"{self.location}: operator {found.id} ({found.name}) has no state {state!r}; it has "
+                f"{', '.join(map(repr, found.states))}"
+            )
+        if found.is_processor:
+            return self._load(found, stateVarName=state)
+        return self._load(found, **({"joinSide": state} if found.name == _JOIN else {"storeName": state}))
+
+    def timers(self, *, operator: int | None = None) -> DataFrame:
+        """Return the timers of a ``transformWithState``: key, expiration_timestamp_ms, partition_id."""
+        return self._load(self.operator(operator), readRegisteredTimers=True)
+
+    def key_columns(self, *, operator: int | None = None) -> tuple[str, ...]:
+        """Return the types of the key columns of an operator, for `Plan.add_operator`. Windows are no key columns."""
+        found = self.operator(operator)
+        table = self.table(found.states[0], operator=found.id) if found.states else self.timers(operator=found.id)
+        key: Any = table.schema["key"].dataType
+        return tuple(key[name].dataType.simpleString() for name in _key_names(table.schema))
+
+    def entries(
+        self, value: Callable[[Row], Any], state: str | None = None, *, operator: int | None = None
+    ) -> Iterator[tuple[Any, Any]]:
+        """Yield keys and values for `Plan.add_state`, of an operator without windows.
+
+        Args:
+            value: Makes a value of a row that Spark has stored.
+            state: As for `table`.
+            operator: As for `table`.
+        """
+        table = self.table(state, operator=operator)
+        return ((_key(row.key), value(row.value)) for row in self.rows(table))
+
+    def add_windows(
+        self,
+        plan: Plan,
+        job: DescribesJob,
+        uid: str,
+        value: Callable[[Row], Any] | None = None,
+        *,
+        operator: int | None = None,
+    ) -> Plan:
+        """Add the open windows of a streaming aggregation to a window operator, with their timers.
+
+        Args:
+            plan: The plan to which the operator is added.
+            job: The environment of the job, which has the operator.
+            uid: The uid of the window operator.
+            value: Makes an accumulator of a row that Spark has stored. By default it is the only column, such as
+                ``count``.
+            operator: As for `table`.
+
+        Raises:
+            PlanError: The aggregation has no event-time windows, or the job has no such operator.
+        """
+        found = self.operator(operator)
+        described = job.described().operators
+        states = {one.name: one for one in described[uid].states.keyed} if uid in described else {}
+        table = self.table(operator=found.id)
+        is_session = _SESSION in _columns(table.schema, "value")
+        if CONTENTS_NAME not in states or not (is_session or _WINDOW in _columns(table.schema, "key")):
+            raise PlanError(
+                f"{self.location}: operator {found.id} ({found.name}) and operator {uid!r} of the job are not both "
+                f"aggregations by event-time windows"
+            )
+        if is_session is not (SETS_NAME in states):
+            raise PlanError(f"{self.location}: of operator {found.id} and {uid!r} only one has session windows")
+        make = value or _only_column(table.schema, f"{self.location}: operator {found.id}")
+        space = TimeWindowSerializer()
+        plan.add_operator(uid, self.key_columns(operator=found.id))
+        windows = ((key, window, make(row)) for key, window, row in self._windows(table))
+        plan.add_state(uid, states[CONTENTS_NAME], windows, namespace=space)
+        timers = ((key, window, window.max_timestamp) for key, window, _ in self._windows(table))
+        plan.add_timers(uid, timers, time="event", service=WINDOW_TIMERS, namespace=space)
+        if is_session:
+            plan.add_state(uid, states[SETS_NAME], self._window_sets(table), merge=list.__add__)
+        return plan
+
+    def _windows(self, table: DataFrame) -> Iterator[tuple[Any, TimeWindow, Row]]:
+        names = _key_names(table.schema)
+        is_session = _SESSION in _columns(table.schema, "value")
+        for row in self.rows(table):
+            window = row.value[_SESSION] if is_session else row.key[_WINDOW]
+            parts = tuple(row.key[name] for name in names)
+            yield parts[0] if len(parts) == 1 else parts, TimeWindow(_ms(window.start), _ms(window.end)), row.value
+
+    def _window_sets(self, table: DataFrame) -> Iterator[tuple[Any, list[tuple[TimeWindow, TimeWindow]]]]:
+        for key, window, _ in self._windows(table):
+            yield key, [(window, window)]
+
+    def operator(self, number: int | None = None) -> SparkOperator:
+        """Return an operator by its number; without one, the only operator."""
+        if number is None and len(self.operators) == 1:
+            return next(iter(self.operators.values()))
+        if number is None or number not in self.operators:
+            known = ", ".join(f"{one.id} ({one.name})" for one in self.operators.values())
+            raise PlanError(f"{self.location}: pass the number of an operator, not {number!r}; there are {known}")
+        return self.operators[number]
+
+    def rows(self, frame: DataFrame) -> Iterator[Row]:
+        """Yield the rows of a table, one partition at a time. Raises `ForeignFormatError` if Spark cannot read it."""
+        try:
+            yield from frame.toLocalIterator()
+        except PySparkException as error:
+            raise self._unreadable("its state", error) from error
+
+    def _progress(self, sources: Sequence[str], operators: Collection[str]) -> ForeignProgress:
+        files = dict(capture_source_progress(self.location, self.batch_id, has_foreign_state=True))
+        offsets = files[f"offsets/{self.batch_id}"]
+        found = OffsetLines.of(offsets)
+        if len(found.lines) != len(sources):
+            raise PlanError(
+                f"{self.location} has read {len(found.lines)} sources, and the job reads {len(sources)} "
+                f"({', '.join(sources)}): read the same sources in the same order"
+            )
+        logs = [line.partition(":")[0] for line in found.lines] if found.version != "v1" else None
+        read = tuple(ReadSource("", uid, logs[index] if logs else str(index)) for index, uid in enumerate(sources))
+        return ForeignProgress(
+            checkpoint_id=self.batch_id,
+            processing_time_ms=self.batch_time_ms,
+            properties={SPARK_QUERY: self.query_id},
+            watermarks=self._watermarks(sources, operators),
+            source_positions=SourcePositions(batch_id=self.batch_id, offsets=offsets, sources=read),
+            source_files=files,
+        )
+
+    def write(
+        self,
+        uri: str | os.PathLike[str],
+        plan: Plan,
+        *,
+        sources: Sequence[str] = (ONLY_SOURCE,),
+        max_parallelism: int = DEFAULT_MAX_PARALLELISM,
+        job_name: str = "job",
+        progress: ProgressListener = no_progress,
+    ) -> WrittenSavepoint:
+        """Write a savepoint from which a job of ours continues behind the last committed batch.
+
+        Args:
+            uri: The directory of the savepoint, absent or empty.
+            plan: Adds the operators and their state.
+            sources: The uids of the sources of the job, in the order in which the query has read them. A source that
+                unites several of Spark's is named once for each.
+            max_parallelism: That of the job.
+            job_name: The name of the job.
+            progress: Receives the progress.
+
+        Raises:
+            PlanError, EntryError, SavepointExistsError: See `SavepointWriter.write`. Nothing was written. Also if the
+                query has another number of sources.
+            SourceProgressError: Spark's log of its sources is damaged.
+        """
+        added = [change.uid for change in plan.changes if isinstance(change, AddOperator)]
+        writer = SavepointWriter.new(
+            uri, max_parallelism=max_parallelism, job_name=job_name, foreign=self._progress(sources, added)
+        )
+        return writer.write(plan, progress)
+
+    def _watermarks(self, sources: Sequence[str], operators: Collection[str]) -> WatermarkState | None:
+        if self.watermark_ms is None:
+            return None
+        now = self.watermark_ms - 1
+        before = None if self.previous_watermark_ms is None else self.previous_watermark_ms - 1
+        uids = dict.fromkeys(sources)
+        channels = tuple(ChannelWatermark(source=uid, watermark_ms=now) for uid in uids)
+        nodes = [NodeWatermark(node=uid, watermark_ms=now, sent_watermark_ms=now) for uid in uids]
+        nodes += [NodeWatermark(node=uid, epoch_watermark_ms=before) for uid in operators]
+        return WatermarkState(now, channels, tuple(nodes))
+
+    def _read_operators(self) -> Iterator[SparkOperator]:
+        if "state" not in self._files.list_directories():
+            raise ForeignFormatError(
+                f"{self.location} has no directory state: the query has no stateful operator, so there is no state to "
+                f"import"
+            )
+        try:
+            found = self._spark.read.format("state-metadata").load(self.location).collect()
+        except PySparkException as error:
+            raise self._unreadable("the metadata of its operators", error) from error
+        for number in sorted({row.operatorId for row in found}):
+            rows = [row for row in found if row.operatorId == number]
+            properties = json.loads(rows[0].operatorProperties or "{}") if "operatorProperties" in rows[0] else {}
+            variables = properties.get("stateVariables")
+            if variables is None:
+                name = rows[0].operatorName
+                states = _SIDES if name == _JOIN else tuple(row.stateStoreName for row in rows)
+                yield SparkOperator(number, name, states)
+                continue
+            names = tuple(one["stateName"] for one in variables if one["stateVariableType"] != "TimerState")
+            yield SparkOperator(number, rows[0].operatorName, names, _TIME_MODES[properties["timeMode"]])
+
+    def _load(self, operator: SparkOperator, **options: Any) -> DataFrame:
+        reader = self._spark.read.format("statestore").option("batchId", self.batch_id)
+        reader = reader.option("operatorId", operator.id)
+        for name, value in options.items():
+            reader = reader.option(name, value)
+        try:
+            return reader.load(self.location)
+        except PySparkException as error:
+            raise self._unreadable(f"the state of operator {operator.id} ({operator.name})", error) from error
+
+    def _json(self, name: str, line: int, key: str) -> Any:
+        """Return a value of the JSON object in a line of a file."""
+        if not self._files.exists(name):
+            raise ForeignFormatError(
+                f"{self._files.location(name)} is missing: {self.location} is no checkpoint directory of Spark. Pass "
+                f"the checkpointLocation of the query"
+            )
+        lines = self._files.read_file(name).decode("utf-8", "replace").split("\n")
+        try:
+            return json.loads(lines[line])[key]
+        except (IndexError, ValueError, KeyError, TypeError) as error:
+            raise ForeignFormatError(
+                f"{self._files.location(name)} is damaged: line {line + 1} has no {key!r} in a JSON object. Restore it "
+                f"from a backup"
+            ) from error
+
+    def _unreadable(self, what: str, error: PySparkException) -> ForeignFormatError:
+        return ForeignFormatError(
+            f"{self.location}: Spark cannot read {what} at batch {self.batch_id}: "
+            f"{str(error).split('JVM stacktrace')[0].strip()}. Restore the files from a backup, or let the query "
+            f"complete another batch"
+        )
+
+
+@frozen
+class _DeclaredState:
+    """A state that a processor registers: its descriptor, the schema of its values, and that of its user keys."""
+
+    descriptor: StateDescriptor
+    values: ProcessorSchema
+    user_keys: ProcessorSchema | None
+
+
+class _DeclaringHandle(ProcessorHandle):
+    """Collects the states that a processor registers."""
+
+    def __init__(self, function: StatefulProcessorFunction, uid: str) -> None:
+        self.context = RegistrationContext(uid, 1)
+        super().__init__(function, self.context, None)
+        self.schemas: dict[str, tuple[ProcessorSchema, ProcessorSchema | None]] = {}
+
+    def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ProcessorValueState:  # noqa: N802, N803
+        state = super().getValueState(stateName, schema, ttlDurationMs)
+        self.schemas[stateName] = state.schema, None
+        return state
+
+    def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ProcessorListState:  # noqa: N802, N803
+        state = super().getListState(stateName, schema, ttlDurationMs)
+        self.schemas[stateName] = state.schema, None
+        return state
+
+    def getMapState(  # noqa: N802
+        self,
+        stateName: str,  # noqa: N803
+        userKeySchema: Any,  # noqa: N803
+        valueSchema: Any,  # noqa: N803
+        ttlDurationMs: int | None = None,  # noqa: N803
+    ) -> ProcessorMapState:
+        state = super().getMapState(stateName, userKeySchema, valueSchema, ttlDurationMs)
+        self.schemas[stateName] = state.value_schema, state.key_schema
+        return state
+
+
+def _declared_states(function: StatefulProcessorFunction, uid: str) -> Mapping[str, _DeclaredState]:
+    handle = _DeclaringHandle(function, uid)
+    function.processor.init(handle)
+    descriptors = {one.name: one for one in handle.context.registered.keyed}
+    return {name: _DeclaredState(descriptors[name], *schemas) for name, schemas in handle.schemas.items()}
+
+
+def processor_plan(
+    checkpoint: SparkCheckpoint,
+    processors: Mapping[str, StatefulProcessorFunction],
+    *,
+    allow_non_restored_state: bool = False,
+) -> Plan:
+    """Return the plan that moves the state of ``transformWithState`` operators to stateful processors.
+
+    Args:
+        checkpoint: The checkpoint of Spark.
+        processors: Copies of the functions of the job by uid; their processors are initialised.
+        allow_non_restored_state: Leave out state that no processor registers.
+
+    Raises:
+        UnsupportedForeignStateError: The query has a stateful operator of another kind.
+        PlanError: Operators and processors do not fit.
+    """
+    plan = Plan()
+    declared = {uid: _declared_states(function, uid) for uid, function in processors.items()}
+    free = set(processors)
+    for operator in checkpoint.operators.values():
+        if not operator.is_processor:
+            raise UnsupportedForeignStateError(
+                f"{checkpoint.location}: operator {operator.id} is {operator.name}, and from_spark_checkpoint starts "
+                f"programs of transformWithState only. Import its state with a plan: statebackend import --plan"
+            )
+        uid = _processor_of(checkpoint, operator, declared, free)
+        free.remove(uid)
+        _add_processor(plan, checkpoint, operator, uid, processors[uid], declared[uid], allow_non_restored_state)
+    return plan
+
+
+def _processor_of(
+    checkpoint: SparkCheckpoint,
+    operator: SparkOperator,
+    declared: Mapping[str, Mapping[str, _DeclaredState]],
+    free: Collection[str],
+) -> str:
+    """Return the uid of the only free processor; of several, the one that registers the same states."""
+    fits = list(free)
+    if len(fits) > 1:
+        fits = [uid for uid in fits if set(declared[uid]) == set(operator.states)]
+    if len(fits) != 1:
+        raise PlanError(
+            f"{checkpoint.location}: operator {operator.id} has the states {', '.join(operator.states)}, and the job "
+            f"has {len(fits)} processors that could continue it. Give the job one transform_with_state for each "
+            f"transformWithState of the query"
+        )
+    return fits[0]
+
+
+def _add_processor(
+    plan: Plan,
+    checkpoint: SparkCheckpoint,
+    operator: SparkOperator,
+    uid: str,
+    function: StatefulProcessorFunction,
+    declared: Mapping[str, _DeclaredState],
+    allow_non_restored_state: bool,
+) -> None:
+    where = f"{checkpoint.location}: operator {operator.id}"
+    if operator.time_mode is not function.time_mode:
+        raise PlanError(
+            f"{where} runs with time mode {operator.time_mode and operator.time_mode.value!r}, and {uid!r} with "
+            f"{function.time_mode.value!r}; keep the time mode of the query"
+        )
+    lost = [name for name in operator.states if name not in declared]
+    if lost and not allow_non_restored_state:
+        raise PlanError(
+            f"{where} has the states {', '.join(map(repr, lost))}, which {uid!r} does not register. Register them, or "
+            f"drop them with allow_non_restored_state=True"
+        )
+    plan.add_operator(uid, checkpoint.key_columns(operator=operator.id))
+    for name in operator.states:
+        if name in declared:
+            frame, state = checkpoint.table(name, operator=operator.id), declared[name]
+            _check_schema(frame.schema, state, f"{where}, state {name!r}")
+            plan.add_state(uid, state.descriptor, _entries(checkpoint, frame, state))
+    if function.time_mode is TimeMode.NONE:
+        return
+    timers = checkpoint.timers(operator=operator.id)
+    is_event_time = function.time_mode is TimeMode.EVENT_TIME
+    of_key = MapStateDescriptor(TIMERS_STATE, LongSerializer(), BooleanSerializer())
+    plan.add_state(uid, of_key, ((key, ms, True) for key, ms in _timers(checkpoint, timers)))
+    plan.add_timers(
+        uid,
+        ((key, ms - is_event_time) for key, ms in _timers(checkpoint, timers)),
+        time="event" if is_event_time else "processing",
+        service=TIMER_SERVICE,
+    )
+    if is_event_time and checkpoint.previous_watermark_ms is not None:
+        late = BroadcastStateDescriptor(LATE_STATE, StringSerializer(), LongSerializer())
+        plan.add_operator_state(uid, late, {WATERMARK_KEY: checkpoint.previous_watermark_ms})
+
+
+def _entries(checkpoint: SparkCheckpoint, frame: DataFrame, state: _DeclaredState) -> Iterator[StateEntry]:
+    """Yield the entries of a variable in the form of our state."""
+    ttl_ms = None if state.descriptor.ttl is None else state.descriptor.ttl.ttl_ms
+    rows = checkpoint.rows(frame)
+    if "list_element" in frame.columns:
+        for key, elements in groupby(rows, key=lambda row: row.key):
+            values, times = zip(*(_stored(one.list_element, state.values, ttl_ms) for one in elements), strict=True)
+            yield StateEntry(0, _key(key), None, None, list(values), None if None in times else times)
+        return
+    if state.user_keys is None:
+        for row in rows:
+            value, time_ms = _stored(row.value, state.values, ttl_ms)
+            yield StateEntry(0, _key(row.key), None, None, value, time_ms)
+        return
+    for row in rows:
+        value, time_ms = _stored(row.user_map_value, state.values, ttl_ms)
+        user_key = state.user_keys.stored(row.user_map_key.asDict(recursive=True))
+        yield StateEntry(0, _key(row.key), None, user_key, value, time_ms)
+
+
+def _stored(value: Row, schema: ProcessorSchema, ttl_ms: int | None) -> tuple[Any, int | None]:
+    """Return a value in its stored form, and its last access. Ours expires when Spark's would have."""
+    if value.__fields__ != ["value", "ttlExpirationMs"]:
+        return schema.stored(value.asDict(recursive=True)), None
+    time_ms = None if ttl_ms is None else max(0, value.ttlExpirationMs - ttl_ms)
+    return schema.stored(value.value.asDict(recursive=True)), time_ms
+
+
+def _timers(checkpoint: SparkCheckpoint, frame: DataFrame) -> Iterator[tuple[Any, int]]:
+    for row in checkpoint.rows(frame):
+        yield _key(row.key), row.expiration_timestamp_ms
+
+
+def _key_names(table: StructType) -> list[str]:
+    """Return the names of the key columns, without windows."""
+    return [name for name in _columns(table, "key") if name not in (_WINDOW, "sessionStartTime")]
+
+
+def _columns(table: StructType, column: str) -> list[str]:
+    data_type = table[column].dataType
+    return data_type.names if isinstance(data_type, StructType) else []
+
+
+def _only_column(table: StructType, where: str) -> Callable[[Row], Any]:
+    named = {_SESSION, *_columns(table, "key")}
+    names = [name for name in _columns(table, "value") if name not in named]
+    if len(names) != 1:
+        raise PlanError(
+            f"{where} stores {', '.join(names)}; pass a function that makes an accumulator of a row of them"
+        )
+    return itemgetter(names[0])
+
+
+def _ms(moment: datetime.datetime) -> int:
+    return (moment.astimezone(datetime.timezone.utc) - _EPOCH) // datetime.timedelta(milliseconds=1)
+
+
+def _key(key: Row) -> Any:
+    return key[0] if len(key) == 1 else tuple(key)
+
+
+def _check_schema(table: StructType, state: _DeclaredState, where: str) -> None:
+    """Raise `PlanError` for fields that the declared schema does not have."""
+    names = set(table.names)
+    column = next(name for name in ("value", "list_element", "user_map_value") if name in names)
+    stored: Any = table[column].dataType
+    if stored.names == ["value", "ttlExpirationMs"]:
+        stored = stored["value"].dataType
+    schemas = [(stored, state.values)]
+    if state.user_keys is not None and "user_map_key" in names:
+        schemas.append((table["user_map_key"].dataType, state.user_keys))
+    if (state.user_keys is not None) is not ("user_map_key" in names) or (state.descriptor.kind.name == "list") is not (
+        "list_element" in names
+    ):
+        raise PlanError(f"{where} is a {_KINDS[column]} state on Spark, and a {state.descriptor.kind.name} state here")
+    for of_spark, schema in schemas:
+        convert: Any = spark_arrow_types.from_arrow_schema
+        lost = list(_lost_fields(of_spark, convert(schema.arrow), ""))
+        if lost:
+            raise PlanError(
+                f"{where} has the fields {', '.join(lost)}, which {schema.where} does not declare: their values would "
+                f"be lost. Declare them as on Spark; a later version of the program may remove them"
+            )
+
+
+_KINDS: Final = {"value": "value", "list_element": "list", "user_map_value": "map"}
+
+
+def _lost_fields(stored: DataType, declared: DataType, path: str) -> Iterator[str]:
+    if isinstance(stored, StructType) and isinstance(declared, StructType):
+        for field in stored:
+            place = f"{path}.{field.name}"
+            if field.name in declared.names:
+                yield from _lost_fields(field.dataType, declared[field.name].dataType, place)
+            else:
+                yield place
+    elif isinstance(stored, ArrayType) and isinstance(declared, ArrayType):
+        yield from _lost_fields(stored.elementType, declared.elementType, f"{path}[]")
+    elif isinstance(stored, MapType) and isinstance(declared, MapType):
+        yield from _lost_fields(stored.keyType, declared.keyType, f"{path}{{key}}")
+        yield from _lost_fields(stored.valueType, declared.valueType, f"{path}{{value}}")
