@@ -202,6 +202,7 @@ from statebackend.streaming.functions import (
 )
 from statebackend.streaming.output_tag import OutputTag as OutputTag
 from statebackend.streaming.rows.record_schema import ColumnType as ColumnType
+from statebackend.streaming.rows.record_serializer import Row as Row
 from statebackend.streaming.sink import Sink as Sink, SinkError as SinkError
 from statebackend.streaming.time.watermark_generators import (
     WatermarkGenerator as WatermarkGenerator,

@@ -18,7 +18,7 @@ import inspect
 import unicodedata
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar, overload
 
@@ -102,27 +102,37 @@ def as_serializer(given: TypeSerializer[T] | type[T] | TypeHint) -> TypeSerializ
 
 def as_key_serializer(given: TypeSerializer[T] | type[T] | TypeHint) -> TypeSerializer[T]:
     """As `as_serializer`, for the keys of a map: they have moments in UTC, so that one moment is one key."""
-    return _with_moments_in_utc(as_serializer(given))
+    return with_parts_replaced(as_serializer(given), _in_utc)
 
 
-def _with_moments_in_utc(serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
-    if type(serializer) is PythonDateTimeSerializer:
-        return serializer if serializer.in_utc else PythonDateTimeSerializer(in_utc=True)
+def _in_utc(serializer: TypeSerializer[Any]) -> TypeSerializer[Any] | None:
+    if type(serializer) is not PythonDateTimeSerializer:
+        return None
+    return serializer if serializer.in_utc else PythonDateTimeSerializer(in_utc=True)
+
+
+def with_parts_replaced(
+    serializer: TypeSerializer[Any], replaced: Callable[[TypeSerializer[Any]], TypeSerializer[Any] | None]
+) -> TypeSerializer[Any]:
+    """Return a serializer in which a function replaces it, or parts of it. The function returns None for others."""
+    made = replaced(serializer)
+    if made is not None:
+        return made
     if type(serializer) is ConvertingSerializer:
-        inner = _with_moments_in_utc(serializer.inner)
+        inner = with_parts_replaced(serializer.inner, replaced)
         return serializer if inner is serializer.inner else serializer.around(inner)
     if type(serializer) is AttrsSerializer:
-        parts = {part.name: _with_moments_in_utc(part.serializer) for part in serializer.fields}
+        parts = {part.name: with_parts_replaced(part.serializer, replaced) for part in serializer.fields}
         changed = any(parts[part.name] is not part.serializer for part in serializer.fields)
         return serializer.with_serializers(parts) if changed else serializer
     snapshot = serializer.snapshot_configuration()
     if not isinstance(snapshot, CompositeTypeSerializerSnapshot):
         return serializer
     nested = list(snapshot.nested_serializers(serializer))
-    replaced = [_with_moments_in_utc(part) for part in nested]
-    if all(new is old for new, old in zip(replaced, nested, strict=True)):
+    parts_now = [with_parts_replaced(part, replaced) for part in nested]
+    if all(new is old for new, old in zip(parts_now, nested, strict=True)):
         return serializer
-    around: TypeSerializer[Any] = snapshot.create_outer_serializer(replaced)
+    around: TypeSerializer[Any] = snapshot.create_outer_serializer(parts_now)
     return around
 
 

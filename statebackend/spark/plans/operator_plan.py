@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from attrs import evolve, field, frozen
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
+from pyspark.sql import Column, DataFrame, GroupedData, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, StructField, StructType
 
@@ -264,7 +264,9 @@ _PREPARERS: Final[Mapping[type, Callable[..., PreparedInput]]] = {
 def _known_schema(frame: DataFrame, kind: RecordType | None) -> DeclaredSchema | None:
     """The schema of the records of a frame; None if a column has a type that only Spark knows."""
     try:
-        return evolve(output_schema(frame.schema, "", ""), record_class=None if kind is None else kind.record_class)
+        return evolve(
+            output_schema(frame.schema, "", ""), record_class=None if kind is None else kind.record_class, row_base=Row
+        )
     except JobDefinitionError:
         return None
 

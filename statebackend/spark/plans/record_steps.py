@@ -6,8 +6,8 @@ Each is checked once over a frame without rows, and applied to the frame of ever
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, ForwardRef, get_args
 
 from attrs import evolve, frozen
 from pyspark.sql import DataFrame
@@ -35,8 +35,16 @@ from statebackend.streaming.stream_graph import (
     StreamEdge,
     record_class_of,
 )
+from typeserializers.kernel.record_families import resolved_hints
 
-__all__ = ["PreparedStep", "kind_of_records", "prepare_key_functions", "prepare_record_step", "prepare_records"]
+__all__ = [
+    "PreparedStep",
+    "kind_of_records",
+    "prepare_key_functions",
+    "prepare_record_step",
+    "prepare_records",
+    "resolve_hints",
+]
 
 
 @frozen
@@ -78,7 +86,34 @@ def kind_of_records(edge: StreamEdge) -> RecordType | None:
     It travels to the workers as it is: they may not know the names in its type hints.
     """
     record_class = record_class_of(edge)
-    return None if record_class is None else record_type(record_class, AS_RECORDS)
+    if record_class is None:
+        return None
+    resolve_hints(record_class)
+    return record_type(record_class, AS_RECORDS)
+
+
+def resolve_hints(record_class: Any) -> None:
+    """Replace type hints that are texts in a class of a main script, and in the classes of its fields.
+
+    Such a class is sent by value, and workers do not know the names in its hints when they store its objects.
+    """
+    for kind in record_class.__mro__:
+        own = vars(kind).get("__annotations__", {})
+        if kind.__module__ != "__main__" or not any(isinstance(hint, (str, ForwardRef)) for hint in own.values()):
+            continue
+        hints = resolved_hints(kind)
+        kind.__annotations__ = {name: hints[name] for name in own}
+        for hint in hints.values():
+            for part in _classes_in(hint):
+                if part is not record_class:
+                    resolve_hints(part)
+
+
+def _classes_in(hint: Any) -> Iterator[type]:
+    if isinstance(hint, type) and not get_args(hint):
+        yield hint
+    for part in get_args(hint):
+        yield from _classes_in(part)
 
 
 def _with_time(schema: StructType, *, has_time: bool) -> StructType:

@@ -19,6 +19,7 @@ from statebackend.streaming.functions import RuntimeContext
 from statebackend.streaming.operators.planned_states import PlannedState, check_is_as_planned
 from statebackend.streaming.operators.subtask_backends import SubtaskBackends
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
+from statebackend.streaming.rows.record_serializer import with_rows_of
 from statebackend.streaming.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -139,6 +140,7 @@ class SubtaskContext(RuntimeContext):
         self, descriptor: StateDescriptor, namespace_serializer: TypeSerializer[Any] = VOID_NAMESPACE_SERIALIZER
     ) -> InternalState:
         """Return the handle of a keyed state. With a namespace serializer, the handle has a current namespace."""
+        descriptor = with_rows_of(descriptor, self.input_schemas, self._operator_uid)
         name = descriptor.name
         if name in self._registered:
             pass

@@ -88,10 +88,14 @@ class Column:
 
 @frozen
 class DeclaredSchema:
-    """The columns of a stream. ``record_class`` is the class of its records if they are not rows."""
+    """The columns of a stream. ``record_class`` is the class of its records if they are not rows.
+
+    ``row_base`` is the base class of its rows, if it is not the one without Spark.
+    """
 
     columns: tuple[Column, ...]
     record_class: type | None = None
+    row_base: type[tuple[Any, ...]] | None = field(default=None, eq=False)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -13,24 +13,24 @@ A column name that is not a valid attribute becomes ``column_`` and its UTF-8 by
 
 from __future__ import annotations
 
-import keyword
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import attrs
 import pyarrow as pa
 from attrs import frozen
 
-from statebackend.state.descriptors import as_serializer
+from statebackend.state.descriptors import as_serializer, with_parts_replaced
+from statebackend.state.state_kind import StateDescriptor
 from statebackend.streaming.errors import JobDefinitionError
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
-from statebackend.streaming.rows.row_reader import RecordRow, row_class
+from statebackend.streaming.rows.row_reader import RecordRow, attribute_of_column, attribute_of_row, row_class
 from typeserializers.containers.lists import ListSerializer
 from typeserializers.containers.maps import MapSerializer
 from typeserializers.containers.nullable import NullableSerializer
+from typeserializers.kernel.serializer_inference import Inference, register_inference
 from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.records.record_serializer import AttrsSerializer
 from typeserializers.records.record_shape import RecordField, RecordShape
@@ -57,6 +57,7 @@ from typeserializers.times.python_times import (
 __all__ = ["StoredRecords", "scalar_serializer", "stored_form", "stored_records"]
 
 _Change = Callable[[Any], Any]
+_D = TypeVar("_D", bound=StateDescriptor)
 
 RECORD_NAME: Final = "Record"
 """The name of the record in snapshots. A struct adds the path of its column."""
@@ -98,6 +99,84 @@ def _unchanged(record: Any) -> Any:
     return record
 
 
+Row = RecordRow
+"""The type of a state that holds rows of the operator's input, as in ``ValueStateDescriptor("last", Row)``."""
+
+_ROWS: Final = AttrsSerializer.from_shape(RecordShape(name=RECORD_NAME, record_class=RecordRow, fields=()))
+"""Stands for the serializer of rows until an operator with a schema registers the state."""
+
+
+@register_inference
+def _serializer_of_rows(hint: Any, inference: Inference) -> TypeSerializer[Any] | None:
+    return _ROWS if hint is RecordRow else None
+
+
+def with_rows_of(descriptor: _D, schemas: Sequence[DeclaredSchema | None], operator_uid: str) -> _D:
+    """Return a descriptor that stores rows of the inputs in place of `Row`.
+
+    Raises `JobDefinitionError` if the inputs have no schema, or several different ones.
+    """
+
+    def rows(serializer: TypeSerializer[Any]) -> TypeSerializer[Any] | None:
+        if type(serializer) is not AttrsSerializer or serializer.record_class is not RecordRow:
+            return None
+        where = f"operator {operator_uid!r}: state {descriptor.name!r} holds rows (Row)"
+        [schema, *others] = schemas
+        if schema is None or any(other != schema for other in others):
+            what = "its inputs have different columns" if others else "its input has no schema"
+            raise JobDefinitionError(
+                f"{where}, and {what}; declare one schema, or store a record class and call as_records() before"
+            )
+        if schema.record_class is not None:
+            name = schema.record_class.__name__
+            raise JobDefinitionError(f"{where}, and its input has objects: use {name} as the type of the state")
+        try:
+            return _row_serializer(RECORD_NAME, list(schema.arrow), schema.row_base or RecordRow)
+        except _UnknownTypeError as error:
+            raise JobDefinitionError(f"{where}: {error}; cast it to another type before") from None
+
+    serializers = {role: with_parts_replaced(one, rows) for role, one in descriptor.serializers.items()}
+    is_same = all(serializers[role] is one for role, one in descriptor.serializers.items())
+    return descriptor if is_same else cast(_D, descriptor.with_serializers(serializers))
+
+
+def _row_serializer(name: str, fields: Sequence[pa.Field], base: type[tuple[Any, ...]]) -> TypeSerializer[Any]:
+    """The serializer of rows, which are records whose class is that of the rows."""
+    kind = row_class(tuple(field.name for field in fields), base)
+    shape = RecordShape(
+        name=name,
+        record_class=kind,
+        fields=tuple(
+            RecordField(
+                attribute_of_row(field.name, base),
+                NullableSerializer(_row_value_serializer(f"{name}.{field.name}", field.type, base)),
+                default=None,
+                argument=f"a{index}",
+            )
+            for index, field in enumerate(fields)
+        ),
+        is_frozen=True,
+        maker=partial(_new_row, kind),
+    )
+    return AttrsSerializer.from_shape(shape)
+
+
+def _new_row(kind: type[Any], *values: Any) -> Any:
+    return tuple.__new__(kind, values)
+
+
+def _row_value_serializer(path: str, data_type: pa.DataType, base: type[tuple[Any, ...]]) -> TypeSerializer[Any]:
+    if pa.types.is_struct(data_type):
+        return _row_serializer(path, list(data_type), base)
+    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
+        return ListSerializer(NullableSerializer(_row_value_serializer(f"{path}[]", data_type.value_type, base)))
+    if pa.types.is_map(data_type):
+        key = _row_value_serializer(f"{path}{{key}}", data_type.key_type, base)
+        value = _row_value_serializer(f"{path}{{value}}", data_type.item_type, base)
+        return MapSerializer(key, value)
+    return _form(path, data_type, base).serializer
+
+
 @lru_cache(maxsize=256)
 def _stored_records(schema: pa.Schema, base: type[tuple[Any, ...]]) -> StoredRecords:
     return _records(RECORD_NAME, list(schema), base)
@@ -122,7 +201,7 @@ class _Form:
 
 
 def _records(name: str, fields: Sequence[pa.Field], base: type[tuple[Any, ...]]) -> StoredRecords:
-    names = tuple(_attribute(field.name) for field in fields)
+    names = tuple(attribute_of_column(field.name) for field in fields)
     forms = [_form(f"{name}.{field.name}", field.type, base) for field in fields]
     record_class = attrs.make_class(
         "StoredRecord", {one: attrs.field(alias=f"a{index}") for index, one in enumerate(names)}, frozen=True
@@ -163,13 +242,6 @@ def _reader(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
     if len(names) > 1:
         return attrgetter(*names)
     return lambda record: tuple([getattr(record, name) for name in names])
-
-
-def _attribute(column: str) -> str:
-    is_plain = column.isidentifier() and not keyword.iskeyword(column) and not column.startswith(("__", "column_"))
-    if is_plain and unicodedata.normalize("NFKC", column) == column:
-        return column
-    return f"column_{column.encode('utf-8', 'surrogatepass').hex()}"
 
 
 def _form(path: str, data_type: pa.DataType, base: type[tuple[Any, ...]]) -> _Form:

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import copy
 import datetime
+import keyword
+import unicodedata
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -33,6 +35,8 @@ __all__ = [
     "RecordRow",
     "RowReader",
     "UnreadableRowError",
+    "attribute_of_column",
+    "attribute_of_row",
     "column_values",
     "is_row_class",
     "key_values",
@@ -92,7 +96,20 @@ def _tuple_with_accessors(length: int) -> type[Any]:
     return namedtuple("_Accessors", [f"a{position}" for position in range(length)])
 
 
-@lru_cache(maxsize=1024)
+def attribute_of_column(column: str) -> str:
+    """Return a valid name of an attribute for a column: its own name, or ``column_`` and its bytes."""
+    is_plain = column.isidentifier() and not keyword.iskeyword(column) and not column.startswith(("__", "column_"))
+    if is_plain and unicodedata.normalize("NFKC", column) == column:
+        return column
+    return f"column_{column.encode('utf-8', 'surrogatepass').hex()}"
+
+
+def attribute_of_row(column: str, base: type) -> str:
+    """Return the attribute by which a row has the value of any column, also of one called ``count``."""
+    return attribute_of_column(f"column_{column}" if hasattr(base, column) else column)
+
+
+@cache
 def row_class(names: tuple[str, ...], base: type[tuple[Any, ...]] = RecordRow) -> type[Any]:
     """Return the class of rows with these columns. Create rows with `tuple.__new__(cls, values)`."""
     positions: dict[str, int] = {}
@@ -115,6 +132,7 @@ def row_class(names: tuple[str, ...], base: type[tuple[Any, ...]] = RecordRow) -
         # As in Spark's Row, what every tuple has (count, index) is not hidden by a column; row["count"] works.
         if not hasattr(base, name) and not name.startswith("__"):
             members[name] = vars(accessors)[f"a{position}"]
+        members[attribute_of_row(name, base)] = vars(accessors)[f"a{position}"]
     return type("Row", (base,), members)
 
 

@@ -28,6 +28,7 @@ from statebackend.streaming.operators.operator import CollectingEmitter
 from statebackend.streaming.operators.operator_factories import operator_factory
 from statebackend.streaming.operators.planned_states import PlannedState, planned_state
 from statebackend.streaming.rows.declared_schema import DeclaredSchema
+from statebackend.streaming.rows.record_serializer import with_rows_of
 from statebackend.streaming.time.internal_timer_service import InternalTimerService, TimerKey, timer_queue_descriptors
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 from typeserializers.kernel.type_serializer import TypeSerializer
@@ -149,6 +150,7 @@ class RegistrationContext(RuntimeContext):
                 f"give it another name, and rename it in savepoints: "
                 f"Plan().rename_state (statebackend.savepoint.rewrite)"
             )
+        descriptor = with_rows_of(descriptor, self.input_schemas, self._operator_uid)
         self._remember(self._keyed, descriptor.name, descriptor)
         self._namespaces[descriptor.name] = namespace_serializer
         return _unusable(descriptor.kind)()

@@ -74,3 +74,8 @@ def test_a_module_that_is_missing_is_told_once_with_the_ways_to_bring_it() -> No
     with pytest.raises(MissingModuleError) as again, naming_missing_modules("operator 'b'"):
         raise failure.value
     assert again.value is failure.value
+
+
+def test_objects_of_classes_of_the_main_script_are_stored(tmp_path: Path) -> None:
+    found = run("window_records.py", tmp_path)
+    assert found == {"windows": [["a", "[(0, []), (1, [Place(city='Bern')])]"]], "kept": [["a", 0], ["a", 1]]}

@@ -13,8 +13,8 @@ from tests.local.golden_jobs import play
 from tests.streaming.operators.windows.window_model import MAX_TIME, MIN_TIME, WindowModel
 from tests.streaming.time.golden_time_traces import GOLDEN, comparable, in_one_order, scenarios
 
-# What the model knows nothing of: idle sources, records without timestamps, and what is rejected.
-OTHERS = ("global_continuous", "global_no_timestamp", "idle_then_late", "session_window_state_rejected")
+# What the model knows nothing of: records without timestamps, and what is rejected.
+OTHERS = ("global_no_timestamp", "session_window_state_rejected")
 RECORDED = [
     pytest.param(scenario, id=scenario["name"])
     for group in sorted(path.stem for path in GOLDEN.glob("windows_*.json"))
@@ -111,8 +111,8 @@ def stream(seed: str, kind: str) -> list[dict[str, Any]]:
         record = {"key": draw.choice("aab"), "ts": now + draw.randint(-11, 5), "value": value}
         events.append({"record": record})
         now += draw.choice([0, 0, 1, 2])
-    # A global window that fires at intervals does so to the end of time.
-    return events if kind == "global" else [*events, {"end": True}]
+    # A global window that fires at intervals would do so to the end of time.
+    return [*events, {"idle": True}] if kind == "global" else [*events, {"end": True}]
 
 
 CASES = [

@@ -226,15 +226,24 @@ class WindowModel:
     all_fires: dict[str, int] = field(factory=dict)
     entries: list[dict[str, Any]] = field(factory=list)
     at: int = 0
+    is_idle: bool = False
 
     def play(self, events: Sequence[Given]) -> list[dict[str, Any]]:
         for self.at, event in enumerate(events):
             if "record" in event:
                 record = event["record"]
                 self._record(record["key"], record["ts"], record["value"])
-            else:
+            elif "idle" in event or "active" in event:
+                self._set_idle(is_idle="idle" in event)
+            elif not self.is_idle:
+                # An idle source has no watermark, not even the one at its end.
                 self._advance(event.get("watermark", MAX_TIME))
         return self.entries
+
+    def _set_idle(self, is_idle: bool) -> None:
+        if is_idle != self.is_idle:
+            self.is_idle = is_idle
+            self.entries.append({"at": self.at, "status": "idle" if is_idle else "active"})
 
     @property
     def _kind(self) -> str:
