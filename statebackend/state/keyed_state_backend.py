@@ -397,6 +397,8 @@ class KeyedStateBackend:
         self._tasks: SnapshotTasks[KeyedStateSnapshot] = SnapshotTasks()
         self._last_times = SnapshotTimes()
         self._is_closed = False
+        self.is_bulk = False
+        """Whether states that are registered from now on are accessed by `KeyBatch`."""
 
     @property
     def is_local(self) -> bool:
@@ -681,7 +683,8 @@ class KeyedStateBackend:
         """The handle that a user is given: that of the store, within time-to-live, within metrics."""
         stored: StateDescriptor = registered.stored
         context = self._context_for(stored.name, registered.schema.serializers[NAMESPACE_ROLE])
-        handle = stored.kind.create_handle(table, context, stored)
+        source = table.for_bulk_access() if self.is_bulk else table
+        handle = stored.kind.create_handle(source, context, stored)
         if registered.lifetime is not None:
             timed = stored.kind.timed_handle(handle, registered.lifetime, registered.in_use)
             cleanup = registered.lifetime.cleanup

@@ -37,9 +37,25 @@ class InternalValueState(InternalState, ValueState[T]):
 
     Its bulk operations access many keys in the current namespace. A store overrides them if it is faster for many keys
     at once. Afterwards any key may be current.
+
+    A store that keeps entries as bytes passes them on with `get_rows` and `put_rows`, so that a caller with a codec of
+    columns creates no objects.
     """
 
     __slots__ = ()
+
+    @property
+    def row_serializer(self) -> TypeSerializer[T] | None:
+        """The serializer of the rows of `get_rows` and `put_rows`; None if the handle does not have these methods."""
+        return None
+
+    def get_rows(self, keys: KeyBatch) -> list[bytes | None]:
+        """Return the stored bytes of each key, or those of the default, or None."""
+        raise NotImplementedError(f"{type(self).__name__} keeps no rows")
+
+    def put_rows(self, keys: KeyBatch, rows: Sequence[bytes | None]) -> None:
+        """Set the stored bytes of each key, which `row_serializer` must be able to read. None clears."""
+        raise NotImplementedError(f"{type(self).__name__} keeps no rows")
 
     def get_many(self, keys: KeyBatch) -> list[T | None]:
         """Return the value of each key, as `value` does."""

@@ -7,6 +7,7 @@ so a job may change from one form to the other over a savepoint. The Arrow type 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from snapshots.errors import SerializationError
+from statebackend.savepoint.column_codecs import CodecMissError, column_codec
 from statebackend.savepoint.value_forms import ColumnForm, ColumnForms, ListForm, MapForm, stored_values
 from statebackend.state.folding_states import (
     AggregatingStateDescriptor,
@@ -155,6 +157,8 @@ class BulkValueState(BulkState, Generic[T]):
     def __init__(self, state: InternalValueState[T], descriptor: ValueStateDescriptor[T]) -> None:
         super().__init__(state)
         self._columns = _ValueColumns(descriptor.name, descriptor.serializer)
+        serializer = state.row_serializer
+        self._codec = None if serializer is None else column_codec(serializer)
 
     @property
     def type(self) -> pa.DataType:
@@ -163,6 +167,9 @@ class BulkValueState(BulkState, Generic[T]):
 
     def get_many(self, keys: Keys) -> pa.Array:
         """Return the value of each key: null, or the default of the descriptor, if there is none."""
+        if self._codec is not None:
+            with contextlib.suppress(CodecMissError):
+                return self._codec.decode(self._state.get_rows(keys.batch))
         return self._columns.form.array(self._state.get_many(keys.batch))
 
     def get_objects(self, keys: Keys) -> list[T | None]:
@@ -180,6 +187,12 @@ class BulkValueState(BulkState, Generic[T]):
         Raises:
             SerializationError: A value does not fit. The error names its key.
         """
+        self._columns.check_count(keys.batch, values)
+        column = self._columns.array(values, self.type)
+        if column is not None and self._codec is not None:
+            with contextlib.suppress(CodecMissError):
+                self._state.put_rows(keys.batch, self._codec.encode(column))
+                return
         self._columns.write(keys.batch, self._columns.objects(values), self._state.put_many)
 
     def clear_many(self, keys: Keys) -> None:

@@ -33,6 +33,7 @@ from statebackend import (
     WatermarkStrategy,
 )
 from statebackend.local import LocalStreamEnvironment
+from statebackend.state.rocksdb.rocksdb_state_backend import RocksDBStateBackend
 from statebackend.streaming.operators import keyed_batch
 from statebackend.streaming.rows.row_writer import RowMismatchError
 
@@ -374,6 +375,14 @@ class Total(AggregateFunction[int, int, int]):
 
 
 EVERY_KIND = "shop string, amounts array<bigint>, by_amount map<bigint,bigint>, largest bigint, total bigint"
+
+
+@pytest.mark.parametrize("bound", [{"cache_entries": 1}, {"cache_bytes": 1}])
+@pytest.mark.parametrize("epoch_size", [None, 1])
+def test_a_small_cache_changes_nothing(bound: dict[str, int], epoch_size: int | None) -> None:
+    sales = [Sale(f"shop {number % 7}", number) for number in range(40)]
+    options: dict[str, Any] = {"epoch_size": epoch_size, "backend": RocksDBStateBackend(**bound)}
+    assert last_by_shop(run(BatchTotals(), sales, **options)) == last_by_shop(run(RecordTotals(), sales))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -256,6 +256,13 @@ class ArrowBatch:
         return self.reader.record_columns(self.columns)
 
     @property
+    def key_columns(self) -> tuple[Sequence[pa.Array], pa.Array] | None:
+        keys = self.reader.key_columns(self.columns)
+        if not keys or any(column.null_count for column in keys):
+            return None
+        return keys, self.columns.column(KEY_GROUP_COLUMN)
+
+    @property
     def places(self) -> BatchPlaces | None:
         keys = self.reader.key_columns(self.columns)
         if not keys or any(column.null_count for column in keys):

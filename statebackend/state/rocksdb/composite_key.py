@@ -15,7 +15,7 @@ deletion as a mark, after all key groups, where no scan of a state reads.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
@@ -85,6 +85,13 @@ class RawKeys:
     def _misfit(self, key: Any, error: Exception) -> SerializationError:
         failure = self._key_serializer.serialization_error(key, error)
         return failure.within("the current key")
+
+    def prefixes(self, keys: Iterable[Any], key_groups: Iterable[int], entry_key: Callable[[Any], Any]) -> list[bytes]:
+        """Return the prefix of each key. ``entry_key`` adds the current namespace to what stands for a key."""
+        prefix = self.prefix
+        if not self.takes_keys:
+            keys = map(self._key_serializer.to_bytes, keys)
+        return [prefix(entry_key(key), key_group) for key, key_group in zip(keys, key_groups, strict=True)]
 
     @property
     def takes_keys(self) -> bool:

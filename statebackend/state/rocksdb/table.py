@@ -37,8 +37,8 @@ from statebackend.state.rocksdb.list_state import ChunkSource, RocksDBListState
 from statebackend.state.rocksdb.map_state import RocksDBMapState
 from statebackend.state.rocksdb.priority_queue import QueueEnds, RocksDBPriorityQueue, split_element_key
 from statebackend.state.rocksdb.read_only_database import ReadOnlyRows
-from statebackend.state.rocksdb.value_state import create_value_state
-from statebackend.state.state_kind import RowFilter, TableForm
+from statebackend.state.rocksdb.value_state import RocksDBBulkValueState, create_value_state
+from statebackend.state.state_kind import HandleSource, RowFilter, TableForm
 from statebackend.state.state_meta import NAMESPACE_ROLE, StateSchema
 from statebackend.state.state_store import StateTable
 from statebackend.state.ttl import Expiry, Pass, PassStart
@@ -152,6 +152,15 @@ class TableSharing:
         return RawKeys(self.key_serializer, namespace_serializer, self.key_groups, is_namespaced)
 
 
+class _BulkHandles:
+    """Makes the handles of a table for bulk access."""
+
+    def __init__(self, table: RocksDBTable) -> None:
+        self.value_state = table.bulk_value_state
+        self.list_state = table.list_state
+        self.map_state = table.map_state
+
+
 class RocksDBTable(StateTable):
     """One state. ``handle`` is this epoch's; ``queue_ends`` are the lower bounds of a queue that is written out."""
 
@@ -169,6 +178,16 @@ class RocksDBTable(StateTable):
         self, context: HandleContext, serializer: TypeSerializer[Any], default: Any
     ) -> InternalValueState[Any]:
         handle = self.handle = create_value_state(serializer, default, *self._cache(context))
+        return handle
+
+    def for_bulk_access(self) -> HandleSource:
+        return _BulkHandles(self)
+
+    def bulk_value_state(
+        self, context: HandleContext, serializer: TypeSerializer[Any], default: Any
+    ) -> InternalValueState[Any]:
+        """The handle of a table of single values for bulk access."""
+        handle = self.handle = RocksDBBulkValueState(serializer, default, *self._cache(context))
         return handle
 
     def list_state(self, context: HandleContext, element_serializer: TypeSerializer[Any]) -> InternalListState[Any]:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from snapshots.errors import StateFormatError
 from statebackend.state.errors import StateBackendError
+from statebackend.state.key_batch import KeyBatch
 from statebackend.state.rocksdb.cached_state import ENTRY_BYTES, UNKNOWN, CachedState, Drained
 from statebackend.state.value_forms import compile_exact, compile_size, exact_or_none_lines
 from statebackend.state.value_state import InternalValueState
@@ -200,6 +201,104 @@ class RocksDBEncodedValueState(RocksDBValueState[T]):
     def drain(self) -> Drained:
         dirty = self.dirty_entries()
         return self.drained(dirty, [entry[_KEPT] for entry in dirty])
+
+
+class RocksDBBulkValueState(CachedState, InternalValueState[T]):
+    """Values for bulk access: the cache maps raw keys to bytes, so that a batch is a few operations on dicts."""
+
+    __slots__ = ("_changed", "_encoded_default", "_last_keys", "_raw_keys", "_serializer", "_stored")
+
+    def __init__(self, serializer: TypeSerializer[T], default: T | None, *cache: Any) -> None:
+        super().__init__(*cache)
+        self._serializer = serializer
+        self._encoded_default = None if default is None else self.encode(serializer, default)
+        self._stored: dict[bytes, bytes | None] = {}
+        self._changed: dict[bytes, None] = {}
+        self._last_keys: tuple[KeyBatch, Any] | None = None
+        self._raw_keys: list[bytes] = []
+
+    @property
+    def row_serializer(self) -> TypeSerializer[T]:
+        return self._serializer
+
+    def get_rows(self, keys: KeyBatch) -> list[bytes | None]:
+        raw_keys = self._raw_keys_of(keys)
+        rows = self._loaded(raw_keys)
+        default = self._encoded_default
+        return rows if default is None else [default if row is None else row for row in rows]
+
+    def put_rows(self, keys: KeyBatch, rows: Sequence[bytes | None]) -> None:
+        raw_keys = self._raw_keys_of(keys)
+        self._make_room(len(raw_keys))
+        self._entries.update(zip(raw_keys, rows, strict=True))
+        self._changed.update(dict.fromkeys(raw_keys))
+        # The bytes are counted twice: they are there a second time when the cache is written out.
+        self.hold(ENTRY_BYTES * len(raw_keys) + 2 * sum([len(row) for row in rows if row is not None]))
+
+    def get_many(self, keys: KeyBatch) -> list[T | None]:
+        decode, serializer = self.decode, self._serializer
+        return [None if row is None else decode(serializer, row) for row in self.get_rows(keys)]
+
+    def put_many(self, keys: KeyBatch, values: Sequence[T | None]) -> None:
+        self.put_rows(keys, [None if value is None else self.encode(self._serializer, value) for value in values])
+
+    def read_ahead(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
+        self._loaded(self.raw_keys.prefixes(keys, key_groups, self._context.entry_key))
+
+    def value(self) -> T | None:
+        [row] = self._loaded([self.current_prefix()])
+        row = self._encoded_default if row is None else row
+        return None if row is None else self.decode(self._serializer, row)
+
+    def update(self, value: T | None) -> None:
+        row = None if value is None else self.encode(self._serializer, value)
+        raw_key = self.current_prefix()
+        self._make_room(1)
+        self._entries[raw_key] = row
+        self._changed[raw_key] = None
+        self.hold(ENTRY_BYTES + 2 * len(row or b""))
+
+    def clear(self) -> None:
+        self.update(None)
+
+    def drain(self) -> Drained:
+        entries = self._entries
+        drained = Drained.from_changes({raw_key: entries[raw_key] for raw_key in self._changed}, self._stored)
+        self.forget()
+        return drained
+
+    def forget(self) -> None:
+        super().forget()
+        self._stored, self._changed = {}, {}
+
+    def _raw_keys_of(self, keys: KeyBatch) -> list[bytes]:
+        last = keys, self._context.namespace
+        if last != self._last_keys:
+            self._raw_keys = self.raw_keys.prefixes(keys.keys, keys.key_groups, self._context.entry_key)
+            self._last_keys = last
+        return self._raw_keys
+
+    def _loaded(self, raw_keys: list[bytes]) -> list[bytes | None]:
+        entries = self._entries
+        missing = sorted({raw_key for raw_key in raw_keys if raw_key not in entries})
+        if missing:
+            self._make_room(len(missing))
+            entries = self._entries
+            if len(entries) == 0:
+                missing = sorted(set(raw_keys))
+            found = self.stored_rows.get_all(missing)
+            self.cache_misses += len(missing)
+            entries.update(zip(missing, found, strict=True))
+            self._stored.update(zip(missing, found, strict=True))
+        rows = list(map(entries.__getitem__, raw_keys))
+        if missing:
+            self.hold(ENTRY_BYTES * len(missing) + 2 * sum([len(row) for row in rows if row is not None]))
+        return rows
+
+    def _make_room(self, count: int) -> None:
+        """Write out if so many more entries are too many."""
+        if self._entries and len(self._entries) + count > self._max_entries:
+            self._bounds.write_out(self)
 
 
 def create_value_state(serializer: TypeSerializer[T], default: T | None, *cache: Any) -> RocksDBValueState[T]:

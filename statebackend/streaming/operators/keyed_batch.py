@@ -26,9 +26,10 @@ from statebackend.streaming.operators.keyed_timers import TIMERS_NAME, KeyedTime
 from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator
 from statebackend.streaming.operators.subtask_context import SubtaskContext
 from statebackend.streaming.output_tag import OutputTag
-from statebackend.streaming.rows.row_reader import column_values
+from statebackend.streaming.rows.row_reader import column_values, key_values
 from statebackend.streaming.rows.row_writer import RowWriter
 from statebackend.streaming.time.internal_timer_service import DueTimers
+from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import VoidNamespaceSerializer
 from typeserializers.times.timers import Timer
 
@@ -46,8 +47,8 @@ class _Call:
     """The rows that a call of the function receives, and their keys."""
 
     columns: pa.RecordBatch
-    keys: Sequence[Any]
-    key_groups: Sequence[int]
+    keys: Sequence[Any] | pa.Array
+    key_groups: Sequence[int] | pa.Array
 
 
 class KeyedBatchOperator(Operator):
@@ -76,6 +77,7 @@ class KeyedBatchOperator(Operator):
         self._context: BatchContext[Any] = BatchContext(
             context.epoch_id, self._groups, self._emit, BatchTimerService(timers)
         )
+        context.access_in_bulk()
         opening: Any = BatchRuntimeContext(context)
         call_user(self._uid, "open", lambda: open_function(self._function, opening))
 
@@ -85,7 +87,7 @@ class KeyedBatchOperator(Operator):
             columns = self._columns_of(batch)
         times = batch.timestamps
         timestamps = None if times is None else pa.array(times, pa.int64())
-        keys, key_groups = batch.keys, batch.key_groups
+        keys, key_groups = self._keys_of(batch)
         rows = max(1, min(MAX_BATCH_ROWS, columns.num_rows * MAX_BATCH_BYTES // max(1, columns.nbytes)))
         for start in range(0, columns.num_rows, rows):
             end = start + rows
@@ -140,6 +142,15 @@ class KeyedBatchOperator(Operator):
             self._running = None
             self._subtask.leave_key()
 
+    def _keys_of(self, batch: InputBatch) -> tuple[Any, Any]:
+        """The keys and key groups: as arrays if Arrow can find the distinct ones."""
+        columns = batch.key_columns
+        if columns is not None and self._subtask.keyed.key_serializer.equal_values_have_equal_bytes:
+            keys, key_groups = columns
+            if len(keys) == 1:
+                return keys[0], key_groups
+        return batch.keys, batch.key_groups
+
     def _columns_of(self, batch: InputBatch) -> pa.RecordBatch:
         if self._writer is None:
             raise JobDefinitionError(
@@ -155,24 +166,10 @@ class KeyedBatchOperator(Operator):
                 "groups() takes the batch that the function received, during that call; to leave rows out, pass "
                 "their mask: groups(batch, where=mask)"
             )
-        keys, key_groups = call.keys, call.key_groups
-        if where is not None:
-            columns = columns.filter(where)
-            selected = [position for position, one in enumerate(where.to_pylist()) if one]
-            keys = [keys[position] for position in selected]
-            key_groups = [key_groups[position] for position in selected]
         serializer = self._subtask.keyed.key_serializer
-        numbers: dict[Any, int] = {}
-        distinct: Sequence[Any]
-        if serializer.equal_values_have_equal_bytes:
-            index = [numbers.setdefault(key, len(numbers)) for key in keys]
-            distinct = list(numbers)
-        else:
-            index = [numbers.setdefault(serializer.to_bytes(key), len(numbers)) for key in keys]
-            distinct = list(map(serializer.from_bytes, numbers))
-        group_of = dict(zip(index, key_groups, strict=True))
-        batch = KeyBatch(distinct, [group_of[number] for number in range(len(distinct))], self._subtask.key_setter())
-        return Groups(batch, ColumnForms().of(serializer), pa.array(index, pa.int32()), columns)
+        distinct, key_groups, index = _grouped(serializer, call.keys, call.key_groups, where)
+        batch = KeyBatch(distinct, key_groups, self._subtask.key_setter())
+        return Groups(batch, ColumnForms().of(serializer), index, columns if where is None else columns.filter(where))
 
     def _emit(self, tag: OutputTag[Any] | None, rows: Rows, timestamps: Any) -> None:
         if tag is not None and tag not in self._emitter.side_outputs:
@@ -190,6 +187,33 @@ class KeyedBatchOperator(Operator):
             if end > start:
                 self._emitter.emit(tag, batch, None if times is None else times[start:end])
             start = end
+
+
+def _grouped(
+    serializer: TypeSerializer[Any], keys: Any, key_groups: Any, where: pa.Array | None
+) -> tuple[Sequence[Any], Sequence[int], pa.Array]:
+    """The distinct keys of the selected rows in the order of their first rows, their key groups, and each row's key."""
+    if isinstance(keys, pa.Array):
+        if where is not None:
+            keys, key_groups = keys.filter(where), key_groups.filter(where)
+        encoded = keys.dictionary_encode()
+        table = pa.table({"index": encoded.indices, "group": key_groups})
+        # One thread keeps the groups in the order of their first rows.
+        of_keys = table.group_by("index", use_threads=False).aggregate([("group", "min")])
+        return key_values(encoded.dictionary), column_values(of_keys["group_min"].combine_chunks()), encoded.indices
+    if where is not None:
+        selected = [position for position, one in enumerate(where.to_pylist()) if one]
+        keys, key_groups = [keys[position] for position in selected], [key_groups[position] for position in selected]
+    numbers: dict[Any, int] = {}
+    distinct: Sequence[Any]
+    if serializer.equal_values_have_equal_bytes:
+        index = [numbers.setdefault(key, len(numbers)) for key in keys]
+        distinct = list(numbers)
+    else:
+        index = [numbers.setdefault(serializer.to_bytes(key), len(numbers)) for key in keys]
+        distinct = list(map(serializer.from_bytes, numbers))
+    group_of = dict(zip(index, key_groups, strict=True))
+    return distinct, [group_of[number] for number in range(len(distinct))], pa.array(index, pa.int32())
 
 
 def _results(result: Any) -> Iterator[Any]:

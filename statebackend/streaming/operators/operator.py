@@ -55,6 +55,7 @@ class ObjectBatch:
 
     columns: ClassVar[None] = None
     record_columns: ClassVar[None] = None
+    key_columns: ClassVar[None] = None
     places: ClassVar[None] = None
 
     records: Sequence[Any]
@@ -111,6 +112,10 @@ class InputBatch(Protocol):
     @property
     def record_columns(self) -> pa.RecordBatch | None:
         """The columns of the records alone, or None if they never were in columns."""
+
+    @property
+    def key_columns(self) -> tuple[Sequence[pa.Array], pa.Array] | None:
+        """The columns of the key, and the key groups, as arrays without nulls; None if they never were in columns."""
 
     @property
     def places(self) -> BatchPlaces | None:

@@ -172,6 +172,10 @@ class SubtaskContext(RuntimeContext):
             self._timer_services[name] = service
         return service
 
+    def access_in_bulk(self) -> None:
+        """Prepare the states that are registered from now on for access by `KeyBatch`."""
+        self.keyed.is_bulk = True
+
     @property
     def timer_services(self) -> Collection[InternalTimerService[Any]]:
         """The timer services of the operator, for the caller that advances time."""

@@ -160,6 +160,9 @@ class RegistrationContext(RuntimeContext):
         self._timers[name] = namespace_serializer
         return InternalTimerService(_NO_QUEUE, _NO_QUEUE, TimerKey(), self.clock)
 
+    def access_in_bulk(self) -> None:
+        """Do nothing: there is no state."""
+
     def clock(self) -> int:
         """Return 0: the processing time is not known yet."""
         return 0

@@ -33,7 +33,18 @@ def handle_of(backend: KeyedStateBackend, descriptor: StateDescriptor) -> Any:
 
 
 class BulkContract(ContractBase):
-    """Bulk operations on a backend."""
+    """Bulk operations on a backend, on the handles of functions by record and by batch."""
+
+    @pytest.fixture(autouse=True, params=[False, True], ids=["by record", "by batch"])
+    def _is_bulk(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened = BackendHarness.open
+
+        def open_for(harness: BackendHarness, *arguments: Any, **options: Any) -> KeyedStateBackend:
+            backend = opened(harness, *arguments, **options)
+            backend.is_bulk = request.param
+            return backend
+
+        monkeypatch.setattr(BackendHarness, "open", open_for)
 
     @pytest.mark.parametrize("after_a_barrier", [False, True])
     @pytest.mark.parametrize("descriptor", [VALUE, TIMED], ids=lambda one: one.name)

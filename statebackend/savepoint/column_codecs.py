@@ -1,0 +1,396 @@
+"""Stored bytes from Arrow columns and back, many values at a time, with numpy.
+
+A part of a value is encoded as an array of bytes, and the parts of a record are joined by Arrow. To decode, a part
+reads at an array of positions and returns the positions after it. Both directions have the bytes of the serializers:
+
+| Vectorised | Otherwise |
+|---|---|
+| booleans and numbers of fixed width, bytes, optional values, lists of numbers | |
+| ASCII text of at most 126 characters | a column with other text, one by one |
+| records whose constructor only sets fields | a field of another type, one by one |
+
+Every other type has no codec and is converted as objects (`statebackend.savepoint.value_forms`). So is a column that a
+codec does not accept: it raises `CodecMissError`, and the object path reports what is wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from attrs import frozen
+
+import typeserializers as ts
+from statebackend.savepoint.value_forms import ColumnForms, stored_values
+from typeserializers.kernel.type_serializer import TypeSerializer
+from typeserializers.records.record_serializer import settable_twin
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    try:
+        import numpy as np
+    except ImportError:
+        np = None
+
+__all__ = ["CodecMissError", "ColumnCodec", "column_codec"]
+
+_LARGEST_COLUMN: Final = (1 << 31) - 1
+_NO_SEPARATOR: Final = pa.scalar(b"", pa.binary())
+
+
+class CodecMissError(Exception):
+    """A column or its bytes are not what the vectorised code handles."""
+
+
+class _Part(Protocol):
+    """The code of one serializer. Columns have no nulls, positions are 64-bit numbers."""
+
+    @property
+    def width(self) -> int | None:
+        """The bytes of every value, None if they vary."""
+
+    def encode(self, column: pa.Array) -> pa.Array:
+        """Return the bytes of each value as a binary array."""
+
+    def decode(self, data: Any, positions: Any) -> tuple[pa.Array, Any]:
+        """Return the values at these positions of the bytes, and the positions after them."""
+
+
+@frozen
+class _Fixed:
+    """Numbers and booleans."""
+
+    dtype: str
+    data_type: pa.DataType
+    width: int
+
+    def matrix(self, column: pa.Array) -> Any:
+        values = column.to_numpy(zero_copy_only=False)
+        if values.dtype.kind == "f":
+            # Every NaN is stored as the canonical one.
+            values = np.where(np.isnan(values), values.dtype.type("nan"), values)
+        return np.ascontiguousarray(values.astype(self.dtype)).view(np.uint8).reshape(len(column), self.width)
+
+    def encode(self, column: pa.Array) -> pa.Array:
+        return _binary_of_matrix(self.matrix(column))
+
+    def decode(self, data: Any, positions: Any) -> tuple[pa.Array, Any]:
+        values = _gathered(data, positions, self.width).view(self.dtype).ravel()
+        if self.dtype == "?":
+            if values.view(np.uint8).max(initial=0) > 1:
+                raise CodecMissError
+        else:
+            values = values.astype(values.dtype.newbyteorder("="))
+        return pa.array(values, self.data_type), positions + self.width
+
+
+class _Objects:
+    """Any other type inside a record or an optional value: one value at a time."""
+
+    width = None
+
+    def __init__(self, serializer: TypeSerializer[Any]) -> None:
+        self._serializer = serializer
+        self._form = ColumnForms().of(serializer)
+
+    def encode(self, column: pa.Array) -> pa.Array:
+        to_bytes = self._serializer.to_bytes
+        return pa.array([to_bytes(value) for value in stored_values(self._serializer, column, "")], pa.binary())
+
+    def decode(self, data: Any, positions: Any) -> tuple[pa.Array, Any]:
+        read, whole = self._serializer.codec.read, data.tobytes()
+        found = [read(whole, position) for position in positions.tolist()]
+        values = [value for value, _ in found]
+        if None in values:
+            raise CodecMissError
+        return self._form.array(values), np.array([end for _, end in found], np.int64)
+
+
+class _Text(_Objects):
+    """ASCII text of up to 126 characters: one byte of length, and the characters."""
+
+    def encode(self, column: pa.Array) -> pa.Array:
+        lengths = pc.binary_length(column)
+        if len(column) and (pc.max(lengths).as_py() > 126 or not pc.all(pc.string_is_ascii(column)).as_py()):
+            return super().encode(column)
+        heads = (lengths.to_numpy(zero_copy_only=False) + 1).astype(np.uint8).reshape(-1, 1)
+        return pc.binary_join_element_wise(_binary_of_matrix(heads), column.cast(pa.binary()), _NO_SEPARATOR)
+
+    def decode(self, data: Any, positions: Any) -> tuple[pa.Array, Any]:
+        heads = _gathered(data, positions, 1).ravel().astype(np.int64)
+        if heads.min(initial=1) < 1:
+            raise CodecMissError
+        lengths = heads - 1
+        if heads.max(initial=0) > 127:
+            return super().decode(data, positions)
+        characters, offsets = _gathered_parts(data, positions + 1, lengths)
+        if characters.max(initial=0) > 127:
+            return super().decode(data, positions)
+        column = pa.StringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(characters))
+        return column, positions + heads
+
+
+class _Bytes:
+    """Bytes: a 32-bit length, and the bytes."""
+
+    width = None
+
+    def encode(self, column: pa.Array) -> pa.Array:
+        heads = _LENGTH.encode(pc.binary_length(column))
+        return pc.binary_join_element_wise(heads, column, _NO_SEPARATOR)
+
+    def decode(self, data: Any, positions: Any) -> tuple[pa.Array, Any]:
+        lengths = _lengths(data, positions)
+        content, offsets = _gathered_parts(data, positions + 4, lengths)
+        column = pa.Array.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(offsets), pa.py_buffer(content)])
+        return column, positions + 4 + lengths
+
+
+@frozen
+class _NumberList:
+    """Lists of numbers: a 32-bit count, and the elements."""
+
+    element: _Fixed
+    data_type: pa.DataType
+    width: None = None
+
+    def encode(self, column: pa.Array) -> pa.Array:
+        elements = column.flatten()
+        if elements.null_count:
+            raise CodecMissError
+        lengths = column.value_lengths()
+        sizes = lengths.to_numpy(zero_copy_only=False).astype(np.int64) * self.element.width
+        content = _binary(self.element.matrix(elements).tobytes(), sizes)
+        return pc.binary_join_element_wise(_LENGTH.encode(lengths), content, _NO_SEPARATOR)
+
+    def decode(self, data: Any, positions: Any) -> tuple[pa.Array, Any]:
+        lengths = _lengths(data, positions)
+        sizes = lengths * self.element.width
+        content, offsets = _gathered_parts(data, positions + 4, sizes)
+        starts = np.arange(0, len(content), self.element.width, dtype=np.int64)
+        elements, _ = self.element.decode(content, starts)
+        column = pa.ListArray.from_arrays(pa.array(offsets // self.element.width), elements, type=self.data_type)
+        return column, positions + 4 + sizes
+
+
+@frozen
+class _Optional:
+    """Optional values: 00 and the value, or 01 and the padding."""
+
+    inner: _Part
+    data_type: pa.DataType
+    padding: int
+    width: None = None
+
+    def encode(self, column: pa.Array) -> pa.Array:
+        present = column.drop_null()
+        flags = _binary_of_matrix(np.zeros((len(present), 1), np.uint8))
+        encoded = pc.binary_join_element_wise(flags, self.inner.encode(present), _NO_SEPARATOR)
+        if len(present) == len(column):
+            return encoded
+        null = pa.scalar(b"\x01" + bytes(self.padding), pa.binary())
+        return _spread(encoded, column.is_valid().to_numpy(zero_copy_only=False)).fill_null(null)
+
+    def decode(self, data: Any, positions: Any) -> tuple[pa.Array, Any]:
+        flags = _gathered(data, positions, 1).ravel()
+        if flags.max(initial=0) > 1:
+            raise CodecMissError
+        present = flags == 0
+        values, ends = self.inner.decode(data, positions[present] + 1)
+        after = positions + 1 + self.padding
+        after[present] = ends
+        return (values if present.all() else _spread(values, present)), after
+
+
+class _Record:
+    """Records: their fields, one after the other."""
+
+    def __init__(self, parts: Sequence[_Part], accepts_null: Sequence[bool], data_type: pa.DataType) -> None:
+        self._parts = parts
+        self._accepts_null = accepts_null
+        self._data_type = data_type
+        widths = [part.width for part in parts]
+        self.width = None if None in widths else sum(width for width in widths if width is not None)
+
+    def matrix(self, column: pa.Array) -> Any:
+        parts: Sequence[Any] = self._parts
+        return np.hstack([part.matrix(one) for part, one in zip(parts, self._columns(column), strict=True)])
+
+    def encode(self, column: pa.Array) -> pa.Array:
+        if self.width is not None:
+            return _binary_of_matrix(self.matrix(column))
+        parts = [part.encode(one) for part, one in zip(self._parts, self._columns(column), strict=True)]
+        return pc.binary_join_element_wise(*parts, _NO_SEPARATOR)
+
+    def decode(self, data: Any, positions: Any) -> tuple[pa.Array, Any]:
+        columns = []
+        for part in self._parts:
+            column, positions = part.decode(data, positions)
+            columns.append(column)
+        return pa.StructArray.from_arrays(columns, fields=list(self._data_type)), positions
+
+    def _columns(self, column: pa.Array) -> list[pa.Array]:
+        columns: list[pa.Array] = column.flatten()
+        for one, accepts_null in zip(columns, self._accepts_null, strict=True):
+            if one.null_count and not accepts_null:
+                raise CodecMissError
+        return columns
+
+
+def _binary(content: bytes, sizes: Any) -> pa.Array:
+    if len(content) > _LARGEST_COLUMN:
+        raise CodecMissError
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(content)])
+
+
+def _binary_of_matrix(matrix: Any) -> pa.Array:
+    count, width = matrix.shape
+    return _binary(matrix.tobytes(), np.full(count, width, np.int64))
+
+
+def _gathered(data: Any, positions: Any, width: int) -> Any:
+    """The bytes at each position, as rows of a matrix."""
+    count = len(positions)
+    if not count:
+        return np.zeros((0, width), np.uint8)
+    if positions.max() + width > len(data):
+        raise CodecMissError
+    step = int(positions[1] - positions[0]) if count > 1 else width
+    if step > 0 and (np.diff(positions) == step).all():
+        rows = np.lib.stride_tricks.as_strided(data[int(positions[0]) :], (count, width), (step, 1))
+        return np.ascontiguousarray(rows)
+    return data[positions[:, None] + np.arange(width)]
+
+
+def _gathered_parts(data: Any, positions: Any, lengths: Any) -> tuple[Any, Any]:
+    """The bytes from each position, of its length, one after the other; and where each begins, as 32-bit numbers."""
+    if len(lengths) and ((positions + lengths).max() > len(data) or lengths.sum() > _LARGEST_COLUMN):
+        raise CodecMissError
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    index = np.repeat(positions - offsets[:-1], lengths) + np.arange(offsets[-1])
+    return data[index], offsets.astype(np.int32)
+
+
+def _lengths(data: Any, positions: Any) -> Any:
+    lengths = _gathered(data, positions, 4).view(">i4").ravel().astype(np.int64)
+    if lengths.min(initial=0) < 0:
+        raise CodecMissError
+    return lengths
+
+
+def _spread(column: pa.Array, present: Any) -> pa.Array:
+    """Put the values where ``present`` is true, and null elsewhere."""
+    return column.take(pa.array(np.cumsum(present) - 1, pa.int64(), mask=~present))
+
+
+_FIXED: Final[dict[type, _Fixed]] = {
+    ts.BooleanSerializer: _Fixed("?", pa.bool_(), 1),
+    ts.ByteSerializer: _Fixed(">i1", pa.int8(), 1),
+    ts.ShortSerializer: _Fixed(">i2", pa.int16(), 2),
+    ts.IntSerializer: _Fixed(">i4", pa.int32(), 4),
+    ts.LongSerializer: _Fixed(">i8", pa.int64(), 8),
+    ts.FloatSerializer: _Fixed(">f4", pa.float32(), 4),
+    ts.DoubleSerializer: _Fixed(">f8", pa.float64(), 8),
+}
+_LENGTH: Final = _FIXED[ts.IntSerializer]
+
+
+def _part(serializer: Any) -> _Part | None:
+    """The vectorised code of a serializer, None if it has none."""
+    kind = type(serializer)
+    fixed = _FIXED.get(kind)
+    if fixed is not None:
+        return fixed
+    if kind is ts.StringSerializer:
+        return _Text(serializer)
+    if kind is ts.BytesSerializer:
+        return _Bytes()
+    form = ColumnForms().of(serializer).data_type if kind in _COMPOSITES else None
+    if kind is ts.NullableSerializer:
+        inner = _part(serializer.inner)
+        return None if inner is None else _Optional(inner, form, serializer.padding_length)
+    if kind in (ts.ListSerializer, ts.ArrayListSerializer):
+        element = _FIXED.get(type(serializer.element_serializer))
+        return None if element is None else _NumberList(element, form)
+    if kind is ts.AttrsSerializer and serializer.fields and settable_twin(serializer.record_class) is not None:
+        parts = [_part(part.serializer) for part in serializer.fields]
+        if not any(parts):
+            return None
+        return _Record(
+            [part or _Objects(field.serializer) for part, field in zip(parts, serializer.fields, strict=True)],
+            [isinstance(part, _Optional) for part in parts],
+            form,
+        )
+    return None
+
+
+_COMPOSITES: Final = (ts.NullableSerializer, ts.ListSerializer, ts.ArrayListSerializer, ts.AttrsSerializer)
+
+
+@frozen
+class ColumnCodec:
+    """Converts columns of one serializer to stored rows and back. None is a row that is absent, and a null."""
+
+    _part: Any
+
+    def encode(self, column: pa.Array) -> list[bytes | None]:
+        """Return the bytes of each value. Raises `CodecMissError` for a column that needs the object path."""
+        try:
+            return self._encoded(column)
+        except CodecMissError:
+            raise
+        except Exception as error:
+            raise CodecMissError from error
+
+    def decode(self, rows: Sequence[bytes | None]) -> pa.Array:
+        """Return the values of stored rows. Raises `CodecMissError` for bytes that need the object path."""
+        try:
+            return self._decoded(rows)
+        except CodecMissError:
+            raise
+        except Exception as error:
+            raise CodecMissError from error
+
+    def _encoded(self, column: pa.Array) -> list[bytes | None]:
+        present = column.drop_null() if column.null_count else column
+        if self._part.width is not None:
+            content = self._part.matrix(present).tobytes()
+            rows = [row for (row,) in struct.iter_unpack(f"{self._part.width}s", content)]
+        else:
+            encoded = self._part.encode(present)
+            _, offsets, data = encoded.buffers()
+            content = b"" if data is None else data.to_pybytes()
+            places = np.frombuffer(offsets, np.int32)[encoded.offset : encoded.offset + len(encoded) + 1]
+            rows = [content[start:end] for start, end in pairwise(places.tolist())]
+        if len(rows) == len(column):
+            return list(rows)
+        following = iter(rows)
+        return [next(following) if is_valid else None for is_valid in column.is_valid().to_pylist()]
+
+    def _decoded(self, rows: Sequence[bytes | None]) -> pa.Array:
+        present = [row for row in rows if row is not None]
+        data = np.frombuffer(b"".join(present), np.uint8)
+        sizes = np.fromiter(map(len, present), np.int64, len(present))
+        ends = np.cumsum(sizes)
+        column, read = self._part.decode(data, ends - sizes)
+        if not np.array_equal(read, ends):
+            raise CodecMissError
+        if len(present) == len(rows):
+            return column
+        return _spread(column, np.fromiter((row is not None for row in rows), np.bool_, len(rows)))
+
+
+@functools.lru_cache(maxsize=256)
+def column_codec(serializer: TypeSerializer[Any]) -> ColumnCodec | None:
+    """Return the codec of a serializer; None if its values are converted as objects, or numpy is not installed."""
+    part = None if np is None else _part(serializer)
+    return None if part is None else ColumnCodec(part)
