@@ -19,12 +19,14 @@ from benchmarks.spark_stateful import peers
 Contender = Callable[[SparkSession, Path, int], float]
 
 OURS = "ValueState on RocksDB"
+OURS_IN_BATCHES = "count as KeyedBatchFunction"
+SPARKS = "groupBy().count()"
 
 #: Each peer with the question whether it can run here.
 PEERS: dict[str, tuple[Contender, Callable[[], bool]]] = {
     "transformWithState": (peers.transform_with_state, peers.has_protobuf),
     "transformWithStateInPandas": (peers.transform_with_state_in_pandas, peers.has_pandas),
-    "groupBy().count()": (peers.grouped_count, lambda: True),
+    SPARKS: (peers.grouped_count, lambda: True),
 }
 
 
@@ -36,6 +38,12 @@ def available_peers() -> dict[str, Contender]:
 def our_keyed_count() -> Contender:
     """Our own way to count, in rows/s."""
     contender: Contender = import_module("benchmarks.spark_stateful.ours").keyed_count
+    return contender
+
+
+def our_batch_count() -> Contender:
+    """The count as a `KeyedBatchFunction`, in rows/s."""
+    contender: Contender = import_module("benchmarks.spark_stateful.ours").batch_count
     return contender
 
 

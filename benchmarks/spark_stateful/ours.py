@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.spark_stateful.epoch_cost import ROWS_PER_EPOCH, epoch_cost_ms
@@ -23,7 +25,15 @@ from benchmarks.spark_stateful.workload import (
     micro_batches,
     steady_rows_per_second,
 )
-from statebackend import KeyedProcessFunction, ProcessContext, RuntimeContext, ValueStateDescriptor
+from statebackend import (
+    BatchContext,
+    BatchRuntimeContext,
+    KeyedBatchFunction,
+    KeyedProcessFunction,
+    ProcessContext,
+    RuntimeContext,
+    ValueStateDescriptor,
+)
 from statebackend.spark import SparkStreamEnvironment
 from statebackend.spark.frame_sinks import NoopSink
 
@@ -40,6 +50,25 @@ class CountPerKey(KeyedProcessFunction[int, Any, tuple[int, int]]):
         yield value.key, count
 
 
+class CountInBatches(KeyedBatchFunction[int, Any, tuple[int, int]]):
+    """Counts the rows of each key, a batch at a time; emits a row per key and batch, as the peers do."""
+
+    def open(self, context: BatchRuntimeContext) -> None:
+        self.count = context.get_state(ValueStateDescriptor("count", int, 0))
+
+    def process_batch(self, batch: pa.RecordBatch, context: BatchContext[int]) -> pa.RecordBatch:
+        groups = context.groups(batch)
+        counts = pc.add(self.count.get_many(groups), groups.sizes)
+        self.count.put_many(groups, counts)
+        return pa.record_batch({"key": groups.keys, "count": counts})
+
+
+def batch_count(spark: SparkSession, checkpoint_dir: Path, batches: int) -> float:
+    """Rows per second of the count as a `KeyedBatchFunction`."""
+    rows = keyed_rows(spark)
+    return steady_rows_per_second(run_count(spark, rows, checkpoint_dir, WARM_UP_BATCHES + batches, CountInBatches()))
+
+
 def keyed_count(spark: SparkSession, checkpoint_dir: Path, batches: int) -> float:
     """Rows per second of the keyed count."""
     return steady_rows_per_second(run_count(spark, keyed_rows(spark), checkpoint_dir, WARM_UP_BATCHES + batches))
@@ -51,7 +80,9 @@ def almost_empty_epoch(spark: SparkSession, checkpoint_dir: Path, epochs: int) -
     return epoch_cost_ms(run_count(spark, rows, checkpoint_dir, WARM_UP_BATCHES + epochs + 1))
 
 
-def run_count(spark: SparkSession, rows: DataFrame, checkpoint_dir: Path, batches: int) -> list[Batch]:
+def run_count(
+    spark: SparkSession, rows: DataFrame, checkpoint_dir: Path, batches: int, function: Any = None
+) -> list[Batch]:
     """Runs the count for that many batches; a new job in an empty directory."""
     environment = SparkStreamEnvironment(
         spark,
@@ -61,7 +92,7 @@ def run_count(spark: SparkSession, rows: DataFrame, checkpoint_dir: Path, batche
         local_state_directory=checkpoint_dir / "local",
     )
     counts = environment.from_dataframe(rows).key_by("key")
-    counts.process(CountPerKey(), uid="count", schema="key bigint, count bigint").sink_to(NoopSink())
+    counts.process(function or CountPerKey(), uid="count", schema="key bigint, count bigint").sink_to(NoopSink())
     job = environment.execute("keyed count", trigger={"processingTime": "0 seconds"})
     try:
         return await_batches(job.query, batches)

@@ -15,6 +15,9 @@ from benchmarks.result import Result, format_value
 if TYPE_CHECKING:
     from benchmarks.spark_stateful.contenders import Contender
 
+BATCH_AIM = 1.1
+"""The least ratio of the count as a `KeyedBatchFunction` to Spark's own."""
+
 DESCRIPTION = "A keyed count on Spark: our ValueState beside transformWithState and groupBy().count()."
 
 
@@ -38,16 +41,25 @@ def run(arguments: argparse.Namespace) -> Iterator[Result]:
 
 def run_keyed_count(arguments: argparse.Namespace) -> Iterator[Result]:
     """Ours beside each peer that can run here, in rows a second."""
-    from benchmarks.spark_stateful.contenders import OURS, available_peers, our_keyed_count
+    from benchmarks.spark_stateful.contenders import (
+        OURS,
+        OURS_IN_BATCHES,
+        SPARKS,
+        available_peers,
+        our_batch_count,
+        our_keyed_count,
+    )
 
     contenders = available_peers()
     peer_names = list(contenders)
     if not arguments.peers_only:
-        contenders = {OURS: our_keyed_count(), **contenders}
+        contenders = {OURS: our_keyed_count(), OURS_IN_BATCHES: our_batch_count(), **contenders}
     reached = _measure(contenders, arguments.rounds, arguments.batches, "rows/s", changelog=arguments.changelog)
     name = "spark_stateful, changelog" if arguments.changelog else "spark_stateful"
     for peer_name in peer_names:
         yield Result(name, reached.get(OURS), reached[peer_name], peer_name, "rows/s")
+    name = f"{name}, {OURS_IN_BATCHES}"
+    yield Result(name, reached.get(OURS_IN_BATCHES), reached[SPARKS], SPARKS, "rows/s", BATCH_AIM)
 
 
 def run_epoch_cost(arguments: argparse.Namespace) -> Iterator[Result]:

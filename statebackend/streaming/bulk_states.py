@@ -165,6 +165,11 @@ class BulkValueState(BulkState, Generic[T]):
         """The Arrow type of the values."""
         return self._columns.form.data_type
 
+    @property
+    def is_vectorised(self) -> bool:
+        """Whether values are converted from and to stored bytes without Python objects."""
+        return self._codec is not None
+
     def get_many(self, keys: Keys) -> pa.Array:
         """Return the value of each key: null, or the default of the descriptor, if there is none."""
         if self._codec is not None:

@@ -70,6 +70,11 @@ class BatchTotals(KeyedBatchFunction[str, Sale, Any]):
         return pa.record_batch({"shop": groups.keys, "turnover": new[1], "sales": new[0]})
 
 
+class TellsConversion(BatchTotals):
+    def process_batch(self, batch: pa.RecordBatch, context: BatchContext[str]) -> Any:
+        return pa.record_batch({"is_vectorised": [self.totals.is_vectorised]})
+
+
 class RecordTotals(KeyedProcessFunction[str, Sale, Any]):
     def open(self, context: RuntimeContext) -> None:
         self.totals = context.get_state(TOTALS)
@@ -375,6 +380,13 @@ class Total(AggregateFunction[int, int, int]):
 
 
 EVERY_KIND = "shop string, amounts array<bigint>, by_amount map<bigint,bigint>, largest bigint, total bigint"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_it_tells_how_values_are_converted(backend: str) -> None:
+    pytest.importorskip("numpy")
+    rows = run(TellsConversion(), SALES, "is_vectorised boolean", backend=backend)
+    assert rows == [(backend == "rocksdb",)]
 
 
 @pytest.mark.parametrize("bound", [{"cache_entries": 1}, {"cache_bytes": 1}])

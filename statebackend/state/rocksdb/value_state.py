@@ -246,13 +246,13 @@ class RocksDBBulkValueState(CachedState, InternalValueState[T]):
         self._loaded(self.raw_keys.prefixes(keys, key_groups, self._context.entry_key))
 
     def value(self) -> T | None:
-        [row] = self._loaded([self.current_prefix()])
+        [row] = self._loaded([self._current_raw_key()])
         row = self._encoded_default if row is None else row
         return None if row is None else self.decode(self._serializer, row)
 
     def update(self, value: T | None) -> None:
         row = None if value is None else self.encode(self._serializer, value)
-        raw_key = self.current_prefix()
+        raw_key = self._current_raw_key()
         self._make_room(1)
         self._entries[raw_key] = row
         self._changed[raw_key] = None
@@ -270,6 +270,11 @@ class RocksDBBulkValueState(CachedState, InternalValueState[T]):
     def forget(self) -> None:
         super().forget()
         self._stored, self._changed = {}, {}
+
+    def _current_raw_key(self) -> bytes:
+        # What stands for 'no current key' says so when it is hashed.
+        hash(self._context.key)
+        return self.current_prefix()
 
     def _raw_keys_of(self, keys: KeyBatch) -> list[bytes]:
         last = keys, self._context.namespace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -27,29 +27,31 @@ def batch_of(harness: BackendHarness, backend: KeyedStateBackend, keys: Sequence
     return KeyBatch(keys, [harness.key_group(key) for key in keys], backend.key_setter())
 
 
-def handle_of(backend: KeyedStateBackend, descriptor: StateDescriptor) -> Any:
-    """The internal handle of a state."""
-    return backend.get_or_create_keyed_state(VOID_NAMESPACE_SERIALIZER, descriptor)
+HandleOf = Callable[[KeyedStateBackend, StateDescriptor], Any]
 
 
 class BulkContract(ContractBase):
     """Bulk operations on a backend, on the handles of functions by record and by batch."""
 
-    @pytest.fixture(autouse=True, params=[False, True], ids=["by record", "by batch"])
-    def _is_bulk(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        opened = BackendHarness.open
+    @pytest.fixture(params=[False, True], ids=["by record", "by batch"])
+    def handle_of(self, request: pytest.FixtureRequest) -> HandleOf:
+        """Returns the internal handle of a state of a backend."""
 
-        def open_for(harness: BackendHarness, *arguments: Any, **options: Any) -> KeyedStateBackend:
-            backend = opened(harness, *arguments, **options)
+        def handle(backend: KeyedStateBackend, descriptor: StateDescriptor) -> Any:
             backend.is_bulk = request.param
-            return backend
+            return backend.get_or_create_keyed_state(VOID_NAMESPACE_SERIALIZER, descriptor)
 
-        monkeypatch.setattr(BackendHarness, "open", open_for)
+        return handle
 
     @pytest.mark.parametrize("after_a_barrier", [False, True])
     @pytest.mark.parametrize("descriptor", [VALUE, TIMED], ids=lambda one: one.name)
     def test_values_of_many_keys(
-        self, harness: BackendHarness, backend: KeyedStateBackend, descriptor: Any, after_a_barrier: bool
+        self,
+        harness: BackendHarness,
+        backend: KeyedStateBackend,
+        handle_of: HandleOf,
+        descriptor: Any,
+        after_a_barrier: bool,
     ) -> None:
         state = handle_of(backend, descriptor)
         harness.at(backend, 3)
@@ -65,7 +67,7 @@ class BulkContract(ContractBase):
         restored = self.reopen(harness, harness.snapshot(backend).handle)
         assert content(harness, restored, descriptor) == {3: 32, 4: 41}
 
-    def test_bulk_and_single_writes_have_one_digest(self, harness: BackendHarness) -> None:
+    def test_bulk_and_single_writes_have_one_digest(self, harness: BackendHarness, handle_of: HandleOf) -> None:
         digests = set()
         for is_bulk in (False, True):
             backend = harness.open(self.create_state_backend())
@@ -79,7 +81,9 @@ class BulkContract(ContractBase):
             digests.add(harness.snapshot(backend).digest)
         assert len(digests) == 1
 
-    def test_a_returned_object_belongs_to_the_caller(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+    def test_a_returned_object_belongs_to_the_caller(
+        self, harness: BackendHarness, backend: KeyedStateBackend, handle_of: HandleOf
+    ) -> None:
         state = handle_of(backend, LEG)
         keys = batch_of(harness, backend, [1, 2])
         state.put_many(keys, [leg_v1().create_instance()] * 2)
@@ -87,12 +91,14 @@ class BulkContract(ContractBase):
         assert first == second == leg_v1().create_instance()
         assert first is not second
 
-    def test_a_value_that_does_not_fit_is_rejected(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+    def test_a_value_that_does_not_fit_is_rejected(
+        self, harness: BackendHarness, backend: KeyedStateBackend, handle_of: HandleOf
+    ) -> None:
         state = handle_of(backend, VALUE)
         with pytest.raises(SerializationError, match="state 'value'"):
             state.put_many(batch_of(harness, backend, [1, 2]), [1, "two"])
 
-    def test_lists_of_many_keys(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+    def test_lists_of_many_keys(self, harness: BackendHarness, backend: KeyedStateBackend, handle_of: HandleOf) -> None:
         state = handle_of(backend, LIST)
         state.add_many(batch_of(harness, backend, [1, 2, 1]), [10, 20, 11])
         keys = batch_of(harness, backend, [1, 2, 3])
@@ -102,7 +108,9 @@ class BulkContract(ContractBase):
         restored = self.reopen(harness, harness.snapshot(backend).handle)
         assert content(harness, restored, LIST) == {1: [1, 2], 3: [3]}
 
-    def test_entries_of_many_maps(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+    def test_entries_of_many_maps(
+        self, harness: BackendHarness, backend: KeyedStateBackend, handle_of: HandleOf
+    ) -> None:
         state = handle_of(backend, MAP)
         pairs = batch_of(harness, backend, [1, 2, 1, 1])
         state.put_many(pairs, ["a", "a", "b", "a"], [1, 2, 3, 4])
@@ -112,7 +120,9 @@ class BulkContract(ContractBase):
         restored = self.reopen(harness, harness.snapshot(backend).handle)
         assert content(harness, restored, MAP) == {1: {"b": 3}, 2: {"a": 2}}
 
-    def test_folded_values_of_many_keys(self, harness: BackendHarness, backend: KeyedStateBackend) -> None:
+    def test_folded_values_of_many_keys(
+        self, harness: BackendHarness, backend: KeyedStateBackend, handle_of: HandleOf
+    ) -> None:
         state = handle_of(backend, SUM)
         keys = batch_of(harness, backend, [1, 2])
         assert state.get_internal_many(keys) == [None, None]
