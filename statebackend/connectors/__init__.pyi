@@ -1,4 +1,5 @@
 from statebackend.connectors.json_lines_source import JsonLinesSource as JsonLinesSource
+from statebackend.connectors.file_sink import FileSink as FileSink
 from statebackend.connectors.kafka_sink import KafkaSink as KafkaSink
 from statebackend.connectors.kafka_source import (
     KAFKA_RECORD as KAFKA_RECORD,
