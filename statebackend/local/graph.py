@@ -253,6 +253,7 @@ class LocalInput:
         self._uid = uid
         self._place = place
         self._order = given.order_by
+        self._is_in_time_order = isinstance(given, KeyedInput) and given.is_in_time_order
         self._order_getters = _getters(given.order_by, uid, "order_by", stream)
 
     @property
@@ -275,6 +276,8 @@ class LocalInput:
     def in_order(self, batch: ObjectBatch) -> ObjectBatch:
         """The records sorted, stably; raises `JobDefinitionError` if they cannot be compared."""
         columns_of_order = [_sort_keys(get(batch.records)) for get in self._order_getters]
+        if self._is_in_time_order and batch.timestamps is not None:
+            columns_of_order.insert(0, _sort_keys(list(batch.timestamps)))
         keys = list(zip(*columns_of_order, strict=True))
         try:
             places = sorted(range(len(keys)), key=keys.__getitem__)

@@ -406,7 +406,7 @@ class KeyedStream(Generic[T]):
             uid: Identifies the operator's state in checkpoints and must never change.
             name: The display name.
             order_by: Columns that sort the records of a key within each epoch, for aggregates that depend on the order.
-                Without them such records are sorted by the columns that these aggregates read.
+                Without them such records are sorted by event time, and then by the columns that these aggregates read.
             ttl: How long the accumulators of a key live without records. Forever by default.
             aggregates: The aggregates, by the names of their result columns.
 

@@ -223,12 +223,14 @@ def _as_keys(keys: tuple[Any, ...]) -> tuple[Any, ...]:
 class KeyedInput:
     """An input that is distributed by key: all records of a key go to one subtask.
 
-    ``keys`` are the key columns; ``order_by`` sorts the records of an epoch.
+    ``keys`` are the key columns; ``order_by`` sorts the records of an epoch. With ``is_in_time_order`` they are sorted
+    by event time first, if they have timestamps.
     """
 
     edge: StreamEdge
     keys: tuple[Any, ...] = field(converter=_as_keys)
     order_by: tuple[Any, ...] = ()
+    is_in_time_order: bool = False
 
 
 @frozen(eq=False)

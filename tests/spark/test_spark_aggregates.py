@@ -158,10 +158,15 @@ def test_ordered_aggregates_and_sketches_run_on_spark(spark: SparkSession, tmp_p
 
     from statebackend.spark import MemorySink
 
-    sink = MemorySink()
+    sink, in_time_order = MemorySink(), MemorySink()
 
     def build(stream: DataStream) -> None:
-        stream.key_by("card").aggregate(
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at")
+        timed = stream.assign_timestamps_and_watermarks(strategy)
+        timed.key_by("card").aggregate(uid="times", last=last_value("l", ignore_nulls=True)).sink_to(
+            in_time_order, uid="times"
+        )
+        timed.key_by("card").aggregate(
             uid="totals",
             order_by=["at", "l"],
             n=count(),
@@ -170,7 +175,7 @@ def test_ordered_aggregates_and_sketches_run_on_spark(spark: SparkSession, tmp_p
             distinct=approx_count_distinct("s"),
             top=top_k("s", 2),
             middle=approx_percentile("m", 0.5),
-        ).sink_to(sink)
+        ).sink_to(sink, uid="totals")
 
     run_chain(spark, tmp_path, SCHEMA, [[one for batch in BATCHES for one in batch]], build)
     frame = read(spark, tmp_path)
@@ -182,6 +187,8 @@ def test_ordered_aggregates_and_sketches_run_on_spark(spark: SparkSession, tmp_p
             assert abs(ours[6] - Decimal(row["middle"])) < 3000
             ordered = frame.where(F.col("card") == row["card"]).orderBy("at", "l").collect()
             assert ours[2:4] == (next(one["i"] for one in ordered if one["i"] is not None), ordered[-1]["s"])
+            [(_, last)] = [one for one in in_time_order.rows if one[0] == row["card"]]
+            assert last == next(one["l"] for one in reversed(ordered) if one["l"] is not None)
             assert ours[5][0][1] >= ours[5][1][1] > 0
 
 

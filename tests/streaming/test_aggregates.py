@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from statebackend import (
     EventTimeSessionWindows,
     JobDefinitionError,
     SlidingEventTimeWindows,
+    StateTtlConfig,
     TumblingEventTimeWindows,
     WatermarkStrategy,
     approx_count_distinct,
@@ -94,6 +96,17 @@ def test_nan_is_the_greatest_number_and_zeros_are_equal() -> None:
     assert results["b"][0] == 1.0
     assert math.isnan(results["b"][1])
     assert results["c"] == (None, None, None)
+
+
+def test_accumulators_expire() -> None:
+    times = iter(range(0, 10_000, 50))
+    results: list[Any] = []
+    environment = LocalStreamEnvironment(epoch_size=1, clock=lambda: next(times))
+    totals = environment.from_elements([("a",), ("a",)], "card string").key_by("card")
+    totals.aggregate(uid="totals", n=count(), ttl=StateTtlConfig(1)).sink_to(results)
+    environment.execute()
+    assert results == [("a", 1), ("a", 1)]
+    assert final([("a",), ("a",)], 1, "card string", n=count(), ttl=StateTtlConfig("1 day")) == {"a": (2,)}
 
 
 def test_first_and_last_values_follow_order_by() -> None:
@@ -212,6 +225,18 @@ def test_sliding_windows_and_sessions_aggregate() -> None:
         top=top_k("n", 1),
     )
     assert sessions == [("a", (at(1), at(19)), 3, 2.0, 1, 3, 2, [(1, 1)])]
+
+
+def test_records_are_in_the_order_of_event_time_by_default() -> None:
+    rows = [("a", 9, at(1)), ("a", 2, at(4)), ("a", 5, at(3)), ("a", 1, at(4))]
+    results = windowed(
+        TumblingEventTimeWindows.of("10 minutes"),
+        [*rows, ("b", 0, at(40))],
+        epoch_size=5,
+        first=first_value("n"),
+        last=last_value("n"),
+    )
+    assert results == [("a", (at(0), at(10)), 9, 2)]
 
 
 def test_a_window_function_receives_the_results_by_name() -> None:
@@ -372,6 +397,38 @@ def test_a_replay_in_another_order_of_arrival_gives_the_same_state() -> None:
 def test_definitions_are_checked(aggregates: dict[str, Any], message: str) -> None:
     with pytest.raises(JobDefinitionError, match=message):
         emitted(ROWS, 2, **aggregates)
+
+
+@attrs.frozen
+class Payment:
+    card: str
+    n: int
+
+
+def test_objects_are_aggregated_by_their_attributes() -> None:
+    results: list[Any] = []
+    environment = LocalStreamEnvironment()
+    payments = environment.from_elements(ROWS[:2], SCHEMA).as_records(Payment)
+    payments.key_by("card").aggregate(uid="totals", total=sum_("n")).sink_to(results)
+    environment.execute()
+    assert results == [("a", 3)]
+
+
+def test_a_function_of_a_record_and_several_columns_may_be_the_key() -> None:
+    of_function: list[Any] = []
+    of_columns: list[Any] = []
+    environment = LocalStreamEnvironment()
+    rows = [("a", 1, ("x",)), ("ab", 2, ("x",))]
+    stream = environment.from_elements(rows, "Card string, n int, place struct<city: string>")
+    keyed = stream.key_by(lambda row: row.Card[:1], key_type=str)
+    keyed.aggregate(uid="first", total=sum_("n")).sink_to(of_function, uid="1")
+    stream.key_by("card", "place.city").aggregate(uid="second", n=count()).sink_to(of_columns, uid="2")
+    environment.execute()
+    assert [row.asDict() for row in of_function] == [{"key": "a", "total": 3}]
+    assert [row.asDict() for row in of_columns] == [
+        {"Card": "a", "city": "x", "n": 1},
+        {"Card": "ab", "city": "x", "n": 1},
+    ]
 
 
 def test_a_schema_is_needed() -> None:

@@ -144,6 +144,8 @@ class PreparedInput:
     may_be_early: bool
     steps: tuple[Mapping[str, Column], ...]
     subtask: Column
+    is_in_time_order: bool = False
+    """Whether its rows are sorted by event time first."""
     key_step: PreparedStep | None = None
     """Computes the key columns that are functions of a record."""
     _added: tuple[AddedColumns, ...] = field(init=False)
@@ -214,6 +216,7 @@ def _keyed(
         time.may_be_early,
         (*([expressions] if expressions else []), {KEY_GROUP_COLUMN: key_group}),
         F.expr(f"cast({KEY_GROUP_COLUMN} * {parallelism} div {max_parallelism} as int)"),
+        given.is_in_time_order and time.is_in_input,
         key_step,
     )
 
@@ -340,7 +343,12 @@ class OneInput:
     def __init__(self, one: PreparedInput) -> None:
         self._one = one
         self.subtask = one.subtask
-        order = [*([F.col(TIME_COLUMN)[EARLY_FIELD].desc()] if one.may_be_early else []), *one.order_by]
+        times = F.col(TIME_COLUMN)
+        order = [
+            *([times[EARLY_FIELD].desc()] if one.may_be_early else []),
+            *([times["timestamp"]] if one.is_in_time_order else []),
+            *one.order_by,
+        ]
         self.order = KeptColumns(order) if order else None
         """The sort order of the rows of a task; None to leave them unsorted."""
         # By the key group, or else the subtask, a task checks that the rows are its own.

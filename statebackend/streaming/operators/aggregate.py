@@ -152,7 +152,8 @@ def resolved_node(node: OperatorNode, schema: DeclaredSchema | None, key_types: 
     [read] = node.operator_inputs
     assert isinstance(read, KeyedInput)
     assert schema is not None
-    read = evolve(read, order_by=read.order_by or bound.order)
+    if not read.order_by and bound.order:
+        read = evolve(read, order_by=bound.order, is_in_time_order=True)
     if node.schema is not None:
         return evolve(node, operator_inputs=(read,))
     if key_types is None:
