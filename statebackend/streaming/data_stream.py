@@ -7,6 +7,7 @@ one operator. `AsyncDataStream` applies functions that call other systems, as in
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
@@ -174,6 +175,8 @@ class DataStream(Generic[T]):
     def _step(self, method: str, function: Callable[[Any], Any], schema: Any) -> DataStream:
         if not callable(function):
             raise JobDefinitionError(f"{method}() takes a function of a record, not {format_value(function, 80)}")
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise JobDefinitionError(f"{method}() takes a plain function; apply an async one with AsyncDataStream")
         hint = returned_type(function) if schema is None and method != FILTER else None
         node = RecordStepNode((self.edge,), method, function, hint if is_record_class(hint) else schema)
         return DataStream(self.graph, self.graph.add(node))

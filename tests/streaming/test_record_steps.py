@@ -360,3 +360,18 @@ def test_what_spark_must_know_is_named(spark: SparkSession, tmp_path: Path, chai
 
     with pytest.raises(JobDefinitionError, match=reason):
         run_chain(spark, tmp_path, DDL, [RECORDS], lambda one: chain(one).process(Lines(), uid="c").sink_to(NoopSink()))
+
+
+async def awaited(row: Any) -> Line:
+    return line_of(row)
+
+
+async def yielded(row: Any) -> Any:
+    yield line_of(row)
+
+
+@pytest.mark.parametrize(("method", "function"), [("map", awaited), ("filter", awaited), ("flat_map", yielded)])
+def test_an_async_function_is_rejected(method: str, function: Any) -> None:
+    stream = LocalStreamEnvironment().from_elements([("a", 1)], "card string, id int")
+    with pytest.raises(JobDefinitionError, match=rf"{method}\(\) takes a plain function; .* AsyncDataStream"):
+        getattr(stream, method)(function)

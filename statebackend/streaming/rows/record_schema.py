@@ -22,7 +22,7 @@ import inspect
 import sys
 import types
 import typing
-from collections import deque
+from collections import abc, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import repeat
@@ -331,8 +331,12 @@ def _advice(hint: Any) -> str:
     origin = typing.get_origin(hint) or hint
     if _members(hint):
         return "; a column has one type, so make one field of each member, each optional"
-    if origin in (set, frozenset):
+    if isinstance(hint, TypeVar) or is_record_class(typing.get_origin(hint)):
+        return "; a generic class has no columns, so write a class with the types of its fields"
+    if origin in (set, frozenset, abc.Sequence, abc.Iterable, abc.Collection, abc.Set):
         return "; use list[X]"
+    if origin in (abc.Mapping, abc.MutableMapping):
+        return "; use dict[K, V]"
     if origin is tuple:
         return "; use a NamedTuple, or tuple[X, ...] for values of one type"
     if origin in (list, dict):

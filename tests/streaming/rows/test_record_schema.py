@@ -7,8 +7,9 @@ import datetime
 import enum
 import functools
 import pickle
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, Optional, TypeVar
 
 import attrs
 import msgspec
@@ -256,10 +257,27 @@ class Upper:
     ID: int
 
 
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Box(Generic[T]):
+    value: T
+
+
+@attrs.frozen
+class IntBox(Box[int]):
+    pass
+
+
 @pytest.mark.parametrize(
     ("hint", "reason"),
     [
         (set[int], r"Holder\.field: set\[int\] has no column type; use list"),
+        (Sequence[int], r"Holder\.field: .*Sequence\[int\] has no column type; use list\[X\]"),
+        (Mapping[str, int], r"Holder\.field: .*Mapping\[str, int\] has no column type; use dict\[K, V\]"),
+        (Box[int], r"Holder\.field: .*Box\[int\] has no column type; a generic class has no columns"),
+        (IntBox, r"Holder\.field\.value: ~T has no column type; a generic class has no columns"),
         (Any, r"Holder\.field: .*Any has no column type"),
         (list, r"Holder\.field: list has no column type; name the type of what it holds"),
         (list[dict[str, int | str]], r"Holder\.field\[\]\{value\}: int \| str has no column type; a column has one"),
