@@ -245,8 +245,7 @@ class KeyedBatchFunction(WorkerLifecycle, ABC, Generic[K, I, O]):
     Example:
         ```python
         class Count(KeyedBatchFunction[str, Flight, tuple[str, int]]):
-            def open(self, context):
-                self.counts = context.get_state(ValueStateDescriptor("count", int, default=0))
+            counts = ValueStateDescriptor("count", int, default=0)
 
             def process_batch(self, batch, context):
                 groups = context.groups(batch)
