@@ -72,6 +72,7 @@ from statebackend.savepoint.foreign.flink_rows import (
     GroupReader,
     Row,
     RowMaker,
+    canonical_entries,
     canonical_group,
     heap_group,
     raw_timers,
@@ -79,7 +80,7 @@ from statebackend.savepoint.foreign.flink_rows import (
 )
 from statebackend.savepoint.foreign.snappy_frames import decompress_frames
 from statebackend.savepoint.restored_state import RestoredState
-from statebackend.state.canonical import SCHEMA, batches_of
+from statebackend.state.canonical import BATCH_BYTES, BATCH_ROWS, SCHEMA, batches_of
 from statebackend.state.descriptors import ELEMENT_ROLE, VALUE_ROLE
 from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.operator_state_descriptors import KEY_ROLE, OperatorStateMode
@@ -372,8 +373,65 @@ class FlinkFiles(CheckpointFileSystem):
             ForeignFormatError: A file is damaged.
             UnresolvableSerializerError: A serializer is unknown here, so that entries have no known end.
         """
-        for batch in batches_of(self._rows(state_id, state_name, key_groups)):
-            yield pa.record_batch(list(batch), schema=SCHEMA).select(list(columns))
+        found = self._fast_columns(state_id, state_name, key_groups)
+        if found is None:
+            rows = self._rows(state_id, state_name, key_groups)
+            found = (pa.record_batch(list(batch), schema=SCHEMA) for batch in batches_of(rows))
+        for batch in found:
+            yield batch.select(list(columns))
+
+    def _fast_columns(
+        self, state_id: str, state_name: str, key_groups: Sequence[KeyGroupRange]
+    ) -> Iterator[pa.RecordBatch] | None:
+        """Return the rows of a state of a canonical savepoint as columns; None if its keys have unknown ends."""
+        self._read_headers()
+        part = self._parts[state_id]
+        keyed, header = part.handles.keyed, part.header
+        index = next((index for index, meta in enumerate(part.metas) if meta.name == state_name), None)
+        if index is None or header is None or not isinstance(keyed, KeyGroupsHandle) or not keyed.is_canonical:
+            return None
+        operator = next(one for one in self._flink.operators if state_id.startswith(one.operator_id))
+        maker = RowMaker(header.key_snapshot, part.metas[index], operator.max_parallelism)
+        return self._columns_of(keyed, header, index, maker, key_groups) if maker.has_fixed_ends else None
+
+    def _columns_of(
+        self,
+        handle: KeyGroupsHandle,
+        header: KeyedHeader,
+        index: int,
+        maker: RowMaker,
+        key_groups: Sequence[KeyGroupRange],
+    ) -> Iterator[pa.RecordBatch]:
+        wanted = [group for one in key_groups for group in range(one.start, one.end + 1)]
+        groups: list[int] = []
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        size_bytes = 0
+        for key_group, start, data in self._group_data(handle, wanted):
+            region = self._region(handle.stream)
+            with _naming_group(region, start, key_group):
+                whole = decompress_frames(data) if header.is_compressed else data
+                own_keys, own_values = canonical_entries(whole, index, len(header.states))
+            groups += [key_group] * len(own_keys)
+            keys += own_keys
+            values += own_values
+            size_bytes += len(whole)
+            if len(keys) >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
+                yield from self._bounded(handle, maker, groups, keys, values)
+                groups, keys, values, size_bytes = [], [], [], 0
+        if keys:
+            yield from self._bounded(handle, maker, groups, keys, values)
+
+    def _bounded(
+        self, handle: KeyGroupsHandle, maker: RowMaker, groups: list[int], keys: list[bytes], values: list[bytes]
+    ) -> Iterator[pa.RecordBatch]:
+        if not keys:
+            return
+        with _naming_group(self._region(handle.stream), 0, groups[0]):
+            rows = maker.columns(groups, keys, values)
+        step = max(1, min(BATCH_ROWS, BATCH_BYTES * rows.num_rows // max(1, rows.nbytes)))
+        for start in range(0, rows.num_rows, step):
+            yield rows.slice(start, step)
 
     def _rows(self, state_id: str, state_name: str, key_groups: Sequence[KeyGroupRange]) -> Iterator[Row]:
         self._read_headers()
@@ -411,6 +469,20 @@ class FlinkFiles(CheckpointFileSystem):
         no_offset: int = 0,
     ) -> Iterator[Row]:
         region = self._region(handle.stream)
+        for key_group, start, data in self._group_data(handle, key_groups, no_offset):
+            with _naming_group(region, start, key_group):
+                if has_number:
+                    if data[:4] != key_group.to_bytes(4, "big"):
+                        raise MalformedDataError(f"the data is not of this key group but of 0x{data[:4].hex()}")
+                    data = data[4:]
+                rows = read_group(decompress_frames(data) if is_compressed else data, key_group)
+            yield from _sorted(rows)
+
+    def _group_data(
+        self, handle: KeyGroupsHandle, key_groups: Iterable[int], no_offset: int = 0
+    ) -> Iterator[tuple[int, int, bytes]]:
+        """Yield the key groups that are there, with the start and the bytes of each."""
+        region = self._region(handle.stream)
         ends = sorted({*handle.offsets, region.size_bytes})
         following = dict(itertools.pairwise(ends))
         with region.opened() as read:
@@ -424,14 +496,7 @@ class FlinkFiles(CheckpointFileSystem):
                         f"{region.location}: key group {key_group} starts at byte {region.start + start}, which is not "
                         f"in the state of {region.size_bytes} bytes from byte {region.start} on"
                     )
-                data = read(start, stop)
-                with _naming_group(region, start, key_group):
-                    if has_number:
-                        if data[:4] != key_group.to_bytes(4, "big"):
-                            raise MalformedDataError(f"the data is not of this key group but of 0x{data[:4].hex()}")
-                        data = data[4:]
-                    rows = read_group(decompress_frames(data) if is_compressed else data, key_group)
-                yield from _sorted(rows)
+                yield key_group, start, read(start, stop)
 
     def _database_rows(
         self, handle: IncrementalHandle, maker: RowMaker, state_name: str, key_groups: Iterable[int]

@@ -38,11 +38,14 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from snapshots.data_views import DataInputView
 from snapshots.envelope import read_versioned_snapshot
 from snapshots.errors import EndOfDataError, MalformedDataError, StateFormatError, UnresolvableSerializerError
 from statebackend.savepoint.foreign.flink_headers import Snapshot
-from statebackend.state.canonical import Address, CanonicalRow
+from statebackend.state.canonical import SCHEMA, Address, CanonicalRow
 from statebackend.state.descriptors import ELEMENT_ROLE
 from statebackend.state.priority_queue import TimeDomain, timer_state_name
 from statebackend.state.state_kind import TableForm
@@ -55,6 +58,7 @@ from typeserializers.times.timers import TimerSerializerSnapshot
 __all__ = [
     "GroupReader",
     "RowMaker",
+    "canonical_entries",
     "canonical_group",
     "heap_group",
     "raw_timers",
@@ -153,6 +157,36 @@ class RowMaker:
         key, namespace = self._key_and_namespace(raw_key)
         return key_group, key, namespace, None, self._list(value) if self._form is TableForm.LIST else value
 
+    @property
+    def has_fixed_ends(self) -> bool:
+        """Whether `columns` can be used: the end of a key is known from its length."""
+        return self._form is None or (self._form is not TableForm.MAP and self._namespace_length >= 0)
+
+    def columns(self, key_groups: Sequence[int], raw_keys: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch:
+        """Return sorted rows of the entries, which are in these key groups. Raises as `row`."""
+        prefix = self._prefix_bytes
+        raw = pa.array(raw_keys, pa.binary())
+        groups = pa.array(key_groups, pa.int32())
+        distinct = groups.dictionary_encode()
+        wanted = pa.array([one.to_bytes(prefix, "big") for one in distinct.dictionary.to_pylist()], pa.binary())
+        if not pc.all(pc.equal(pc.binary_slice(raw, 0, prefix), wanted.take(distinct.indices)), min_count=0).as_py():
+            raise MalformedDataError("a key of another key group in this key group")
+        size = 0 if self._form is None else self._namespace_length
+        if (pc.min(pc.binary_length(raw)).as_py() or 0) < prefix + size:
+            raise EndOfDataError("a key is truncated")
+        if self._form is TableForm.LIST:
+            values = list(map(self._list, values))
+        if self._form is None:
+            values = [b""] * len(raw)
+        # Arrow's slices with a negative stop fail for some lengths.
+        keys = pa.array([one[prefix : len(one) - size] for one in raw_keys], pa.binary())
+        if size:
+            spaces = pa.array([one[len(one) - size :] for one in raw_keys], pa.binary())
+        else:
+            spaces = pa.repeat(pa.scalar(b"" if self._form is not None else _VOID, pa.binary()), len(raw))
+        rows = [groups, keys, spaces, pa.nulls(len(raw), pa.binary()), pa.array(values, pa.binary())]
+        return pa.record_batch(rows, schema=SCHEMA).take(pc.sort_indices(raw))
+
     def _key_and_namespace(self, raw_key: bytes) -> tuple[bytes, bytes]:
         prefix = self._prefix_bytes
         if self._namespace_length >= 0:
@@ -219,38 +253,51 @@ def canonical_group(state_id: int, state_count: int, maker: RowMaker) -> GroupRe
     """Return the reader of one state in the key groups of a canonical savepoint."""
 
     def read(data: bytes, key_group: int) -> list[Row]:
-        rows: list[Row] = []
-        unpack, make = _INT.unpack_from, maker.row
-        position, found = 0, _short(data, 0)
-        while found != _END:
-            if found >= state_count:
-                raise MalformedDataError(f"byte {position}: there is no state {found}")
-            position += 2
-            is_last = False
-            while not is_last:
-                start = position + 4
-                if start > len(data):
-                    raise _truncated(position)
-                [length] = unpack(data, position)
-                end = start + length
-                if length <= 0 or end + 4 > len(data):
-                    raise MalformedDataError(f"byte {position}: a key of {length} bytes")
-                [value_length] = unpack(data, end)
-                position = end + 4 + value_length
-                if value_length < 0 or position > len(data):
-                    raise MalformedDataError(f"byte {end}: a value of {value_length} bytes")
-                is_last = data[start] >= _LAST
-                if found == state_id:
-                    key = data[start:end]
-                    if is_last:
-                        key = bytes((key[0] & ~_LAST,)) + key[1:]
-                    rows.append(make(key_group, key, data[end + 4 : position]))
-            found = _short(data, position)
-        if position + 2 != len(data):
-            raise MalformedDataError(f"{len(data) - position - 2} bytes follow the key group at byte {position + 2}")
-        return rows
+        make = maker.row
+        return [make(key_group, *entry) for entry in zip(*canonical_entries(data, state_id, state_count), strict=True)]
 
     return read
+
+
+def canonical_entries(data: bytes, state_id: int, state_count: int) -> tuple[list[bytes], list[bytes]]:
+    """Return the composite keys and the values of one state in a key group of a canonical savepoint."""
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    try:
+        position = _read_entries(data, state_id, state_count, keys, values)
+    except (struct.error, IndexError) as error:
+        raise EndOfDataError(f"the key group of {len(data)} bytes is truncated") from error
+    if position + 2 != len(data):
+        raise MalformedDataError(f"{len(data) - position - 2} bytes follow the key group at byte {position + 2}")
+    return keys, values
+
+
+def _read_entries(data: bytes, state_id: int, state_count: int, keys: list[bytes], values: list[bytes]) -> int:
+    """Append the entries of the state; return the position of the end mark, which is not there in truncated data."""
+    unpack = _INT.unpack_from
+    position, found = 0, _short(data, 0)
+    while found != _END:
+        if found >= state_count:
+            raise MalformedDataError(f"byte {position}: there is no state {found}")
+        position += 2
+        is_wanted, is_last = found == state_id, False
+        while not is_last:
+            start = position + 4
+            end = start + unpack(data, position)[0]
+            if end <= start:
+                raise MalformedDataError(f"byte {position}: a key of {end - start} bytes")
+            value_start = end + 4
+            stop = value_start + unpack(data, end)[0]
+            if stop < value_start:
+                raise MalformedDataError(f"byte {end}: a value of {stop - value_start} bytes")
+            is_last = data[start] >= _LAST
+            if is_wanted:
+                key = data[start:end]
+                keys.append(bytes((key[0] & ~_LAST,)) + key[1:] if is_last else key)
+                values.append(data[value_start:stop])
+            position = stop
+        found = _short(data, position)
+    return position
 
 
 def _short(data: bytes, position: int) -> int:
