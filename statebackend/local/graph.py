@@ -155,7 +155,8 @@ def column_getter(key: Any, place: str, given_to: str) -> Callable[[Sequence[Any
     """As `field_getter`, for all records of a batch."""
     get = field_getter(key, place, given_to)
     if callable(key):
-        return lambda records: list(map(get, records))
+        # Python calls its own functions faster than `map` does.
+        return lambda records: [get(record) for record in records]
     readers: dict[type, Callable[[Any], Any]] = {}
 
     def get_all(records: Sequence[Any]) -> list[Any]:
