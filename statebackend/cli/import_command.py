@@ -1,4 +1,4 @@
-"""The command `import`: writes a savepoint of ours from one of Flink."""
+"""The command `import`: writes a savepoint of ours from one of Flink, or from the checkpoint of a query of Spark."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import typer
 from attrs import evolve, frozen
 
 from snapshots.compatibility import CompatibilityKind
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
 from statebackend.checkpoint.store.savepoint_directory import check_savepoint_directory
 from statebackend.cli.job_commands import STATUSES, comparison_answer, print_comparisons
 from statebackend.cli.job_loading import load_job
 from statebackend.cli.migrate_command import migration_plan
-from statebackend.cli.opening import show_progress
+from statebackend.cli.opening import show_progress, spark_checkpoint
 from statebackend.cli.printing import Printer
 from statebackend.cli.rewrite_command import known_of, load_plan, made_plan, print_written, written_answer
 from statebackend.cli.terminal import AsJson, Moved, Place, moved_directories, print_answer
@@ -28,7 +29,7 @@ from statebackend.savepoint.rewrite.savepoint_writer import SavepointWriter, Wri
 from statebackend.savepoint.rewrite.staged_entries import scratch_space
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.savepoint.sizes import counted
-from statebackend.savepoint.state_location import find_state
+from statebackend.savepoint.state_location import find_state, is_spark_checkpoint
 from statebackend.state.descriptors import as_serializer
 from statebackend.state.progress import ProgressListener
 from statebackend.streaming.compatibility_check import Comparison, CompatibilityChecker, DescribedJob
@@ -55,9 +56,17 @@ def import_(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a savepoint of ours from a Flink savepoint or retained checkpoint. Pass --job, --plan, or both."""
+    """Write a savepoint of ours from one of Flink, or from a checkpoint of Spark.
+
+    Pass --job, --plan, or both; for Spark, --plan.
+    """
     if job is None and plan is None:
         raise typer.BadParameter("pass --job MODULE:FACTORY or --plan FILE, which say what becomes of each operator")
+    if is_spark_checkpoint(CheckpointFileSystem.from_uri(path)):
+        if plan is None or job is not None:
+            raise typer.BadParameter(f"{path} is a checkpoint of Spark: pass --plan FILE, and no --job")
+        _import_from_spark(path, new, plan, as_json)
+        return
     described = None if job is None else load_job(job)
     check_savepoint_directory(new)
     found = find_state(path, moved=moved_directories(moved))
@@ -87,6 +96,17 @@ def import_(
         raise typer.Exit(STATUSES[written.outcome])
     answer = written_answer(written) | {"sources": {one.uid: _source_answer(one) for one in sources}}
     print_answer(as_json, answer, _print_imported)
+
+
+def _import_from_spark(path: str, new: str, plan: str, as_json: bool) -> None:
+    """Write what the plan makes of a checkpoint of Spark, which Spark reads."""
+    check_savepoint_directory(new)
+    with contextlib.redirect_stdout(sys.stderr), show_progress() as progress:
+        module = load_plan(plan)
+        checkpoint = spark_checkpoint(path)
+        options = {name: getattr(module, name) for name in ("sources", "max_parallelism") if hasattr(module, name)}
+        written = checkpoint.write(new, made_plan(module, checkpoint, plan), progress=progress, **options)
+    print_answer(as_json, written_answer(written), print_written)
 
 
 @frozen

@@ -30,7 +30,8 @@ import typer
 from attrs import asdict, frozen
 
 from statebackend.checkpoint.errors import SavepointError
-from statebackend.cli.opening import open_savepoint, open_with_progress
+from statebackend.checkpoint.fs.file_system import CheckpointFileSystem
+from statebackend.cli.opening import open_savepoint, open_with_progress, spark_checkpoint
 from statebackend.cli.streams import DIFFERENT
 from statebackend.cli.terminal import (
     AsJson,
@@ -49,10 +50,11 @@ from statebackend.cli.terminal import (
 )
 from statebackend.savepoint.conditions import StoredType, Unparsed, equals, part_of
 from statebackend.savepoint.errors import UnknownKeyError
-from statebackend.savepoint.plain_values import comparable_value, printed_value
+from statebackend.savepoint.plain_values import comparable_value, plain_value, printed_value
 from statebackend.savepoint.rewrite.savepoint_writer import REWRITTEN_FROM
 from statebackend.savepoint.savepoint import Savepoint, StateDescription, StoredOperator
 from statebackend.savepoint.state_entries import OperatorStateElement, OperatorStateElements, StateEntries, plain_entry
+from statebackend.savepoint.state_location import is_spark_checkpoint
 from statebackend.savepoint.statistics import EntryStatistics
 from statebackend.savepoint.stored_entries import StateEntry
 from statebackend.savepoint.type_descriptions import TypeDescription
@@ -477,7 +479,15 @@ def show(
     moved: Moved = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the entries of a state, decoded without the program's classes."""
+    """Print the entries of a state, decoded without the program's classes.
+
+    Of a query of Spark, OPERATOR is its number, and STATE the name of a variable, ``timers``, or ``default``.
+    """
+    if is_spark_checkpoint(CheckpointFileSystem.from_uri(path)):
+        if key or where or namespace is not None:
+            raise typer.BadParameter("a checkpoint of Spark is shown without --key, --where and --namespace")
+        _show_spark(path, operator, state, limit, as_json)
+        return
     savepoint = open_savepoint(path, checkpoint, zookeeper, moved)
     try:
         conditions = [parsed_condition(text) for text in where or ()]
@@ -499,6 +509,29 @@ def show(
         print_entries(as_json, chain(first, found), nothing)
     if key and not first:
         raise UnknownKeyError(nothing)
+
+
+def _show_spark(path: str, operator: str, state: str, limit: int | None, as_json: bool) -> None:
+    checkpoint = spark_checkpoint(path)
+    number = int(operator) if operator.isdecimal() else None
+    is_timers = state == "timers" and state not in checkpoint.operator(number).states
+    table = checkpoint.timers(operator=number) if is_timers else checkpoint.table(state, operator=number)
+    rows = checkpoint.rows(table.drop("partition_id"))
+    entries = (
+        {_SPARK_COLUMNS.get(name, name): plain_value(value) for name, value in row.asDict(recursive=True).items()}
+        for row in rows
+    )
+    nothing = f"state {state!r} of operator {operator!r} has no entry"
+    print_entries(as_json, islice(entries, limit), nothing)
+
+
+_SPARK_COLUMNS: Final = {
+    "list_element": "value",
+    "user_map_key": "user_key",
+    "user_map_value": "value",
+    "expiration_timestamp_ms": "value",
+}
+"""Columns of Spark's ``statestore`` source, and those of our entries."""
 
 
 def schema(

@@ -36,7 +36,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "gc": ("maintenance_commands", "Delete files that no checkpoint needs."),
     "roll-back": ("maintenance_commands", "Roll a job back to an older checkpoint."),
     "migrate": ("migrate_command", "Write a savepoint in the types of a program."),
-    "import": ("import_command", "Write a savepoint of ours from one of Flink."),
+    "import": ("import_command", "Write a savepoint of ours from state of Flink or Spark."),
     "export-flink": ("export_flink_command", "Write a Flink savepoint from stored state."),
 }
 """For each command its module and its line in ``--help``."""

@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from snapshots.errors import printable
+from statebackend.checkpoint.errors import SavepointError
 from statebackend.cli.terminal import moved_directories, services_of
 from statebackend.savepoint.progress_display import shown_progress
 from statebackend.savepoint.savepoint import Savepoint
 from statebackend.state.progress import ProgressListener
 
-__all__ = ["open_savepoint", "open_with_progress", "show_progress"]
+if TYPE_CHECKING:
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+__all__ = ["open_savepoint", "open_with_progress", "show_progress", "spark_checkpoint"]
 
 
 def open_savepoint(
@@ -21,6 +26,18 @@ def open_savepoint(
     """Open the path, for a command that reads little."""
     services = services_of(zookeeper)
     return Savepoint.open(path, checkpoint, high_availability=services, moved=moved_directories(moved))
+
+
+def spark_checkpoint(path: str) -> SparkCheckpoint:
+    """Open the checkpoint of a query of Spark. Only then is pyspark imported."""
+    try:
+        from statebackend.spark.foreign_state import open_spark_checkpoint
+    except ModuleNotFoundError as error:
+        raise SavepointError(
+            f"{path} is a checkpoint of Spark, which Spark itself reads, and {error.name} is not installed: "
+            f"pip install pyspark"
+        ) from error
+    return open_spark_checkpoint(path)
 
 
 @contextmanager

@@ -123,7 +123,7 @@ def known_of(module: ModuleType, path: str) -> Sequence[Any]:
     return known
 
 
-def made_plan(module: ModuleType, savepoint: Savepoint, path: str) -> Plan:
+def made_plan(module: ModuleType, savepoint: Any, path: str) -> Plan:
     """Return the plan for the savepoint. Raises `PlanError` if there is none."""
     function = getattr(module, "plan", None)
     if not callable(function):

@@ -6,6 +6,7 @@
 | `<job directory>/checkpoints/chk-<id>...` | that checkpoint; its files are elsewhere in the job directory |
 | a job directory | its newest checkpoint, or the one with the given id |
 | a savepoint or retained checkpoint of Flink | see `statebackend.savepoint.foreign.flink_files` |
+| the checkpoint directory of a query of Spark | none: see `statebackend.spark.foreign_state` |
 
 The high-availability services of the job know which checkpoints are complete: the directory itself, an object in it,
 or ZooKeeper. A directory whose checkpoints are recorded elsewhere may contain metadata of incomplete checkpoints. It
@@ -36,10 +37,11 @@ from statebackend.checkpoint.store.checkpoint_directories import (
 from statebackend.checkpoint.store.job_directory import JOB_FILE_NAME, JobDirectory
 from statebackend.checkpoint.store.job_files import read_kept_in
 from statebackend.checkpoint.store.savepoint_directory import not_a_savepoint
+from statebackend.savepoint.foreign.errors import UnsupportedForeignStateError
 from statebackend.savepoint.foreign.flink_files import is_flink_metadata, open_flink_savepoint
 from statebackend.savepoint.restored_state import RestoredState
 
-__all__ = ["completed_checkpoints", "find_state"]
+__all__ = ["completed_checkpoints", "find_state", "is_spark_checkpoint"]
 
 
 def find_state(
@@ -81,10 +83,20 @@ def find_state(
     elif file_system.exists(JOB_FILE_NAME):
         metadata = _chosen(completed_checkpoints(place, services), checkpoint_id)
         found = RestoredState(metadata, file_system)
+    elif is_spark_checkpoint(file_system):
+        raise UnsupportedForeignStateError(
+            f"{file_system.uri} is the checkpoint directory of a query of Spark. Read its state with the command "
+            f"show, or make a savepoint of it with the command import"
+        )
     else:
         raise not_a_savepoint(file_system)
     found.file_system.verify_present(found.metadata.files)
     return found
+
+
+def is_spark_checkpoint(file_system: CheckpointFileSystem) -> bool:
+    """Whether a directory is the checkpoint location of a query of Spark."""
+    return file_system.exists("metadata") and {"offsets", "commits"} <= set(file_system.list_directories())
 
 
 def completed_checkpoints(job_dir: str, services: JobServices | None = None) -> FoundCheckpoints:

@@ -13,12 +13,14 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
 from attrs import frozen
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas import types as spark_arrow_types
@@ -70,7 +72,7 @@ __all__ = [
     "SPARK_QUERY",
     "SparkCheckpoint",
     "SparkOperator",
-    "is_spark_checkpoint",
+    "open_spark_checkpoint",
     "processor_plan",
 ]
 
@@ -78,6 +80,7 @@ SPARK_QUERY: Final = "imported_from_spark"
 """The savepoint property with the id of the query that an import has read."""
 
 _PROCESSORS: Final = ("transformWithStateExec", "transformWithStateInPySparkExec", "transformWithStateInPandasExec")
+_BEFORE_STACK: Final = re.compile(r"JVM stacktrace|\n\s+at ")
 _JOIN: Final = "symmetricHashJoin"
 _SIDES: Final = ("left", "right")
 _WINDOW: Final = "window"
@@ -90,10 +93,10 @@ _TIME_MODES: Final = {
 }
 
 
-def is_spark_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """Whether a directory is the checkpoint location of a query of Spark."""
-    fs = CheckpointFileSystem.from_uri(path)
-    return fs.exists("metadata") and {"offsets", "commits"} <= set(fs.list_directories())
+def open_spark_checkpoint(path: str | os.PathLike[str]) -> SparkCheckpoint:
+    """Open a checkpoint directory with a Spark session of this process, which is started if there is none."""
+    builder = SparkSession.builder.master("local[*]").appName("statebackend").config("spark.ui.enabled", "false")
+    return SparkCheckpoint(builder.getOrCreate(), path)
 
 
 @frozen
@@ -123,6 +126,7 @@ class SparkCheckpoint:
     """The checkpoint directory of a streaming query of Spark, as of its last committed batch.
 
     Attributes:
+        spark: The session that reads it.
         location: The directory.
         query_id: The id of the query.
         batch_id: The last committed batch.
@@ -134,7 +138,7 @@ class SparkCheckpoint:
 
     def __init__(self, spark: SparkSession, path: str | os.PathLike[str]) -> None:
         """Open the directory. Raises `ForeignFormatError` if it is no checkpoint of Spark, or is damaged."""
-        self._spark = spark
+        self.spark = spark
         self._files = CheckpointFileSystem.from_uri(path)
         self.location = self._files.uri
         self.query_id = str(self._json("metadata", 0, "id"))
@@ -217,7 +221,7 @@ class SparkCheckpoint:
         found = self.operator(operator)
         described = job.described().operators
         states = {one.name: one for one in described[uid].states.keyed} if uid in described else {}
-        table = self.table(operator=found.id)
+        table = self.table(found.states[0], operator=found.id)
         is_session = _SESSION in _columns(table.schema, "value")
         if CONTENTS_NAME not in states or not (is_session or _WINDOW in _columns(table.schema, "key")):
             raise PlanError(
@@ -262,7 +266,7 @@ class SparkCheckpoint:
         """Yield the rows of a table, one partition at a time. Raises `ForeignFormatError` if Spark cannot read it."""
         try:
             yield from frame.toLocalIterator()
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:
             raise self._unreadable("its state", error) from error
 
     def _progress(self, sources: Sequence[str], operators: Collection[str]) -> ForeignProgress:
@@ -335,7 +339,7 @@ class SparkCheckpoint:
                 f"import"
             )
         try:
-            found = self._spark.read.format("state-metadata").load(self.location).collect()
+            found = self.spark.read.format("state-metadata").load(self.location).collect()
         except PySparkException as error:
             raise self._unreadable("the metadata of its operators", error) from error
         for number in sorted({row.operatorId for row in found}):
@@ -351,7 +355,7 @@ class SparkCheckpoint:
             yield SparkOperator(number, rows[0].operatorName, names, _TIME_MODES[properties["timeMode"]])
 
     def _load(self, operator: SparkOperator, **options: Any) -> DataFrame:
-        reader = self._spark.read.format("statestore").option("batchId", self.batch_id)
+        reader = self.spark.read.format("statestore").option("batchId", self.batch_id)
         reader = reader.option("operatorId", operator.id)
         for name, value in options.items():
             reader = reader.option(name, value)
@@ -376,11 +380,11 @@ class SparkCheckpoint:
                 f"from a backup"
             ) from error
 
-    def _unreadable(self, what: str, error: PySparkException) -> ForeignFormatError:
+    def _unreadable(self, what: str, error: Exception) -> ForeignFormatError:
+        reason = " ".join(_BEFORE_STACK.split(str(error))[0].split())
         return ForeignFormatError(
-            f"{self.location}: Spark cannot read {what} at batch {self.batch_id}: "
-            f"{str(error).split('JVM stacktrace')[0].strip()}. Restore the files from a backup, or let the query "
-            f"complete another batch"
+            f"{self.location}: Spark cannot read {what} at batch {self.batch_id}: {reason}. Restore the files from a "
+            f"backup, or let the query complete another batch"
         )
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,9 +18,17 @@ from spark_workplace import memory_sink, rows_of, travelling_by_value
 
 from statebackend import (
     EventTimeSessionWindows,
+    KeyedProcessFunction,
+    OnTimerContext,
+    ProcessContext,
     TumblingEventTimeWindows,
+    ValueStateDescriptor,
 )
+from statebackend.savepoint.errors import PlanError
+from statebackend.savepoint.foreign.errors import ForeignFormatError, UnsupportedForeignStateError
 from statebackend.savepoint.rewrite.plan import Plan
+from statebackend.savepoint.savepoint import Savepoint
+from statebackend.streaming.errors import JobRestoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -124,3 +136,256 @@ def test_counts_by_window_continue_in_our_windows(
     assert of_half
     assert sorted(of_half + rows_of(sink)) == sorted(query.rows)
     assert ("b", 20_000, 30_000, 2) in rows_of(sink) or window == "session"
+
+
+class Unique(KeyedProcessFunction[str, Any, Any]):
+    """Emits the first record of each key."""
+
+    seen = ValueStateDescriptor("seen", bool, default=False)
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[tuple[str, int]]:
+        if not self.seen.value():
+            self.seen.update(True)
+            yield value.k, value.t
+
+
+class UniqueForAWhile(Unique):
+    """Forgets a key five seconds of event time after its first record."""
+
+    def process_element(self, value: Any, context: ProcessContext[str]) -> Iterator[tuple[str, int]]:
+        for row in super().process_element(value, context):
+            context.timer_service.register_event_time_timer(value.t + 4_999)
+            yield row
+
+    def on_timer(self, timestamp_ms: int, context: OnTimerContext[str]) -> None:
+        self.seen.clear()
+
+
+def _expiries(checkpoint: Any) -> Iterator[tuple[str, int]]:
+    return ((key, ms - 1) for key, ms in checkpoint.entries(lambda row: row.expiresAtMicros // 1000))
+
+
+@pytest.mark.parametrize("within_watermark", [False, True])
+def test_duplicates_that_spark_has_seen_are_dropped_by_our_job(
+    spark: SparkSession, tmp_path: Path, within_watermark: bool
+) -> None:
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    query = Query(spark, tmp_path, HDFS if within_watermark else ROCKSDB)
+
+    def unique() -> DataFrame:
+        rows = query.stream()
+        return (rows.dropDuplicatesWithinWatermark(["k"]) if within_watermark else rows.dropDuplicates(["k"])).select(
+            "k", "t"
+        )
+
+    query.add([("a", 1_000), ("b", 2_000), ("a", 3_000)], [("c", 9_000)])
+    query.run(unique())
+    half = shutil.copytree(query.checkpoint, tmp_path / "half")
+    of_half = list(query.rows)
+    query.add([("a", 9_001), ("c", 9_002), ("d", 10_000)], [("d", 11_000), ("c", 19_000)])
+    # Spark forgets "c" after the records of the batch at whose watermark it expires.
+    query.add([("e", 20_000)], [("c", 30_000)])
+    query.run(unique())
+
+    env = query.environment()
+    function = UniqueForAWhile() if within_watermark else Unique()
+    sink = memory_sink()
+    env.from_dataframe(query.stream()).key_by("k").process(function, uid="unique", schema="k string, t bigint").sink_to(
+        sink
+    )
+    checkpoint = SparkCheckpoint(spark, half)
+    plan = Plan().add_operator("unique", checkpoint.key_columns())
+    plan.add_state("unique", Unique.seen, checkpoint.entries(lambda row: True))
+    if within_watermark:
+        plan.add_timers("unique", _expiries(checkpoint), time="event")
+    checkpoint.write(tmp_path / "savepoint", plan, max_parallelism=16)
+    env.execute("unique", trigger={"availableNow": True}, from_savepoint=tmp_path / "savepoint").await_termination()
+
+    assert of_half
+    assert sorted(of_half + rows_of(sink)) == sorted(query.rows)
+    assert (("c", 30_000) in query.rows) is within_watermark
+
+
+def test_both_sides_of_a_join_are_tables(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    query = Query(spark, tmp_path, HDFS)
+    query.add([("a", 1_000), ("b", 2_000)])
+    left, right = query.stream(), query.stream().selectExpr("k AS k2", "ts AS ts2")
+    query.run(left.join(right, F.expr("k = k2 AND ts2 BETWEEN ts AND ts + INTERVAL 1 MINUTE")))
+    checkpoint = SparkCheckpoint(spark, query.checkpoint)
+    assert checkpoint.operator().states == ("left", "right")
+    assert sorted(row.value.k for row in checkpoint.rows(checkpoint.table("left"))) == ["a", "b"]
+    assert sorted(row.value.k2 for row in checkpoint.rows(checkpoint.table("right"))) == ["a", "b"]
+    with pytest.raises(PlanError, match=r"operator 0 \(symmetricHashJoin\) has no state None; it has 'left', 'right'"):
+        checkpoint.table()
+
+
+def _remove_offsets(directory: Path) -> None:
+    (directory / "offsets" / "0").unlink()
+
+
+def _cut_commit(directory: Path) -> None:
+    (directory / "commits" / "0").write_text('v1\n{"nextBatch')
+
+
+def _remove_commits(directory: Path) -> None:
+    for path in (directory / "commits").iterdir():
+        path.unlink()
+
+
+def _remove_state(directory: Path) -> None:
+    shutil.rmtree(directory / "state")
+
+
+def _remove_everything(directory: Path) -> None:
+    shutil.rmtree(directory)
+
+
+def _flip_state(directory: Path) -> None:
+    for path in (directory / "state").rglob("*.delta"):
+        path.write_bytes(b"\x7f" * len(path.read_bytes()))
+    for path in (directory / "state").rglob("*.crc"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            _remove_everything,
+            "metadata is missing: .* is no checkpoint directory of Spark. Pass the checkpointLocation",
+        ),
+        (_remove_offsets, "offsets/0 is missing"),
+        (_cut_commit, "commits/0 is damaged: line 2 has no 'nextBatchWatermarkMs'"),
+        (_remove_commits, "has no committed batch in commits: let the query complete a batch"),
+        (_remove_state, "has no directory state: the query has no stateful operator"),
+        (_flip_state, "Spark cannot read .* at batch 0"),
+    ],
+)
+def test_a_damaged_checkpoint_is_an_error_that_names_the_file(
+    spark: SparkSession, tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    query = Query(spark, tmp_path, HDFS)
+    query.add([("a", 1_000)])
+    query.run(query.stream().drop("ts").dropDuplicates(["k"]))
+    damage(query.checkpoint)
+
+    def move() -> None:
+        checkpoint = SparkCheckpoint(spark, query.checkpoint)
+        plan = Plan().add_operator("unique", "string")
+        plan.add_state("unique", Unique.seen, checkpoint.entries(lambda row: True))
+        checkpoint.write(tmp_path / "savepoint", plan)
+
+    with pytest.raises(ForeignFormatError, match=message):
+        move()
+    assert not (tmp_path / "savepoint").exists() or not list((tmp_path / "savepoint").iterdir())
+
+
+def test_an_import_names_what_does_not_fit(spark: SparkSession, tmp_path: Path) -> None:
+    from statebackend.spark.foreign_state import SparkCheckpoint
+
+    query = Query(spark, tmp_path)
+    query.add([("a", 1_000)])
+    query.run(query.stream().drop("ts").dropDuplicates(["k"]))
+    checkpoint = SparkCheckpoint(spark, query.checkpoint)
+    plan = Plan().add_operator("unique", "string")
+    plan.add_state("unique", Unique.seen, checkpoint.entries(lambda row: True))
+    with pytest.raises(PlanError, match=r"has read 1 sources, and the job reads 2 \(one, two\)"):
+        checkpoint.write(tmp_path / "savepoint", plan, sources=["one", "two"])
+    assert not (tmp_path / "savepoint").exists()
+    env = query.environment()
+    env.from_dataframe(query.stream()).key_by("k").process(Unique(), uid="unique", schema="k string, t bigint").sink_to(
+        memory_sink()
+    )
+    with pytest.raises(PlanError, match="are not both aggregations by event-time windows"):
+        checkpoint.add_windows(Plan(), env, "unique")
+    with pytest.raises(UnsupportedForeignStateError, match="operator 0 is dedupe, and from_spark_checkpoint starts"):
+        env.execute("unique", from_spark_checkpoint=query.checkpoint)
+    assert not (tmp_path / "job").exists()
+    written = checkpoint.write(tmp_path / "savepoint", plan, max_parallelism=16)
+    assert written.rows == {"unique": {"seen": 1}}
+    assert [(one.key, one.value) for one in Savepoint.open(tmp_path / "savepoint").read("unique", "seen")] == [
+        ("a", True)
+    ]
+    env.execute("unique", trigger={"availableNow": True}, from_savepoint=tmp_path / "savepoint").await_termination()
+    with pytest.raises(JobRestoreError, match=r"was not started from .*/checkpoint\. Start without"):
+        env.execute("unique", from_spark_checkpoint=query.checkpoint)
+
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "move-a-spark-job.md").read_text()
+
+
+def test_the_tutorial_moves_its_query(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from statebackend.cli.main import main
+
+    page = re.sub(r"/(?=(?:data|checkpoints|jobs|savepoints)/\w)", f"{tmp_path}/", PAGE)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    programs = {found[1]: one for one in blocks if (found := re.match(r"# (\w+\.py)\n", one))}
+    assert set(programs) == {"orders.py", "job.py", "plan.py"}
+    for name, program in programs.items():
+        (tmp_path / name).write_text(program)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("orders", "job", "statebackend_plan"):
+        # They are gone again after the test.
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        del sys.modules[name]
+    [look] = [one for one in blocks if "createOrReplaceTempView" in one]
+    [start] = [one for one in blocks if one.startswith("build(spark)")]
+    show, move = re.findall(r"\$ statebackend (.*)", page)
+
+    counts, build = importlib.import_module("orders").counts, importlib.import_module("job").build
+    rows: list[tuple[Any, ...]] = []
+
+    def run_on_spark(checkpoint: Path) -> None:
+        def take(frame: DataFrame, batch_id: int) -> None:
+            rows.extend(map(tuple, frame.collect()))
+
+        writer = counts(spark).writeStream.outputMode("append").foreachBatch(take).trigger(availableNow=True)
+        writer.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
+
+    orders = tmp_path / "data" / "orders"
+    add_file(orders, 0, [{"shop": shop, "at": f"2026-01-01T{at}:00"} for shop, at in [("a", "10:05"), ("b", "10:50")]])
+    run_on_spark(tmp_path / "checkpoints" / "orders")
+    shutil.copytree(tmp_path / "checkpoints" / "orders", tmp_path / "whole")
+    of_half = list(rows)
+    add_file(orders, 1, [{"shop": shop, "at": f"2026-01-01T{at}:00"} for shop, at in [("a", "10:55"), ("b", "13:00")]])
+    add_file(orders, 2, [{"shop": "c", "at": "2026-01-01T15:30:00"}])
+    run_on_spark(tmp_path / "whole")
+
+    assert main(shlex.split(show)) == 0
+    assert "count" in capsys.readouterr().out
+    exec(compile(look, "look", "exec"), {"spark": spark})
+    assert main(shlex.split(move)) == 0
+    exec(compile(start, "start", "exec"), {"spark": spark, "build": build})
+    ours = [
+        tuple(row)
+        for row in spark.read.parquet(str(tmp_path / "data" / "counts")).select("shop", "start", "stop", "n").collect()
+    ]
+    assert sorted(of_half + ours) == sorted(rows)
+    assert sorted(row[3] for row in rows) == [1, 1, 2]
+
+
+def test_the_commands_reject_what_they_cannot_do_with_a_checkpoint_of_spark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from statebackend.cli.main import main
+    from statebackend.cli.streams import MISUSED, NOT_READABLE
+
+    for name in ("offsets", "commits"):
+        (tmp_path / "query" / name).mkdir(parents=True)
+        (tmp_path / "query" / name / "0").write_text("v1")
+    (tmp_path / "query" / "metadata").write_text("{}")
+    assert main(["inspect", str(tmp_path / "query")]) == NOT_READABLE
+    assert "is the checkpoint directory of a query of Spark" in capsys.readouterr().err
+    assert main(["import", str(tmp_path / "query"), str(tmp_path / "new"), "--job", "job:build"]) == MISUSED
+    assert "is a checkpoint of Spark: pass --plan" in capsys.readouterr().err.replace("\n", " ")
+    assert main(["show", str(tmp_path / "query"), "0", "default", "--where", "value.n>3"]) == MISUSED

@@ -56,6 +56,7 @@ REWRITTEN = (
     "docs/fault-tolerance.md",
     "docs/flink-behaviours.md",
     "docs/from-transform-with-state.md",
+    "docs/move-a-spark-job.md",
     "docs/installing.md",
     "docs/operating.md",
     "docs/serializers.md",
