@@ -72,7 +72,7 @@ class StoredState:
             )
         kind_name = self.options.get("KEYED_STATE_TYPE", "VALUE")
         kind: StoredKind | None = STATE_KINDS.get(kind_name.lower()) or STATE_KINDS.get(kind_name)
-        if kind is None:
+        if kind is None or kind_name not in _ROLES:
             raise MalformedDataError(f"state {self.name!r} is of the unknown kind {kind_name!r}")
         roles = _ROLES[kind_name](value)
         return StateMeta.of_one_schema(self.name, kind, self.snapshot("NAMESPACE_SERIALIZER"), roles, files)

@@ -111,3 +111,11 @@ def test_another_version_is_rejected(place: pathlib.Path) -> None:
     (place / "_metadata").write_bytes(data)
     with pytest.raises(SavepointError, match="version 99 of Flink's metadata; versions 3 to 6"):
         Savepoint.open(place)
+
+
+def test_a_kind_of_state_in_other_letters_is_rejected(place: pathlib.Path) -> None:
+    data = (place / "_metadata").read_bytes()
+    assert b"\0\4LIST" in data
+    (place / "_metadata").write_bytes(data.replace(b"\0\4LIST", b"\0\4LISt"))
+    with pytest.raises(ForeignFormatError, match="of the unknown kind 'LISt'"):
+        Savepoint.open(place)
