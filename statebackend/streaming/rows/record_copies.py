@@ -90,13 +90,15 @@ def copied_records(records: Sequence[Any], where: str) -> Sequence[Any]:
 
 def _are_immutable(values: Collection[Any]) -> bool:
     """Whether all values are immutable, and tuples of such values. Looks at classes, level by level."""
-    while True:
-        kinds = set(map(type, values)) - IMMUTABLE_TYPES
-        if not kinds:
-            return True
-        if not all(issubclass(kind, tuple) for kind in kinds):
+    found = set(map(type, values))
+    while not found <= IMMUTABLE_TYPES:
+        others = found - IMMUTABLE_TYPES
+        if not all(issubclass(kind, tuple) for kind in others):
             return False
-        values = list(chain.from_iterable([value for value in values if type(value) in kinds]))
+        nested = values if others == found else [value for value in values if type(value) in others]
+        found = set(map(type, chain.from_iterable(nested)))
+        values = () if found <= IMMUTABLE_TYPES else list(chain.from_iterable(nested))
+    return True
 
 
 def _deep_copy(value: Any, memo: dict[int, Any]) -> Any:
