@@ -23,7 +23,7 @@ from statebackend.checkpoint.store.job_files import read_roll_back
 from statebackend.spark.rollback import RollbackReport, planned_roll_back, roll_back
 from statebackend.spark.sources.progress import SourceProgressError
 from statebackend.streaming.errors import JobRestoreError
-from statebackend.streaming.runtime.job_sinks import JobSinks
+from statebackend.streaming.runtime.job_sinks import JobSinks, SinkAdapter
 from statebackend.streaming.runtime.starting_point import check_no_roll_back
 from statebackend.streaming.sink import SinkError
 
@@ -75,7 +75,7 @@ class Job:
     def roll_back(self, to: int | str) -> RollbackReport:
         planned, _ = planned_roll_back(DirectoryPointers(self.fs).find(), self.fs, self.spark_directory, to)
         store = DirectoryCheckpointStore(self.fs, 9)
-        sinks = JobSinks({"sink": self.sink, **self.more_sinks})
+        sinks = JobSinks({uid: SinkAdapter(sink) for uid, sink in {"sink": self.sink, **self.more_sinks}.items()})
         return roll_back(self.fs, self.spark_directory, store, sinks, "job", planned)
 
     def checkpoints(self) -> list[int]:
