@@ -7,12 +7,14 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from attrs import frozen
+from spark_workplace import Workplace, travelling_by_value
 
 from statebackend.connectors.kafka_sink import KafkaSink
 from statebackend.connectors.postgres import PostgresSink
@@ -154,3 +156,34 @@ def driver_dies_before_the_marker() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(KafkaSink, "_write_marker", flushed)
         yield
+
+
+@pytest.mark.spark
+def test_a_spark_job_writes_each_epoch_to_postgres_and_to_kafka(
+    spark: Any, tmp_path: Path, postgres_server: PostgresServer, kafka_server: KafkaServer
+) -> None:
+    table = Table(postgres_server, postgres_server.new_database())
+    with psycopg.connect(table.conninfo) as connection:
+        connection.execute("CREATE TABLE words (word text, times bigint, total bigint)")
+    topic = kafka_server.new_topic()
+    sinks: dict[str, Sink] = {
+        "postgres": PostgresSink(table.conninfo, "words"),
+        "kafka": KafkaSink(kafka_server.settings, topic, key="word"),
+    }
+    for name, sink in sinks.items():
+        directory = tmp_path / name
+        directory.mkdir()
+        workplace = Workplace(spark, directory)
+        workplace.add_batch([("a", 1), ("b", 2), ("a", 3)])
+        with travelling_by_value():
+            workplace.run(sink)
+            workplace.add_batch([("a", 4)])
+            workplace.run(sink)
+
+        if name == "postgres":
+            with psycopg.connect(table.conninfo) as connection:
+                found = connection.execute("SELECT word, times, total FROM words").fetchall()
+        else:
+            records = kafka_server.records(topic)
+            found = [tuple(json.loads(one.value()).values()) for one in records]
+        assert sorted(found) == workplace.expected()
