@@ -1,15 +1,15 @@
-"""The base of the heap's tables: the entries of one state, their memory form, their rows, and the files that hold them.
+"""The base of the heap's tables: the entries of one state, their form in memory, their rows, and their files.
 
-A table of each kind of state defines what is stored under a key, what an epoch records of a change (see
-`statebackend.state.heap.history`), and how to get from the present content to that of a prepared snapshot. Maps and
-lists record changes by entry and element, so that a put or an append copies nothing.
+The table of each kind of state defines three things: what it stores under a key, what an epoch records of a change (see
+`statebackend.state.heap.history`), and how to compute the content of a prepared snapshot from the present content. Maps
+and lists record changes by entry and element, so that a put or an append copies nothing.
 
 Rows are in canonical form and order (`statebackend.state.canonical`). In an increment, a row without a value deletes
 everything under a key, or one map entry. It is written only if completed snapshots contain what it deletes.
 
 Invariant: completed snapshots contain what ``files`` contain, unless `StateFiles.needs_base`. Snapshots may complete in
-any order; the files are those of the latest one prepared. A migration starts a new content: the files of a snapshot
-that was prepared before it do not count for the new one.
+any order; ``files`` are those of the latest one prepared. A migration starts new content. The files of a snapshot that
+was prepared before the migration are ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 
 
 class UnreadableEntryError(StateRestoreError):
-    """A row that the serializers of a table do not read, and why."""
+    """A row that the serializers of a table cannot read, with the cause."""
 
     def __init__(self, state_name: str, row: CanonicalRow, serializer: object, cause: Exception) -> None:
         super().__init__(
@@ -48,18 +48,18 @@ class UnreadableEntryError(StateRestoreError):
 
 
 _ROW_BYTES: Final = 256
-"""What a row takes beside its value."""
+"""The estimated bytes of a row without its value."""
 
 PIECE_BYTES: Final = 4 << 20
-"""The bytes of values with which a piece of an increment ends; one key may have more."""
+"""A piece of an increment ends when its values have this many bytes. A single key may exceed it."""
 
 
 @frozen(eq=False)
 class ChangedRows:
     """A piece of an increment, in canonical order: ``written`` are its rows.
 
-    ``effective`` is what of them the digest is of. What is stored as it was before, and what has expired, leaves
-    nothing there. Rows of a list have all elements of a change in one value, behind their number in eight bytes.
+    ``effective`` are the rows that the digest covers. Unchanged and expired entries are left out. A row of a list holds
+    all elements of a change in one value, after their number in eight bytes.
     """
 
     written: list[CanonicalRow]
@@ -67,9 +67,9 @@ class ChangedRows:
 
 
 class ChangesOfKeys:
-    """Puts the changed rows of keys together to pieces, which a table gives out one by one.
+    """Collects the changed rows of keys into pieces.
 
-    Rows are bytes, which a table of objects makes when they are asked for: no more of them is there than a piece.
+    A table encodes rows only when they are read, so at most one piece of rows is in memory.
     """
 
     __slots__ = ("_bytes", "_effective", "_written")
@@ -80,7 +80,7 @@ class ChangesOfKeys:
         self._bytes = 0
 
     def add(self, written: Iterable[CanonicalRow], effective: Iterable[CanonicalRow]) -> bool:
-        """Adds the rows of one key; returns whether the piece is large enough."""
+        """Add the rows of one key; return whether the piece is large enough."""
         for row in written:
             self._written.append(row)
             self._bytes += _ROW_BYTES if row[4] is None else _ROW_BYTES + len(row[4])
@@ -88,7 +88,7 @@ class ChangesOfKeys:
         return self._bytes >= PIECE_BYTES
 
     def piece(self) -> ChangedRows:
-        """What was added since the last piece."""
+        """Return what was added since the last piece."""
         piece = ChangedRows(self._written, self._effective)
         self._written, self._effective, self._bytes = [], [], 0
         return piece
@@ -107,24 +107,24 @@ class _Mark:
 
 
 MISSING: Final = _Mark("MISSING")
-"""There is no such map entry."""
+"""The map entry does not exist."""
 
 
 class TableKeys(Protocol):
-    """From the entry keys of a table to the bytes of key and namespace, and back: `EntryKeys`, or those of a queue."""
+    """Converts entry keys of a table to the bytes of key and namespace, and back: `EntryKeys` or `QueueEntryKeys`."""
 
     to_bytes: Callable[[Any], tuple[bytes, bytes]]
     from_bytes: Callable[[bytes, bytes], Any]
 
     @property
     def plain_key_serializer(self) -> TypeSerializer[Any] | None:
-        """The serializer of the keys where each key is its own entry key, else None."""
+        """The key serializer if keys are used as entry keys unchanged, else None."""
 
     def is_like(self, other: Any) -> bool:
-        """Whether entry keys look the same in both."""
+        """Whether both have the same form of entry keys."""
 
     def compile_check(self, describe: Callable[[], str]) -> Callable[[Any], Any]:
-        """A function that raises `SerializationError` for an entry key that cannot be written."""
+        """Return a function that raises `SerializationError` for an entry key that cannot be written."""
 
 
 class _Bound(Protocol):
@@ -134,7 +134,7 @@ class _Bound(Protocol):
 
 
 class HeapTable(ABC):
-    """The entries of one state; subclasses are the kinds of state. ``handle`` is notified when its epoch ends."""
+    """The entries of one state, with a subclass per kind of state. ``handle`` is notified when its epoch ends."""
 
     __slots__ = ("_check_key", "form", "handle", "history", "key_groups", "keys", "name")
 
@@ -149,10 +149,10 @@ class HeapTable(ABC):
 
     @abstractmethod
     def new_keys(self, changes: dict[Any, Any]) -> dict[Any, int]:
-        """The key groups of the keys that were not there before these changes."""
+        """The key groups of the keys that these changes added."""
 
     def folded(self, epochs: tuple[EpochChanges, ...]) -> EpochChanges:
-        """What some epochs are together, for `changed_rows`: here the first change of each key."""
+        """Merge epochs into one for `changed_rows`. By default, keep the first change of each key."""
         first = EpochChanges()
         for epoch in reversed(epochs):
             first.changes.update(epoch.changes)
@@ -160,60 +160,60 @@ class HeapTable(ABC):
 
     @abstractmethod
     def stored_at(self, entries: FrozenEntries, keys: list[Any]) -> list[Any]:
-        """What was stored under the keys, as nobody will change it; None where there was nothing."""
+        """The entries of the keys, which later writes do not change; None for a key without an entry."""
 
     @abstractmethod
     def changed_rows(self, entries: FrozenEntries, expired: RowFilter | None) -> Iterator[ChangedRows]:
-        """The increment and what counts of it, in pieces of bounded size; fills in ``entries.gone``.
+        """Yield the increment and the rows for the digest, in pieces of bounded size; set ``entries.gone``.
 
-        Costs the number of changes. A row that ``expired`` says has expired counts as one that is not there.
+        The cost is proportional to the number of changes. A row that ``expired`` filters out counts as absent.
         """
 
     @abstractmethod
     def rows_of(self, stored: Any) -> Iterator[tuple[bytes | None, bytes]]:
-        """The user keys and values of the rows of what is stored, in canonical order."""
+        """The user keys and values of the rows of a stored entry, in canonical order."""
 
     @abstractmethod
     def load_entry(self, key_group: int, key: Any, user_key: bytes | None, value: bytes | None, load: Load) -> None:
-        """Takes in one row; without a value, takes away what it speaks of."""
+        """Apply one row. A row without a value deletes its entry."""
 
     def entry_count(self) -> int:
-        """How many entries there are: values, lists, map entries. May cost the number of keys."""
+        """The number of entries: values, lists or map entries. The cost may be proportional to the number of keys."""
         return len(self.history.live)
 
     @property
     def is_clean(self) -> bool:
-        """Whether completed snapshots hold everything, and none is under way."""
+        """Whether completed snapshots hold everything, and no snapshot is running."""
         return not self.history.readers and not self.history.has_unwritten_changes
 
     def check_key_group(self, key_group: int) -> None:
-        """Raises `StateBackendError` if the key group is foreign."""
+        """Raise `StateBackendError` if the key group belongs to another subtask."""
         self.key_groups.require(key_group)
 
     def check_new_key(self, key: Any) -> None:
-        """Raises `SerializationError` if a key that is not there cannot be written."""
+        """Raise `SerializationError` if a new key cannot be written."""
         self._check_key(key)
 
     def live_keys(self, first_group: int = 0) -> Iterator[tuple[int, list[Any]]]:
-        """The keys of each key group, unsorted, in the order of key groups, from one on. On the owner's thread."""
+        """The keys by key group, from ``first_group`` on; unsorted within a group. Call it on the owner's thread."""
         return self.history.live_keys(self.new_keys, first_group)
 
     def freeze(self) -> FrozenEntries:
-        """The entries as they are, for a snapshot; takes the same time whatever there is."""
+        """Freeze the entries for a snapshot, in constant time."""
         frozen = self.history.freeze()
         if self.handle is not None:
             self.handle.bind()
         return frozen
 
     def settle(self) -> None:
-        """Stops noting what was there before for readers if no snapshot is being written."""
+        """Stop recording earlier values if no snapshot is being written."""
         if self.history.epoch.before is not None and not self.history.readers:
             self.history.epoch.before = None
             if self.handle is not None:
                 self.handle.bind()
 
     def rows(self) -> Iterator[CanonicalRow]:
-        """All there is, in canonical order. On the owner's thread; must be used up before the next write."""
+        """All rows in canonical order. Call it on the owner's thread, and consume it before the next write."""
         live = self.history.live
         for key_group, addressed in self._sorted_keys():
             for _, key_bytes, namespace, key in addressed:
@@ -221,7 +221,7 @@ class HeapTable(ABC):
                     yield key_group, key_bytes, namespace, user_key, value
 
     def rows_at(self, entries: FrozenEntries) -> Iterator[CanonicalRow]:
-        """All there was when the entries were frozen, in canonical order."""
+        """All rows of frozen entries, in canonical order."""
         for key_group, keys in entries.keys(self.new_keys):
             stored = dict(zip(keys, self.stored_at(entries, keys), strict=True))
             present = [key for key in keys if stored[key] is not None]
@@ -230,21 +230,21 @@ class HeapTable(ABC):
                     yield key_group, key_bytes, namespace, user_key, value
 
     def addresses(self) -> Iterator[tuple[int, bytes, bytes]]:
-        """Key group, key and namespace of everything that is stored, in canonical order; encodes no values."""
+        """Key group, key and namespace of all entries, in canonical order; encodes no values."""
         return (address[:3] for _, addressed in self._sorted_keys() for address in addressed)
 
     def can_take_entries_of(self, other: HeapTable) -> bool:
-        """Whether entries of the other table would look the same here, given that their bytes mean the same."""
+        """Whether entries of the other table have the same form here, if their bytes mean the same."""
         return self.form.is_encoded and other.form.is_encoded and self.keys.is_like(other.keys)
 
     def take_entries_of(self, other: HeapTable) -> None:
-        """Goes on with the entries of a table whose handles are no longer used, and with their history."""
+        """Use the entries and the history of another table, whose handles must no longer be used."""
         self.history = other.history
 
     def load_batch(self, batch: CanonicalBatch, load: Load) -> None:
-        """Takes in rows, later ones over earlier ones; raises `UnreadableEntryError` for a row it cannot read.
+        """Apply rows; later rows replace earlier ones. Raise `UnreadableEntryError` for a row that cannot be read.
 
-        What was loaded before the failing row stays: the caller throws the table away.
+        The rows before the failing one stay, so the caller discards the table.
         """
         from_bytes, load_entry = self.keys.from_bytes, self.load_entry
         row: CanonicalRow = (-1, b"", b"", None, None)
@@ -256,7 +256,7 @@ class HeapTable(ABC):
             raise UnreadableEntryError(self.name, row, self.form.serializer, error) from error
 
     def is_unchanged(self, older: Any, stored: Any, encoded: bytes | None) -> bool:
-        """Whether two stored forms have the same bytes; ``encoded`` are those of the second."""
+        """Whether two stored forms have the same bytes; ``encoded`` are the bytes of the second."""
         if older is stored:
             return True
         form = self.form
@@ -265,7 +265,7 @@ class HeapTable(ABC):
         return form.write(older) == encoded
 
     def load_value(self, value: bytes, load: Load) -> Any:
-        """The stored form of the bytes of a row."""
+        """Decode the value of a row to the stored form."""
         stored, end = load(value, 0)
         if end != len(value):
             raise StateRestoreError(f"the value ends at byte {end} of {len(value)}; another serializer wrote it")
@@ -288,7 +288,7 @@ address_of_row = operator.itemgetter(0, 1, 2)
 
 @define(eq=False)
 class StateContent:
-    """``sources`` are where a state without a table is read from; ``files`` is replaced, never changed."""
+    """``sources`` hold the entries of a state without a table; ``files`` is replaced, never changed."""
 
     files: StateFiles = field(factory=StateFiles)
     sources: tuple[CanonicalFile, ...] = ()
@@ -297,7 +297,7 @@ class StateContent:
     """The number of the snapshot that wrote ``files``."""
 
     def complete(self, number: int, files: StateFiles, file_system: CheckpointFileSystem) -> None:
-        """Takes over the files of a completed snapshot, unless a later one was completed before."""
+        """Set the files of a completed snapshot, unless a later snapshot completed first."""
         if number > self.completed:
             self.completed, self.files = number, files
             if self.table is None:
@@ -305,7 +305,7 @@ class StateContent:
 
 
 class HeapStateHandle(InternalState):
-    """A view of a table for the current key; the table's dicts are held directly, since every access goes to them."""
+    """A view of a table for the current key. It holds the table's dicts, because every access uses them."""
 
     __slots__ = ("_before", "_changes", "_context", "_live", "_olders", "_table")
 
@@ -323,22 +323,22 @@ class HeapStateHandle(InternalState):
         return self._context
 
     def bind(self) -> None:
-        """Takes up the dicts of the table's current epoch."""
+        """Use the dicts of the table's current epoch."""
         history = self._table.history
         epoch = history.epoch
         self._live, self._changes, self._before = history.live, epoch.changes, epoch.before
         self._olders = epoch.olders
 
     def describe(self) -> str:
-        """The state, for messages."""
+        """The state's name for messages."""
         return f"state {self._table.name!r}"
 
     def close(self) -> None:
-        """Makes every later access an error."""
+        """Make every later access raise an error."""
         if self._table.handle is self:
             self._table.handle = None
         self._live = self._changes = ClosedEntries(self._table.name)
 
     def unreadable(self, error: object) -> StateRestoreError:
-        """What to raise for a stored value that cannot be read."""
+        """The error for a stored value that cannot be read."""
         return unreadable_entry(self.describe(), self._table.form.serializer, error)

@@ -50,7 +50,7 @@ _MAX_DIGITS: Final = 20
 
 @frozen
 class OtherProcesses:
-    """The other processes of this host that keep something, or have done so: their number, and bytes of all."""
+    """The other processes of this host that use the cache, or have used it: their number, and the bytes of all."""
 
     count: int
     kept_bytes: int
@@ -59,7 +59,7 @@ class OtherProcesses:
 class HostLedger:
     """One process's view of the bytes that all processes of the host keep. Used by one thread at a time.
 
-    ``root`` says where the directory is, when it is needed.
+    ``root`` returns the root directory. It is called when the directory is needed.
     """
 
     def __init__(self, root: Callable[[], str]) -> None:
@@ -70,9 +70,9 @@ class HostLedger:
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[OtherProcesses]:
-        """What others keep; within the context it stays like that, and `note` says what oneself keeps.
+        """Count what other processes keep, and lock the count within the context; `note` sets this process's bytes.
 
-        Where there can be no such directory, a process is taken for one of as many as there are CPUs.
+        If the directory cannot be made, assume as many processes as there are CPUs.
         """
         self._directory = None
         try:
@@ -94,7 +94,7 @@ class HostLedger:
             lock.release()
 
     def note(self, kept_bytes: int) -> None:
-        """Says, while the others are counted, what this process keeps from here on."""
+        """Set what this process keeps, within `counted`."""
         if self._directory is None:
             return
         with contextlib.suppress(OSError):
@@ -107,7 +107,7 @@ class HostLedger:
             os.pwrite(self._own[1].descriptor, str(kept_bytes).zfill(_MAX_DIGITS).encode(), 0)
 
     def close(self) -> None:
-        """Takes the process off the ledger; a forked child does so with its copy, not its parent's."""
+        """Remove this process from the ledger. A forked child closes only its copy, never its parent's entry."""
         own, self._own = self._own, None
         if own is not None:
             own[1].release()
@@ -146,14 +146,14 @@ os.register_at_fork(after_in_child=_close_all_in_child)
 
 
 MAX_STORES: Final = 256
-"""Stores kept by one process over all jobs: what is left of jobs that have ended must go some day."""
+"""The limit of stores that one process keeps over all jobs. It also drops stores of jobs that have ended."""
 
 _CGROUP_LIMIT_PATH: Final = "/sys/fs/cgroup/memory.max"
 
 
 @frozen
 class WorkerCacheKey:
-    """Whose store it is."""
+    """The subtask that a store belongs to."""
 
     job_id: str
     operator_uid: str
@@ -163,7 +163,7 @@ class WorkerCacheKey:
 
 @frozen
 class KeptLimits:
-    """How much is kept: bytes on a host, over all of its workers, and for how many epochs after a copy was current."""
+    """The limits of the cache: bytes for all workers of a host, and epochs since a copy was current."""
 
     bytes_per_host: int
     epochs: int
@@ -185,16 +185,16 @@ class WorkerCache:
         self._process = os.getpid()
         self._kept: dict[WorkerCacheKey, _Kept] = {}
         self.bytes_of_host = 0
-        """What all workers of the host kept together when this one last counted; an estimate."""
+        """What all workers of the host kept at this worker's last count; an estimate."""
 
     def take(self, key: WorkerCacheKey) -> HeapStateStore | None:
-        """Removes and returns the store of a subtask, or None; the caller owns it from here on."""
+        """Remove and return the store of a subtask, or None; the caller then owns it."""
         self._forget_parent()
         kept = self._kept.pop(key, None)
         return None if kept is None else kept.store
 
     def put(self, key: WorkerCacheKey, store: HeapStateStore, limits: KeptLimits) -> None:
-        """Keeps a store after a successful snapshot, or closes it; its state handles are dead from here on."""
+        """Keep a store after a successful snapshot, or close it; its state handles can no longer be used."""
         self._forget_parent()
         store.release_states()
         self._drop(key)
@@ -220,7 +220,7 @@ class WorkerCache:
             self.bytes_of_host = others.kept_bytes + self._own_bytes()
 
     def clear(self) -> None:
-        """Closes everything that is kept."""
+        """Close all stores."""
         self._forget_parent()
         for key in list(self._kept):
             self._drop(key)
@@ -244,7 +244,7 @@ class WorkerCache:
 
 
 def memory_of_host_bytes() -> int:
-    """The memory of this host, or of the container that the process runs in where that has less."""
+    """The memory of this host, or the limit of the process's container if that is less."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         with open(_CGROUP_LIMIT_PATH, encoding="ascii") as file:
@@ -258,7 +258,7 @@ worker_cache: Final = WorkerCache(HostLedger(default_local_root))
 
 
 DEFAULT_KEPT_EPOCHS: Final = 16
-"""Epochs after which a worker drops a copy of a subtask that other workers have had since."""
+"""Epochs after which a worker drops a copy of a subtask that now runs on other workers."""
 
 
 class HeapStateBackend(StateBackend):

@@ -53,13 +53,13 @@ class HeapStateStore(StateStore):
     def __init__(self, parameters: KeyedStateBackendParameters, key_serializer: TypeSerializer[Any]) -> None:
         super().__init__(parameters, key_serializer)
         self._snapshot_numbers = itertools.count()
-        # Guards the contents of the states: tasks change them on their threads when they are complete.
+        # Guards the contents of the states: tasks change them on their own threads when they complete.
         self._lock = threading.Lock()
         self.last_checkpoint_id = -1
-        """The checkpoint of its last snapshot; -1 before the first."""
+        """The checkpoint of the last snapshot; -1 before the first."""
 
     def estimated_bytes(self) -> int:
-        """About how much of Python's memory the entries of all states take; what stays in files takes none."""
+        """The estimated memory of the entries of all states; states that are still in files count as zero."""
         return sum(table.estimated_bytes() for table in self.tables.values())
 
     def restore(self, restored: RestoredStates) -> None:
@@ -126,7 +126,7 @@ class HeapStateStore(StateStore):
         readers = [self._reader(table) for table in self.tables.values()]
         schemas = [table.schema for table in self.tables.values()]
         row_filters = [(schema.snapshot_filter(), schema.expired_filter()) for schema in schemas]
-        # From here on nothing can fail: no states are frozen in vain.
+        # Nothing can fail from here on, so every frozen state is released.
         with self._lock:
             states = [
                 FrozenHeapState(
@@ -154,10 +154,10 @@ class HeapStateStore(StateStore):
         self.tables.clear()
 
     def release_states(self) -> None:
-        """Ends an epoch of a store that is kept: its handles are dead, and descriptors are registered again.
+        """End the epoch of a store that is kept: invalidate its handles, and await new registrations of descriptors.
 
-        A descriptor with the same serializers then gets the same entries; one with others is judged against what the
-        last one left, as after a restore.
+        A descriptor with the same serializers reuses the entries. One with other serializers is checked for
+        compatibility, as after a restore.
         """
         self.check_open()
         self._close_handles()
@@ -165,12 +165,12 @@ class HeapStateStore(StateStore):
             table.schema = table.schema.unregistered()
 
     def catch_up(self, restored: RestoredHandle, parameters: KeyedStateBackendParameters | None = None) -> bool:
-        """Makes this store what a restore from a newer handle would give, if only later increments are missing.
+        """Apply the increments that a newer handle has more than this store, as a cheaper restore.
 
-        Returns False, leaving the store unchanged, if that cannot be: the handle is of another subtask, file system or
+        Returns False and changes nothing if this is impossible: the handle is of another subtask, file system or
         backend, a state has another schema, files were merged, or another attempt won an epoch. The caller then
-        restores from scratch. ``parameters`` are those of the new epoch, taken over if given. Costs the size of the
-        increments. A damaged file raises an error that names it; the store is then closed if it had begun to change.
+        restores from scratch. ``parameters`` are those of the new epoch, if given. The cost is the size of the
+        increments. A damaged file raises an error that names it; a store that already changed is then closed.
         """
         self.check_open()
         meta = self._caught_up_meta(restored, parameters or self.parameters)
@@ -210,7 +210,7 @@ class HeapStateStore(StateStore):
         )
 
     def _decoded(self, table: HeapStateTable, schema: StateSchema) -> tuple[StateContent, HeapTable]:
-        """All entries in a table for the serializers of a schema, and the content that it is to be the table of."""
+        """Decode all entries for the serializers of a schema; return the new content and its table."""
         content, known = table.content, table.content.table
         entries = self._empty_entries(schema)
         if known is not None and entries.can_take_entries_of(known):
@@ -234,12 +234,12 @@ class HeapStateStore(StateStore):
             return content, entries
         if known.history.has_unwritten_changes:
             return StateContent(StateFiles(needs_base=True)), entries
-        # A snapshot under way says nothing about entries that were made again.
+        # A running snapshot does not hold these entries, which were just rebuilt.
         return StateContent(content.files), entries
 
     def _reader(self, table: HeapStateTable) -> tuple[HeapTable, Mapping[str, TypeSerializer[Any]]]:
-        """A table that another thread may use to read frozen entries, or files if there are none; and its serializers,
-        by role, if it has any.
+        """A table with which another thread reads frozen entries, or files if there are none; and the serializers of
+        the table by role, if it has any.
         """
         meta, serializers, entries = table.schema.meta, table.schema.serializers, table.content.table
         if entries is None:
@@ -250,7 +250,7 @@ class HeapStateStore(StateStore):
     def _caught_up_meta(
         self, restored: RestoredHandle, parameters: KeyedStateBackendParameters
     ) -> KeyedStateMeta | None:
-        """The meta data of a handle that this store can catch up with, or None."""
+        """The metadata of a handle that this store can catch up with, or None."""
         ours = self.parameters
         if (
             not self.may_refer_to(restored)
@@ -275,12 +275,12 @@ class HeapStateStore(StateStore):
         return meta
 
     def _extend(self, state: StateMeta, stored: list[StoredFile], batches: list[CanonicalBatch]) -> None:
-        # The snapshots as they are read just now: the classes of those that we know may have been defined again since.
+        # Use the snapshots just read: classes of the known snapshots may have been redefined since.
         meta = state.with_files(())
         table = self.tables.get(state.name) or self._add_table(StateSchema(meta))
         table.schema = evolve(table.schema, meta=meta)
         entries = table.content.table
-        # A snapshot of a state without entries may be under way, and says nothing about what is taken up here.
+        # A running snapshot of a state without entries does not hold the entries added here.
         table.content = StateContent(StateFiles(stored), table=entries)
         if entries is None:
             table.content.sources = tuple(CanonicalFile(self.parameters.file_system, file.handle) for file in stored)

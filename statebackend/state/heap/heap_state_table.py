@@ -8,7 +8,7 @@ key group, and a step costs little, because the time of a value is read in place
 current key. The start within the group depends on the time: keys are listed in insertion order, and the first ones may
 be long-lived.
 
-Tables are made by form, with serializers or for bytes, and for use on another thread.
+Tables are created with serializers or for bytes, and for use on another thread.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 from typeserializers.scalars.void import VOID_NAMESPACE
 
 _SAMPLED: Final = (64, 16, 4, 4, 4, 2)
-"""Elements that are looked at in a container, by how deep inside it lies; further in there is nothing to look at."""
+"""How many elements of a container are sampled, by depth; deeper elements are not visited."""
 
 
 def estimated_bytes(value: Any, depth: int = 0) -> int:
-    """The bytes of a value with all that it refers to. Takes some milliseconds at most, whatever the size."""
+    """The estimated bytes of a value with all that it refers to. Takes milliseconds at most, whatever the size."""
     size = sys.getsizeof(value, 64)
     if depth == len(_SAMPLED) or isinstance(value, (bytes, str, int, float, bool, type(None), type)):
         return size
@@ -77,9 +77,9 @@ _LONG_AGO: Final = -(1 << 64)
 def places_of_table(
     table: HeapTable, form: TableForm, first_group: int, clock: Clock, ttl_ms: int
 ) -> Iterator[tuple[int, Any] | None]:
-    """Key groups and entry keys of what is stored, None for a value that has not expired.
+    """Yield key group and entry key of each entry, and None for a value that has not expired.
 
-    Keys that came or went meanwhile may be missing or stale.
+    Keys that were added or removed since may be missing or stale.
     """
     offset = ((clock() * _SCATTER) & 0xFFFFFFFFFFFFFFFF) >> 32
     time_of = _time_of_bytes if table.form.is_encoded else _time_of_object
@@ -94,7 +94,7 @@ def places_of_table(
                 stored = live.get(key)
                 is_alive = stored is None or time_of(stored) > last_expired_ms
                 yield None if is_alive else (key_group, key)
-        # Only the first group is begun in the middle: a pass that comes this far will see the others whole.
+        # Only the first group starts in the middle. The pass reads all later groups whole.
         offset = 0
 
 
@@ -108,7 +108,7 @@ def _time_of_bytes(stored: bytes) -> int:
 
 
 def _long_ago(stored: Any) -> int:
-    """For lists and maps, which are looked into by the handle."""
+    """For lists and maps: the handle reads their times."""
     return _LONG_AGO
 
 
@@ -128,7 +128,7 @@ def create_table(
     serializers: Mapping[str, TypeSerializer[Any]],
     key_groups: KeyGroupRange,
 ) -> HeapTable:
-    """An empty table; ``serializers`` are those of the descriptor by role, and that of namespaces."""
+    """Create an empty table. ``serializers`` are those of the descriptor by role, and the namespace serializer."""
     if not isinstance(kind, StateKind):
         return QueueTable(name, key_groups)
     keys = EntryKeys(key_serializer, serializers[NAMESPACE_ROLE])
@@ -140,7 +140,7 @@ def create_table(
 
 
 def create_raw_table(meta: StateMeta, key_groups: KeyGroupRange) -> HeapTable:
-    """An empty table whose entries stay bytes, for a state that nobody has registered."""
+    """Create an empty table of encoded entries, for a state that is not registered."""
     if not isinstance(meta.kind, StateKind):
         return QueueTable(meta.name, key_groups)
     form = MemoryForm(None, is_encoded=True)
@@ -154,9 +154,9 @@ def reading_table(
     serializers: Mapping[str, TypeSerializer[Any]],
     own: Mapping[str, TypeSerializer[Any]],
 ) -> HeapTable:
-    """A table through which another thread may read frozen entries of ``table``, which has these serializers.
+    """Return a table with which another thread reads frozen entries of ``table``.
 
-    ``own`` are duplicates of them, which are the thread's.
+    ``serializers`` are those of ``table``; ``own`` are duplicates for the thread.
     """
     own_key_serializer = key_serializer.duplicate()
     if own_key_serializer is key_serializer and all(own[role] is serializers[role] for role in own):
@@ -203,7 +203,7 @@ class HeapStateTable(StateTable):
         return self._read_entries().addresses()
 
     def batches(self) -> Iterable[CanonicalBatch]:
-        """All entries, from the table or the files they are in."""
+        """All entries, from the table or from the files."""
         if self.content.table is not None:
             return batches_of(self.content.table.rows())
         key_groups, local_directory = self._store.key_groups, self._store.parameters.local_directory
@@ -223,27 +223,27 @@ class HeapStateTable(StateTable):
         return StateStatistics() if entries is None else StateStatistics(entries=entries.entry_count())
 
     def estimated_bytes(self) -> int:
-        """About how much of Python's memory the entries take."""
+        """The estimated memory of the entries."""
         return 0 if self.content.table is None else estimated_bytes(self.content.table.history.live)
 
     def close_handle(self) -> None:
-        """Ends the handle of this epoch, if there is one."""
+        """Close the handle of this epoch, if there is one."""
         if self._handle is not None:
             self._handle.close()
             self._handle = None
 
     def _entries(self) -> Any:
-        """The table of entries, which there is since the state was registered."""
+        """The table of entries, which exists since the state was registered."""
         assert self.content.table is not None
         return self.content.table
 
     def _opened(self, handle: Any) -> Any:
-        """Has the handle told when its epoch ends."""
+        """Register the handle, so that it is notified when its epoch ends."""
         self._entries().handle = self._handle = handle
         return handle
 
     def _read_entries(self) -> HeapTable:
-        """The table of entries; for a state that nobody registered, a table of bytes that is not kept."""
+        """The table of entries; for a state that is not registered, a temporary table of bytes."""
         if self.content.table is not None:
             return self.content.table
         table = create_raw_table(self.schema.meta, self._store.key_groups)

@@ -29,20 +29,20 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 Fold = Callable[[tuple["EpochChanges", ...]], "EpochChanges"]
-"""From some epochs, in order, to what they are together for one who writes what they have changed."""
+"""Merges epochs, in order, into the one change per key that a writer needs."""
 
 NewKeys = Callable[[dict[Any, Any]], dict[Any, int]]
-"""From the changes of an epoch to the key groups of the keys that were not there before."""
+"""Returns the key groups of the keys that the changes of an epoch added."""
 
 _MIN_GONE: Final = 1024
-"""Members that are gone below which their lists are left alone."""
+"""The lists of members are rebuilt only if at least this many members are gone."""
 
 
 class EpochChanges:
-    """``changes`` are by entry key, and what they are is the table's business.
+    """``changes`` are by entry key; each table defines their form.
 
-    ``before`` holds what was stored under keys whose change does not say it, as long as somebody may ask; else None.
-    ``olders`` may have the same in the order of the changes, for who writes them.
+    ``before`` holds the earlier values of changed keys while a snapshot may need them, else None. It omits keys whose
+    change records the earlier value. ``olders`` may hold the same in the order of the changes, for the writer.
     """
 
     __slots__ = ("before", "changes", "following", "is_taken_in", "olders")
@@ -55,7 +55,7 @@ class EpochChanges:
         self.is_taken_in = False
 
     def later(self) -> Iterator[EpochChanges]:
-        """The epochs after this one, including those that begin during the iteration."""
+        """The epochs after this one, including those that start during the iteration."""
         epoch = self.following
         while epoch is not None:
             yield epoch
@@ -71,7 +71,7 @@ class EntryHistory:
         self.live: dict[Any, Any] = {}
         self.epoch = EpochChanges()
         self.readers = 0
-        """Snapshots that may still ask what was there before."""
+        """Snapshots that may still need earlier values."""
         self._unwritten: tuple[EpochChanges, ...] = ()
         self._members: dict[int, list[Any]] = {}
         self._gone = 0
@@ -80,16 +80,16 @@ class EntryHistory:
 
     @property
     def has_unwritten_changes(self) -> bool:
-        """Whether something was changed that no completed snapshot holds."""
+        """Whether a change exists that no completed snapshot holds."""
         return bool(self.epoch.changes) or any(epoch.changes for epoch in self._unwritten)
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing that was stored before this epoch will be asked for."""
+        """Whether no snapshot needs values from before this epoch."""
         return not self.readers and not self._unwritten
 
     def freeze(self) -> FrozenEntries:
-        """The entries as they are, for a snapshot that writes what no completed one holds; begins an epoch."""
+        """Freeze the entries for a snapshot of all changes that no completed snapshot holds; start a new epoch."""
         frozen = self.epoch
         self.epoch = frozen.following = EpochChanges(before={})
         with self._lock:
@@ -98,9 +98,9 @@ class EntryHistory:
             return FrozenEntries(self, self._unwritten)
 
     def live_keys(self, new_keys: NewKeys, first_group: int = 0) -> Iterator[tuple[int, list[Any]]]:
-        """The live keys of each key group, in the order of key groups, from one on. On the owner's thread.
+        """The live keys by key group, from ``first_group`` on. Call it on the owner's thread.
 
-        A group's keys are listed when it is its turn.
+        Lists the keys of a group only when the iteration reaches it.
         """
         with self._lock:
             unwritten = self._unwritten
@@ -115,7 +115,7 @@ class EntryHistory:
             yield key_group, [key for key in keys if key in self.live]
 
     def put_restored(self, key: Any, key_group: int, stored: Any) -> None:
-        """Stores what files say, which is no change. Nobody may be reading."""
+        """Store an entry of a file, which is not a change. No thread may be reading."""
         if key not in self.live:
             members = self._members.get(key_group)
             if members is None:
@@ -124,7 +124,7 @@ class EntryHistory:
         self.live[key] = stored
 
     def remove_restored(self, key: Any) -> None:
-        """Takes away what files say is gone. Nobody may be reading."""
+        """Remove an entry that a file deletes. No thread may be reading."""
         if self.live.pop(key, None) is not None:
             self._gone += 1
             self._renew_members(self.epoch)
@@ -135,12 +135,12 @@ class EntryHistory:
             return set(self._members)
 
     def members_of(self, key_group: int) -> list[Any]:
-        """The members of a key group: some may be gone, or listed twice."""
+        """The members of a key group: some may be removed, or listed twice."""
         with self._members_lock:
             return list(self._members.get(key_group, ()))
 
     def take_in(self, epochs: tuple[EpochChanges, ...], new_keys: NewKeys) -> None:
-        """Makes the new keys of epochs that have ended members."""
+        """Add the new keys of ended epochs to the members."""
         with self._members_lock:
             for epoch in epochs:
                 if not epoch.is_taken_in:
@@ -156,7 +156,7 @@ class EntryHistory:
         with self._lock:
             self.readers -= 1
             if is_written:
-                # An older snapshot that is completed later finds its epochs gone already.
+                # An older snapshot that completes later finds its epochs already removed.
                 self._unwritten = tuple(epoch for epoch in self._unwritten if epoch not in frozen.epochs)
                 self._gone += frozen.gone
 
@@ -166,9 +166,9 @@ class EntryHistory:
             self._fold_unwritten(new_keys, fold)
 
     def _fold_unwritten(self, new_keys: NewKeys, fold: Fold) -> None:
-        """Makes one epoch of those that failed snapshots have left, so that they do not pile up while a store is down.
+        """Merge the epochs of failed snapshots into one, so that they do not accumulate during an outage of the store.
 
-        On any thread. Nothing comes of it if a snapshot is prepared meanwhile, since that holds the epochs themselves.
+        Runs on any thread. Changes nothing if a snapshot is prepared meanwhile, since it holds the epochs.
         """
         unwritten = self._unwritten
         if len(unwritten) < 2:
@@ -182,9 +182,9 @@ class EntryHistory:
                 self._unwritten = (folded,)
 
     def _renew_members(self, written: EpochChanges) -> None:
-        """Drops members that are gone, if there are many.
+        """Drop members that are gone, if there are many.
 
-        What an epoch later than ``written`` changed stays: a snapshot that is prepared meanwhile may ask for it.
+        Keys that epochs after ``written`` changed stay: a snapshot that is prepared meanwhile may need them.
         """
         if self._gone <= max(_MIN_GONE, len(self.live) // 2):
             return
@@ -192,7 +192,7 @@ class EntryHistory:
             self._gone = 0
             for members in self._members.values():
                 kept = dict.fromkeys(members)
-                # In this order: the owner notes a key as changed before it removes it.
+                # In this order: the owner records a key as changed before it removes it.
                 gone = [key for key in kept if key not in self.live]
                 for epoch in written.later():
                     gone = [key for key in gone if key not in epoch.changes]
@@ -202,7 +202,7 @@ class EntryHistory:
 
 
 class FrozenEntries:
-    """The entries as they were when the last of ``epochs`` ended; the changes of all of them are to be written."""
+    """The entries when the last of ``epochs`` ended. The snapshot writes the changes of all these epochs."""
 
     __slots__ = ("_history", "epochs", "gone", "last")
 
@@ -211,25 +211,25 @@ class FrozenEntries:
         self.epochs = epochs
         self.last: Final = epochs[-1]
         self.gone = 0
-        """How many keys were changed and are not there; filled in by who writes them."""
+        """How many changed keys no longer exist; set by the writer."""
 
     @property
     def live(self) -> dict[Any, Any]:
-        """The entries as they are now, to be read before `later_changes` is asked."""
+        """The current entries; read them before `later_changes`."""
         return self._history.live
 
     def keys(self, new_keys: NewKeys) -> Iterator[tuple[int, list[Any]]]:
-        """The keys of each key group, in the order of key groups; some may have come later, or been gone before."""
+        """The keys by key group. Some may have been added later, or removed earlier."""
         self.take_in(new_keys)
         for key_group in sorted(self._history.member_groups()):
             yield key_group, list(dict.fromkeys(self._history.members_of(key_group)))
 
     def take_in(self, new_keys: NewKeys) -> None:
-        """To be called by who writes the changes."""
+        """Add new keys to the members. The writer of the changes calls this."""
         self._history.take_in(self.epochs, new_keys)
 
     def first_changes(self) -> dict[Any, Any]:
-        """The changed keys, each with its first change, which knows what completed snapshots hold of it."""
+        """The changed keys with their first change, which records what completed snapshots hold."""
         if len(self.epochs) == 1:
             return self.last.changes
         changes: dict[Any, Any] = {}
@@ -238,25 +238,25 @@ class FrozenEntries:
         return changes
 
     def later_changes(self, key: Any) -> list[Any]:
-        """What was done to a key since, in order."""
+        """The changes of a key since the freeze, in order."""
         return [epoch.changes[key] for epoch in self.last.later() if key in epoch.changes]
 
     def release(self, *, is_written: bool) -> None:
-        """To be called once, when nothing will be read any more; ``is_written`` says that the snapshot is complete.
+        """Release the entries once, after the last read; ``is_written`` means that the snapshot is complete.
 
-        It must be so for everybody at the moment from which on the next snapshot refers to the files of this one.
+        Must take effect at the moment when the next snapshot starts to refer to the files of this one.
         """
         self._history.release(self, is_written)
 
     def tidy(self, new_keys: NewKeys, fold: Fold) -> None:
-        """Drops what is not needed any more, if that is much. To be called after `release`."""
+        """Drop what is no longer needed, if it is much. Call it after `release`."""
         self._history.tidy(self.last, new_keys, fold)
 
 
 def copy_now(entries: dict[Any, Any]) -> dict[Any, Any]:
-    """A copy of a dict that another thread may be changing, as it is at one moment."""
+    """Copy a dict that another thread may be changing, as of one moment."""
     try:
         return entries.copy()
     except RuntimeError:
-        # The collector of garbage may run other code in the middle, and so let the other thread in.
+        # Garbage collection may run other code during the copy, and so let the other thread run.
         return copy_now(entries)

@@ -1,15 +1,15 @@
 """The asynchronous part of a heap snapshot: one increment per state in canonical Parquet, and the digest of the epoch.
 
-Per state it writes the rows that completed snapshots do not contain, and refers to the existing files. It writes a
-state whole if those do not add up to it, or are too many. A state that is not registered stays in its files and is not
-read, as long as this subtask may refer to them.
+For each state, it writes the rows that completed snapshots do not contain, and refers to the existing files. It writes
+a state whole if the existing files are incomplete or too many. A state that is not registered stays in its files and is
+not read, as long as this subtask may refer to them.
 
-A task reads frozen entries, through tables with serializers of its own, and files. It changes nothing for its backend
-before all is written.
+A task reads files, and frozen entries through tables with their own serializers. It changes its backend only after
+everything is written.
 
 The digest identifies what an epoch changed, so that two attempts at an epoch can be compared. It hashes the rows in
 canonical order, per column the lengths and the bytes, so that different changes differ. It does not depend on how the
-rows are split into batches, and keeps none of them. It is compared between attempts of one program only, and never
+rows are split into batches, and keeps none of them. It is compared only between attempts of the same program, and never
 written.
 """
 
@@ -48,14 +48,14 @@ from statebackend.state.ttl import kept_rows
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 _NO_ITEM: Final = -1
-"""The length of what is not there, which nothing that is there has."""
+"""The length of a missing item; no other item has it."""
 
 _JOINED_BYTES: Final = 1 << 20
-"""As much as this is joined before it is hashed, which is faster; of more no copy is made."""
+"""Smaller items are joined before hashing, which is faster. Larger ones are hashed without a copy."""
 
 
 class ChangeDigest:
-    """Collects the changes of one epoch, state by state."""
+    """Hashes the changes of one epoch, state by state."""
 
     __slots__ = ("_columns", "_hash", "_name", "_numbers", "_rows")
 
@@ -65,12 +65,12 @@ class ChangeDigest:
         self._begin("")
 
     def begin_state(self, name: str) -> None:
-        """Says whose changes follow. A state without any leaves nothing in the digest."""
+        """Start the changes of a state. A state without changes does not affect the digest."""
         self._end_state()
         self._begin(name)
 
     def add_rows(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Adds rows of the state: a number of 32 bits each, and bytes, some of which may be missing."""
+        """Add rows of the state. A row is a number of 32 bits and byte strings, which may be None."""
         if not rows:
             return
         numbers, *columns = zip(*rows, strict=True)
@@ -82,7 +82,7 @@ class ChangeDigest:
             column.add(items)
 
     def hexdigest(self) -> str:
-        """The digest of all that was added."""
+        """The digest of everything added."""
         self._end_state()
         self._begin("")
         return self._hash.hexdigest()
@@ -102,7 +102,7 @@ class ChangeDigest:
 
 
 class _Column:
-    """The lengths of a column's items, and their bytes one after the other."""
+    """The lengths of a column's items, and their concatenated bytes."""
 
     __slots__ = ("_bytes", "_lengths")
 
@@ -134,7 +134,7 @@ FILE_SUFFIX: Final = ".parquet"
 class FrozenHeapState:
     """One state when the snapshot was prepared; ``table`` reads ``entries``, or the files if there are none.
 
-    ``serializers`` are those that the table writes with, by role and "namespace"; none for a state that nobody
+    ``serializers`` are those that the table writes with, by role and "namespace"; none for a state that is not
     registered. ``row_filter`` is for the state written whole, ``expired`` for the digest.
     """
 
@@ -149,15 +149,15 @@ class FrozenHeapState:
     expired: RowFilter | None
 
     def written_meta(self) -> StateMeta:
-        """What the serializers are once the rows are written, for serializers that learn from what they write."""
+        """The metadata after writing, since some serializers learn from what they write."""
         return self.meta.as_written_by(self.serializers) if self.serializers else self.meta
 
 
 @frozen
 class SnapshotTarget:
-    """Where a snapshot goes and what it says of itself; ``number`` counts the snapshots of a backend.
+    """The destination of a snapshot and its identity; ``number`` counts the snapshots of a backend.
 
-    ``local_directory`` is where files are put on their way.
+    ``local_directory`` is for temporary files.
     """
 
     number: int
@@ -190,7 +190,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             self.raise_if_cancelled()
             changed = self._changed_rows(state, digest)
             self._new_files.append(self._files_of(state, changed, f"{target.path_prefix}-{number}"))
-            # All of it counts for the digest, also where it is in a state that was written whole.
+            # Consume the rest for the digest, also if the state was written whole.
             collections.deque(changed, maxlen=0)
         handle = handle_of_files(
             target.state_id,
@@ -205,13 +205,13 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
 
     def remove_written(self) -> None:
         for file in self._written:
-            # The first error is the one to report; a file that stays behind is an orphan and harms nothing.
+            # The first error is the one to report; a file that remains is a harmless orphan.
             with contextlib.suppress(CheckpointError):
                 self._target.file_system.delete(file.path)
 
     def ended(self, snapshot: KeyedStateSnapshot | None) -> None:
         frozen = [(state.table, state.entries) for state in self._states if state.entries is not None]
-        # At once: a snapshot prepared in between would write changes again that its files hold already.
+        # At once: a snapshot prepared in between would write changes again that these files already hold.
         with self._lock:
             if snapshot is not None:
                 for state, files in zip(self._states, self._new_files, strict=True):
@@ -220,11 +220,11 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
                 entries.release(is_written=snapshot is not None)
         for table, entries in frozen:
             entries.tidy(table.new_keys, table.folded)
-        # Whoever keeps the task must not keep what it has read.
+        # A caller that keeps the task must not keep the entries in memory.
         self._states = ()
 
     def _changed_rows(self, state: FrozenHeapState, digest: ChangeDigest) -> Iterator[CanonicalRow]:
-        """The rows of a state's increment, which are counted and taken into the digest as they are asked for."""
+        """The rows of a state's increment; reading them counts them and adds them to the digest."""
         if state.entries is None:
             return
         state.entries.take_in(state.table.new_keys)
@@ -236,7 +236,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             yield from piece.written
 
     def _files_of(self, state: FrozenHeapState, changed: Iterator[CanonicalRow], stem: str) -> StateFiles:
-        """The files of a state after the snapshot: those it had, if nothing is to be written."""
+        """The files of a state after the snapshot; unchanged if there is nothing to write."""
         kept = state.files.stored
         if state.files.needs_base or self._has_outgrown(state):
             rows = kept_rows(state.row_filter, self._all_rows(state))
@@ -254,9 +254,9 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         return state.entries is not None and state.files.has_outgrown(patience_of(self._target.key_groups))
 
     def _stored(self, path: str, batches: Iterable[CanonicalBatch]) -> list[StoredFile]:
-        """Writes rows to a file; none if there are no rows.
+        """Write rows to a file; no file if there are no rows.
 
-        A few rows are written in memory; more than one batch of them, by way of a local file.
+        One batch is written in memory, more through a local file.
         """
         watched = self._watched(batches)
         first = list(itertools.islice(watched, 2))
@@ -282,7 +282,7 @@ class HeapSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         return state.table.rows()
 
     def _merged_rows(self, files: Iterable[StoredFile]) -> Iterator[CanonicalRow]:
-        """The rows of some increments in canonical order; those of a key keep their order. A batch of each is held."""
+        """Merge the rows of increments in canonical order. Rows of a key keep their order. Holds one batch per file."""
         return heapq.merge(*map(self._rows_of_file, files), key=itemgetter(0, 1, 2))
 
     def _rows_of_file(self, stored: StoredFile) -> Iterator[CanonicalRow]:

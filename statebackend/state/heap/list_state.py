@@ -31,19 +31,19 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 T = TypeVar("T")
 
 CHUNK_ELEMENTS: Final = 1 << 14
-"""The most elements that are written as one row, so that no row is as large as the list."""
+"""The limit of elements in one row, so that no row is as large as the list."""
 
 _COUNT: Final = struct.Struct(">i")
 
 
 class Chunk(bytes):
-    """Encoded elements with their number in front."""
+    """Encoded elements after their number."""
 
     __slots__ = ()
 
 
 class _ListChange:
-    """``older`` and its length are what was there before, ``items`` is the live list; None stands for no list."""
+    """``older`` and its length are the earlier content, ``items`` is the live list; None means no list."""
 
     __slots__ = ("items", "key_group", "older", "older_length")
 
@@ -54,12 +54,12 @@ class _ListChange:
 
 
 class ListTable(HeapTable):
-    """What is stored under a key is never an empty list."""
+    """The entries of a list state. A stored list is never empty."""
 
     __slots__ = ()
 
     def begin_change(self, key: Any, key_group: int) -> _ListChange:
-        """Notes that a list is about to change for the first time in this epoch; raises if it may not be stored."""
+        """Record the first change of a list in this epoch; raise if it cannot be stored."""
         history = self.history
         older = history.live.get(key)
         self.check_key_group(key_group)
@@ -104,13 +104,13 @@ class ListTable(HeapTable):
                 rows += [(key_group, key_bytes, namespace, None, chunk) for chunk in chunks]
             count, joined = _run_of(chunks, expired)
             if is_replaced and was_there:
-                former = first.older[: first.older_length]
-                if expired is None and self._begins_otherwise(former, items, length):
+                earlier = first.older[: first.older_length]
+                if expired is None and self._begins_otherwise(earlier, items, length):
                     older_count, older = count + 1, b""
                 else:
-                    older_count, older = _run_of(self._chunks(former), expired)
+                    older_count, older = _run_of(self._chunks(earlier), expired)
                 if count >= older_count and joined.startswith(older):
-                    # What was there is there still, and in front.
+                    # The earlier elements are still the first ones.
                     count, joined = count - older_count, joined[len(older) :]
                 else:
                     effective.append((key_group, key_bytes, namespace, None, None))
@@ -148,20 +148,20 @@ class ListTable(HeapTable):
         )
 
     def _list_at(self, entries: FrozenEntries, key: Any) -> tuple[list[Any] | None, int]:
-        """The list that was there, and how many of its items."""
+        """The frozen list, and how many of its items are frozen."""
         items = entries.live.get(key)
         length = 0 if items is None else len(items)
         later = entries.later_changes(key)
         return (later[0].older, later[0].older_length) if later else (items, length)
 
-    def _begins_otherwise(self, former: list[Any], items: list[Any] | None, length: int) -> bool:
-        """Whether the first elements show that a list does not begin with its former elements."""
+    def _begins_otherwise(self, earlier: list[Any], items: list[Any] | None, length: int) -> bool:
+        """Whether the first elements show that a list does not start with its earlier elements."""
         if self.form.is_encoded or items is None or not length:
             return False
-        return former[0] is not items[0] and self.form.write(former[:1]) != self.form.write(items[:1])
+        return earlier[0] is not items[0] and self.form.write(earlier[:1]) != self.form.write(items[:1])
 
     def _chunks(self, items: list[Any]) -> Iterator[bytes]:
-        """The rows of items."""
+        """Encode items as rows."""
         if not self.form.is_encoded:
             for start in range(0, len(items), CHUNK_ELEMENTS):
                 yield self.form.write(items[start : start + CHUNK_ELEMENTS])
@@ -176,7 +176,7 @@ class ListTable(HeapTable):
 
 
 def _run_of(chunks: Iterable[bytes], expired: RowFilter | None) -> tuple[int, bytes]:
-    """How many elements of some chunks have not expired, and their bytes: how they were cut does not show in it."""
+    """Count and join the elements of chunks that have not expired; the result does not depend on the chunks' sizes."""
     if expired is not None:
         chunks = [kept for kept in map(expired, chunks) if kept is not None]
     count, parts = 0, []
@@ -195,7 +195,7 @@ def _packed(elements: list[bytes]) -> Chunk:
 
 
 def _pack_end(items: list[bytes]) -> None:
-    """Makes one chunk of the single elements at the end, of as many as fit. Nobody may be reading the list."""
+    """Pack the single elements at the end into one chunk, as many as fit. No thread may be reading the list."""
     start = len(items)
     least = max(0, start - CHUNK_ELEMENTS)
     while start > least and items[start - 1].__class__ is not Chunk:
@@ -205,7 +205,7 @@ def _pack_end(items: list[bytes]) -> None:
 
 
 class HeapListState(HeapStateHandle, InternalListState[T]):
-    """The handle of list state on the heap."""
+    """The handle of list state in the heap backend."""
 
     __slots__ = ("_begin", "_read_chunk", "_read_element", "_store")
 
@@ -256,7 +256,7 @@ class HeapListState(HeapStateHandle, InternalListState[T]):
     def update(self, elements: Iterable[T]) -> None:
         given = checked_elements(self._table.name, elements)
         current = () if self._table.form.is_encoded else self._live.get(self._context.key, ())
-        # Elements of the list itself are known to be exact.
+        # Elements of the current list were checked before.
         known = set(map(id, current)) if len(current) <= 2 * len(given) else ()
         stored = [element if id(element) in known else self._stored(element) for element in given]
         if not stored:

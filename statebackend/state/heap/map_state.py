@@ -42,7 +42,7 @@ _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
 class _MapChange:
-    """``older`` is the dict that was there before, or None; ``undo`` its entries as they were, of those that changed.
+    """``older`` is the earlier dict, or None; ``undo`` maps each changed key to its earlier entry.
 
     ``entries`` is the dict to put into: ``older`` itself, unless ``is_replaced``. It is live unless it is empty.
     """
@@ -57,7 +57,7 @@ class _MapChange:
         self.undo: dict[Any, Any] = {}
 
     def note(self, user_key: Any) -> None:
-        """To be called before an entry is put or removed."""
+        """Record the earlier entry. Call it before an entry is put or removed."""
         if not self.is_replaced and user_key not in self.undo:
             self.undo[user_key] = self.entries.get(user_key, MISSING)
 
@@ -78,7 +78,7 @@ class MapTable(HeapTable):
         return super().can_take_entries_of(other) and self.user_keys.is_like(other.user_keys)
 
     def begin_change(self, key: Any, key_group: int) -> _MapChange:
-        """Notes that a map is about to change for the first time in this epoch; raises if it may not be stored."""
+        """Record the first change of a map in this epoch; raise if it cannot be stored."""
         history = self.history
         older = history.live.get(key)
         self.check_key_group(key_group)
@@ -117,7 +117,7 @@ class MapTable(HeapTable):
         for key_group, key_bytes, namespace, key in addressed:
             rows: list[CanonicalRow] = []
             address, first = (key_group, key_bytes, namespace), changes[key]
-            # What the entries were that were changed, the first change of each first.
+            # The earlier entries; the first change of a key wins.
             before: dict[Any, Any] = {}
             for epoch in reversed(entries.epochs):
                 change = epoch.changes.get(key)
@@ -129,7 +129,7 @@ class MapTable(HeapTable):
             is_replaced = found is not first.older
             if is_replaced and first.older is not None:
                 rows.append((*address, None, None))
-                # Nobody changes it any more.
+                # This dict is not changed any more.
                 before = {**first.older, **before}
             written, counted = self._changed_entries(stored, before, is_replaced, expired)
             rows += [(*address, user_key, value) for user_key, value in written]
@@ -160,9 +160,9 @@ class MapTable(HeapTable):
     def _map_at(
         self, frozen: FrozenEntries, key: Any, partly: dict[Any, Any] | None = None, user_keys: Iterable[Any] = ()
     ) -> tuple[dict[Any, Any] | None, dict[Any, Any]]:
-        """The dict that was there, as an identity, and its entries as they were.
+        """The frozen dict, as an identity, and its frozen entries.
 
-        If it is the dict ``partly``, only those of the given user keys.
+        If it is the dict ``partly``, return only the entries of the given user keys.
         """
         later = frozen.later_changes(key)
         while True:
@@ -175,7 +175,7 @@ class MapTable(HeapTable):
                 read = [(user_key, found.get(user_key, MISSING)) for user_key in user_keys]
                 stored = {user_key: value for user_key, value in read if value is not MISSING}
             later = frozen.later_changes(key)
-            # The first change since may have begun meanwhile, and what was read may be its doing.
+            # The first change may have started meanwhile, and may have altered what was read.
             if not later or later[0].older is found:
                 break
         undone: dict[Any, Any] = {}
@@ -192,9 +192,9 @@ class MapTable(HeapTable):
     def _changed_entries(
         self, stored: dict[Any, Any], before: dict[Any, Any], is_replaced: bool, expired: RowFilter | None
     ) -> tuple[list[_Entry], list[_Entry]]:
-        """Sorted entries of an increment, and what of them is otherwise than ``before``.
+        """Return the sorted entries of an increment, and those that differ from ``before``.
 
-        Where the whole map was replaced, the increment says so itself, and not of each entry that it is gone.
+        If the whole map was replaced, one row deletes all its entries.
         """
         to_bytes, write, is_unchanged = self.user_keys.to_bytes, self.form.write, self.is_unchanged
         written: list[_Entry] = []
@@ -228,7 +228,7 @@ def _first(pair: tuple[bytes, Any]) -> bytes:
 
 
 class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
-    """The handle of map state on the heap."""
+    """The handle of map state in the heap backend."""
 
     __slots__ = ("_begin", "_entry_key", "_read", "_store", "_to_key")
 
@@ -289,13 +289,13 @@ class HeapMapState(HeapStateHandle, InternalMapState[K, V]):
         key = self._context.key
         if key in self._live:
             change = self._changes.get(key) or self._begin_change()
-            # In this order: from then on nothing of the older dict is changed or noted.
+            # In this order: the older dict is not changed or recorded from here on.
             change.entries = {}
             change.is_replaced = True
             del self._live[key]
 
     def _live_items(self, current_key: Any, user_keys: list[Any]) -> Iterator[tuple[K, V | None]]:
-        """The entries that were there, as they are now: changed meanwhile, or gone."""
+        """The listed entries in their current form, without those that were removed since."""
         live, to_key, value_of = self._live, self._to_key, self._value
         for entry_key in user_keys:
             current = live.get(current_key, _NOTHING).get(entry_key, MISSING)

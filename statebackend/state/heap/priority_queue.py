@@ -29,14 +29,14 @@ from typeserializers.scalars.void import VOID_NAMESPACE, VoidNamespaceSerializer
 T = TypeVar("T")
 
 _PRESENT: Final = b""
-"""What is stored under an entry."""
+"""The value stored for an entry."""
 
 _MIN_DEAD: Final = 1024
-"""Dead entries below which the heap is left alone."""
+"""The heap is rebuilt only if at least this many entries are dead."""
 
 
 class QueueEntryKeys:
-    """From the entries of a queue to element and void namespace, and back; needs no serializer."""
+    """Converts entries of a queue to element and void namespace, and back; needs no serializer."""
 
     __slots__ = ("from_bytes", "to_bytes")
 
@@ -57,7 +57,7 @@ class QueueEntryKeys:
 
 
 class QueueTable(ValueTable):
-    """The entries of a queue; ``heap`` is None until its first use."""
+    """The entries of a queue; ``heap`` is None until first used."""
 
     __slots__ = ("dead", "heap")
 
@@ -67,7 +67,7 @@ class QueueTable(ValueTable):
         self.dead: set[bytes] = set()
 
     def built_heap(self) -> list[bytes]:
-        """The heap, made if there is none."""
+        """Return the heap, and build it first if necessary."""
         heap = self.heap
         if heap is None:
             heap = self.heap = list(self.entries_alive())
@@ -76,16 +76,16 @@ class QueueTable(ValueTable):
         return heap
 
     def entries_alive(self) -> Iterator[bytes]:
-        """The entries of the queue, in no order."""
+        """The entries of the queue, unordered."""
         return iter(self.history.live)
 
     def entries_in(self, key_group: int) -> list[bytes]:
-        """The entries of a key group, in order. Costs their number and that of the changes."""
+        """The sorted entries of a key group. The cost is their number plus the number of changes."""
         found, entries = next(self.live_keys(key_group), (key_group, []))
         return sorted(entries) if found == key_group else []
 
     def admit(self, key: Any, key_group: int) -> None:
-        # The queue has made the entry, and so knows that element and key group may be stored.
+        # The queue made the entry, so element and key group are valid.
         history = self.history
         epoch = history.epoch
         if epoch.before is not None:
@@ -99,17 +99,17 @@ class QueueTable(ValueTable):
         return [None if change < 0 else _PRESENT for change in epoch.changes.values()]
 
     def put_in(self, heap: list[bytes], entry: bytes) -> bool:
-        """Puts an entry that was added into the heap; returns whether it is at the top."""
+        """Put an added entry into the heap; return whether it is at the top."""
         dead = self.dead
         if dead and entry in dead:
-            # It is in the heap, below another one.
+            # It is still in the heap, below another one.
             dead.remove(entry)
             return False
         heappush(heap, entry)
         return heap[0] is entry
 
     def take_out(self, heap: list[bytes], entry: bytes) -> bool:
-        """Takes an entry that was removed out of the heap, now or later; returns whether it was at the top."""
+        """Remove an entry from the heap, now or later; return whether it was at the top."""
         dead = self.dead
         if heap[0] == entry:
             heappop(heap)
@@ -214,10 +214,10 @@ class HeapPriorityQueue(EncodedPriorityQueue[T]):
         return ((self.element_of(entry), key_group_of(entry)) for entry in in_order)
 
     def bind(self) -> None:
-        """Does nothing: the table is asked for its dicts at every access."""
+        """Do nothing: the handle reads the table's dicts at every access."""
 
     def close(self) -> None:
-        """Makes every later access an error."""
+        """Make every later access raise an error."""
         self._table = None
 
     def _open_table(self) -> QueueTable:

@@ -36,15 +36,15 @@ T = TypeVar("T")
 
 @functools.lru_cache(maxsize=64)
 def _notes_of(key_groups: KeyGroupRange) -> tuple[dict[int, int], dict[int, int]]:
-    """What is noted for a key of each key group, and for a new one.
+    """The records for a changed key of each key group, and for a new key.
 
-    These are numbers that are made once, and not for every key; and a foreign key group has none.
+    They are shared numbers, so that no number is created per key. Foreign key groups have none.
     """
     return {key_group: key_group for key_group in key_groups}, {key_group: ~key_group for key_group in key_groups}
 
 
 class ValueTable(HeapTable):
-    """What is stored under a key is the value's stored form."""
+    """The entries of a value state. Each key holds the stored form of its value."""
 
     __slots__ = ("notes", "notes_of_new")
 
@@ -53,7 +53,7 @@ class ValueTable(HeapTable):
         self.notes, self.notes_of_new = _notes_of(key_groups)
 
     def admit(self, key: Any, key_group: int) -> None:
-        """Notes that a key is about to change for the first time in this epoch; raises if it may not be stored."""
+        """Record the first change of a key in this epoch; raise if it cannot be stored."""
         history = self.history
         epoch, older = history.epoch, history.live.get(key)
         if epoch.before is not None:
@@ -71,7 +71,7 @@ class ValueTable(HeapTable):
             epoch.olders.append(older)
 
     def olders(self, epoch: EpochChanges) -> list[Any]:
-        """What was stored before each change of an epoch, in their order; None where nothing was."""
+        """The values before each change of an epoch, in the order of the changes; None for new keys."""
         noted = iter(epoch.olders)
         return [None if change < 0 else next(noted) for change in epoch.changes.values()]
 
@@ -135,7 +135,7 @@ class ValueTable(HeapTable):
 
 
 class _HeapValueState(HeapStateHandle, InternalValueState[T]):
-    """What both forms of value share."""
+    """The common part of both handles."""
 
     __slots__ = ("_admit",)
 
@@ -165,7 +165,7 @@ class HeapObjectValueState(_HeapValueState[T]):
         self._notes, self._notes_of_new = table.notes, table.notes_of_new
 
     def value(self) -> T | None:
-        # None is never kept.
+        # None is never stored.
         value: T | None = self._live.get(self._context.key, self._default)
         return value
 
@@ -218,7 +218,7 @@ class HeapEncodedValueState(_HeapValueState[T]):
 def create_value_state(
     table: ValueTable, context: HandleContext, serializer: TypeSerializer[Any], default: Any
 ) -> _HeapValueState[Any]:
-    """The handle for a table and the form it keeps its values in."""
+    """Create the handle for the form of the table's values."""
     if table.form.is_encoded:
         return HeapEncodedValueState(table, context, serializer, default)
     handle = _object_value_state(serializer, table.keys.plain_key_serializer)
@@ -229,7 +229,7 @@ def create_value_state(
 def _object_value_state(
     serializer: TypeSerializer[Any], key_serializer: TypeSerializer[Any] | None
 ) -> type[HeapObjectValueState[Any]]:
-    """A class whose `update` has the checks of these serializers built in: a call would cost as much as the rest."""
+    """Make a class with an `update` that inlines the checks of these serializers; a call would double its cost."""
     body = {"__slots__": (), "update": _compile_update(serializer, key_serializer)}
     return type("HeapObjectValueState", (HeapObjectValueState,), body)
 
@@ -246,8 +246,8 @@ def _compile_update(
     if key_condition is None or ":=" in key_condition:
         lines.append("    self._admit(key, self._context.key_group)")
     else:
-        # What `ValueTable.admit` does while nobody reads what was there before. A foreign key group has no note, and is
-        # left to it.
+        # The same as `ValueTable.admit` while no snapshot needs earlier values. A foreign key group has no record, and
+        # is left to `admit`.
         lines += [
             "    if self._before is not None: self._admit(key, self._context.key_group)",
             "    else:",
