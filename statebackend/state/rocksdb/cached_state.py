@@ -30,11 +30,11 @@ DEFAULT_CACHE_BYTES: Final = 128 << 20
 MIN_CACHE_BYTES: Final = 1
 
 ENTRY_BYTES: Final = 256
-"""What an entry of a cache takes up beside its bytes: the containers, and the objects of key and raw key."""
+"""The estimated bytes of a cache entry without its data: the containers, and the objects of key and raw key."""
 
 
 class CacheMemory:
-    """What the caches of one backend hold, and its share."""
+    """The bytes that the caches of one backend hold, and its share."""
 
     __slots__ = ("__weakref__", "budget_bytes", "held_bytes", "limit_bytes")
 
@@ -45,7 +45,7 @@ class CacheMemory:
 
 
 class _Shares:
-    """The backends of one process that are open."""
+    """The open backends of one process."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -62,10 +62,10 @@ _shares = _Shares()
 
 
 def open_cache_memory(budget_bytes: int) -> CacheMemory:
-    """The share of a backend whose process may hold so many bytes; to be closed with `close_cache_memory`."""
+    """Open the share of a backend in a process budget; `close_cache_memory` releases it."""
     global _shares
     if _shares.process != os.getpid():
-        # The backends of the parent are not this process's, and its lock may never be released here.
+        # The backends of the parent are not open here, and its lock may never be released in this process.
         _shares = _Shares()
     memory = CacheMemory(budget_bytes)
     with _shares.lock:
@@ -75,7 +75,7 @@ def open_cache_memory(budget_bytes: int) -> CacheMemory:
 
 
 def close_cache_memory(memory: CacheMemory) -> None:
-    """Gives a share back to the others; may be called twice."""
+    """Release a share; may be called twice."""
     if _shares.process == os.getpid():
         with _shares.lock:
             _shares.open.discard(memory)
@@ -86,19 +86,18 @@ Change = tuple[bytes, "bytes | None"]
 """A raw key with its new value, or None for a deletion."""
 
 Changes = dict[bytes, "bytes | None"]
-"""What changed, by raw key. The garbage collector need not look at it, as it does at 100,000 tuples."""
+"""Changed values by raw key. A dict costs the garbage collector less than 100,000 tuples."""
 
 UNKNOWN: Final[Any] = object()
-"""Stands for what is stored under a raw key that nobody has looked up."""
+"""Marks the stored value of a raw key that was not looked up."""
 
 
 @define
 class Drained:
-    """Changes to be written out, in any order, each raw key once, and what is stored under them, as far as that is
-    known, else `UNKNOWN`.
+    """Changes to write, in any order, each raw key once, and the stored values: `UNKNOWN` if not looked up.
 
-    ``digest`` is by how much the digest of the content changes, from a state that has worked it out itself; then every
-    change is one, and nothing has to be looked up.
+    ``digest`` is the change of the content's digest, if the state computes it itself. Then every change is effective,
+    and no stored value is looked up.
     """
 
     keys: list[bytes] = field(factory=list)
@@ -108,61 +107,61 @@ class Drained:
 
     @classmethod
     def from_changes(cls, changes: Changes, stored: Changes | None = None, digest: int | None = None) -> Drained:
-        """The same of dicts; ``stored`` may have fewer keys."""
+        """Convert dicts; ``stored`` may have fewer keys."""
         keys = list(changes)
         known = [UNKNOWN] * len(keys) if not stored else [stored.get(key, UNKNOWN) for key in keys]
         return cls(keys, list(changes.values()), known, digest)
 
 
 class StoredRows(Protocol):
-    """What is written out of one state, as its handle reads it; its table gives the handle another when they move."""
+    """The written rows of one state, for its handle. The table replaces it when the rows move."""
 
     @property
     def get(self) -> Callable[[bytes], Any]:
-        """The value of a raw key, or None. What it raises goes to `reading_failed`."""
+        """The value of a raw key, or None. Its exceptions are passed to `reading_failed`."""
 
     def get_all(self, raw_keys: list[bytes]) -> list[bytes | None]:
-        """The values of raw keys, or None; quickest if the keys are sorted. Needs no `reading_failed`."""
+        """The values of raw keys, or None; fastest if the keys are sorted. Its exceptions need no `reading_failed`."""
 
     def scan(self, from_key: bytes) -> Scan:
-        """All entries from a raw key on, in order, as they are at the time of the call."""
+        """All entries from a raw key on, in order, as of the time of the call."""
 
     def scan_prefix(self, prefix: bytes) -> Scan:
-        """All entries whose raw key begins with ``prefix``; otherwise like `scan`."""
+        """All entries whose raw key starts with ``prefix``; otherwise like `scan`."""
 
     def scan_prefix_from(self, prefix: bytes, rest: bytes) -> Scan:
         """The entries of `scan_prefix` from ``prefix`` and ``rest`` on."""
 
     def reading_failed(self, error: Exception) -> NoReturn:
-        """Raises what an exception of `get` is to be."""
+        """Raise the error for an exception of `get`."""
 
 
 class WriteBackCache(Protocol):
-    """What a backend asks of everything that holds changes between two barriers: a state handle, or a queue."""
+    """The interface of everything that holds changes between two barriers: a state handle, or a queue."""
 
     name: str
     stored_rows: StoredRows
 
     @property
     def cache_misses(self) -> int | None:
-        """The accesses that had to look into the stored rows; None if they are not counted."""
+        """The accesses that had to read stored rows; None if they are not counted."""
 
     @property
     def holds_counted_bytes(self) -> bool:
         """Whether writing it out frees bytes that are counted (`CacheMemory`)."""
 
     def drain(self) -> Drained:
-        """What changed since the last call, or a part of it; the cache is empty after an empty one."""
+        """Return the changes since the last call, or a part of them; an empty result means that the cache is empty."""
 
     def close(self) -> None:
-        """Makes every later access an error."""
+        """Make every later access raise an error."""
 
 
 @define(eq=False)
 class CacheBounds:
-    """How much the caches of a backend hold: of each state so many entries, of all so many bytes.
+    """The limits of a backend's caches: entries per state, and bytes of all states.
 
-    ``write_out`` empties the cache of one state, ``relieve`` those of all.
+    ``write_out`` empties the cache of one state, ``relieve`` the caches of all.
     """
 
     entries: int
@@ -172,7 +171,7 @@ class CacheBounds:
 
 
 class CachedState(InternalState):
-    """The cache of one state, over the rows that are written out."""
+    """The cache of one state over its written rows."""
 
     __slots__ = (
         "_bounds",
@@ -204,9 +203,9 @@ class CachedState(InternalState):
         self._max_entries = bounds.entries
         self._memory = bounds.memory
         self.held_bytes = 0
-        """The part of what the caches of the backend hold that is this state's."""
+        """The bytes that this state holds, of the bytes of the backend's caches."""
         self.cache_misses = 0
-        """The accesses that had to look into the stored rows."""
+        """The accesses that had to read stored rows."""
 
     @property
     def holds_counted_bytes(self) -> bool:
@@ -219,12 +218,12 @@ class CachedState(InternalState):
 
     @abstractmethod
     def drain(self) -> Drained:
-        """What changed since the last call, or a part of it; the cache is empty after an empty one."""
+        """Return the changes since the last call, or a part of them; an empty result means that the cache is empty."""
 
     def hold(self, size_bytes: int) -> None:
-        """Counts bytes that were taken into the cache; writes all caches out if there are too many.
+        """Count bytes that were added to the cache; write out all caches if they are too large.
 
-        To be called when an access has done everything else, since the cache may be empty afterwards.
+        Call it at the end of an access, since the cache may be empty afterwards.
         """
         self.held_bytes += size_bytes
         memory = self._memory
@@ -233,13 +232,13 @@ class CachedState(InternalState):
             self._bounds.relieve()
 
     def forget(self) -> None:
-        """Empties the cache."""
+        """Empty the cache."""
         self._entries = {}
         self._memory.held_bytes -= self.held_bytes
         self.held_bytes = 0
 
     def stored(self, raw_key: bytes) -> bytes | None:
-        """What is stored under a raw key."""
+        """The stored value of a raw key."""
         try:
             stored: bytes | None = self.stored_rows.get(raw_key)
         except Exception as error:
@@ -251,17 +250,17 @@ class CachedState(InternalState):
         return self.raw_keys.prefix(self._context.key, self._context.key_group)
 
     def describe(self) -> str:
-        """The state, for messages."""
+        """The state's name for messages."""
         return f"state {self.name!r}"
 
     def close(self) -> None:
-        """Makes every later access an error."""
+        """Make every later access raise an error."""
         self._entries = ClosedEntries(self.name)
 
     def encode(self, serializer: TypeSerializer[Any], value: Any) -> bytes:
-        """The bytes of a value; an error names the state."""
+        """Encode a value; an error names the state."""
         return encoded(self.name, serializer, value)
 
     def decode(self, serializer: TypeSerializer[Any], data: bytes) -> Any:
-        """The value of stored bytes; an error names the state."""
+        """Decode stored bytes; an error names the state."""
         return decoded(self.name, serializer, data)

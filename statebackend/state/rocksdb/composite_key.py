@@ -31,18 +31,18 @@ KEY_GROUP = struct.Struct(">H")
 CHUNK_NUMBER = struct.Struct(">Q")
 
 DELETION_MARK = b"\xff\xff"
-"""Begins the raw key of a mark, which no key group does: they end at 32,767."""
+"""The prefix of a mark. Raw keys do not start with it, because key groups end at 32,767."""
 
 VOID_NAMESPACE_BYTES = b"\x00"
-"""What `VoidNamespaceSerializer` writes."""
+"""The bytes that `VoidNamespaceSerializer` writes."""
 
 
 class RawKeys:
-    """Makes and takes apart the raw keys of one state.
+    """Builds and splits the raw keys of one state.
 
-    ``prefix(entry_key, key_group)``, called once per key and epoch, is generated code: for a key of fixed width all of
-    the raw key is one ``struct`` call. The entry key of a state with namespaces is a pair of what stands for key and
-    namespace. It raises `StateBackendError` for a key group that is not the subtask's.
+    ``prefix(entry_key, key_group)`` is called once per key and epoch, so it is generated code. For a key of fixed width
+    it is one ``struct`` call. With namespaces the entry key is a pair of key and namespace, each an object or bytes. It
+    raises `StateBackendError` for a key group of another subtask.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RawKeys:
         return failure.within("the current key")
 
     def prefixes(self, keys: Iterable[Any], key_groups: Iterable[int], entry_key: Callable[[Any], Any]) -> list[bytes]:
-        """Return the prefix of each key. ``entry_key`` adds the current namespace to what stands for a key."""
+        """Return the prefix of each key. ``entry_key`` adds the current namespace to a key."""
         prefix = self.prefix
         if not self.takes_keys:
             keys = map(self._key_serializer.to_bytes, keys)
@@ -95,16 +95,16 @@ class RawKeys:
 
     @property
     def takes_keys(self) -> bool:
-        """Whether keys stand for themselves, and not their bytes for them."""
+        """Whether entry keys hold the keys themselves, not their bytes."""
         return self._key_serializer.equal_values_have_equal_bytes
 
     @cached_property
     def _steps(self) -> tuple[Read, Read]:
-        """Finds the end of a key and of a namespace without decoding them."""
+        """Functions that find the end of a key and of a namespace without decoding them."""
         return stepping_over(self._key_serializer).codec.read, stepping_over(self._namespace_serializer).codec.read
 
     def split(self, raw: bytes) -> tuple[int, bytes, bytes, bytes]:
-        """Key group, key, namespace and the rest of a raw key, as bytes (the group as a number)."""
+        """Split a raw key into key group (a number), key, namespace and the rest (bytes)."""
         step_over_key, step_over_namespace = self._steps
         _, key_end = step_over_key(raw, 2)
         _, namespace_end = step_over_namespace(raw, key_end)

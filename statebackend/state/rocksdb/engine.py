@@ -39,18 +39,18 @@ DEFAULT_MEMORY_BUDGET_BYTES: Final = 64 << 20
 MIN_MEMORY_BUDGET_BYTES: Final = 1 << 20
 
 _WRITE_BUFFER_SHARE: Final = 8
-"""The part of the budget that write buffers may fill is one in so many: they hold nothing but column families."""
+"""Write buffers may fill 1/8 of the budget. They hold only metadata of column families."""
 
 _WRITE_BUFFER_BYTES: Final = 1 << 20
 
 _MAX_SORTED_RUNS: Final = 16
-"""Files of a column family, each to be looked into at a read, from which on RocksDB merges those of like size."""
+"""RocksDB merges files of similar size when a column family has this many. A read looks into each file."""
 
 _MAX_OPEN_FILES: Final = 512
-"""File handles that one store keeps; more files are opened when they are read."""
+"""The limit of open file handles per store; further files are opened when they are read."""
 
 _LEVELS: Final = 7
-"""Of a column family. A file that comes in is put at the last one before which none has keys among its own."""
+"""Levels of a column family. An ingested file goes to the last level that needs no overlap with earlier levels."""
 
 DEFAULT_COLUMN_FAMILY: Final = "default"
 
@@ -66,14 +66,14 @@ def _translated(action: str, path: str) -> Iterator[None]:
     try:
         yield
     except StateBackendError:
-        # It comes from the entries that are being written, not from the library.
+        # The error is from the caller's entries, not from the library.
         raise
     except Exception as error:
         raise RocksDBError(f"RocksDB could not {action} at {path}: {error}") from error
 
 
 class _SharedMemory:
-    """The one block cache of a process; the write buffers of all its stores are charged to it."""
+    """The one block cache of a process, which also counts the write buffers of all its stores."""
 
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
@@ -83,7 +83,7 @@ class _SharedMemory:
         )
 
     def grow(self, budget_bytes: int) -> None:
-        """Makes the budget at least that large."""
+        """Raise the budget to at least this size."""
         if budget_bytes > self.budget_bytes:
             self.budget_bytes = budget_bytes
             self.block_cache.set_capacity(budget_bytes)
@@ -94,8 +94,8 @@ _shared_memory: dict[int, _SharedMemory] = {}
 
 
 def shared_memory(budget_bytes: int | None = None) -> _SharedMemory:
-    """The memory that all stores of this process share, of at least that budget; None asks for nothing more."""
-    # It must not be shared with a forked child, whose background threads do not exist.
+    """The memory that all stores of this process share. A budget of None keeps the current size."""
+    # It must not be shared with a forked child, which does not have the background threads.
     process = os.getpid()
     memory = _shared_memory.get(process)
     if memory is None:
@@ -112,8 +112,8 @@ def _options() -> Any:
     table.set_block_cache(memory.block_cache)
     table.set_bloom_filter(10, False)
     table.set_block_size(8 << 10)
-    # Index and filter live in the cache, in parts: a whole filter of a large file would be larger than a shard of the
-    # cache, never fit, and be read again at every access.
+    # Index and filter are cached in partitions. The whole filter of a large file would be larger than a shard of
+    # the cache, so it would never fit and be read again at every access.
     table.set_cache_index_and_filter_blocks(True)
     table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
     table.set_partition_filters(True)
@@ -126,15 +126,15 @@ def _options() -> Any:
     options.set_write_buffer_manager(memory.write_buffers)
     options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
     options.set_compression_type(rocksdict.DBCompressionType.lz4())
-    # Ingested files are small against the base: compacting those of like size leaves the base alone for long, and is
-    # done within the fractions of a second for which a store is open. Ingestion is never made to wait for it.
+    # Ingested files are small compared with the base. Compacting files of similar size rarely rewrites the base,
+    # and fits into the short time for which a store is open. Ingestion never waits for it.
     options.set_compaction_style(rocksdict.DBCompactionStyle.universal())
     options.set_level_zero_file_num_compaction_trigger(_MAX_SORTED_RUNS)
     options.set_level_zero_slowdown_writes_trigger(10_000)
     options.set_level_zero_stop_writes_trigger(20_000)
     options.set_max_open_files(_MAX_OPEN_FILES)
-    # By default a store opens its files with fifteen threads, made for each column family. It opens no more than
-    # sixteen files at once while the number of open files is bounded, and making the threads takes longer than that.
+    # By default a store opens its files with fifteen threads, created for each column family. With bounded open
+    # files it opens at most sixteen files at once, which takes less time than creating the threads.
     options.set_max_file_opening_threads(1)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(1)
@@ -154,10 +154,10 @@ class SstWriter:
             self._writer.open(path)
 
     def write(self, entries: Any) -> None:
-        """Appends ``(key, value or None)`` pairs."""
+        """Append ``(key, value or None)`` pairs."""
         writer, count = self._writer, 0
         for key, value in entries:
-            # What the entries themselves raise is their own; only the library's errors are translated.
+            # Errors of the entries pass unchanged; only errors of the library are translated.
             try:
                 if value is None:
                     del writer[key]
@@ -169,7 +169,7 @@ class SstWriter:
         self.entry_count += count
 
     def put_all(self, keys: Sequence[bytes], values: Sequence[Any]) -> None:
-        """Appends keys with their values, None for a deletion; faster than `write`, most of all if they are alike."""
+        """Append keys with their values, None for a deletion; faster than `write`, above all for values of one kind."""
         put, delete = self._writer.__setitem__, self._writer.__delitem__
         with _translated("write a sorted file", self.path):
             if None not in values:
@@ -182,7 +182,7 @@ class SstWriter:
         self.entry_count += len(keys)
 
     def finish(self) -> None:
-        """Completes the file; it must hold at least one entry."""
+        """Complete the file; it must hold at least one entry."""
         with _translated("finish a sorted file", self.path):
             self._writer.finish()
         self._writer = None
@@ -198,7 +198,7 @@ class ColumnFamily:
         self.get = handle.get
 
     def get_all(self, raw_keys: list[bytes]) -> list[bytes | None]:
-        """The values of keys, None where there is none; quickest if the keys are sorted."""
+        """The values of keys, or None; fastest if the keys are sorted."""
         if not raw_keys:
             return []
         try:
@@ -209,15 +209,15 @@ class ColumnFamily:
         return found
 
     def scan(self, from_key: bytes) -> Scan:
-        """All entries from ``from_key`` on, in key order; the caller stops when it has passed what it wants.
+        """All entries from ``from_key`` on, in key order; the caller stops at the end of its range.
 
-        Shows what is there at the time of the call, whatever happens later, and may be read by any thread, one at a
-        time. Closing the store ends the scan, since it could not be closed otherwise.
+        Shows the entries as of the time of the call. Any thread may read it, one at a time. Closing the store ends the
+        scan, because a store with open scans cannot be closed.
         """
         return self._store.track(self._scan(self._iterator(from_key), self._handle, from_key))
 
     def scan_prefix(self, prefix: bytes) -> Scan:
-        """All entries whose key begins with ``prefix``, in key order; otherwise like `scan`."""
+        """All entries whose key starts with ``prefix``, in key order; otherwise like `scan`."""
         return self._store.track(self._scan_prefix(self._iterator(prefix), self._handle, prefix))
 
     def scan_prefix_from(self, prefix: bytes, rest: bytes) -> Scan:
@@ -231,8 +231,8 @@ class ColumnFamily:
         with _translated("scan", self._store.path):
             return self._handle.items(from_key=from_key)
 
-    # The iterators are held by the generators alone, so that closing these lets go of the database. The handle that
-    # they were given serves them though the column family be dropped.
+    # Only the generators hold the iterators, so closing the generators releases the database. An iterator works
+    # even after its column family is dropped.
 
     def _scan(self, iterator: Any, handle: Any, from_key: bytes) -> Scan:
         try:
@@ -242,7 +242,7 @@ class ColumnFamily:
                     yield last
                 _check_end(handle, last[0])
         finally:
-            # The traceback of an error would hold them, and the database could not be closed.
+            # The traceback of an error would hold them, so the database could not be closed.
             del iterator, handle
 
     def _scan_prefix(self, iterator: Any, handle: Any, prefix: bytes) -> Scan:
@@ -258,26 +258,26 @@ class ColumnFamily:
             del iterator, handle
 
     def reading_failed(self, error: Exception) -> NoReturn:
-        """Raises what an exception of `get` is to be; one of ours stays what it is, and keeps its cause."""
+        """Raise the error for an exception of `get`. A `StateBackendError` is raised unchanged, with its cause."""
         if isinstance(error, StateBackendError):
             raise error
         raise RocksDBError(f"RocksDB could not read an entry at {self._store.path}: {error}") from error
 
     def estimated_entries(self) -> int:
-        """RocksDB's estimate of the number of keys, which deletions and overwritten entries blur."""
+        """RocksDB's estimate of the number of keys; deletions and overwritten entries make it inexact."""
         with _translated("estimate the number of keys", self._store.path):
             return int(self._handle.property_int_value("rocksdb.estimate-num-keys") or 0)
 
     def files_at_levels(self) -> list[int]:
-        """How many files hold the entries, level by level; those at the first have come in and were not merged yet."""
+        """The number of files per level. Files at the first level were ingested and not merged yet."""
         return [self.property_value(f"num-files-at-level{level}") for level in range(_LEVELS)]
 
     def size_bytes(self) -> int:
-        """The bytes of those files."""
+        """The bytes of all files."""
         return self.property_value("live-sst-files-size")
 
     def ingest(self, path: str) -> None:
-        """Moves a finished file into the column family; its entries override all earlier ones."""
+        """Move a finished file into the column family; its entries override all earlier ones."""
         self._store.check_process()
         options = rocksdict.IngestExternalFileOptions()
         options.set_move_files(True)
@@ -294,7 +294,7 @@ class ColumnFamily:
         return int(value)
 
     def disown(self) -> None:
-        """Rejects reads in a forked child, which must not drop the parent's handle either."""
+        """Reject reads in a forked child. It must not drop the parent's handle."""
         self.get = self._reject_child
 
     def _reject_child(self, *_: Any) -> bytes:
@@ -302,13 +302,13 @@ class ColumnFamily:
         raise AssertionError("only a forked child is rejected")
 
     def release(self) -> None:
-        """Drops the handle, without which the database could not be closed."""
+        """Drop the handle, so that the database can be closed."""
         self.get = _released
         self._handle = None
 
 
 def _check_end(handle: Any, last_key: bytes) -> None:
-    """Raises what an iterator that ended behind ``last_key`` may have kept to itself."""
+    """Raise the error that an iterator may have hidden when it ended after ``last_key``."""
     iterator = handle.iter()
     try:
         iterator.seek(last_key)
@@ -326,8 +326,8 @@ def _column_families_at(path: str) -> list[str]:
 class RocksDBEngine:
     """A database directory. Belongs to one process and one thread.
 
-    With ``only_read`` nothing but these column families is opened, which must exist, and nothing can be written. That
-    takes a fraction of the time, since nothing on the disk changes; what is written by others meanwhile is not seen.
+    With ``only_read`` only these column families are opened, which must exist, and nothing can be written. This takes a
+    fraction of the time, because nothing on disk changes. Later writes of others are not visible.
     """
 
     def __init__(
@@ -341,7 +341,7 @@ class RocksDBEngine:
         self._scans: weakref.WeakSet[Scan] = weakref.WeakSet()
         with _translated("open", path):
             if only_read is None:
-                # RocksDB would make it, and its files, readable by everybody.
+                # RocksDB would create the directory, and its files, readable by all users.
                 os.makedirs(path, mode=0o700, exist_ok=True)
             names = _column_families_at(path) if only_read is None else only_read
             families = {name: _options() for name in names if name != DEFAULT_COLUMN_FAMILY}
@@ -357,11 +357,11 @@ class RocksDBEngine:
         return tuple(self._families)
 
     def column_family(self, name: str) -> ColumnFamily:
-        """The column family of that name, made if it does not exist."""
+        """The column family of that name, created if it does not exist."""
         self.check_process()
         family = self._families.get(name)
         if family is None and self._is_only_read:
-            # The library would make it, in a database that it has opened to be read.
+            # The library would create it, even in a read-only database.
             raise RocksDBError(f"the database at {self.path} is open to be read and has no column family {name!r}")
         if family is None:
             with _translated(f"create column family {name!r}", self.path):
@@ -370,35 +370,35 @@ class RocksDBEngine:
         return family
 
     def disown(self) -> None:
-        """Makes every access an error in a forked child."""
+        """Make every access raise an error in a forked child."""
         for family in self._families.values():
             family.disown()
 
     def drop(self, name: str) -> None:
-        """Drops a column family with all its entries."""
+        """Drop a column family with all its entries."""
         family = self._families.pop(name)
         family.release()
         with _translated(f"drop column family {name!r}", self.path):
             self._database.drop_column_family(name)
 
     def track(self, scan: Scan) -> Scan:
-        """Remembers a scan for as long as somebody holds it."""
+        """Track a scan with a weak reference, to end it on close."""
         self.check_process()
         self._scans.add(scan)
         return scan
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this process is a forked child of the one that opened the store."""
+        """Whether this process is a forked child of the process that opened the store."""
         return os.getpid() != self._process
 
     def check_process(self) -> None:
-        """Raises `RocksDBError` in a process that inherited the store by a fork."""
+        """Raise `RocksDBError` in a process that inherited the store by a fork."""
         if self.is_inherited:
             raise RocksDBError(f"the database at {self.path} belongs to process {self._process}; open it again here")
 
     def close(self) -> None:
-        """Closes the database and releases its lock; may be called twice. In a forked child it does nothing."""
+        """Close the database and release its lock; may be called twice. Does nothing in a forked child."""
         if self._database is None or self.is_inherited:
             return
         for scan in list(self._scans):
@@ -406,8 +406,8 @@ class RocksDBEngine:
         for family in self._families.values():
             family.release()
         self._families.clear()
-        # Nobody else holds it, so it is closed by being dropped. Its own `close` would wait for the disk to take in a
-        # write-ahead log that is empty.
+        # This is the last reference, so dropping it closes the database. Its own `close` would wait for a sync of the
+        # empty write-ahead log.
         self._database = None
 
 

@@ -10,10 +10,11 @@ because those of an earlier one may be deleted with it.
 
 Only the backend's thread uses a chain. A pending file stays on disk while a snapshot that froze it is running.
 
-The digest of a subtask's content identifies what an epoch led to. Each row has a 64-bit hash. The digest is the sum of
-the hashes of added rows minus those of removed rows, since the common start of the attempts. So it does not depend on
-the order of keys, on when a cache was written out, or on how files were cut or merged. A row that is added and removed,
-or rewritten with its old value, has no effect. It is compared between attempts of one program only, and never written.
+The digest of a subtask's content identifies the result of an epoch. Each row has a 64-bit hash. The digest is the sum
+of the hashes of added rows minus those of removed rows, since the common start of the attempts. So it does not depend
+on the order of keys, on when a cache was written out, or on how files were cut or merged. A row that is added and
+removed, or rewritten with its old value, has no effect. Only attempts of the same program compare it. It is never
+written.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Rows = Iterable[bytes]
 
 
 class ContentDigest:
-    """The sum; ``total`` may be kept, to compute later what changed since."""
+    """The sum of row hashes. Keep ``total`` to compute the later changes with `since`."""
 
     __slots__ = ("total",)
 
@@ -43,15 +44,15 @@ class ContentDigest:
         self.total = 0
 
     def add(self, seed: int, rows: Rows) -> None:
-        """Takes in rows that have come, of the state with this seed."""
+        """Add new rows of the state with this seed."""
         self.total += sum(map(xxhash.xxh3_64_intdigest, rows, repeat(seed)))
 
     def take_away(self, seed: int, rows: Rows) -> None:
-        """Takes out rows that have gone."""
+        """Subtract removed rows."""
         self.total -= sum(map(xxhash.xxh3_64_intdigest, rows, repeat(seed)))
 
     def since(self, total: int) -> str:
-        """The digest of what came after the sum was ``total``."""
+        """The digest of the changes since the sum was ``total``."""
         return f"{self.total - total & _MASK:016x}"
 
 
@@ -62,9 +63,9 @@ def state_seed(name: str) -> int:
 
 @define(eq=False)
 class PendingFile:
-    """A local file of changes: its place in the chain, and how many snapshots under way have frozen it.
+    """A local file of changes: its number in the chain, and how many running snapshots have frozen it.
 
-    ``tier`` counts the merges that led to it: files of one tier are of like size.
+    ``tier`` counts the merges that made it: files of one tier are of similar size.
     """
 
     number: int
@@ -75,7 +76,7 @@ class PendingFile:
 
 @define(eq=False)
 class FrozenChain:
-    """What a snapshot took along: files in the store, pending files, and whether it must write a base."""
+    """The files that a snapshot froze, in the store and pending, and whether it must write a base."""
 
     chain: FileChain
     order: int
@@ -85,7 +86,7 @@ class FrozenChain:
     through: int
 
     def as_files(self) -> StateFiles:
-        """A copy that the snapshot may work on."""
+        """A copy that the snapshot may change."""
         return StateFiles(list(self.stored), [file.path for file in self.pending], self.needs_base)
 
 
@@ -93,8 +94,8 @@ class FrozenChain:
 class FileChain:
     """The files of one state, in the store and pending. Used by the thread of the backend only.
 
-    ``needs_base`` says that the files do not add up to the state, so that the next snapshot must write it whole.
-    ``is_exact`` says that they hold every row that the database has: a base may leave out rows that have expired.
+    ``needs_base`` means that the files do not contain the whole state, so the next snapshot must write all of it.
+    ``is_exact`` means that they hold every row of the database; a base may leave out expired rows.
     """
 
     stored: list[StoredFile] = field(factory=list)
@@ -105,12 +106,12 @@ class FileChain:
     _latest_order: int = -1
 
     def append(self, path: str) -> None:
-        """Adds a local file of changes, which the chain owns from then on."""
+        """Add a local file of changes; the chain then owns it."""
         self._last_number += 1
         self.pending.append(PendingFile(self._last_number, path))
 
     def mergeable(self) -> tuple[PendingFile, ...]:
-        """The last pending files, if there are enough of one tier, and no snapshot has frozen them; else none."""
+        """The last pending files, if there are enough of one tier and no snapshot has frozen them; else empty."""
         last = self.pending[-MERGED_AT_ONCE:]
         tier = last[-1].tier if last else 0
         if len(last) < MERGED_AT_ONCE or any(file.frozen_by or file.tier != tier for file in last):
@@ -118,7 +119,7 @@ class FileChain:
         return tuple(last)
 
     def replace_last(self, merged: Sequence[PendingFile], path: str | None) -> None:
-        """Puts one file in the place of the last pending ones; None if nothing is left of them."""
+        """Replace the last pending files by one merged file; None if the merged file would be empty."""
         assert self.pending[-len(merged) :] == list(merged)
         del self.pending[-len(merged) :]
         if path is not None:
@@ -127,30 +128,30 @@ class FileChain:
             os.unlink(file.path)
 
     def freeze(self, order: int) -> FrozenChain:
-        """Takes along what there is now, for a snapshot; ``order`` grows from snapshot to snapshot."""
+        """Freeze the current files for a snapshot; ``order`` grows from snapshot to snapshot."""
         for file in self.pending:
             file.frozen_by += 1
         files = tuple(self.stored), tuple(self.pending)
         return FrozenChain(self, order, *files, self.needs_base, self._last_number)
 
     def thaw(self, frozen: FrozenChain) -> None:
-        """Ends a snapshot that stored nothing."""
+        """Release the files of a snapshot that stored nothing."""
         for file in frozen.pending:
             file.frozen_by -= 1
             if not file.frozen_by and file not in self.pending:
                 os.unlink(file.path)
 
     def complete(self, frozen: FrozenChain, stored: list[StoredFile], is_exact: bool) -> None:
-        """Ends a snapshot for which ``stored`` say what the frozen files say."""
+        """Set the files of a completed snapshot; ``stored`` have the content of the frozen files."""
         if frozen.order > self._latest_order:
             self._latest_order = frozen.order
             self.stored, self.needs_base, self.is_exact = list(stored), False, is_exact
-            # All of the others are among those that are frozen, which go when they are thawed.
+            # The removed files are frozen; they are deleted when they are thawed.
             self.pending = [file for file in self.pending if file.number > frozen.through]
         self.thaw(frozen)
 
     def discard(self) -> None:
-        """Ends the chain: something else takes its place."""
+        """Delete the chain's files, because other files replace them."""
         pending, self.pending = self.pending, []
         for file in pending:
             if not file.frozen_by:

@@ -33,17 +33,17 @@ T = TypeVar("T")
 _COUNT = struct.Struct(">i")
 
 _ELEMENT_BYTES: Final = 96
-"""What an element in the cache takes up beside its bytes."""
+"""The estimated bytes of an element in the cache without its data."""
 
 _GONE: Final = b"\x00"
-"""Ends what is hashed of a list whose former elements are gone, where others have a count of eight bytes."""
+"""Ends the hashed data of a list whose earlier elements are gone; other lists have a count of eight bytes."""
 
 
 @define(eq=False)
 class ChunkSource:
-    """What the lists of a backend share: the numbers of chunks, and what counts as written before.
+    """What the lists of a backend share: the numbers of chunks, and the first number that is not yet in a snapshot.
 
-    ``expired`` makes a filter of the elements that have expired, None in a state without time-to-live.
+    ``expired`` makes a filter of expired elements; None in a state without time-to-live.
     """
 
     next_number: Callable[[], int]
@@ -54,11 +54,11 @@ class ChunkSource:
 class _CachedList:
     """``elements`` are all elements if they were read, else None; ``appended`` are the bytes of the appended ones.
 
-    Immutable elements of a replaced list are encoded when the cache is written out; until then their approximate sizes
-    stand for the bytes.
+    Immutable elements of a replaced list are encoded when the cache is written out. Until then ``appended`` holds
+    their approximate sizes.
 
-    ``rows`` are the stored chunks if they were read, else None. ``stored`` are the bytes of their elements, once these
-    were read.
+    ``rows`` are the stored chunks if they were read, else None. ``stored`` are the bytes of their elements, once
+    read.
     """
 
     __slots__ = ("appended", "elements", "is_replaced", "prefix", "rows", "size_bytes", "stored")
@@ -74,7 +74,7 @@ class _CachedList:
 
 
 class RocksDBListState(CachedState, InternalListState[T]):
-    """Appends are buffered as bytes; the elements are decoded only when the list is read.
+    """Buffers appends as bytes; decodes the elements only when the list is read.
 
     ``_held`` counts the elements in memory, as bytes or as objects.
     """
@@ -174,7 +174,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
     def _drain_replaced(
         self, cached: _CachedList, changes: Changes, first_new: int, row_filter: RowFilter | None
     ) -> int:
-        """Adds the changes of a replaced list; returns by how much the digest changes."""
+        """Add the changes of a replaced list; return the change of the digest."""
         prefix, digest = cached.prefix, 0
         rows = self._rows(cached)
         new_from = prefix + CHUNK_NUMBER.pack(first_new)
@@ -188,8 +188,8 @@ class RocksDBListState(CachedState, InternalListState[T]):
             b"".join([write(element) if one.__class__ is int else one for element, one in pairs]),
         )
         if base[0] and rest[0] >= base[0] and rest[1].startswith(base[1]):
-            # What was there is there still, and in front: it is left where it is. A clean-up may have been here that
-            # has been elsewhere in another attempt, or the list was written as it was.
+            # The earlier elements are still the first ones, and stay unchanged. Perhaps a clean-up ran here at another
+            # time than in another attempt, or the list was rewritten with the same elements.
             rest = rest[0] - base[0], rest[1][len(base[1]) :]
             if base != _joined([chunk for _, chunk in older]):
                 changes.update(dict.fromkeys(raw_key for raw_key, _ in older))
@@ -210,7 +210,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
             changes[prefix + CHUNK_NUMBER.pack(number)] = _COUNT.pack(elements[0]) + elements[1]
 
     def _hash(self, prefix: bytes, elements: tuple[int, bytes]) -> int:
-        """The hash of a run of elements; 0 if there are none."""
+        """Hash a run of elements; 0 for an empty run."""
         count, joined = elements
         row = b"".join((prefix, joined, count.to_bytes(8, "big")))
         return xxhash.xxh3_64_intdigest(row, self._seed) if count else 0
@@ -221,7 +221,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
         cached: _CachedList | None = self._entries.get(self._context.key)
         if cached is None:
             cached = self._entries[self._context.key] = _CachedList(self.current_prefix())
-            # A list without elements takes up room too.
+            # A list without elements uses memory too.
             self._held += 1
             self.held_bytes += ENTRY_BYTES
             self._memory.held_bytes += ENTRY_BYTES
@@ -248,7 +248,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
         return elements
 
     def _read_chunk(self, chunk: bytes, elements: list[Any], encoded: list[bytes]) -> None:
-        """Adds the elements of a chunk, and their bytes if they are immutable."""
+        """Append the elements of a chunk to ``elements``, and their bytes to ``encoded`` if they are immutable."""
         if not self._is_immutable or not self._element_serializer.minimum_length:
             elements += self.decode(self._chunk_serializer, chunk)
             return
@@ -262,7 +262,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
         except Exception:
             end = -1
         if end != len(chunk):
-            # It raises, with the reason.
+            # This raises an error with the reason.
             self.decode(self._chunk_serializer, chunk)
 
     def _rows(self, cached: _CachedList) -> list[tuple[bytes, bytes]]:
@@ -275,7 +275,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
         return given, [self.encode(self._element_serializer, element) for element in given]
 
     def _known(self, cached: _CachedList, limit: int) -> dict[int, tuple[Any, bytes | int]]:
-        """The immutable elements of a list with their bytes, by identity: a change need not encode them again."""
+        """The immutable elements of a list with their bytes, by identity, so that a change can reuse the bytes."""
         elements = cached.elements
         encoded = cached.appended if cached.is_replaced else [*cached.stored, *cached.appended]
         if elements is None or not self._is_immutable or not len(elements) == len(encoded) <= limit:
@@ -283,7 +283,7 @@ class RocksDBListState(CachedState, InternalListState[T]):
         return {id(pair[0]): pair for pair in zip(elements, encoded, strict=True)}
 
     def _new(self, element: Any) -> tuple[Any, bytes | int]:
-        """An element of a replaced list, and its bytes or, until it is encoded, its approximate size."""
+        """An element of a replaced list with its bytes, or its approximate size until it is encoded."""
         if self._is_immutable:
             exact = self._exact(element)
             return exact, self._size_of(exact)
@@ -291,14 +291,14 @@ class RocksDBListState(CachedState, InternalListState[T]):
         return self._owned(element, encoded), encoded
 
     def _owned(self, element: Any, encoded: bytes) -> Any:
-        """What is kept of an element: what its bytes say, and nothing of the caller's."""
+        """The cached form of an element, which shares no mutable object with the caller."""
         if self._is_immutable:
             return self._exact(element)
         return self._element_serializer.codec.read(encoded, 0)[0]
 
 
 def _joined(chunks: list[bytes]) -> tuple[int, bytes]:
-    """How many elements chunks have, and the bytes of these."""
+    """Count and join the elements of chunks."""
     return sum(_COUNT.unpack_from(chunk)[0] for chunk in chunks), b"".join([chunk[_COUNT.size :] for chunk in chunks])
 
 
@@ -308,5 +308,5 @@ def _unexpired(rows: list[tuple[bytes, bytes]], row_filter: RowFilter | None) ->
 
 
 def _size_of(encoded: list[bytes]) -> int:
-    """The bytes counted for elements: they are kept as bytes and as objects, or written out as one chunk."""
+    """The bytes counted for elements: they are in memory as bytes and as objects, or twice when written out."""
     return _ELEMENT_BYTES * len(encoded) + 2 * sum(map(len, encoded))

@@ -39,14 +39,14 @@ _FIRST_KEY = b"\x00"
 
 
 def marks_of(keys: Sequence[bytes], values: Sequence[bytes | None]) -> list[bytes]:
-    """The keys of a mark for every deletion among changes, which come behind all of them."""
+    """The marks for the deletions among changes. Marks sort after all changes."""
     return [DELETION_MARK + key for key, value in zip(keys, values, strict=True) if value is None]
 
 
 def merge_increments(paths: Sequence[str], directory: str, target: str) -> SstWriter | None:
-    """Writes what the increments, given in order, say together; None if that is nothing.
+    """Merge increments, given in order, into one file; return None if nothing is left.
 
-    Takes the files as its own. ``directory`` is for the temporary database, on the same device. Memory does not grow
+    Takes ownership of the files. ``directory`` is for the temporary database, on the same device. Memory does not grow
     with the files.
     """
     store = RocksDBEngine(os.path.join(directory, "merging"))
@@ -71,7 +71,7 @@ def _alive(family: ColumnFamily) -> Iterator[Change]:
 
 
 def _last_marks(family: ColumnFamily) -> Iterator[bytes]:
-    """The marks of the keys that were deleted last, in order."""
+    """The marks of keys whose last change is a deletion, in order."""
     return (mark for mark, _ in family.scan_prefix(DELETION_MARK) if _is_deleted(family, mark[len(DELETION_MARK) :]))
 
 
@@ -83,20 +83,20 @@ def _is_deleted(family: ColumnFamily, raw_key: bytes) -> bool:
 
 
 MAX_UNMERGED_FILES: Final = 64
-"""Files of one state that RocksDB has not merged yet with which a local database is deleted."""
+"""A local database is deleted if RocksDB did not merge this many files of one state."""
 
 MAX_SMALL_FILES: Final = 4 * MAX_FILES
-"""Files of one state with which it is, besides as many as its bytes fill. A database that is filled has `MAX_FILES`."""
+"""It is also deleted at this many files, plus the number that its bytes would fill. A restore makes `MAX_FILES`."""
 
 FULL_FILE_BYTES: Final = 1 << 20
-"""RocksDB merges the files of level zero alone. One whose keys lie behind all others, as new timers do in the only key
-group of a subtask, is put at the last level: there is one for each epoch then, of a few rows."""
+"""RocksDB merges only the files of level zero. A file whose keys sort after all others is put at the last level. New
+timers in a subtask's only key group do this, so each epoch adds a file of a few rows there."""
 
 
 class LocalDatabase:
-    """The database in a subtask's local directory; nothing may be asked of it before `create` or `expect_version`.
+    """The database in a subtask's local directory. Call `create` or `expect_version` first.
 
-    ``version`` is another number after every change of what the database holds.
+    ``version`` changes with every change of the database's content.
     """
 
     def __init__(
@@ -122,17 +122,17 @@ class LocalDatabase:
         self._engine: RocksDBEngine | None = None
 
     def create(self) -> None:
-        """Begins with an empty database."""
+        """Start with an empty database."""
         self.directory.wipe()
         self._engine = self._open_empty()
 
     def expect_version(self, version: LocalVersion, rebuild: Callable[[], None]) -> None:
-        """Takes the database that the directory holds for that version, and leaves it read-only.
+        """Use the database of the directory, which holds that version, read-only.
 
         If opening it for writing shows that it is unusable, each table gets an empty column family, and ``rebuild``
         fills them.
         """
-        # Attempts that are killed one after the other all find the version, and each leaves its files.
+        # Each killed attempt finds the version and leaves its files.
         self.directory.remove_files()
         self._rebuild = rebuild
         self._read_only = ReadOnlyDatabase(version, self._open_reader, self._opened_rows, self._note_damage)
@@ -142,12 +142,12 @@ class LocalDatabase:
         return RocksDBEngine(self.directory.database_path, self._memory_budget_bytes, places)
 
     def _note_damage(self) -> None:
-        # Opened again as it is, it would fail again, and each time.
+        # Otherwise each later attempt would open it and fail again.
         self._is_damaged = True
         self.directory.begin_change()
 
     def _open_for_writing(self, read_only: ReadOnlyDatabase) -> None:
-        # Behind the end of the backend another may have the lock, and nobody would close what is opened.
+        # After the backend's close another one may have the lock, and nothing would close this database.
         self._sharing.check_open()
         self._check_process()
         if self._unopenable is not None:
@@ -158,7 +158,7 @@ class LocalDatabase:
             kept = read_only.end()
             is_fit = self._open_version({table.place for table in self.tables.values()})
             if not is_fit:
-                # Files of changes may wait to be ingested.
+                # Files of changes may still wait for ingestion.
                 self.directory.remove_database()
                 self._engine = self._open_empty()
             for table in self.tables.values():
@@ -172,17 +172,17 @@ class LocalDatabase:
                     keys = sorted(rows)
                     self.tables[name].ingest(self._written(keys, [rows[key] for key in keys], ()).path)
         except BaseException as error:
-            # A table that is filled by half must not be read.
+            # A partly filled table must not be read.
             for table in self.tables.values():
                 table.move_to(read_only.rows[table.name], table.files)
             self._read_only, self._unopenable = read_only, error
             raise
 
     def _open_empty(self) -> RocksDBEngine:
-        """Opens a database in the place of one that was removed."""
+        """Open a new database after the old one was removed."""
         engine = RocksDBEngine(self.directory.database_path, self._memory_budget_bytes)
         try:
-            # What could not be removed would be taken for the rows of tables that are made now.
+            # A column family that could not be removed would pass for the rows of a new table.
             for name in engine.column_family_names:
                 engine.drop(name)
         except BaseException:
@@ -191,10 +191,10 @@ class LocalDatabase:
         return engine
 
     def _open_version(self, wanted: set[str]) -> bool:
-        """Opens the database that the directory holds, if it is fit for use.
+        """Open the database of the directory; return whether it is usable.
 
-        It is not if it is damaged, lacks a column family that is wanted, holds marks, or consists of many files: each
-        is looked into at every read, and a database that is open for short times only may never get to merging them.
+        It is unusable if it is damaged, lacks a wanted column family, holds marks, or consists of many files. A read
+        looks into each file, and a database that is open only for short times may never merge them.
         """
         self.directory.begin_change()
         try:
@@ -204,10 +204,10 @@ class LocalDatabase:
         try:
             is_fit = _has_all_in_few_files(engine, wanted)
         except RocksDBError:
-            # Damage is met by the first that looks there.
+            # The first read of a damaged part raises an error.
             is_fit = False
         except BaseException:
-            # Nobody else knows of it, and it would keep the lock from whoever opens the database next.
+            # Nothing else would close it, and it would keep the lock.
             engine.close()
             raise
         if not is_fit:
@@ -220,7 +220,7 @@ class LocalDatabase:
 
     @property
     def engine(self) -> RocksDBEngine:
-        """The engine, open for writing; raises `RocksDBError`, or what filling the database again does."""
+        """The engine, open for writing. Raises `RocksDBError`, or the errors of a rebuild."""
         if self._read_only is not None:
             self._open_for_writing(self._read_only)
         return self._opened()
@@ -232,25 +232,25 @@ class LocalDatabase:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this process is a forked child of the one that the database is of."""
+        """Whether this process is a forked child of the process that owns the database."""
         return os.getpid() != self._process
 
     def add_table(self, schema: StateSchema) -> RocksDBTable:
-        """An empty table."""
+        """Add an empty table."""
         self._change()
         name = schema.meta.name
         table = self.tables[name] = RocksDBTable(schema, self._sharing, self._new_column_family(name), FileChain())
         return table
 
     def adopt_table(self, schema: StateSchema, version: LocalVersion, files: FileChain) -> None:
-        """A table whose rows the expected version of the database has."""
+        """Add a table whose rows the expected version of the database has."""
         assert self._read_only is not None
         name = schema.meta.name
         table = self.tables[name] = RocksDBTable(schema, self._sharing, self._read_only.rows[name], files)
         table.queue_ends = QueueEnds(version.lower_bounds.get(name, b""), version.heads.get(name))
 
     def write_sorted(self, entries: Iterable[Change]) -> SstWriter | None:
-        """Writes entries to a file of their own, changing nothing else; None if there are none."""
+        """Write entries to a new file, without other changes; None if there are no entries."""
         writer = SstWriter(self.directory.new_file(".sst"))
         writer.write(entries)
         if not writer.entry_count:
@@ -259,7 +259,7 @@ class LocalDatabase:
         return writer
 
     def ingest(self, table: RocksDBTable, entries: Iterable[Change]) -> int:
-        """Makes entries, given in key order, part of the state and of the next snapshot; returns their number."""
+        """Add entries, given in key order, to the state and to the next snapshot; return their number."""
         written = self.write_sorted(entries)
         if written is None:
             return 0
@@ -269,7 +269,7 @@ class LocalDatabase:
         return written.entry_count
 
     def ingest_changes(self, table: RocksDBTable, keys: list[bytes], values: list[bytes | None]) -> None:
-        """Makes changes, at least one and in key order, part of the state and of the next snapshot."""
+        """Add changes, at least one and in key order, to the state and to the next snapshot."""
         increment = self._written(keys, values, marks_of(keys, values))
         self._changed_rows += len(keys)
         if self._read_only is not None and self._read_only.keep(table.name, keys, values):
@@ -279,7 +279,7 @@ class LocalDatabase:
             self._change()
             self._ingest_file(table.ingest, table.files, increment)
         else:
-            # Marks are for the increment alone: in the database they would never be overwritten, and stay for ever.
+            # Marks are only for the increment. In the database they would never be overwritten or deleted.
             changes = self._written(keys, values, ())
             self._change()
             table.ingest(changes.path)
@@ -294,14 +294,14 @@ class LocalDatabase:
         return writer
 
     def drop_marks(self, table: RocksDBTable) -> None:
-        """Deletes the marks of restored increments."""
+        """Delete the marks of restored increments."""
         written = self.write_sorted((mark, None) for mark in table.marks())
         if written is not None:
             self._change()
             table.ingest(written.path)
 
     def replace(self, table: RocksDBTable, written: SstWriter | None) -> None:
-        """Makes a file the whole content of a state, whose old rows go; if that fails it is as it was."""
+        """Replace the content of a state by a file; on failure the old rows stay."""
         family, files = self._new_column_family(table.name), FileChain()
         if written is not None:
             try:
@@ -316,7 +316,7 @@ class LocalDatabase:
         self.engine.drop(old_place)
 
     def close(self, snapshot_taken: str | None) -> None:
-        """Closes the engine and the directory, which holds exactly the snapshot of that state id, if one is given."""
+        """Close engine and directory; ``snapshot_taken`` is the state id of the snapshot that it holds exactly."""
         families = {name: table.place for name, table in self.tables.items()}
         ends = {name: table.queue_ends for name, table in self.tables.items()}
         bounds = {name: one.lower_bound for name, one in ends.items() if one.lower_bound}
@@ -334,14 +334,14 @@ class LocalDatabase:
             self.directory.close()
 
     def _ingest_file(self, ingest: Callable[[str], None], files: FileChain, written: SstWriter) -> None:
-        # The database takes the file as its own, so a second link is kept for the upload.
+        # Ingestion moves the file into the database, so keep a second link for the upload.
         kept = self.directory.new_file(".sst")
         os.link(written.path, kept)
         ingest(written.path)
         files.append(kept)
 
     def _merge_pending(self, files: FileChain) -> None:
-        """Keeps the number of pending files small when a cache is written out again and again in one epoch."""
+        """Merge pending files, so that a cache written out often in one epoch does not leave many."""
         while merged := files.mergeable():
             with self.directory.scratch() as directory:
                 links = [os.path.join(directory, f"{file.number}.sst") for file in merged]
@@ -357,7 +357,7 @@ class LocalDatabase:
             )
 
     def _change(self) -> None:
-        # The version is that of the parent, which goes on to keep it.
+        # A forked child must not change the version, which belongs to the parent.
         self._check_process()
         self.version += 1
         self.directory.begin_change()
@@ -367,7 +367,7 @@ class LocalDatabase:
         return self._engine
 
     def _opened_rows(self, name: str) -> ColumnFamily:
-        # Opening the database may give its tables other places.
+        # Opening the database may move its tables to other column families.
         engine = self.engine
         return engine.column_family(self.tables[name].place)
 
@@ -376,7 +376,7 @@ class LocalDatabase:
 
 
 def _has_all_in_few_files(engine: RocksDBEngine, wanted: set[str]) -> bool:
-    """Whether these column families are there, without marks and without too many files."""
+    """Whether these column families exist, without marks and without too many files."""
     return wanted <= set(engine.column_family_names) and not any(
         _has_too_many_files(engine.column_family(name))
         or next(engine.column_family(name).scan_prefix(DELETION_MARK), None) is not None

@@ -3,15 +3,15 @@
     <directory>/lock       held while a backend is open
     <directory>/VERSION    the snapshot and boot of the database, and its overlay
     <directory>/db/        the RocksDB database
-    <directory>/files/     sorted files on their way in or out
+    <directory>/files/     sorted files before ingestion or upload
 
     VERSION := 8 hex digits, space, JSON of the names of `LocalVersion` and the boot id, bytes in hex; the digits are
                the CRC-32 of the JSON
 
 The version is written last, when the database is closed after a snapshot, and removed before the first change. So a
 database with a version, plus the overlay in it (`statebackend.state.rocksdb.read_only_database`), is exactly what that
-snapshot wrote, and is opened instead of restored. Any other is deleted. Nothing here is synced, so files are trusted
-after a crash of the process, and not after one of the machine: the boot id differs then.
+snapshot wrote. It is opened instead of restored; a database without a version is deleted. Nothing here is synced, so
+files are trusted after a crash of the process, but not after a crash of the machine, which changes the boot id.
 
 The lock separates two attempts. An attempt that finds it taken works in a private directory,
 `<directory>-<32 hex digits>`. It removes that when it closes; after a kill, the next owner of the directory does.
@@ -19,7 +19,7 @@ The lock separates two attempts. An attempt that finds it taken works in a priva
 Several new subtasks of a host share the files of a checkpoint. Each file is downloaded once, and all link to it:
 
     <directory of the operator>/brought/<boot id>-<checksum>        the file, verified
-    <directory of the operator>/brought/<boot id>-<checksum>.lock   held by the one that downloads it; others wait
+    <directory of the operator>/brought/<boot id>-<checksum>.lock   held by the subtask that downloads it; others wait
 
 The files stay until the operator's state is next opened in place, one epoch later. On a local store they are links. A
 file that is missing or cannot be linked is downloaded again.
@@ -57,14 +57,14 @@ _DIRECTORY: Final = "brought"
 
 
 class DownloadedFiles:
-    """Those of one operator on this host; ``directory`` is that which its subtasks' directories are in."""
+    """The downloaded files of one operator on this host; ``directory`` contains the directories of its subtasks."""
 
     def __init__(self, directory: str, boot_id: str) -> None:
         self._path = os.path.join(directory, _DIRECTORY)
         self._boot_id = boot_id
 
     def download(self, file_system: CheckpointFileSystem, handle: FileHandle, target: str) -> None:
-        """Puts a file to ``target``, on the same device, which must not change it; raises as `download` does."""
+        """Put a file at ``target``, on the same device. ``target`` must not be changed. Raises as `download` does."""
         path = os.path.join(self._path, f"{self._boot_id}-{handle.checksum}")
         try:
             make_private_directory(self._path)
@@ -77,11 +77,11 @@ class DownloadedFiles:
                 lock.release()
             os.link(path, target, follow_symlinks=False)
         except (OSError, MissingFileError, StorageError):
-            # Taken away meanwhile, also during the download, or on a file system without links.
+            # The file was removed, even during the download, or the file system has no links.
             file_system.download(handle, target)
 
     def discard(self) -> None:
-        """Removes all of them."""
+        """Remove all downloaded files."""
         shutil.rmtree(self._path, ignore_errors=True)
 
 
@@ -90,12 +90,11 @@ _BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 
 @frozen
 class LocalVersion:
-    """What a local database holds: the state id of the snapshot, and the column family of each state.
+    """The content of a local database: the state id of the snapshot, and the column family of each state.
 
-    ``lower_bounds`` are bytes below which a priority queue has no element, ``heads`` the first entries of queues of
-    which they are known, empty bytes for a queue without elements. ``kept`` are rows of states that the database has
-    not yet, None for one that it has too much. ``changed_rows`` is how many rows were changed while the database was in
-    use last: as many may be changed again.
+    ``lower_bounds`` are bytes below which a priority queue has no element. ``heads`` are the known first entries of
+    queues, empty bytes for an empty queue. ``kept`` is the overlay: rows that are not yet in the database, None for a
+    row to delete. ``changed_rows`` is how many rows the last use changed, as an estimate for the next use.
     """
 
     state_id: str
@@ -112,20 +111,20 @@ class LocalStateDirectory:
     def __init__(self, path: str) -> None:
         self.path = path
         self.downloads = DownloadedFiles(os.path.dirname(path), _boot_id())
-        """What the subtasks of the operator share on this host."""
+        """The files that the operator's subtasks share on this host."""
         lock = lock_directory(path)
         self._is_private = lock is None
         if not self._is_private:
             _remove_abandoned(path)
         while lock is None:
-            # Another backend may take it for an abandoned one before it is locked.
+            # Another backend may remove it as abandoned before it is locked.
             self.path = f"{path}-{uuid.uuid4().hex}"
             lock = lock_directory(self.path)
         self._lock = lock
 
     @property
     def database_path(self) -> str:
-        """Where the database is."""
+        """The path of the database."""
         return os.path.join(self.path, "db")
 
     def new_file(self, suffix: str) -> str:
@@ -133,9 +132,7 @@ class LocalStateDirectory:
         return os.path.join(self._files_path(), f"{uuid.uuid4().hex}{suffix}")
 
     def scratch(self) -> tempfile.TemporaryDirectory[str]:
-        """A directory on the same device for as long as its context lasts; what is left if the process is killed goes
-        with the other files.
-        """
+        """A directory on the same device for the duration of the context. `remove_files` deletes it after a kill."""
         return tempfile.TemporaryDirectory(dir=self._files_path())
 
     def read_version(self) -> LocalVersion | None:
@@ -166,12 +163,12 @@ class LocalStateDirectory:
             return None
 
     def begin_change(self) -> None:
-        """Takes the version away before the database is changed."""
+        """Remove the version before the database is changed."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._version_path)
 
     def write_version(self, version: LocalVersion) -> None:
-        """Says what the closed database holds, if there is room to say it: what has no version is restored instead."""
+        """Write the version of the closed database, if the disk has room. Without a version the state is restored."""
         content = {
             "state_id": version.state_id,
             "boot_id": _boot_id(),
@@ -185,28 +182,28 @@ class LocalStateDirectory:
             "changed_rows": version.changed_rows,
         }
         written = json.dumps(content).encode()
-        # A part of it is no version. Replacing a file would wait for the disk: file systems see to it
-        # that one of both outlives a crash of the machine.
+        # A partial file is rejected by its checksum. Replacing the file would wait for the disk, since file systems
+        # guarantee that one of both survives a crash of the machine.
         self.begin_change()
         with contextlib.suppress(OSError), open(self._version_path, "xb", opener=private_opener) as file:
             file.write(_checksum(written) + b" " + written)
 
     def wipe(self) -> None:
-        """Removes database, version and leftover files; the lock stays."""
+        """Remove database, version and leftover files; the lock stays."""
         self.remove_database()
         self.remove_files()
 
     def remove_files(self) -> None:
-        """Removes files on their way that a killed process has left."""
+        """Remove the temporary files of a killed process."""
         shutil.rmtree(os.path.join(self.path, "files"), ignore_errors=True)
 
     def remove_database(self) -> None:
-        """Removes database and version; files on their way stay."""
+        """Remove database and version; temporary files stay."""
         self.begin_change()
         shutil.rmtree(self.database_path, ignore_errors=True)
 
     def close(self) -> None:
-        """Releases the lock, and removes a private directory. In a forked child it does nothing."""
+        """Release the lock, and remove a private directory. Does nothing in a forked child."""
         if not self._lock.is_held:
             return
         self.remove_files()
@@ -225,7 +222,7 @@ class LocalStateDirectory:
 
 
 def _remove_abandoned(path: str) -> None:
-    """Removes the private directories beside a directory whose backends were killed: nobody holds their locks."""
+    """Remove the private directories of killed backends next to a directory. Their locks are free."""
     parent, name = os.path.split(path)
     private = re.compile(re.escape(name) + "-[0-9a-f]{32}")
     for entry in os.listdir(parent):
@@ -242,9 +239,9 @@ def _remove_abandoned(path: str) -> None:
 
 
 def _is_sound(version: LocalVersion) -> bool:
-    """Whether a version says what one of this release does; else every attempt would meet it, and fail.
+    """Whether a version is valid for this release. An invalid one would fail every attempt.
 
-    A column family has the name of its state behind a number, so none is taken for that of another state.
+    The name of a column family is a number and the name of its state, so states cannot be confused.
     """
     places = version.column_families
     numbers_and_names = {name: place.partition(":")[::2] for name, place in places.items()}
@@ -266,5 +263,5 @@ def _boot_id() -> str:
         with open(_BOOT_ID_PATH, encoding="ascii") as file:
             return file.read().strip()
     except OSError:
-        # Without a boot id a crash of the machine looks like a restart of the process: trust this process alone.
+        # Without a boot id, a crash of the machine cannot be detected, so only this process trusts the files.
         return uuid.uuid4().hex

@@ -27,16 +27,16 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 SMALL_MAP: Final = 256
-"""Stored entries up to which an iteration reads a map into the cache."""
+"""The largest number of stored entries with which an iteration reads a map into the cache."""
 
 SMALL_MAP_BYTES: Final = 1 << 20
-"""Their bytes, beyond which it does not."""
+"""The largest size of such a map."""
 
 DELETIONS_AT_ONCE: Final = 100_000
-"""Stored entries of cleared maps that are written out as deleted in one part."""
+"""The limit of deletions in one part, for entries of cleared maps."""
 
 DELETED_BYTES_AT_ONCE: Final = 16 << 20
-"""Their bytes, beyond which a part ends."""
+"""The limit of bytes in such a part."""
 
 _KEY, _VALUE, _ENCODED, _IS_DIRTY, _KEY_BYTES, _STORED = range(6)
 
@@ -44,9 +44,9 @@ _key_bytes_of = itemgetter(_KEY_BYTES)
 
 
 class _CachedMap:
-    """The known entries of one map; ``is_complete`` says that no entry of it is unknown.
+    """The known entries of one map; ``is_complete`` means that all entries are known.
 
-    ``is_cleared`` says that all stored rows from ``deleted_up_to`` on are to be deleted, but for those of entries.
+    ``is_cleared`` means that all stored rows from ``deleted_up_to`` on are deleted, except those in ``entries``.
     """
 
     __slots__ = ("deleted_up_to", "entries", "is_cleared", "is_complete", "prefix")
@@ -60,12 +60,13 @@ class _CachedMap:
 
 
 class RocksDBMapState(CachedState, InternalMapState[K, V]):
-    """An entry of a cached map is ``[user key, value, bytes or None if there is none, is dirty, bytes of the key, what
-    is stored]``. Immutable values are encoded when the cache is written out; until then their approximate size stands
-    for the bytes.
+    """An entry of a cached map is ``[user key, value, encoded value or None, is dirty, encoded key, stored value]``.
 
-    ``_changes`` counts whatever may change what an iteration sees, ``_drains`` how often the cache was written out,
-    ``_resets`` how often entries that an iteration holds ceased to be those of the cache.
+    Immutable values are encoded when the cache is written out. Until then the entry holds their approximate size
+    instead of the encoded value.
+
+    ``_changes`` counts everything that may affect a running iteration, ``_drains`` how often the cache was written
+    out, ``_resets`` how often entries that an iteration holds were removed from the cache.
     """
 
     __slots__ = (
@@ -112,7 +113,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         self._set(self._exact_key(key), None, None)
 
     def items(self) -> Iterator[tuple[K, V | None]]:
-        # All that an iteration goes by is taken down here: it may be long until its first entry is asked for.
+        # Record the start of the iteration now: the first entry may be read much later.
         cached = self._map()
         context_key, prefix = self._context.key, cached.prefix
         if not cached.is_complete:
@@ -123,14 +124,14 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
                 changes, stored_as_of = self._changes, self._drains
                 every: Iterable[tuple[bytes, Any]] = itertools.chain(head, rows)
                 if cached.entries:
-                    # Known entries have to be merged in from the beginning.
+                    # Merge the known entries from the beginning.
                     changes, every = -1, _merged(prefix, _alive(cached), every)
                 return self._scanned_items(context_key, prefix, every, changes, stored_as_of)
             self._complete(cached, head)
         return self._cached_items(context_key, prefix, _alive(cached), self._resets)
 
     def _head(self, rows: Iterator[tuple[bytes, bytes]]) -> tuple[list[tuple[bytes, bytes]], bool]:
-        """The first rows of a map, and whether they are all and few enough to be read into the cache."""
+        """The first rows of a map, and whether they are the whole map and few enough for the cache."""
         room, size_bytes = min(SMALL_MAP, self._max_entries - self._held), 0
         head: list[tuple[bytes, bytes]] = []
         for row in rows:
@@ -149,7 +150,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
             has_rows = False
             for raw_key, _ in self.stored_rows.scan_prefix(cached.prefix):
                 has_rows = True
-                # All known entries are gone, so a row that is known is a row to be deleted.
+                # All known entries are removed, so their rows are to be deleted.
                 if self._cache_key(raw_key[len(cached.prefix) :]) not in cached.entries:
                     return False
             cached.is_complete = not has_rows
@@ -163,7 +164,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         size_bytes = sum(_size_of(entry[_KEY_BYTES], entry[_ENCODED]) for entry in cached.entries.values())
         cached.entries = {}
         cached.is_cleared = cached.is_complete = True
-        # There may be too much without these entries as well: what is written out then has to know that they are gone.
+        # The cache may be too large even without these entries. A write-out must then know that they are gone.
         self.hold(-size_bytes)
 
     def drain(self) -> Drained:
@@ -176,7 +177,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
             if cached.is_cleared:
                 self._add_deletions(changes, stored, cached, rewritten)
                 if cached.is_cleared:
-                    # The rest of the deletions comes first, in the parts that follow.
+                    # The remaining deletions come in the next parts, before the rest.
                     return Drained.from_changes(changes, stored)
             changes.update(rewritten)
             for entry in dirty:
@@ -191,7 +192,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         return Drained.from_changes(changes, stored)
 
     def _add_deletions(self, changes: Changes, stored: Changes, cached: _CachedMap, rewritten: Changes) -> None:
-        """Adds deletions of stored rows until there are enough for one part; the map is not cleared when it is done."""
+        """Add deletions of stored rows until a part is full; at the end the map is no longer cleared."""
         size_bytes = 0
         scan = self.stored_rows.scan(cached.deleted_up_to)
         for raw_key, encoded in scan:
@@ -239,13 +240,13 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
             entry = self._current(context_key, prefix, raw_key[start:], encoded if self._drains == drains else None)
             if entry is not None and entry[_ENCODED] is not None:
                 yield entry[_KEY], self._value(entry)
-        # Closing the backend ends the scan, and must not pass for the end of the map.
+        # Closing the backend ends the scan. This raises, so that it is not taken for the end of the map.
         self._entries.get(context_key)
 
     def _current(self, context_key: Any, prefix: bytes, key_bytes: bytes, row: bytes | None = None) -> list[Any] | None:
-        """An entry as it is now, or None if there is none.
+        """The current form of an entry, or None if it does not exist.
 
-        ``row`` is what its row says, if that is known to be so still. Nothing is added to the cache.
+        ``row`` is its stored value, if known to be current. Adds nothing to the cache.
         """
         cached = self._entries.get(context_key)
         if cached is not None:
@@ -285,7 +286,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
         cached: _CachedMap | None = self._entries.get(self._context.key)
         if cached is None:
             cached = self._entries[self._context.key] = _CachedMap(self.current_prefix())
-            # A map without entries takes up room too.
+            # A map without entries uses memory too.
             self._held += 1
             self.held_bytes += ENTRY_BYTES
             self._memory.held_bytes += ENTRY_BYTES
@@ -330,7 +331,7 @@ class RocksDBMapState(CachedState, InternalMapState[K, V]):
             self.hold(2 * grown)
 
     def _complete(self, cached: _CachedMap, rows: list[tuple[bytes, bytes]]) -> None:
-        """Takes all stored rows of a map into the cache; known entries have the say."""
+        """Add all stored rows of a map to the cache; known entries take precedence."""
         size_bytes = 0
         for raw_key, encoded in rows:
             entry = self._stored_entry(raw_key[len(cached.prefix) :], encoded)
@@ -359,17 +360,17 @@ def _length(encoded: bytes | int | None) -> int:
 
 
 def _size_of(key_bytes: bytes, encoded: bytes | int | None) -> int:
-    """The bytes counted for an entry: it is kept as bytes and as objects."""
+    """The bytes counted for an entry, which is in memory as bytes and as objects."""
     return ENTRY_BYTES + 2 * (len(key_bytes) + _length(encoded))
 
 
 def _alive(cached: _CachedMap) -> list[list[Any]]:
-    """The known entries that there are, in the order of their key bytes."""
+    """The known entries that are not removed, in the order of their key bytes."""
     return sorted((entry for entry in cached.entries.values() if entry[_ENCODED] is not None), key=_key_bytes_of)
 
 
 def _merged(prefix: bytes, entries: list[list[Any]], rows: Iterable[tuple[bytes, Any]]) -> Iterator[tuple[bytes, Any]]:
-    """The rows and the raw keys of known entries, in order, each once."""
+    """Merge rows with the raw keys of known entries, in order, each once."""
     known = iter([prefix + entry[_KEY_BYTES] for entry in entries])
     next_known = next(known, None)
     for row in rows:

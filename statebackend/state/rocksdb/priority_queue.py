@@ -2,22 +2,22 @@
 
     raw key := u16(key group) element        with an empty value
 
-The elements of a key group are thus in the queue's order. A row can be taken apart without a serializer, so an
-unregistered queue travels on as bytes.
+So the elements of a key group are in the queue's order. A row can be split without a serializer, so an unregistered
+queue is copied as bytes.
 
 For one epoch the queue keeps its changes, and a heap of all possible heads: the elements of the first page of each key
 group, and added elements. Opening costs nothing. The first use reads a page per key group, whatever the size of the
 queue. Memory is bounded by the pages and the changes; too many changes are written back.
 
-* The *frontier* of a key group is the last element that was read of it, while the store may have more. It stays in the
-  heap, removed or not, until it is at the top; then the next page is read. So no unread element is smaller than the top
+* The *frontier* of a key group is the last element read from it, while the store may have more. It stays in the heap,
+  removed or not, until it is at the top; then the next page is read. So no unread element is smaller than the top
   of the heap. Pages grow with the number of pages of the group that were used.
 * *Members* are the live entries of the heap. A removed entry stays until it is at the top, or more than half are dead.
 * An element beyond the frontier is changed without a read: the change is the same whether the store has it or not. An
   unchanged member is in the store. Before the frontier the store has nothing but members and changed elements.
 * The *lower bound* of a key group is the last polled head. Polled elements are deletions in the database until a
-  compaction, and scans must step over them. So the first scan of an epoch starts there. The bound is kept with the
-  local database, and beside it the first entry, which shows without a read that no timer is due.
+  compaction, and scans must step over them. So the first scan of an epoch starts there. The version of the local
+  database holds the bound, and the first entry, which shows without a read that no timer is due.
 
 Invariant between two calls: the top of the heap is alive, or the heap is empty. While there is no heap, nothing has
 changed since the changes were last drained. Flink's queue in RocksDB caches a sorted set per key group instead.
@@ -42,19 +42,19 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 T = TypeVar("T")
 
 FIRST_PAGE: Final = 16
-"""Elements of each key group that the first use reads."""
+"""The elements of each key group that the first use reads."""
 
 LARGEST_PAGE: Final = 1024
-"""Elements that are read at once when a key group is polled on and on."""
+"""The largest page, after a key group was polled many times."""
 
 _GROWTH: Final = 4
 
 _MIN_DEAD: Final = 1024
-"""Dead entries below which the heap is left alone."""
+"""The heap is rebuilt only if at least this many entries are dead."""
 
 
 class PagedPriorityQueue(EncodedPriorityQueue[T]):
-    """A queue over ordered pages of stored elements. A subclass reads pages, and writes back what `take_changes` gives.
+    """A queue over ordered pages of stored elements. A subclass reads pages, and writes back `take_changes`.
 
     The backend writes the changes back before every snapshot and export, and calls `close` at its end.
     """
@@ -76,11 +76,11 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         super().__init__(name, serializer, key_groups)
         self.lower_bound = b""
         self.stored_head: bytes | None = None
-        """The first entry of what the store holds, empty bytes if there is none, None if it is not known."""
+        """The first entry in the store; empty bytes if there is none, None if it is not known."""
         self._max_changes = max_changes
         self._changes: dict[bytes, bool] = {}
         self.in_store: dict[bytes, bool] = {}
-        """Of the entries that were changed, as far as it is known: whether they are in the store."""
+        """Whether changed entries are in the store, where this is known."""
         self._heap: list[bytes] | None = None
         self._members: set[bytes] = set()
         self._frontiers: dict[bytes, bytes] = {}
@@ -89,38 +89,38 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
 
     @abstractmethod
     def stored_page(self, key_group: int, after: bytes | None, limit: int) -> list[bytes]:
-        """The first elements in the store of a key group, in order, of those after ``after``; at most ``limit``.
+        """The first elements of a key group in the store, in order, after ``after``; at most ``limit``.
 
-        Fewer than ``limit`` means that no more follow. What is not written back yet is not seen.
+        Fewer than ``limit`` means that no more follow. Changes that are not written back are not included.
         """
 
     @abstractmethod
     def write_back(self) -> None:
-        """Puts into the store what `take_changes` gives."""
+        """Write `take_changes` to the store."""
 
     def stored_heads(self, limit: int) -> Iterator[tuple[int, list[bytes]]]:
-        """The first page of every key group; groups without elements may be left out."""
+        """The first page of every key group; empty groups may be left out."""
         for key_group in self.key_groups:
             yield key_group, self.stored_page(key_group, None, limit)
 
     def take_changes(self) -> dict[bytes, bool]:
-        """What changed since the last call: entries, with whether they are in the queue now.
+        """Return the changes since the last call: entries, with whether they are in the queue now.
 
-        The caller puts them into the store, where the queue looks for them from then on. No element in the store is
-        smaller than ``lower_bound`` then. Who has a use for ``in_store`` takes it before.
+        The caller writes them to the store, where the queue then reads them. After that no stored element is smaller
+        than ``lower_bound``. A caller that needs ``in_store`` reads it before this call.
         """
         changes = self._changes
         if self._heap is not None:
             self.stored_head = self._heap[0] if self._heap else b""
         if changes:
-            # All that was changed was removed if nothing is left.
+            # If nothing is left, all changed entries were removed.
             first = self._heap[0] if self._heap else max(changes)
             self.lower_bound = first[:-2]
             self._forget()
         return changes
 
     def close(self) -> None:
-        """Makes every later access an error."""
+        """Make every later access raise an error."""
         self._forget()
         self.stored_head = None
         self._is_closed = True
@@ -206,7 +206,7 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
             last = page[-1]
 
     def _readied_heap(self) -> list[bytes]:
-        """The heap, after too many changes were written back and the first pages were read."""
+        """Return the heap; first write back too many changes, and read the first pages."""
         self._check_open()
         if len(self._changes) >= self._max_changes:
             self.write_back()
@@ -219,7 +219,7 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         return heap
 
     def _settle(self, heap: list[bytes]) -> None:
-        """Takes dead entries off the top, and reads on where one was a frontier."""
+        """Remove dead entries from the top; after a frontier, read the next page."""
         members, frontiers = self._members, self._frontiers
         while heap and heap[0] not in members:
             entry = heappop(heap)
@@ -237,7 +237,7 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
         members, changes = self._members, self._changes
         for element in page:
             entry = element + suffix
-            # What was added or removed since is known better here than in the store.
+            # Changes are newer than the store.
             if entry not in changes:
                 members.add(entry)
                 heappush(heap, entry)
@@ -260,9 +260,9 @@ class PagedPriorityQueue(EncodedPriorityQueue[T]):
 
 @frozen
 class QueueEnds:
-    """Where a queue begins: bytes below which it has no element, and its first entry.
+    """The start of a queue: bytes below which it has no element, and its first entry.
 
-    The latter is empty if there are no elements, None if it is not known.
+    The entry is empty if there are no elements, None if it is not known.
     """
 
     lower_bound: bytes = b""
@@ -270,12 +270,12 @@ class QueueEnds:
 
 
 def split_element_key(raw: bytes) -> tuple[int, bytes, bytes, bytes]:
-    """Key group, element, the void namespace and nothing: what `RawKeys.split` gives for other kinds of state."""
+    """Key group, element, void namespace and empty bytes, like `RawKeys.split` for other kinds of state."""
     return raw[0] << 8 | raw[1], raw[2:], VOID_NAMESPACE_BYTES, b""
 
 
 def _rows_of(entries: dict[bytes, bool]) -> Changes:
-    """The raw keys of entries, with what is under them."""
+    """The raw keys of entries, with their values; None for a removed entry."""
     return {entry[-2:] + entry[:-2]: b"" if is_present else None for entry, is_present in entries.items()}
 
 
@@ -303,16 +303,16 @@ class RocksDBPriorityQueue(PagedPriorityQueue[T]):
 
     @property
     def cache_misses(self) -> None:
-        """They are not counted: elements come a page at a time."""
+        """None: misses are not counted, because elements are read in pages."""
         return None
 
     @property
     def holds_counted_bytes(self) -> bool:
-        """It does not: its elements are bounded by their number."""
+        """False: the number of elements is bounded instead."""
         return False
 
     def drain(self) -> Drained:
-        """What changed since the last call, in no order."""
+        """Return the changes since the last call, unordered."""
         in_store = self.in_store
         changes = self.take_changes()
         self._keep_ends(QueueEnds(self.lower_bound, self.stored_head))
@@ -324,7 +324,7 @@ class RocksDBPriorityQueue(PagedPriorityQueue[T]):
     def stored_page(self, key_group: int, after: bytes | None, limit: int) -> list[bytes]:
         prefix = KEY_GROUP.pack(key_group)
         page: list[bytes] = []
-        # The smallest key behind an element's is that with a zero byte at its end.
+        # The next possible key is the element followed by a zero byte.
         first = self.lower_bound if after is None else after + b"\x00"
         for raw_key, _ in self.stored_rows.scan(prefix + first):
             if not raw_key.startswith(prefix):
@@ -335,7 +335,7 @@ class RocksDBPriorityQueue(PagedPriorityQueue[T]):
         return page
 
     def stored_heads(self, limit: int) -> Iterator[tuple[int, list[bytes]]]:
-        # One scan goes on from group to group; it is only begun again at full pages, and where that skips deletions.
+        # One scan serves all groups. It restarts only after a full page, or to skip deletions.
         key_group, end, lower_bound = self.key_groups.start, self.key_groups.end, self.lower_bound
         while key_group <= end:
             page: list[bytes] = []

@@ -2,8 +2,8 @@
 
 Opening RocksDB for writing takes several milliseconds and several disk syncs; opening it read-only takes less than one.
 An epoch of few records reads and changes a row or two. So a table whose rows are already on disk starts with
-`ReadOnlyRows` in the place of its column family. A row is looked up in the overlay first, which travels from epoch to
-epoch in the directory's version, and then on the disk, where nothing changes.
+`ReadOnlyRows` instead of its column family. A row is looked up first in the overlay, which the directory's version
+hands from epoch to epoch, and then on disk, where nothing changes.
 
 Any other request, or too many changes, opens the database for writing: the overlay is moved into it, and all later
 access goes to the open database.
@@ -57,7 +57,7 @@ class ReadOnlyDatabase:
         _open_databases.add(self)
 
     def keep(self, name: str, keys: list[bytes], values: list[bytes | None]) -> bool:
-        """Keeps changes of a state, unless that is too much; returns whether it does."""
+        """Keep changes of a state in the overlay, if there is room; return whether there was."""
         if not self._is_open or len(keys) > MAX_KEPT_ROWS:
             return False
         after = self.kept[name] | dict(zip(keys, values, strict=True))
@@ -70,7 +70,7 @@ class ReadOnlyDatabase:
         return True
 
     def stored_rows(self, name: str) -> ColumnFamily:
-        """The rows of a state on disk; those of the open database if they cannot be read separately."""
+        """The rows of a state on disk, or those of the open database if the disk cannot be read separately."""
         if not self._is_open or self._expects_many:
             return self.opened(name)
         if self._reader is None:
@@ -82,7 +82,7 @@ class ReadOnlyDatabase:
         return self._reader.column_family(self.rows[name].name)
 
     def end(self) -> dict[str, Rows]:
-        """Ends the read-only phase; returns the overlay, which now belongs to the caller."""
+        """End the read-only phase; return the overlay, which the caller then owns."""
         kept = self.kept
         self.disown()
         reader, self._reader = self._reader, None
@@ -91,7 +91,7 @@ class ReadOnlyDatabase:
         return kept
 
     def disown(self) -> None:
-        """Sends all look-ups to the open database; the reader stays open."""
+        """Send all look-ups to the open database; the reader stays open."""
         self._is_open = False
         self.kept = {name: {} for name in self.rows}
         for rows in self.rows.values():
@@ -102,7 +102,7 @@ _open_databases: weakref.WeakSet[ReadOnlyDatabase] = weakref.WeakSet()
 
 
 def _disown_all() -> None:
-    # A child must not read the overlay: nothing rejects it before it needs the disk.
+    # A child must not read the overlay, and no check happens before the disk is needed.
     for database in _open_databases:
         database.disown()
 
@@ -111,7 +111,7 @@ os.register_at_fork(after_in_child=_disown_all)
 
 
 class ReadOnlyRows:
-    """The rows of one state; see `ColumnFamily`. A call that opens the database raises its errors."""
+    """The rows of one state, with the methods of `ColumnFamily`. A call that opens the database raises its errors."""
 
     __slots__ = ("_database", "_kept", "_state_name", "_stored", "name")
 
@@ -147,7 +147,7 @@ class ReadOnlyRows:
         return self._opened().scan(from_key)
 
     def scan_prefix(self, prefix: bytes) -> Scan:
-        """All entries whose key begins with ``prefix``."""
+        """All entries whose key starts with ``prefix``."""
         return self._opened().scan_prefix(prefix)
 
     def scan_prefix_from(self, prefix: bytes, rest: bytes) -> Scan:
@@ -155,7 +155,7 @@ class ReadOnlyRows:
         return self._opened().scan_prefix_from(prefix, rest)
 
     def reading_failed(self, error: Exception) -> NoReturn:
-        """Raises the error for an exception of `get`, and marks the database as damaged."""
+        """Raise the error for an exception of `get`, and mark the database as damaged."""
         stored = self._stored
         if stored is None:
             # Opening the database failed.
@@ -172,11 +172,11 @@ class ReadOnlyRows:
         return max(on_disk + _number_of_rows(kept.values()) - _number_of_rows(replaced), 0)
 
     def ingest(self, path: str) -> None:
-        """Moves a finished file into the column family."""
+        """Move a finished file into the column family."""
         self._opened().ingest(path)
 
     def forget(self) -> None:
-        """Sends all look-ups to the open database."""
+        """Send all look-ups to the open database."""
         self._stored, self._kept = None, {}
 
     def _stored_rows(self) -> ColumnFamily:

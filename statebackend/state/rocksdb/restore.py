@@ -1,10 +1,10 @@
 """Fills a local database with a snapshot, in the cheapest possible way.
 
-1. The local database holds exactly the wanted snapshot: it is opened as it is, when it is first needed.
+1. The local database holds exactly the wanted snapshot: it is used unchanged, and opened when first needed.
 2. The handles were written by this backend: their files are linked or copied, and ingested in order.
 3. The handles are canonical savepoints: their rows are written to one sorted file per savepoint file.
 
-Of a handle that other subtasks share, only the subtask's range is restored. Its files are downloaded once for all
+If other subtasks share a handle, only the subtask's own range is restored. Its files are downloaded once for all
 subtasks of the operator on a host (`statebackend.state.rocksdb.local_directory`).
 
 When the key groups changed, or the files are in another store, the next snapshot writes a new base. So a file of a
@@ -43,10 +43,10 @@ ROCKSDB_BACKEND: Final = "rocksdb"
 
 @frozen(eq=False)
 class RestoreTarget:
-    """A database to be filled; the functions are those of the store that it is the database of.
+    """A database to fill; the functions belong to its store.
 
-    ``note_restore`` hears that a database that was taken for the wanted one has to be restored after all;
-    ``progress_of`` makes what hears how far a state is, by its name and the bytes of all its files.
+    ``note_restore`` is called if a database that seemed to hold the snapshot must be restored after all.
+    ``progress_of`` makes the progress of a state, from its name and the bytes of all its files.
     """
 
     database: LocalDatabase
@@ -60,9 +60,9 @@ Importer = Callable[[RestoreTarget, RocksDBTable, RestoredHandle, StateMeta, Sta
 
 
 def open_or_restore(target: RestoreTarget, restored: RestoredStates) -> bool:
-    """Fills the database with what the handles hold; returns whether it seems to do so already.
+    """Fill the database from the handles; return whether it already seems to hold the snapshot.
 
-    Raises what the file system raises for missing and damaged files.
+    Raises the file system's errors for missing and damaged files.
     """
     database = target.database
     if _expect_local(target, restored):
@@ -89,7 +89,7 @@ def open_or_restore(target: RestoreTarget, restored: RestoredStates) -> bool:
 def _expect_local(target: RestoreTarget, restored: RestoredStates) -> bool:
     database = target.database
     version = database.directory.read_version()
-    # What the next snapshot must not refer to has to be rewritten, however it came here.
+    # Files that the next snapshot must not refer to have to be rewritten.
     if version is None or len(restored.handles) != 1 or not target.may_refer_to(restored.handles[0][0]):
         return False
     handle, meta = restored.handles[0][0].handle, restored.handles[0][1]
@@ -106,7 +106,7 @@ def _expect_local(target: RestoreTarget, restored: RestoredStates) -> bool:
             progress = target.progress_of(state.name, total_bytes)
             _import_native(target, table, restored.handles[0][0], state, progress)
             progress.done()
-            # What was frozen meanwhile is of these; and they say what the table holds, wherever they are.
+            # Snapshots frozen meanwhile use this chain, and it describes the table's content wherever the rows are.
             table.files = files
 
     database.expect_version(version, rebuild)
@@ -130,7 +130,7 @@ def _import_native(
         table.ingest(path)
         progress.add(size_bytes=stored.handle.size_bytes)
     database.drop_marks(table)
-    # Files in another store, or of one of several subtasks, must not be referred to by our checkpoints.
+    # Our checkpoints must not refer to files in another store, or to files of one of several subtasks.
     if target.may_refer_to(restored):
         table.files = FileChain(files)
     else:
@@ -138,7 +138,7 @@ def _import_native(
 
 
 def _is_whole(database: LocalDatabase, restored: RestoredHandle) -> bool:
-    """Whether all key groups of a handle are the subtask's own."""
+    """Whether the subtask owns all key groups of a handle."""
     held = restored.handle
     return database.key_groups.contains_range(KeyGroupRange(held.key_group_start, held.key_group_end))
 
@@ -150,7 +150,7 @@ def _import_own_range(
     files: list[StoredFile],
     progress: StateProgress,
 ) -> None:
-    """Restores only the rows of the subtask's own key groups: the others would stay for long."""
+    """Restore only the rows of the subtask's own key groups; other rows would never be deleted."""
     with database.directory.scratch() as directory:
         whole = RocksDBEngine(os.path.join(directory, "whole"))
         try:
@@ -167,8 +167,8 @@ def _import_own_range(
 
 
 def _rows_within(family: ColumnFamily, key_groups: KeyGroupRange) -> Iterator[Change]:
-    behind = KEY_GROUP.pack(key_groups.end + 1)
-    return itertools.takewhile(lambda row: row[0] < behind, family.scan(KEY_GROUP.pack(key_groups.start)))
+    end = KEY_GROUP.pack(key_groups.end + 1)
+    return itertools.takewhile(lambda row: row[0] < end, family.scan(KEY_GROUP.pack(key_groups.start)))
 
 
 def _import_canonical(
@@ -187,7 +187,7 @@ def _import_canonical(
         )
         progress.add(size_bytes=stored.handle.size_bytes)
         os.unlink(local)
-        # Arrow would keep what it has freed, as much as several of the largest values, while the process lives.
+        # Otherwise Arrow keeps freed memory, as much as several of the largest values, for the life of the process.
         pa.default_memory_pool().release_unused()
 
 

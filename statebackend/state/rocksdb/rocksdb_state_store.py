@@ -58,14 +58,14 @@ from statebackend.state.ttl import kept_rows
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 MAX_FILES_OF_ONE_SNAPSHOT: Final = 4
-"""Local files of one state beyond which a snapshot merges them before it uploads them."""
+"""A snapshot merges the local files of one state before the upload if there are more than this."""
 
 _CANCEL_CHECK_ROWS: Final = 4096
 
 
 @define(eq=False)
 class FrozenRocksDBTable:
-    """One state as it was at the barrier; ``whole`` scans it if it is to be written whole."""
+    """One state at the barrier; ``whole`` scans it if it is to be written whole."""
 
     meta: StateMeta
     frozen: FrozenChain
@@ -78,7 +78,7 @@ class FrozenRocksDBTable:
 
 @define(eq=False)
 class FrozenRocksDBState:
-    """Everything that a snapshot says about the backend, as of the barrier."""
+    """The content of a snapshot, as of the barrier."""
 
     order: int
     state_id: str
@@ -104,7 +104,7 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         self.frozen_state = state
         self.is_done = False
         self.is_out = threading.Event()
-        """Set when nothing is read any more of what was frozen."""
+        """Set when the task no longer reads what was frozen."""
         self._file_system = parameters.file_system
         self._prefix = f"{parameters.file_prefix}-{state.stem}"
         self._directory = directory
@@ -125,7 +125,7 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
 
     def remove_written(self) -> None:
         for file in self._uploaded:
-            # The first error is the one to report; a file that stays behind is an orphan and harms nothing.
+            # The first error is the one to report; a file that remains is a harmless orphan.
             with contextlib.suppress(CheckpointError):
                 self._file_system.delete(file.path)
 
@@ -138,32 +138,30 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
                     table.whole = None
             self._report(self)
         finally:
-            # The backend's close waits for this, whatever happened.
+            # The backend's close waits for this, also after an error.
             self.is_out.set()
 
     def _files_of(self, table: FrozenRocksDBTable, stem: str) -> StateFiles:
-        """Brings what is new of a state into the store."""
+        """Write the new files of a state to the store."""
         files = table.frozen.as_files()
         table.is_exact = table.was_exact
         has_many = len(files.pending) > MAX_FILES_OF_ONE_SNAPSHOT or files.increments_to_merge() is not None
         if table.whole is None and not has_many:
-            # A directory that is made and removed waits for the disk.
+            # Creating and removing a directory waits for the disk.
             return self._with_pending_stored(files, stem)
         with self._directory.scratch() as directory:
             return self._with_pending_stored(self._put_together(table, files, stem, directory), stem)
 
     def _put_together(self, table: FrozenRocksDBTable, files: StateFiles, stem: str, directory: str) -> StateFiles:
-        """Writes a state whole if so asked, and merges files where there are too many; those it makes are in the
-        directory.
-        """
+        """Write a state whole if required, and merge files if there are too many; put new files in the directory."""
         if table.whole is not None:
             files = self._base(table, files, directory)
         elif len(files.pending) > MAX_FILES_OF_ONE_SNAPSHOT:
             files.pending = self._merged_pending(files.pending, directory)
         places = files.increments_to_merge()
         if places is not None:
-            # Once is enough, since a snapshot adds fewer files than that takes away; and what was merged here must not
-            # be merged again, or its file would be in the store for nobody.
+            # Once is enough: it removes more files than a snapshot adds. The merged file must not be merged again,
+            # or the store would hold a file that no snapshot uses.
             self._merge_stored(files, places, f"{stem}-merged.sst", directory)
         return files
 
@@ -175,7 +173,7 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
         return files
 
     def _base(self, table: FrozenRocksDBTable, files: StateFiles, directory: str) -> StateFiles:
-        """Writes the state whole, and nothing else; what has expired stays out."""
+        """Write only the whole state, without expired rows."""
         assert table.whole is not None
         writer = SstWriter(os.path.join(directory, "base.sst"))
         kept = _KeptExactly(table.row_filter)
@@ -201,7 +199,7 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
             files.replace(places, None if merged is None else self._upload(merged.path, target))
 
     def _linked(self, paths: list[str], directory: str) -> list[str]:
-        """Links of files, for one who takes files as its own."""
+        """Link files for a callee that takes ownership of them."""
         links = [os.path.join(directory, f"{number}.sst") for number in range(len(paths))]
         for path, link in zip(paths, links, strict=True):
             os.link(path, link)
@@ -220,7 +218,7 @@ class RocksDBSnapshotTask(SnapshotTask[KeyedStateSnapshot]):
 
 
 class _KeptExactly:
-    """A row filter that remembers whether it has left out anything."""
+    """A row filter that records whether it removed anything."""
 
     def __init__(self, row_filter: RowFilter | None) -> None:
         self._row_filter = row_filter
@@ -235,15 +233,15 @@ class _KeptExactly:
 
 
 DEFAULT_CACHE_ENTRIES: Final = 500_000
-"""Keys per state that the write-back cache holds before it is written out early."""
+"""The limit of keys per state in the write-back cache before it is written out early."""
 
 PROGRESS_STEP: Final = 100_000
-"""Entries after which a migration reports again."""
+"""The number of entries between two progress reports of a migration."""
 
 
 @frozen
 class _PreparedChanges:
-    """What was written out between two preparations of snapshots, and what the content was at the second.
+    """The changes written out between two preparations of snapshots, and the digest at the second.
 
     ``sequence`` is the number of the next list chunk.
     """
@@ -273,7 +271,7 @@ class RocksDBStateStore(StateStore):
         self.bounds = CacheBounds(cache_entries, open_cache_memory(cache_bytes), self._write_out, self._relieve)
         self._order = 0
         self._under_way: list[RocksDBSnapshotTask] = []
-        # Tasks end on other threads; a deque takes them in without a lock.
+        # Tasks end on other threads; a deque needs no lock.
         self._ended: deque[RocksDBSnapshotTask] = deque()
         self._last_done: FrozenRocksDBState | None = None
         self._broken_by: BaseException | None = None
@@ -351,7 +349,7 @@ class RocksDBStateStore(StateStore):
         close_cache_memory(self.bounds.memory)
         for table in self.tables.values():
             table.close()
-        # A forked child must leave the directory alone: it is its parent's, and so are the threads of its tasks.
+        # A forked child must not touch the directory or the tasks' threads, which belong to the parent.
         if self.database.is_inherited:
             return
         for task in self._under_way:
@@ -372,7 +370,7 @@ class RocksDBStateStore(StateStore):
         )
 
     def _settle(self) -> None:
-        """Takes note of the snapshots that have ended, on the store's own thread."""
+        """Process the snapshots that have ended, on the store's own thread."""
         while self._ended:
             task = self._ended.popleft()
             self._under_way.remove(task)
@@ -387,30 +385,30 @@ class RocksDBStateStore(StateStore):
                 self._last_done = task.frozen_state
 
     def _note_written(self, order: int) -> None:
-        """A completed snapshot holds what was written out until it was prepared."""
+        """Record that a completed snapshot holds everything written out before it was prepared."""
         for changes in self._unwritten:
             if changes.order == order:
                 self._completed_total, self._first_new_chunk = changes.digest_total, changes.sequence
         self._unwritten = [changes for changes in self._unwritten if changes.order > order]
 
     def _local_state_id(self) -> str | None:
-        """The state id of the completed snapshot that the database holds exactly, if there is one."""
+        """The state id of the completed snapshot that the database holds exactly, or None."""
         last = self._last_done
         if last is None or last.version != self.database.version:
             return None
         if self._broken_by is not None:
-            # A queue may have moved its lower bound behind elements whose removal could not be written out.
+            # A queue may have raised its lower bound above elements whose removal could not be written out.
             return None
         return last.state_id if all(table.is_exact for table in last.tables) else None
 
     def _relieve(self) -> None:
-        """Writes out all caches of entries, which together hold too much."""
+        """Write out all caches of entries, which together are too large."""
         for table in self.tables.values():
             if table.handle is not None and table.handle.holds_counted_bytes:
                 self._write_out(table.handle)
 
     def _write_out(self, handle: WriteBackCache) -> None:
-        """Brings what a handle holds into the database."""
+        """Write the changes of a handle to the database."""
         if self._broken_by is not None:
             raise StateBackendError(
                 f"the state of operator {self.parameters.operator_uid!r} is incomplete, since changes could not be "

@@ -1,7 +1,7 @@
 """One state in RocksDB: its written rows, the handle with its cached changes, and the files of its snapshots.
 
-Only this file and the database know in which column family the rows are. Everything else asks the table, so that a
-state of several generations can have several column families later.
+Only this file and the database know which column family holds the rows. Everything else uses the table, so a state of
+several generations can have several column families later.
 
 *Changes*: the rows to write, and their effect on the digest. The stored value of a changed key is known if the epoch
 has read it, and is looked up otherwise. So a deletion of a missing row costs at most a look-up and writes nothing. A
@@ -9,7 +9,7 @@ row that is rewritten with its old value does not change the digest.
 
 *Clean-up*: rows are read a chunk at a time, in the order of the database, from the current key to the end and then from
 the beginning to the start. No iterator stays open between chunks. The bytes of a row show whether it may have expired,
-so the cache is asked about such rows only. Rows in the cache are not visited before they are written out.
+so only such rows are looked up in the cache. Rows in the cache are not visited before they are written out.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 def effective_changes(
     drained: Drained, stored_rows: StoredRows, digest: ContentDigest, seed: int, expired: RowFilter | None
 ) -> tuple[list[bytes], list[bytes | None]]:
-    """The raw keys to be written, in order, and their new values; takes what comes and goes into the digest.
+    """Return the raw keys to write, in order, and their new values; update the digest.
 
-    A row that ``expired`` says has expired is one that is not there, whether the clean-up has met it or not.
+    A row that ``expired`` filters out counts as absent, whether or not the clean-up has removed it.
     """
     keys, values, stored = drained.keys, drained.values, drained.stored
     if drained.digest is not None:
@@ -60,7 +60,7 @@ def effective_changes(
         return _in_order(keys, values)
     is_in_order = UNKNOWN in stored
     if is_in_order:
-        # Rows that lie beside each other are looked up after each other.
+        # Look up neighbouring rows one after the other.
         known = dict(zip(keys, stored, strict=True))
         keys, values = _in_order(keys, values)
         stored = _looked_up(keys, list(map(known.__getitem__, keys)), stored_rows)
@@ -69,7 +69,7 @@ def effective_changes(
         keys, values, stored = _columns([row for row in rows if row[1] is not None or row[2] is not None])
     digest.add(seed, _rows(keys, values, expired))
     digest.take_away(seed, _rows(keys, stored, expired))
-    # A sum has no order. Rows are sorted last, since those in the order of their making lie in memory in that order.
+    # The digest is a sum, so order does not matter. Rows are sorted last, because unsorted rows are in memory order.
     return (keys, values) if is_in_order else _in_order(keys, values)
 
 
@@ -90,7 +90,7 @@ def _columns(rows: list[tuple[Any, Any, Any]]) -> tuple[list[Any], list[Any], li
 
 
 def _rows(keys: list[bytes], values: list[bytes | None], expired: RowFilter | None) -> Iterable[bytes]:
-    """The rows that are there; no address begins another, so a key and its value need nothing in between."""
+    """The existing rows. No raw key is a prefix of another, so key and value need no separator."""
     if expired is not None:
         values = [None if value is None else expired(value) for value in values]
     if None not in values:
@@ -109,9 +109,9 @@ def places_of_rows(
     begin: bytes,
     expiry: Expiry,
 ) -> Iterator[Address | None]:
-    """The addresses of rows that may have expired, None for other rows; ``begin`` is a raw key or the start of one.
+    """Yield the addresses of rows that may have expired, None for other rows.
 
-    ``scan`` gives the rows from a raw key on.
+    ``begin`` is a raw key or a prefix of one. ``scan`` returns the rows from a raw key on.
     """
     expired_filter = expiry.filters()
     first, last = KEY_GROUP.pack(key_groups.start), KEY_GROUP.pack(key_groups.end + 1)
@@ -128,15 +128,15 @@ def places_of_rows(
 
 
 SplitKey = Callable[[bytes], tuple[int, bytes, bytes, bytes]]
-"""From a raw key to key group, key, namespace and the rest."""
+"""Splits a raw key into key group, key, namespace and the rest."""
 
 
 @define(eq=False)
 class TableSharing:
     """What the tables of one store share.
 
-    ``write_out`` brings what a handle holds into the database; ``first_new_chunk`` is the number of the first list
-    chunk that no completed snapshot has.
+    ``write_out`` writes the changes of a handle to the database. ``first_new_chunk`` returns the number of the first
+    list chunk that no completed snapshot has.
     """
 
     key_serializer: TypeSerializer[Any]
@@ -162,7 +162,7 @@ class _BulkHandles:
 
 
 class RocksDBTable(StateTable):
-    """One state. ``handle`` is this epoch's; ``queue_ends`` are the lower bounds of a queue that is written out."""
+    """One state. ``handle`` is this epoch's; ``queue_ends`` are the bounds of a queue that was written out."""
 
     def __init__(
         self, schema: StateSchema, sharing: TableSharing, family: ColumnFamily | ReadOnlyRows, files: FileChain
@@ -244,16 +244,16 @@ class RocksDBTable(StateTable):
 
     @property
     def is_map(self) -> bool:
-        """Whether what follows the namespace in a raw key is a user key."""
+        """Whether a raw key has a user key after the namespace."""
         return self.schema.meta.form is TableForm.MAP
 
     @property
     def place(self) -> str:
-        """The name under which the database has the rows."""
+        """The name of the column family that holds the rows."""
         return self._family.name
 
     def split_key(self) -> SplitKey:
-        """Takes raw keys of this state apart."""
+        """The function that splits raw keys of this state."""
         if self.schema.meta.kind is PRIORITY_QUEUE:
             return split_element_key
         return self._sharing.raw_keys(
@@ -261,37 +261,37 @@ class RocksDBTable(StateTable):
         ).split
 
     def scan(self) -> Generator[tuple[bytes, bytes], None, None]:
-        """All entries that are written out at the time of the call, in key order."""
+        """All entries written out before the call, in key order."""
         return self._scan(self._family.scan(KEY_GROUP.pack(self._sharing.key_groups.start)))
 
     def marks(self) -> Iterable[bytes]:
-        """The marks of deletions among the rows."""
+        """The deletion marks among the rows."""
         return (mark for mark, _ in self._family.scan_prefix(DELETION_MARK))
 
     def write_out(self) -> None:
-        """Brings what the handle holds into the database."""
+        """Write the changes of the handle to the database."""
         if self.handle is not None:
             self._sharing.bounds.write_out(self.handle)
 
     def changes_of(self, handle: WriteBackCache, digest: ContentDigest) -> Iterator[tuple[list[bytes], list[Any]]]:
-        """What a handle holds back, a part at a time: raw keys in order, and their values; counts them in."""
+        """The changes of a handle, in parts: raw keys in order, and their values. Adds them to the digest."""
         seed, expired = state_seed(self.name), self.schema.expired_filter()
         while (drained := handle.drain()).keys:
             yield effective_changes(drained, self._family, digest, seed, expired)
 
     def ingest(self, path: str) -> None:
-        """Moves a finished file into the rows; its entries override all earlier ones."""
+        """Move a finished file into the rows; its entries override all earlier ones."""
         self._family.ingest(path)
 
     def move_to(self, family: ColumnFamily | ReadOnlyRows, files: FileChain) -> None:
-        """Makes what is there the whole content; the caller drops what was there before."""
+        """Replace the whole content; the caller drops the old one."""
         self._family, self.files = family, files
         if self.handle is not None:
             rows: StoredRows = family
             self.handle.stored_rows = rows
 
     def close(self) -> None:
-        """Ends the handle."""
+        """Close the handle."""
         if self.handle is not None:
             self.handle.close()
 
@@ -312,14 +312,14 @@ class RocksDBTable(StateTable):
                 yield address
 
     def _scan(self, rows: Scan) -> Generator[tuple[bytes, bytes], None, None]:
-        # Whole keys are compared, since that is one step; a key group is less than 2**15, so that there is one behind.
-        behind = KEY_GROUP.pack(self._sharing.key_groups.end + 1)
+        # Comparing whole keys is one step. A key group is less than 2**15, so the next one exists.
+        end = KEY_GROUP.pack(self._sharing.key_groups.end + 1)
         try:
             for raw_key, value in rows:
-                if raw_key >= behind:
+                if raw_key >= end:
                     return
                 yield raw_key, value
         finally:
             rows.close()
-        # A scan also ends when the database is closed; what was read of it must not pass for the whole.
+        # The scan also ends when the database is closed; this raises, so that a part is not taken for the whole.
         self._sharing.check_open()

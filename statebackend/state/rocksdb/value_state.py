@@ -30,9 +30,7 @@ _raw_key_of, _stored_of, _size_of = itemgetter(_RAW_KEY), itemgetter(_STORED), i
 
 
 class RocksDBValueState(CachedState, InternalValueState[T]):
-    """An entry of the cache is ``[what is kept of the value, or None if there is none, raw key, is dirty, what is
-    stored, bytes counted for it]``.
-    """
+    """An entry of the cache is ``[cached value or None, raw key, is dirty, stored value, bytes counted for it]``."""
 
     __slots__ = ("_entry_bytes", "_read", "_serializer")
 
@@ -44,13 +42,13 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
 
     @abstractmethod
     def kept_form(self, value: T, encoded: bytes) -> Any:
-        """What is kept of a stored value."""
+        """The cached form of a stored value."""
 
     def clear(self) -> None:
         self.keep(None)
 
     def keep(self, kept: Any, size_bytes: int = 0) -> None:
-        """Makes ``kept``, which takes up so many bytes beyond what every entry does, the value of the current key."""
+        """Cache the value of the current key; ``size_bytes`` are its bytes beyond the fixed size of an entry."""
         entry = self._entries.get(self._context.key)
         if entry is None:
             raw_key = self.raw_keys.prefix(self._context.key, self._context.key_group)
@@ -65,7 +63,7 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
                 self.hold(grown)
 
     def load(self) -> list[Any]:
-        """Reads the entry of the current key into the cache."""
+        """Read the entry of the current key into the cache."""
         context = self._context
         raw_key = self.raw_keys.prefix(context.key, context.key_group)
         try:
@@ -93,7 +91,7 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
         try:
             missing = {prefix(place, key_group): place for place, key_group in places if place not in entries}
         except (StateFormatError, StateBackendError):
-            # A key that does not fit, which its access reports.
+            # A key cannot be written; its access reports it.
             return
         ordered = sorted(missing)
         memory = self._memory
@@ -101,7 +99,7 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
             try:
                 entry = self._entry_of(raw_key, encoded)
             except StateBackendError:
-                # Damaged bytes, which the access reports.
+                # Damaged bytes; the access reports them.
                 continue
             if memory.held_bytes + entry[_SIZE] > memory.limit_bytes:
                 return
@@ -110,7 +108,7 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
             entries[missing[raw_key]] = entry
 
     def _entry_of(self, raw_key: bytes, encoded: bytes | None) -> list[Any]:
-        """The entry of what is stored under a raw key."""
+        """The cache entry of a stored value."""
         if encoded is None:
             return [None, raw_key, False, None, self._entry_bytes]
         # Decoding here finds damaged bytes at the first access, whatever the type.
@@ -123,7 +121,7 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
         return [self.kept_form(value, encoded), raw_key, False, encoded, self._entry_bytes + 2 * len(encoded)]
 
     def _admit(self, entry: list[Any]) -> None:
-        """Puts an entry for the current key into the cache, and writes out if the cache is too large."""
+        """Add an entry for the current key to the cache; write out first if the cache is full."""
         if len(self._entries) >= self._max_entries:
             self._bounds.write_out(self)
         self._entries[self._context.key] = entry
@@ -133,11 +131,11 @@ class RocksDBValueState(CachedState, InternalValueState[T]):
             self._bounds.relieve()
 
     def dirty_entries(self) -> list[list[Any]]:
-        """The entries to be written out."""
+        """The entries to write out."""
         return [entry for entry in self._entries.values() if entry[_IS_DIRTY]]
 
     def drained(self, dirty: list[list[Any]], values: list[bytes | None]) -> Drained:
-        """What is to be written out of all that is in the cache, which is empty then."""
+        """Empty the cache, and return the entries to write out."""
         self.held_bytes = sum(map(_size_of, self._entries.values()))
         self.forget()
         return Drained(list(map(_raw_key_of, dirty)), values, list(map(_stored_of, dirty)))
@@ -162,9 +160,9 @@ class RocksDBObjectValueState(RocksDBValueState[T]):
         return self._default if value is None else value
 
     def keep_sized(self, value: T | None) -> None:
-        """Makes a value of a varying size that of the current key."""
+        """Set a value of variable size for the current key."""
         assert self._size_of is not None
-        # The bytes are counted twice: they are there a second time when the cache is written out.
+        # Bytes are counted twice, because writing out the cache copies them.
         self.keep(value, 0 if value is None else 2 * self._size_of(value))
 
     def kept_form(self, value: T, encoded: bytes) -> Any:
@@ -232,7 +230,7 @@ class RocksDBBulkValueState(CachedState, InternalValueState[T]):
         self._make_room(len(raw_keys))
         self._entries.update(zip(raw_keys, rows, strict=True))
         self._changed.update(dict.fromkeys(raw_keys))
-        # The bytes are counted twice: they are there a second time when the cache is written out.
+        # Bytes are counted twice, because writing out the cache copies them.
         self.hold(ENTRY_BYTES * len(raw_keys) + 2 * sum([len(row) for row in rows if row is not None]))
 
     def get_many(self, keys: KeyBatch) -> list[T | None]:
@@ -272,7 +270,7 @@ class RocksDBBulkValueState(CachedState, InternalValueState[T]):
         self._stored, self._changed = {}, {}
 
     def _current_raw_key(self) -> bytes:
-        # What stands for 'no current key' says so when it is hashed.
+        # Hashing the placeholder for 'no current key' raises an error.
         hash(self._context.key)
         return self.current_prefix()
 
@@ -301,13 +299,13 @@ class RocksDBBulkValueState(CachedState, InternalValueState[T]):
         return rows
 
     def _make_room(self, count: int) -> None:
-        """Write out if so many more entries are too many."""
+        """Write out if the cache has no room for this many entries."""
         if self._entries and len(self._entries) + count > self._max_entries:
             self._bounds.write_out(self)
 
 
 def create_value_state(serializer: TypeSerializer[T], default: T | None, *cache: Any) -> RocksDBValueState[T]:
-    """The value state that fits the type."""
+    """Create the value state for the type."""
     if not serializer.is_immutable_type:
         return RocksDBEncodedValueState(serializer, default, *cache)
     form: type[RocksDBObjectValueState[T]] = _object_value_state(serializer)
@@ -316,7 +314,7 @@ def create_value_state(serializer: TypeSerializer[T], default: T | None, *cache:
 
 @functools.lru_cache(maxsize=256)
 def _object_value_state(serializer: TypeSerializer[Any]) -> type[RocksDBObjectValueState[Any]]:
-    """A class whose `update` has the checks of the serializer built in: a call would cost as much as the rest."""
+    """Make a class with an `update` that inlines the checks of the serializer; a call would double its cost."""
     function = GeneratedFunction("update", "self, value")
     lines = exact_or_none_lines(serializer, function, none="pass")
     if compile_size(serializer) is not None:
