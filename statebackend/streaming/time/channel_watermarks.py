@@ -1,23 +1,27 @@
-"""Watermarks of sources whose tasks report, once per epoch, the largest timestamp of each channel.
+"""Watermarks of the channels of each source, computed from one report per epoch.
 
-A channel has its own watermark within a source: the whole source, or one value of its channel column. The reports of an
-epoch determine the watermark of the *next* one, because an epoch is a watermark followed by records.
+A channel is a whole source, or one value of the channel column of a source. Each channel has its own watermark. At the
+end of an epoch, tasks report the largest timestamp of each channel. The reports determine the watermark of the *next*
+epoch, because an epoch is a watermark followed by records.
 
-| event                                | effect on the channel
-|
-|--------------------------------------|--------------------------------------------------------------------------------|
-| an epoch had records of it           | active; its watermark is its largest timestamp, minus the bound, minus 1
-| | none for longer than the idleness    | idle
-| | new, and the limit is reached        | the longest idle channels are forgotten; if none is idle, an error
-| | the source ends                      | active, and at the end of time
-|
+| event                                   | effect on the channel                                                   |
+|-----------------------------------------|-------------------------------------------------------------------------|
+| the epoch had records of it             | active; its watermark is its largest timestamp, minus the bound, minus 1 |
+| no records for longer than the idleness | idle                                                                    |
+| a new channel exceeds the limit         | the longest idle channels are removed; without idle ones, an error      |
+| the source ends                         | active, with the watermark at the end of time                           |
 
-A valve combines the channels of a source. All reports of an epoch take effect at once: first channels become active,
-then watermarks count, then idleness is checked. So a channel that returns is not overtaken within the same epoch.
+A valve combines the channels of a source. All reports of an epoch take effect together, in this order:
 
-Before its first record a source has one channel, called "", to which idleness applies too. It disappears when another
-channel appears, also after a restore if it was the only one. Idleness counts from the last epoch with records; after a
-restore from the first epoch or from the start of the job, because a stopped job does not know what its sources did.
+1. Channels with records become active.
+2. Watermarks advance.
+3. Idleness is checked.
+
+So a channel that returns is not overtaken within the same epoch.
+
+Before its first record a source has one channel, called "", which can also become idle. It is removed when another
+channel appears, also after a restore if it was the only one. Idleness counts from the last epoch with records. After a
+restore it counts from the first epoch or from the start of the job, because sources may have had records meanwhile.
 """
 
 from __future__ import annotations
@@ -51,7 +55,7 @@ _ONLY_CHANNEL: Final = ""
 
 @frozen(kw_only=True)
 class SourceTime:
-    """How the time of a source follows from its largest timestamps.
+    """The event-time settings of a source.
 
     ``out_of_orderness_ms`` is None for a source without watermarks, ``idleness_ms`` for one without idleness. Without
     ``has_channels`` all reports belong to the channel "".
@@ -170,7 +174,7 @@ class _Source:
         self._time = time
         self._valve = StatusWatermarkValve([_ONLY_CHANNEL])
         self._channels = {_ONLY_CHANNEL: _Channel(None, None)}
-        self._stands_for_all = True
+        self._has_placeholder = True
 
     def copied(self) -> _Source:
         other = copy.copy(self)
@@ -187,8 +191,8 @@ class _Source:
         return self._valve.status
 
     def check_room(self, reported: Mapping[str, int]) -> None:
-        # The channel that stands for others goes anyway, and makes no room for them.
-        kept = {*reported, _ONLY_CHANNEL} if self._stands_for_others(reported) else reported
+        # The channel "" is removed in any case, so it does not count as an idle channel that can be removed.
+        kept = {*reported, _ONLY_CHANNEL} if self._replaces_placeholder(reported) else reported
         idle = sum(channel.is_idle and channel.channel not in kept for channel in self._valve.snapshot().channels)
         if self._excess(reported) > idle:
             raise StreamJobError(
@@ -203,14 +207,14 @@ class _Source:
             channel = self._awake(name)
             channel.largest_ms = largest_ms if channel.largest_ms is None else max(channel.largest_ms, largest_ms)
             channel.last_active_ms = now_ms
-        if self._stands_for_others(reported):
+        if self._replaces_placeholder(reported):
             self._remove(_ONLY_CHANNEL)
         if reported:
-            self._stands_for_all = False
+            self._has_placeholder = False
         self._forget(excess, reported)
         if self._time.out_of_orderness_ms is not None:
             self._valve.input_watermarks({name: self._channel_watermark(name) for name in reported})
-        self._look_at_idleness(reported, now_ms)
+        self._check_idleness(reported, now_ms)
         return self._sent_since(before_ms, before)
 
     def end(self) -> tuple[WatermarkElement, ...]:
@@ -250,10 +254,10 @@ class _Source:
         ]
 
     def restore(self, channels: list[ChannelWatermark], watermark_ms: int) -> None:
-        known = self._channels_of_today(channels)
-        # Whether this is a channel of that name, or a source that had none until now, its next records tell.
-        self._stands_for_all = [one.channel for one in known] == [_ONLY_CHANNEL]
-        # Who was at the end of time begins again: a source that is read on has not ended.
+        known = self._current_channels(channels)
+        # "" may be a real channel or the placeholder of a source without records. The next records decide.
+        self._has_placeholder = [one.channel for one in known] == [_ONLY_CHANNEL]
+        # A channel at the end of time restarts without a watermark: the restored source has more records.
         states = (
             ValveChannel(
                 one.channel,
@@ -263,14 +267,14 @@ class _Source:
             for one in known
         )
         self._valve = StatusWatermarkValve.restored(ValveState(watermark_ms, tuple(states)))
-        # When who is active was so last is asked again: the job may have stood still.
+        # Active channels count idleness from now on: the job may have been stopped for long.
         self._channels = {
             one.channel: _Channel(one.largest_timestamp_ms, one.last_active_ms if one.is_idle else None)
             for one in known
         }
 
-    def _channels_of_today(self, channels: list[ChannelWatermark]) -> list[ChannelWatermark]:
-        """Without channels any more, a source starts with the channel ""."""
+    def _current_channels(self, channels: list[ChannelWatermark]) -> list[ChannelWatermark]:
+        """Return the restored channels, or only "" if the source has no channels now."""
         names = {one.channel for one in channels}
         if not names or (not self._time.has_channels and names != {_ONLY_CHANNEL}):
             idle = bool(channels) and all(one.is_idle for one in channels)
@@ -280,11 +284,11 @@ class _Source:
     def _excess(self, reported: Mapping[str, int]) -> int:
         """The number of channels above the limit."""
         names = self._channels.keys() | reported.keys()
-        return len(names) - self._stands_for_others(reported) - self._time.max_channels
+        return len(names) - self._replaces_placeholder(reported) - self._time.max_channels
 
-    def _stands_for_others(self, reported: Collection[str]) -> bool:
+    def _replaces_placeholder(self, reported: Collection[str]) -> bool:
         """Whether the channel "" exists and is now replaced by others."""
-        return self._stands_for_all and bool(reported) and _ONLY_CHANNEL not in reported
+        return self._has_placeholder and bool(reported) and _ONLY_CHANNEL not in reported
 
     def _forget(self, excess: int, reported: Mapping[str, int]) -> None:
         if excess <= 0:
@@ -310,7 +314,7 @@ class _Source:
         largest_ms, bound_ms = self._channels[name].largest_ms, self._time.out_of_orderness_ms
         return MIN_TIMESTAMP if largest_ms is None or bound_ms is None else bounded_watermark(largest_ms, bound_ms)
 
-    def _look_at_idleness(self, reported: Mapping[str, int], now_ms: int) -> None:
+    def _check_idleness(self, reported: Mapping[str, int], now_ms: int) -> None:
         silent = [one for one in self._valve.snapshot().channels if not one.is_idle and one.channel not in reported]
         idle = []
         for one in silent:
@@ -319,7 +323,7 @@ class _Source:
                 channel.last_active_ms = now_ms
             elif one.watermark_ms != MAX_TIMESTAMP and self._is_over(now_ms - channel.last_active_ms):
                 idle.append(one)
-        # Whoever holds the valve comes last, so that all are looked through once.
+        # Channels that hold the valve come last, so the valve searches all channels only once.
         for one in sorted(idle, key=lambda one: (one.watermark_ms >= self._valve.watermark_ms, -one.watermark_ms)):
             self._valve.input_status(one.channel, WatermarkStatus.IDLE)
 

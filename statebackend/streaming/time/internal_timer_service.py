@@ -5,9 +5,9 @@ for the current key. As elements of a priority queue (`statebackend.state`) they
 their key group when the parallelism changes, and fire by time; equal times fire by the bytes of key and namespace, on
 every backend.
 
-The caller advances time. Each due timer is removed from its queue and passed to ``fire``, one by one. A firing timer
-may register and delete others; those that are due fire in the same advance. The new watermark is visible meanwhile. The
-watermark never decreases.
+The caller advances time. Each due timer is removed from its queue and passed to ``fire``, one by one. A callback sees
+the new watermark. It may register and delete timers; timers that are already due fire in the same call. The watermark
+never decreases.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FIRED_TOGETHER: Final = 8192
 
 @define
 class TimerKey:
-    """The key of new timers. The code that sets the key of the state also sets it here."""
+    """The current key, used for new timers. The code that sets the key of the state also sets it here."""
 
     key: Any = None
     key_group: int = NO_KEY_GROUP
@@ -113,7 +113,7 @@ class InternalTimerService(Generic[N]):
     def register_event_time_timers(
         self, namespace: N, timestamp_ms: int, keys: Sequence[Any], key_groups: Sequence[int]
     ) -> None:
-        """Register a timer for each key, without a current key. Raises as the others."""
+        """Register a timer for each key. Needs no current key."""
         timers = [Timer(timestamp_ms, key, namespace) for key in keys]
         self._event_time.add_all(list(zip(timers, key_groups, strict=True)))
 
@@ -138,7 +138,7 @@ class InternalTimerService(Generic[N]):
             fire(timer.timestamp, timer.key, key_group, timer.namespace)
 
     def advance_watermark_together(self, timestamp_ms: int, fire: FireTogether) -> None:
-        """As `advance_watermark`, in batches. A timer that is due in the same batch cannot be deleted any more."""
+        """Advance event time and fire due timers in batches. A callback cannot delete timers of its own batch."""
         if timestamp_ms <= self._watermark_ms:
             return
         self._watermark_ms = timestamp_ms

@@ -1,20 +1,20 @@
-"""The watermarks of a whole job whose tasks report, once per epoch, the largest timestamps of channels.
+"""The watermarks of a whole job, computed from the largest timestamp of each channel in an epoch.
 
     largest timestamps  ->  channels of sources (`channel_watermarks`)  ->  operators (`GraphWatermarks`)
 
-The result of an epoch applies to the next one. All of it is in the section `WatermarkState` of a checkpoint, so a
-replay has the same watermarks.
+The result of an epoch applies to the next one. A checkpoint stores it (`WatermarkState`), so a replay has the same
+watermarks.
 
 `GraphWatermarks` sends the elements of sources through the operators of a job. Nodes have ids that are stable between
 runs: the uid of an operator, the name of a source. A node without inputs is a source. A *transparent* node, such as a
-union or a stateless step, has no watermark: whatever sends to it is a channel of its readers (as in Flink). Each
-element goes to the end of the graph before the next one, to readers in the order of the nodes. An operator forwards
-what it has processed, unless it holds watermarks; then it sends itself, as a source does. Idle senders send no
-watermark but `END_OF_TIME`, which then only says that nothing follows.
+union or a stateless step, has no watermark: its senders are channels of its readers (as in Flink). An element passes
+through the whole graph before the next one starts. Readers receive it in the order of the nodes. An operator forwards
+elements that it has processed. An operator that holds watermarks forwards nothing and sends elements as a source does.
+An idle sender sends no watermark except `END_OF_TIME`, which then only means that no more elements follow.
 
-A checkpoint stores all of it (`NodeWatermark`), so no operator goes back before a watermark, and idle inputs are not
-waited for again. The graph may change at a restore: removed channels are not waited for, and a new channel first
-receives what its sender sent before. The end of an input is not stored: a restarted job reads on, so its sender starts
+A checkpoint stores the state of each node (`NodeWatermark`). After a restore no watermark decreases, and idle inputs
+stay idle. The graph may change at a restore: removed channels are not waited for, and a new channel first receives the
+last elements of its sender. The end of an input is not stored: a restarted job continues to read, so its sender starts
 without a watermark.
 """
 
@@ -137,7 +137,7 @@ class GraphWatermarks:
     def restore(self, nodes: Iterable[NodeWatermark]) -> tuple[NodeReaction, ...]:
         """Restore a checkpoint into a new graph; returns the reactions of nodes if the graph has changed.
 
-        State of removed nodes is ignored, as is that of a source that is an operator now, and vice versa.
+        State of removed nodes is ignored, and so is state of a source that became an operator or the reverse.
         """
         former = {
             one.node: one
@@ -197,7 +197,7 @@ class GraphWatermarks:
         return [(reader, index, sender, element) for reader, index in self._senders[sender].readers]
 
     def _sent_before(self, name: str, former: NodeWatermark | None) -> list[_Delivery]:
-        """What the channels of an operator that were not there before have sent before."""
+        """Return the last elements of senders that are new channels of an operator."""
         known = [{channel.channel for channel in one.channels} for one in (former.inputs if former else ())]
         return [
             (name, index, channel, element)
@@ -225,7 +225,7 @@ class GraphWatermarks:
         return self._in_order(reactions)
 
     def _ends_idle(self, node: str) -> bool:
-        """Whether an operator whose channels have all ended is idle, so that no watermark says it to its readers."""
+        """Whether an operator with only ended channels is idle. Its readers then receive no watermark of it."""
         return self._senders[node].outlet.status.is_idle and not self._nodes[node].holds_watermarks
 
     def _reaction(self, node: str, element: WatermarkElement) -> NodeReaction:
@@ -273,7 +273,7 @@ class JobWatermarks:
     """Channels, sources and operators of one job. The sources are nodes of the graph with the same names."""
 
     def __init__(self, nodes: Sequence[WatermarkNode], sources: Mapping[str, SourceTime]) -> None:
-        """Raises `ValueError` for an invalid graph, or a source that is not a node of it."""
+        """Create it. Raises `ValueError` for an invalid graph, or a source that is not a node of it."""
         known = {node.id for node in nodes if not node.inputs}
         if not sources.keys() <= known:
             raise ValueError(f"there are no nodes for the sources {sorted(sources.keys() - known)}")
@@ -318,7 +318,7 @@ class JobWatermarks:
         """Restore a checkpoint into a new object; returns the reactions of operators if the job has changed."""
         reactions = self._graph.restore(state.nodes)
         self._channels.restore(state.channels, {name: self._graph.watermark_of(name) for name in self._sources})
-        # Of a source without channels in the checkpoint the graph may know what the channels do not.
+        # The graph may have the status of a source that has no channels in the checkpoint.
         statuses = [SourceElement(name, self._channels.status_of(name)) for name in self._sources]
         return (*reactions, *self._taken(statuses))
 

@@ -1,25 +1,24 @@
-"""The watermark of one operator, made of what its inputs send; and what the operator may send on.
+"""The watermark of one operator, combined from the watermarks of its inputs.
 
-Every input has a valve over its channels: whoever sends to it, each part of a union by itself. The watermark of an
-operator with one input is that of the valve. One with several inputs takes the smallest of those that are not idle, and
-the largest if all are. Other than in a valve, an input that returns behind the operator holds it until it has caught
-up: that is how Flink has it, where valves belong to inputs and the operator combines what comes out of them.
+Every input has a valve that combines its channels. A channel is one sender; each stream of a union is its own channel.
+The watermark of an operator with one input is the watermark of the valve. With several inputs it is the minimum over
+the inputs that are not idle, or the maximum if all are idle. An input that returns from idleness with a smaller
+watermark holds back the operator until it has caught up, unlike a channel of a valve. Flink does the same.
 
-Unlike in Flink, an operator reaches the end of time only when all its channels have ended, and not when one has ended
-and the others are idle:
+Unlike in Flink, an operator reaches the end of time only when all its channels have ended. In Flink one ended channel
+is enough if the others are idle.
 
-| a channel ends        | what happens                                                                             |
+| a channel ends        | effect                                                                                   |
 |-----------------------|------------------------------------------------------------------------------------------|
-| while it is active    | it is removed from its valve; an input whose channels have all ended is not counted      |
-| while it is idle      | it stays idle, as in Flink: its end wakes nobody                                         |
-| as the last one       | the operator goes to the end of time if any channel ended while active; else nothing     |
+| while it is active    | it is removed from its valve; an input without other channels is ignored                 |
+| while it is idle      | it stays idle, as in Flink                                                               |
+| as the last one       | the operator is at the end of time if any channel ended while active; else nothing       |
 
-A channel ends with `END_OF_TIME`. An idle sender sends it too: then it only says that nothing follows. An operator that
-ends while it is idle sends it on without advancing.
+A channel ends with `END_OF_TIME`. An idle sender sends it too; it then only means that no more elements follow. An
+operator that ends while it is idle forwards it without advancing.
 
-`OperatorWatermarks.take` returns what the operator does, in order: a watermark that it advances to, a status that it
-becomes. An outlet is between a sender and its readers: while the last status is idle it drops all watermarks but the
-end.
+`OperatorWatermarks.take` returns the new watermarks and statuses of the operator, in order. An outlet filters the
+elements between a sender and its readers: while the sender is idle it drops all watermarks except `END_OF_TIME`.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ class OperatorWatermarkState(Generic[C]):
 
 
 class _Input(Generic[C]):
-    """An input with the valve of its channels, and with what the operator has taken from that valve so far.
+    """An input: the valve of its channels, and the last watermark and status from that valve.
 
-    The valve has all channels but those that ended while they were active. When all have ended it has those too.
+    Channels that ended while active are removed from the valve. They are added again when all channels have ended.
     """
 
     __slots__ = ("_ended_idle", "_removed", "_valve", "is_idle", "watermark_ms")
@@ -77,7 +76,7 @@ class _Input(Generic[C]):
 
     @classmethod
     def restored(cls, former: ValveState[C], ended_idle: Collection[C], channels: Collection[C]) -> _Input[C]:
-        """An input with these channels that goes on from a snapshot, which may be of others."""
+        """Restore an input with these channels from a snapshot, which may have other channels."""
         removed = [one.channel for one in former.channels if one.watermark_ms == MAX_TIMESTAMP and not one.is_idle]
         running = tuple(one for one in former.channels if one.channel not in removed)
         has_ended = former.watermark_ms == MAX_TIMESTAMP or set(channels) <= {*removed, *ended_idle}
@@ -104,7 +103,7 @@ class _Input(Generic[C]):
 
     @property
     def is_at_end_of_time(self) -> bool:
-        """Whether all its channels have ended, one of them at least while it was active."""
+        """Whether all its channels have ended, and at least one of them while active."""
         return self._valve.watermark_ms == MAX_TIMESTAMP
 
     @property
@@ -113,7 +112,7 @@ class _Input(Generic[C]):
         return self.is_at_end_of_time or all(one in self._ended_idle for one in self._valve.channels)
 
     def take(self, channel: C, element: WatermarkElement) -> tuple[WatermarkElement, ...]:
-        """Returns what comes out of the valve. After the end of time, that is all that Flink's valve lets out."""
+        """Return the elements that the valve sends. After the end of time this is Flink's behavior."""
         if self.is_at_end_of_time:
             return self._valve.take(channel, element)
         if channel in self._removed:
@@ -121,12 +120,12 @@ class _Input(Generic[C]):
         if element == END_OF_TIME and channel in self._valve.channels:
             return self._end(channel)
         if element is WatermarkStatus.ACTIVE:
-            # A test or a function may send the end of time while it is idle, and go on.
+            # A test or a function may send the end of time while it is idle, and later send more.
             self._ended_idle.pop(channel, None)
         return self._valve.take(channel, element)
 
     def snapshot(self) -> ValveState[C]:
-        """The channels, of which the removed ones are active and at the end of time."""
+        """All channels. Removed channels are active and at the end of time."""
         state = self._valve.snapshot()
         removed = (ValveChannel(one, MAX_TIMESTAMP, is_idle=False) for one in self._removed)
         return ValveState(state.watermark_ms, (*state.channels, *removed))
@@ -150,13 +149,13 @@ class _Input(Generic[C]):
 class OperatorWatermarks(Generic[C]):
     """The watermark of an operator, for the channels of each of its inputs.
 
-    What does not belong here raises `IllegalTransitionError` and changes nothing.
+    Impossible events raise `IllegalTransitionError` and change nothing.
     """
 
     __slots__ = ("_inputs", "_status", "_watermark_ms")
 
     def __init__(self, inputs: Sequence[Iterable[C]]) -> None:
-        """Raises `ValueError` for an operator without inputs, and for an input without channels or with one twice."""
+        """Create it. Raises `ValueError` without inputs, for an input without channels, and for duplicate channels."""
         if not inputs:
             raise ValueError("an operator has inputs")
         self._inputs = [_Input(StatusWatermarkValve(channels)) for channels in inputs]
@@ -170,16 +169,16 @@ class OperatorWatermarks(Generic[C]):
 
     @property
     def status(self) -> WatermarkStatus:
-        """Idle if all its inputs are, apart from those at the end of time while others have not ended."""
+        """Idle if all its inputs are idle. Ended inputs are ignored until all inputs have ended."""
         return self._status
 
     @property
     def has_ended(self) -> bool:
-        """Whether all channels of all inputs have ended; if all were idle then, it is not at the end of time."""
+        """Whether all channels have ended. If all were idle, the watermark is still not at the end of time."""
         return all(one.has_ended for one in self._inputs)
 
     def take(self, input_index: int, channel: C, element: WatermarkElement) -> tuple[WatermarkElement, ...]:
-        """Takes what a channel of an input sends; returns what the operator does, in order."""
+        """Process an element of a channel. Returns the new watermarks and statuses of the operator, in order."""
         if not 0 <= input_index < len(self._inputs):
             name = "WATERMARK" if isinstance(element, Watermark) else element.name
             raise IllegalTransitionError(name, self.status.name, f"there is no input {input_index}")
@@ -191,11 +190,11 @@ class OperatorWatermarks(Generic[C]):
             else:
                 one.is_idle = sent.is_idle
             done += self._combined()
-        # Nothing comes out of the valve of an idle channel that ends, but it may be the last one.
+        # The valve sends nothing when an idle channel ends, but it may be the last channel of the operator.
         return done + self._combined() if element == END_OF_TIME else done
 
     def snapshot(self) -> OperatorWatermarkState[C]:
-        """Its state as plain data."""
+        """The state as plain data."""
         return OperatorWatermarkState(
             self._watermark_ms,
             tuple(one.snapshot() for one in self._inputs),
@@ -203,10 +202,10 @@ class OperatorWatermarks(Generic[C]):
         )
 
     def restore(self, state: OperatorWatermarkState[C], sent: WatermarkStatus) -> tuple[WatermarkElement, ...]:
-        """Goes on from a snapshot, whose inputs may have been others; returns what the operator does then.
+        """Restore a snapshot, also if the inputs have changed. Returns the new watermarks and statuses.
 
-        ``sent`` is the status that it had sent last. A channel that is gone is not waited for. A new channel is active
-        and behind, so it is not waited for until it has caught up. A new input holds the operator.
+        ``sent`` is the last status that the operator sent. A removed channel is not waited for. A new channel is
+        active without a watermark, so it is not waited for until it has caught up. A new input holds back the operator.
         """
         self._watermark_ms, self._status = state.watermark_ms, sent
         for index, former in enumerate(state.inputs[: len(self._inputs)]):
@@ -215,7 +214,7 @@ class OperatorWatermarks(Generic[C]):
         return self._combined()
 
     def _combined(self) -> tuple[WatermarkElement, ...]:
-        """Combines the inputs; returns what changes. A watermark comes while the operator is active."""
+        """Combine the inputs and return the changes. Watermarks are sent while the operator is active."""
         inputs = self._inputs if self.has_ended else [one for one in self._inputs if not one.is_at_end_of_time]
         awaited = [one.watermark_ms for one in inputs if not one.is_idle]
         combined_ms = min(awaited) if awaited else max(one.watermark_ms for one in inputs)
@@ -231,10 +230,7 @@ class OperatorWatermarks(Generic[C]):
 
 
 class WatermarkOutlet:
-    """Decides what a sender sends: while it is idle no watermark but the end, and no status twice.
-
-    It is active at first.
-    """
+    """Drops repeated statuses, and watermarks of an idle sender except `END_OF_TIME`. A new sender is active."""
 
     __slots__ = ("_status",)
 
@@ -243,11 +239,11 @@ class WatermarkOutlet:
 
     @property
     def status(self) -> WatermarkStatus:
-        """What it said last."""
+        """The last status sent."""
         return self._status
 
     def passes(self, element: WatermarkElement) -> bool:
-        """Whether this is to be sent on; a status that is, is the one from now on."""
+        """Return whether to send an element, and store a status."""
         if isinstance(element, Watermark):
             return element == END_OF_TIME or not self._status.is_idle
         changed, self._status = self._status is not element, element

@@ -1,8 +1,8 @@
-"""The valve that makes one watermark of the channels of an input (Flink's ``StatusWatermarkValve``).
+"""The valve that combines the watermarks of the channels of an input (Flink's ``StatusWatermarkValve``).
 
-What it lets through is the smallest watermark of the channels that count. A channel counts if it is active and not
-behind the valve: one that was idle and returns behind what was let through is not waited for until it has caught up.
-So a channel is in one of three states, which follow from its status, its watermark W and that of the valve, V:
+It sends the minimum over the aligned channels. A channel is aligned if it is active and its watermark is not smaller
+than the watermark of the valve. A channel that returns from idleness with a smaller watermark is not waited for until
+it has caught up. The state of a channel follows from its status, its watermark W and the watermark of the valve V:
 
 | state of the channel  | watermark T        | idle                 | active                               |
 |-----------------------|--------------------|----------------------|--------------------------------------|
@@ -10,17 +10,16 @@ So a channel is in one of three states, which follow from its status, its waterm
 | behind: active, W<V   | W = max(W, T) (1)  | idle (2)             | nothing                              |
 | idle                  | dropped            | nothing              | aligned if W>=V (1), else behind (3) |
 
-1. The valve advances to the smallest watermark of aligned channels, if that is after V, and sends it. That is so
-   exactly when there are aligned channels and none of them *holds* the valve by W = V, so counting both is all that
-   most events cost.
-2. When the last active channel becomes idle and held the valve, it sends the largest watermark of all channels, since
-   nobody is waited for any more; then, in any case, that it is idle.
-3. When the first channel wakes, the valve sends that it is active, before any watermark.
+1. The valve advances to the smallest watermark of aligned channels if that is larger than V, and sends it. This happens
+   when there are aligned channels and none of them *holds* the valve (W = V). Two counters are enough to check it.
+2. When the last active channel becomes idle and held the valve, the valve sends the largest watermark of all channels.
+   In any case it then sends that it is idle.
+3. When the first channel becomes active, the valve sends that it is active, before any watermark.
 
-Invariants: watermarks that are sent only grow. No watermark is sent while the valve is idle. Unless the last event left
-none aligned, some aligned channel holds the valve.
+Invariants: watermarks only increase. No watermark is sent while the valve is idle. If there are aligned channels, at
+least one of them holds the valve.
 
-A channel may be added while the valve runs, and is then active; or removed, which does what its idleness would.
+A channel that is added while the valve runs is active. Removing a channel has the effect of its idleness.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ C = TypeVar("C", bound=Hashable)
 
 @frozen
 class ValveChannel(Generic[C]):
-    """One channel of a valve: its own watermark, the smallest time if it has none, and whether it is idle."""
+    """The state of one channel: its watermark, or the smallest time, and whether it is idle."""
 
     channel: C
     watermark_ms: int
@@ -60,7 +59,7 @@ class ValveChannel(Generic[C]):
 
 @frozen
 class ValveState(Generic[C]):
-    """All that a valve knows, as plain data: what it let through last, and its channels. Raises `ValueError`."""
+    """The state of a valve as plain data: its last watermark and its channels. Raises `ValueError` if invalid."""
 
     watermark_ms: int
     channels: tuple[ValveChannel[C], ...]
@@ -80,16 +79,16 @@ class _Channel:
 
 
 class StatusWatermarkValve(Generic[C]):
-    """One watermark of several channels; channels are any hashable names, such as numbers.
+    """Combines the watermarks of channels, which have any hashable names.
 
-    Each event returns what is to be sent on, in that order. What does not belong here raises `IllegalTransitionError`
-    and changes nothing.
+    Each event returns the elements to send, in order. Impossible events raise `IllegalTransitionError` and change
+    nothing.
     """
 
     __slots__ = ("_active", "_aligned", "_channels", "_holding", "_watermark_ms")
 
     def __init__(self, channels: Iterable[C]) -> None:
-        """A valve all of whose channels are active and have no watermark; raises `ValueError` for none or doubled."""
+        """Create a valve of active channels without watermarks. Raises `ValueError` for no or duplicate channels."""
         state = ValveState(MIN_TIMESTAMP, tuple(ValveChannel(name, MIN_TIMESTAMP, False) for name in channels))
         self._watermark_ms = state.watermark_ms
         self._channels = {one.channel: _Channel(one.watermark_ms, one.is_idle) for one in state.channels}
@@ -97,7 +96,7 @@ class StatusWatermarkValve(Generic[C]):
 
     @classmethod
     def restored(cls, state: ValveState[C]) -> StatusWatermarkValve[C]:
-        """A valve that goes on from a snapshot."""
+        """Create a valve from a snapshot."""
         valve = cls(one.channel for one in state.channels)
         valve._watermark_ms = state.watermark_ms
         for one in state.channels:
@@ -109,13 +108,13 @@ class StatusWatermarkValve(Generic[C]):
         return valve
 
     def copied(self) -> StatusWatermarkValve[C]:
-        """Another valve that stands where this one does."""
+        """Return an independent copy."""
         other = copy.copy(self)
         other._channels = {name: _Channel(one.watermark_ms, one.is_idle) for name, one in self._channels.items()}
         return other
 
     def snapshot(self) -> ValveState[C]:
-        """All that it knows."""
+        """The state as plain data."""
         return ValveState(
             self._watermark_ms,
             tuple(ValveChannel(name, one.watermark_ms, one.is_idle) for name, one in self._channels.items()),
@@ -123,12 +122,12 @@ class StatusWatermarkValve(Generic[C]):
 
     @property
     def watermark_ms(self) -> int:
-        """What it let through last; the smallest time if nothing yet."""
+        """The last watermark sent, or the smallest time."""
         return self._watermark_ms
 
     @property
     def status(self) -> WatermarkStatus:
-        """Idle if all its channels are."""
+        """Idle if all its channels are idle."""
         return WatermarkStatus.ACTIVE if self._active else WatermarkStatus.IDLE
 
     @property
@@ -137,17 +136,17 @@ class StatusWatermarkValve(Generic[C]):
         return tuple(self._channels)
 
     def take(self, channel: C, element: WatermarkElement) -> tuple[WatermarkElement, ...]:
-        """A watermark or a status of a channel."""
+        """Process a watermark or a status of a channel."""
         if isinstance(element, Watermark):
             return self.input_watermark(channel, element.timestamp_ms)
         return self.input_status(channel, element)
 
     def input_watermark(self, channel: C, timestamp_ms: int) -> tuple[WatermarkElement, ...]:
-        """A watermark of a channel. Raises `ValueError` for what is no timestamp."""
+        """Process a watermark of a channel. Raises `ValueError` for an invalid timestamp."""
         return self.input_watermarks({channel: timestamp_ms})
 
     def input_watermarks(self, timestamps_ms: Mapping[C, int]) -> tuple[WatermarkElement, ...]:
-        """Watermarks of several channels at once: none of them is behind for another having come first."""
+        """Process watermarks of several channels at once, so that their order does not matter."""
         raised = [(self._channel(channel, "WATERMARK"), time_ms) for channel, time_ms in timestamps_ms.items()]
         for _, time_ms in raised:
             check_timestamp("a watermark", time_ms)
@@ -159,21 +158,21 @@ class StatusWatermarkValve(Generic[C]):
         return self._advance()
 
     def input_status(self, channel: C, status: WatermarkStatus) -> tuple[WatermarkElement, ...]:
-        """A channel became idle, or active; what it was already changes nothing."""
+        """Process a status of a channel. An unchanged status has no effect."""
         one = self._channel(channel, status.name)
         if one.is_idle is status.is_idle:
             return ()
         return self._become_idle(one) if status.is_idle else self._become_active(one)
 
     def add_channel(self, channel: C) -> tuple[WatermarkElement, ...]:
-        """A further channel, active and without a watermark: behind the valve, unless that has none either."""
+        """Add a channel, active and without a watermark. It is not waited for if the valve has a watermark."""
         if channel in self._channels:
             raise IllegalTransitionError("ADD_CHANNEL", self.status.name, f"there is a channel {shown(channel)}")
         one = self._channels[channel] = _Channel(MIN_TIMESTAMP, is_idle=True)
         return self._become_active(one)
 
     def remove_channel(self, channel: C) -> tuple[WatermarkElement, ...]:
-        """A channel that is no more. The last one stays."""
+        """Remove a channel. Raises `IllegalTransitionError` for the only channel."""
         one = self._channel(channel, "REMOVE_CHANNEL")
         if len(self._channels) == 1:
             raise IllegalTransitionError("REMOVE_CHANNEL", self.status.name, f"{shown(channel)} is the only channel")
@@ -202,7 +201,7 @@ class StatusWatermarkValve(Generic[C]):
         return (*first, *self._advance())
 
     def _count(self, one: _Channel, by: int) -> None:
-        """Counts an active channel in or out."""
+        """Add an active channel to the counters, or remove it."""
         self._aligned += by * (one.watermark_ms >= self._watermark_ms)
         self._holding += by * (one.watermark_ms == self._watermark_ms)
 

@@ -2,19 +2,19 @@
 
 | event                          | output                                                                              |
 |--------------------------------|-------------------------------------------------------------------------------------|
-| record                         | its timestamp, or that it is too far in the future; then the generator's watermarks |
+| record                         | its timestamp, and if it is too far in the future; then the generator's watermarks  |
 | periodic emit                  | the generators' watermarks                                                          |
 | watermark, status of upstream  | nothing, except that the end of time is forwarded                                   |
 | end of input                   | active, if idle; then the end of time, without a last periodic emit                 |
 
-A filter drops watermarks that are not larger than the last one; they do not make the source active either. A larger
-one makes it active first. A status is sent when it changes. With channels, each has its own generator and idleness. A
-record beyond the future limit is not shown to a generator and counts as no activity, because one wrong clock would
-make all other records late. A record without a timestamp is shown with the smallest time.
+A filter drops watermarks that are not larger than the last one. A larger one first makes the source active. A status
+is sent when it changes. With channels, each has its own generator and idleness. A record beyond the future limit does
+not reach a generator and does not make the source active, because one wrong clock would make all other records late. A
+generator receives a record without a timestamp with the smallest time.
 
-`WatermarkOutputMultiplexer` (Flink's) combines several outputs, such as splits. It sends the minimum over the outputs
-that are not idle, or the maximum if all are idle, whenever that is larger than before. So an output that returns holds
-back the others until it has caught up, unlike a channel of a valve.
+`WatermarkOutputMultiplexer` (as in Flink) combines several outputs, such as splits. It sends the minimum over the
+outputs that are not idle, or the maximum if all are idle, if that is larger than before. So an output that returns from
+idleness holds back the others until it has caught up, unlike a channel of a valve.
 
 | event of an output        | effect                                      | then                                       |
 |---------------------------|---------------------------------------------|--------------------------------------------|
@@ -24,8 +24,8 @@ back the others until it has caught up, unlike a channel of a valve.
 | periodic emit             |                                             | an update                                  |
 | unregister                | it is removed                               | nothing until the next update              |
 
-An update sends the watermark if it is larger, otherwise that all outputs are idle if they are. Without registered
-outputs the last status stays.
+An update sends the watermark if it is larger. Otherwise it sends the status idle if all outputs are idle. Without
+registered outputs the last status stays.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class WatermarkOutputMultiplexer(Generic[C]):
         return self._output(output, "WATERMARK_OF").watermark_ms
 
     def is_idle(self, output: C) -> bool:
-        """Whether an output is."""
+        """Whether an output is idle."""
         return self._output(output, "IS_IDLE").is_idle
 
     def register(self, output: C) -> None:
@@ -118,7 +118,7 @@ class WatermarkOutputMultiplexer(Generic[C]):
         return () if deferred else self.on_periodic_emit()
 
     def on_periodic_emit(self) -> tuple[WatermarkElement, ...]:
-        """Return what is due. Called in regular intervals."""
+        """Combine the outputs and return new elements. Call it at regular intervals."""
         if self._outputs:
             awaited = [one.watermark_ms for one in self._outputs.values() if not one.is_idle]
             self._is_idle = not awaited
@@ -168,7 +168,7 @@ NO_CHANNELS: Final[Mapping[Hashable, TimedChannel]] = MappingProxyType({})
 
 
 class _Collected(WatermarkOutput):
-    """What a generator emitted in one call."""
+    """Collects the elements that a generator emits in one call."""
 
     def __init__(self) -> None:
         self._elements: list[WatermarkElement] = []
@@ -276,7 +276,7 @@ class TimestampsAndWatermarks(Generic[T]):
         return TimestampedRecord(timestamp_ms, False, self._emitted(channel, deferred=False))
 
     def on_periodic_emit(self, processing_time_ms: int) -> tuple[WatermarkElement, ...]:
-        """Return what is due. Called in regular intervals."""
+        """Call the generators and return new elements. Call it at regular intervals."""
         self._processing_time_ms = processing_time_ms
         sent: tuple[WatermarkElement, ...] = ()
         for channel, generator in self._generators.items():

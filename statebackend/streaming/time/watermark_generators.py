@@ -1,7 +1,7 @@
 """Watermarks, and the generators that produce them from the records of a source.
 
-A watermark T says that no more records with timestamps up to T are expected. An idle sender is not waited for; its
-watermarks count again when it is active.
+A watermark T declares that no more records with timestamps up to T are expected. Receivers do not wait for an idle
+sender. Its watermarks count again when it is active.
 
 A generator sees every event with its timestamp and is called at regular intervals. *Periodic* generators record events
 in `on_event` and emit in `on_periodic_emit`; *punctuated* ones emit in `on_event`. Watermarks need not increase: the
@@ -54,7 +54,7 @@ class Watermark:
 
 
 class WatermarkStatus(enum.Enum):
-    """Whether a sender of watermarks is waited for."""
+    """The status of a sender of watermarks. Receivers do not wait for an idle sender."""
 
     ACTIVE = "active"
     IDLE = "idle"
