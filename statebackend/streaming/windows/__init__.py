@@ -1,1 +1,1 @@
-"""What a user says of windows: assigners, triggers, evictors and window functions."""
+"""The API of windows: assigners, triggers, evictors and window functions."""

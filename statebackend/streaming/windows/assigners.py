@@ -54,11 +54,11 @@ class WindowAssigner(ABC, Generic[W]):
 
     @abstractmethod
     def assign_windows(self, element: Any, timestamp_ms: int) -> Sequence[W]:
-        """Return the windows of a record, the newest first. Without event time, the time is the clock's."""
+        """Return the windows of a record, the newest first. Without event time, pass the processing time."""
 
     @abstractmethod
     def default_trigger(self) -> Trigger[Any, Any]:
-        """The trigger unless the program sets one."""
+        """The trigger that is used if the job sets none."""
 
     @property
     @abstractmethod
@@ -136,7 +136,7 @@ class TumblingEventTimeWindows(_AlignedTimeWindows):
 
     @classmethod
     def of(cls, size: Duration, offset: Duration = 0) -> TumblingEventTimeWindows:
-        """Windows of this size. With an offset of 15 minutes, windows of an hour start at a quarter past.
+        """Create windows of this size. With an offset of 15 minutes, windows of an hour start at a quarter past.
 
         Raises:
             JobDefinitionError: The size is below a millisecond, or the offset is not less than the size.
@@ -160,7 +160,7 @@ class SlidingEventTimeWindows(_AlignedTimeWindows):
 
     @classmethod
     def of(cls, size: Duration, slide: Duration, offset: Duration = 0) -> SlidingEventTimeWindows:
-        """Windows of this size, one every ``slide``.
+        """Create windows of this size, one every ``slide``.
 
         Raises:
             JobDefinitionError: Size or slide is below a millisecond, or the offset is not less than the slide.
@@ -233,7 +233,7 @@ class EventTimeSessionWindows(_SessionWindows):
 
     @classmethod
     def with_gap(cls, gap: Duration) -> EventTimeSessionWindows:
-        """Sessions end after this time without records. Raises `JobDefinitionError` for a gap below a millisecond."""
+        """End sessions after this time without records. Raises `JobDefinitionError` for a gap below a millisecond."""
         return cls(_fixed_gap(cls.__name__, gap))
 
     @classmethod

@@ -79,15 +79,15 @@ class CountEvictor(_OneTimeEvictor):
 
 @frozen
 class TimeEvictor(_OneTimeEvictor):
-    """Keeps the records whose timestamps are less than a duration before the greatest one."""
+    """Keeps the records that are less than a duration older than the newest record."""
 
     size_ms: int
 
     @classmethod
     def of(cls, size: Duration, after: bool = False) -> TimeEvictor:
-        """Keep records less than ``size`` older than the newest timestamp. ``after`` is as for `CountEvictor`.
+        """Keep records less than ``size`` older than the newest record. ``after`` evicts after the function.
 
-        If the first record has no timestamp, all stay.
+        If the first record has no timestamp, no record is evicted.
         """
         return cls(duration_ms(size, "TimeEvictor: the size", at_least_ms=0), after=after)
 
@@ -110,7 +110,7 @@ class DeltaEvictor(_OneTimeEvictor):
 
     @classmethod
     def of(cls, threshold: float, delta_function: Callable[[Any, Any], float], after: bool = False) -> DeltaEvictor:
-        """Keep records whose ``delta_function(record, last)`` is below ``threshold``; ``after`` as above."""
+        """Keep records with ``delta_function(record, last) < threshold``. ``after`` evicts after the function."""
         if not callable(delta_function):
             raise JobDefinitionError(
                 f"DeltaEvictor.of() takes a function of two records, not {format_value(delta_function, 80)}"

@@ -1,13 +1,13 @@
-"""Triggers: when a window fires. The built-in triggers behave as Flink's.
+"""Triggers: when a window fires. The built-in triggers behave as in Flink.
 
-A trigger is asked at every record of a window and at every timer that it registered. It answers whether the window
+A trigger is called for every record of a window and for every timer that it registered. It returns whether the window
 *fires* (its function receives the contents) and whether it is *purged* (the contents are dropped; the window and the
 trigger's state stay).
 
-One trigger object serves all windows of all keys. What it must remember is state of the current key and window, which
-`Trigger.state_descriptors` lists; its timers belong to both too. When a window is disposed, `Trigger.clear` removes
-all of it. Where windows merge, `Trigger.on_merge` merges state and timers; a trigger without it is rejected when the
-job is built.
+One trigger object serves all windows of all keys. So it stores data only in state of the current key and window, which
+`Trigger.state_descriptors` lists. Its timers also belong to a key and window. When a window is disposed,
+`Trigger.clear` removes state and timers. When windows merge, `Trigger.on_merge` merges them; a trigger that cannot
+merge is rejected when the job is built.
 
 The two continuous triggers fire at multiples of their interval, counted from 1970 and not from the start of the window.
 The next firing time is in state; merged windows use the earliest.
@@ -109,7 +109,7 @@ class OnMergeContext(TriggerContext):
 
     @abstractmethod
     def merge_partitioned_state(self, descriptor: StateDescriptor) -> None:
-        """Merge the state of the windows that merged into that of the new window.
+        """Merge the state of the old windows into the state of the new window.
 
         Raises:
             StateRegistrationError: The state is not list, reducing or aggregating state.
@@ -331,7 +331,7 @@ def _purging(result: TriggerResult) -> TriggerResult:
 
 
 def _interval_start(timestamp_ms: int, interval_ms: int) -> int:
-    """The multiple of the interval next to the time, towards 1970."""
+    """Round a time to a multiple of the interval, towards 1970."""
     return (
         timestamp_ms - timestamp_ms % interval_ms if timestamp_ms >= 0 else timestamp_ms + -timestamp_ms % interval_ms
     )
@@ -402,7 +402,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
             context.register_event_time_timer(next_fire_ms)
 
     def clear(self, window: Any, context: TriggerContext) -> None:
-        # The timer at the end of the window has fired by now, or belongs to a window that has merged, and is ignored.
+        # The timer at the end of the window has fired. After a merge, timers of the old windows are ignored.
         next_fire_ms = context.get_partitioned_state(_FIRE_TIME).get()
         if next_fire_ms is not None and _takes_fire_time(next_fire_ms, context):
             context.delete_event_time_timer(next_fire_ms)
@@ -443,8 +443,8 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
             due_ms = min(context.current_processing_time(), window.max_timestamp)
             self._register_next(self._bounded(timestamp_ms, due_ms), window.max_timestamp, context)
         else:
-            # A processing-time window is disposed now. The end of an event-time window means nothing to the clock: a
-            # timer there would fire again at once, forever.
+            # A processing-time window is disposed now. For an event-time window a timer at its end would fire again
+            # and again, because that time has passed on the clock.
             now_ms = context.current_processing_time()
             self._register_next(_interval_start(now_ms, self.interval_ms), MAX_TIMESTAMP, context)
         return _FIRE
@@ -503,8 +503,8 @@ class DeltaTrigger(Trigger[Any, Any]):
     ) -> DeltaTrigger:
         """Fire when ``delta_function(last, record)`` is above ``threshold``.
 
-        ``last`` is the record that fired last, at first the first record. It is stored, so ``element_type`` is its
-        serializer or type hint.
+        ``last`` is the record of the last firing, or the first record. ``element_type`` is the serializer or type hint
+        that stores it.
         """
         if not callable(delta_function):
             raise JobDefinitionError(

@@ -1,4 +1,4 @@
-"""The validated settings of a windowed operation, as they travel to the subtasks.
+"""The validated settings of a windowed operation, as pickled for the subtasks.
 
 The contents of a window depend on its function: all records for a window function, one value for a reduce function, one
 accumulator for an aggregate function. With an evictor they are always all records. Contents are state per key and
@@ -44,7 +44,7 @@ def _check_callable(contents: Any, attribute: Attribute[Any], function: object) 
 
 @frozen
 class ReducedContents:
-    """One value: a function of two folds the records."""
+    """One value, into which a function of two records folds all records."""
 
     function: Callable[[Any, Any], Any] = field(validator=_check_callable)
 
@@ -58,7 +58,7 @@ def _check_aggregate(contents: Any, attribute: Attribute[Any], function: object)
 
 @frozen
 class AggregatedContents:
-    """One accumulator, and its serializer unless it is never stored."""
+    """One accumulator. The serializer is None if it is never stored."""
 
     function: AggregateFunction[Any, Any, Any] = field(validator=_check_aggregate)
     accumulator_serializer: TypeSerializer[Any] | None
@@ -89,7 +89,7 @@ class ListedContents:
 
 @frozen
 class CoGroupedContents:
-    """All records of two inputs, separately, with the serializers that were given.
+    """All records of two inputs, separately, with the serializers that the job sets, if any.
 
     The window function receives one element: the pair of both lists.
     """
@@ -131,7 +131,7 @@ class WindowDefinition:
         return self.assigner.is_event_time
 
     def bound(self, schema: DeclaredSchema | None, where: str) -> WindowDefinition:
-        """Return the operation with built-in aggregates, if any, as an aggregate function over records of a schema."""
+        """Return the operation with built-in aggregates replaced by an aggregate function for this schema."""
         if not isinstance(self.contents, ColumnAggregates):
             return self
         aggregates = bound_aggregates(self.contents.aggregates, schema, where)
@@ -163,7 +163,7 @@ class WindowDefinition:
 
     @property
     def element_serializers(self) -> tuple[TypeSerializer[Any] | None, ...]:
-        """The serializers of the records of each input, where given. Empty if records are not stored."""
+        """The serializers of the records of each input, or None. Empty if records are not stored."""
         if isinstance(self.contents, CoGroupedContents):
             return self.contents.serializers
         if self.evictor is None and isinstance(self.contents, (AggregatedContents, ColumnAggregates)):

@@ -1,7 +1,7 @@
 """Functions over the contents of windows, and the contexts that they receive.
 
-A `ProcessWindowFunction` receives everything that a window holds. It registers state in `open()`: state per key, which
-no window clears, and state per key *and window*, which its `clear()` must clear when the window is disposed.
+A `ProcessWindowFunction` receives the contents of a window. It registers state in `open()`: state per key, which stays
+when windows are disposed, and state per key *and window*, which its `clear()` must clear.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class WindowRuntimeContext(RuntimeContext):
     @property
     @abstractmethod
     def window_state(self) -> WindowStateStore:
-        """Registers state per key and window. In every call of `process` the handle refers to the current window."""
+        """The registry of state per key and window. In calls of `process` a handle refers to the current window."""
 
 
 class WindowContext(ABC, Generic[W]):
@@ -61,7 +61,7 @@ class WindowContext(ABC, Generic[W]):
 
     @abstractmethod
     def window_state(self) -> WindowStateStore:
-        """State per key and window that `open()` registered. Rejected for windows that merge."""
+        """State per key and window that `open()` registered. Not supported for windows that merge."""
 
     @abstractmethod
     def global_state(self) -> WindowStateStore:
@@ -69,11 +69,11 @@ class WindowContext(ABC, Generic[W]):
 
     @abstractmethod
     def output(self, tag: OutputTag[T], value: T) -> None:
-        """Emit a record to a side output, in order with the yielded records. Dropped if nothing reads it."""
+        """Emit a record to a side output, in order with the yielded records. Dropped if no operator reads it."""
 
 
 class ProcessWindowFunction(WorkerLifecycle, ABC, Generic[K, I, O, W]):
-    """Turns the contents of a window into records to emit. Their timestamp is the last one of the window.
+    """Computes output records from the contents of a window. Their timestamp is the last one of the window.
 
     Instances travel to the subtasks by pickling and hold configuration only. Create connections in `setup()`.
     """

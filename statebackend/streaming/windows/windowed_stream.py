@@ -92,7 +92,7 @@ S = TypeVar("S", covariant=True)
 WindowFunction: TypeAlias = (
     ProcessWindowFunction[Any, Any, Any, Any] | Callable[[Any, Any, Any], "Iterable[Any] | None"]
 )
-"""What receives the result of a window: an object, or a plain function of key, window and result."""
+"""Receives the result of a window: an object, or a plain function of key, window and result."""
 
 
 class AddWindows(Protocol[S]):
@@ -103,7 +103,7 @@ class AddWindows(Protocol[S]):
 
 @frozen(eq=False)
 class WindowedStream(Generic[S]):
-    """A keyed stream with windows under construction."""
+    """A keyed stream with windows under construction. Methods return a new one until an operation ends the chain."""
 
     _add: AddWindows[S] = field(repr=False)
     _assigner: WindowAssigner[Any]
@@ -118,7 +118,7 @@ class WindowedStream(Generic[S]):
         return cls(add, checked_assigner(assigner))
 
     def trigger(self, trigger: Trigger[Any, Any]) -> WindowedStream[S]:
-        """Set when windows fire, instead of the assigner's default trigger."""
+        """Set the trigger, which replaces the default trigger of the assigner."""
         return evolve(self, trigger=checked_trigger(trigger))
 
     def evictor(self, evictor: Evictor[Any, Any]) -> WindowedStream[S]:
@@ -126,7 +126,7 @@ class WindowedStream(Generic[S]):
         return evolve(self, evictor=_instance(evictor, Evictor, "evictor()", "an Evictor"))
 
     def allowed_lateness(self, lateness: Duration) -> WindowedStream[S]:
-        """Keep event-time windows for this long after their end. Each late record within it fires the window again."""
+        """Keep event-time windows for this time after their end. Each late record until then fires the window."""
         return evolve(self, lateness_ms=checked_lateness_ms(lateness, self._assigner))
 
     def side_output_late_data(self, tag: OutputTag[Any]) -> WindowedStream[S]:
@@ -195,10 +195,10 @@ class WindowedStream(Generic[S]):
         schema: Any = None,
         name: str = "",
     ) -> S:
-        """Count the records of a window, a batch at a time where they come in columns.
+        """Count the records of a window, a whole batch at once if records are in columns.
 
-        When the window fires it emits a row: key, start and end of the window in milliseconds, and count. With
-        ``window_function``, that function receives the count as in `reduce`.
+        When the window fires it emits a row: key, start and end of the window in milliseconds, and count. A
+        ``window_function`` receives the count as in `reduce` instead.
         """
         function = Count()
         contents = AggregatedContents.of(function, None)
@@ -337,7 +337,7 @@ class JoinWindowFunction(ProcessWindowFunction[Any, Any, Any, Any]):
 
 @frozen(eq=False)
 class WindowedStreamPair(Generic[S]):
-    """Two keyed streams with windows under construction. Each method returns a new one; `apply` ends the chain."""
+    """Two keyed streams with windows under construction. Methods return a new pair; `apply` ends the chain."""
 
     _add: AddWindows[S] = field(repr=False)
     _assigner: WindowAssigner[Any]
@@ -351,7 +351,7 @@ class WindowedStreamPair(Generic[S]):
         return cls(add, checked_assigner(assigner), kind)
 
     def trigger(self, trigger: Trigger[Any, Any]) -> WindowedStreamPair[S]:
-        """Set when windows fire, instead of the assigner's default trigger."""
+        """Set the trigger, which replaces the default trigger of the assigner."""
         return evolve(self, trigger=checked_trigger(trigger))
 
     def allowed_lateness(self, lateness: Duration) -> WindowedStreamPair[S]:
@@ -368,9 +368,9 @@ class WindowedStreamPair(Generic[S]):
         left_type: Any = None,
         right_type: Any = None,
     ) -> S:
-        """Apply a function of two.
+        """Apply a function to the records of both streams.
 
-        A join emits ``function(left, right)`` for every pair of a key and window. A co-group emits what
+        A join emits ``function(left, right)`` for every pair of a key and window. A co-group emits the records that
         ``function(lefts, rights)`` yields or returns in a list; one of the lists may be empty. ``left_type`` and
         ``right_type`` are serializers or type hints of the records, for inputs without a schema.
         """
