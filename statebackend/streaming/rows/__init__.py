@@ -1,1 +1,1 @@
-"""Records between operators: declared schemas, and rows in and out of Arrow."""
+"""Records between operators: declared schemas, and conversion between rows and Arrow."""

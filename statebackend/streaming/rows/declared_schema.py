@@ -6,8 +6,8 @@
     type     := a name of `_SIMPLE`  |  decimal[(p[, s])]  |  time[(p)]  |  interval unit [to unit]
                 |  array<type>  |  map<type, type>  |  struct<column, ...>
 
-The types are Spark's types with an Arrow form. Type names in a parsed schema are Spark's simple strings, because a
-savepoint must mean the same in every runtime. Instants are in UTC: without a session there is no other time zone.
+The types are the types of Spark that Arrow also has. A parsed schema uses Spark's simple strings as type names, so a
+savepoint has the same types in every runtime. Instants are in UTC, because there is no session time zone.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TIME_ZONE: Final = "UTC"
 _LARGEST_PRECISION: Final = 38
 _TIME_PRECISION: Final = 6
 _UNITS: Final = ("day", "hour", "minute", "second")
-"""The units of an interval with a form in Arrow. Months have no fixed length, and pyarrow does not have them."""
+"""The units of an interval that Arrow can represent. Months have no fixed length, and pyarrow does not support them."""
 
 _TOKEN: Final = re.compile(
     r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<word>\w+)|(?P<text>'[^']*'|\"[^\"]*\")|(?P<mark>[<>(),:]))"
@@ -72,7 +72,7 @@ _SIMPLE: Final[Mapping[str, tuple[str, pa.DataType]]] = {
 
 @frozen
 class Column:
-    """A column or struct field: its type as Spark's simple string and in Arrow, and the fields of a struct."""
+    """A column or struct field: its type in Spark (simple string) and in Arrow, and the fields of a struct."""
 
     name: str
     type_name: str
@@ -90,7 +90,7 @@ class Column:
 class DeclaredSchema:
     """The columns of a stream. ``record_class`` is the class of its records if they are not rows.
 
-    ``row_base`` is the base class of its rows, if it is not the one without Spark.
+    ``row_base`` is the base class of its rows; None for `RecordRow`.
     """
 
     columns: tuple[Column, ...]
@@ -108,18 +108,18 @@ class DeclaredSchema:
 
     @property
     def arrow(self) -> pa.Schema:
-        """The Arrow schema of emitted rows. A column of ``NOT NULL`` accepts no None."""
+        """The Arrow schema of emitted rows. A column with ``NOT NULL`` rejects None."""
         return pa.schema([column.arrow_field for column in self.columns])
 
     def column(self, name: str) -> Column | None:
-        """Return the column that a program means by a name; None if there is none. See `meant_by`."""
+        """Return the column with a name, or None. `meant_by` describes upper and lower case."""
         meant = meant_by(name, self.names)
         return next((column for column in self.columns if column.name == meant), None)
 
     def type_of(self, name: str) -> str | None:
         """Return the type of a column, or of a struct field by its path; None if it does not exist.
 
-        As on Spark, a column of this name wins over a field.
+        As on Spark, a column with this name has priority over a struct field.
         """
         found = _found(self.columns, name)
         return None if found is None else found.type_name
@@ -137,9 +137,9 @@ def _found(columns: tuple[Column, ...], name: str) -> Column | None:
 
 
 def meant_by(name: str, names: Sequence[str]) -> str | None:
-    """Return the column that a program means by a name: the one of exactly that name, or else in another letter case.
+    """Return the column with exactly this name, or else one that differs only in upper and lower case.
 
-    That is Spark's rule unless ``spark.sql.caseSensitive`` is on.
+    This is Spark's rule unless ``spark.sql.caseSensitive`` is on.
     """
     if name in names:
         return name
@@ -155,7 +155,7 @@ def parsed_schema(ddl: str, where: str) -> DeclaredSchema:
 
 
 def unreadable_schema(ddl: str, where: str, why: object) -> JobDefinitionError:
-    """The error for a DDL string that cannot be parsed; ``where`` starts the message."""
+    """Return the error for a DDL string that cannot be parsed; ``where`` starts the message."""
     return JobDefinitionError(
         f"{where}: the schema {format_value(ddl, 200)} cannot be read: {why}; "
         f"write it as 'name type, ...' with types such as "
@@ -184,7 +184,7 @@ def _doubled(names: Iterable[str]) -> str | None:
 
 
 def _column_of(name: str, data_type: Any, nullable: bool, where: str) -> Column:
-    """Convert a Spark type, recognised by its attributes. Its field names may be anything."""
+    """Convert a Spark type, recognised by its attributes. Field names may contain any characters."""
     if hasattr(data_type, "fields"):
         fields = tuple(_column_of(one.name, one.dataType, one.nullable, where) for one in data_type.fields)
         return evolve(struct_column(name, fields), nullable=nullable)
@@ -200,30 +200,30 @@ def _column_of(name: str, data_type: Any, nullable: bool, where: str) -> Column:
 
 
 def struct_column(name: str, fields: tuple[Column, ...]) -> Column:
-    """A column of structs."""
+    """Return a column of structs."""
     shown_fields = ",".join(f"{one.name}:{one.type_name}" for one in fields)
     return Column(name, f"struct<{shown_fields}>", pa.struct([one.arrow_field for one in fields]), fields=fields)
 
 
 def array_column(name: str, element: Column) -> Column:
-    """A column of arrays."""
+    """Return a column of arrays."""
     arrow_type = pa.list_(pa.field("element", element.arrow_type, element.nullable))
     return Column(name, f"array<{element.type_name}>", arrow_type)
 
 
 def map_column(name: str, key: Column, value: Column) -> Column:
-    """A column of maps."""
+    """Return a column of maps."""
     arrow_type = pa.map_(key.arrow_type, pa.field("value", value.arrow_type, value.nullable))
     return Column(name, f"map<{key.type_name},{value.type_name}>", arrow_type)
 
 
 def missing_schema(where: str, how: str) -> JobDefinitionError:
-    """The error for an output without a schema."""
+    """Return the error for an output without a schema."""
     return JobDefinitionError(f"{where}: pass {how}")
 
 
 def place_of_output(operator_uid: str, tag_name: str | None = None) -> str:
-    """How errors name an output of an operator; with a name, a side output."""
+    """Return the name of an output for error messages. With a tag name it is a side output."""
     operator = f"operator {operator_uid!r}"
     return operator if tag_name is None else f"{operator}, side output {tag_name!r}"
 
@@ -245,7 +245,7 @@ def check_not_reserved(columns: Iterable[str], operator_uid: str) -> None:
 
 
 def unknown_column(operator_uid: str, given_to: str, name: str, columns: Iterable[str]) -> JobDefinitionError:
-    """The error for a column that an operator's input does not have; ``given_to`` is ``key_by`` or ``order_by``."""
+    """Return the error for an unknown column of an operator's input, passed to ``key_by`` or ``order_by``."""
     return JobDefinitionError(
         f"operator {operator_uid!r}: {given_to} does not fit the operator's input, which has the columns "
         f"{', '.join(columns)}: there is no column {name!r}"
@@ -253,7 +253,7 @@ def unknown_column(operator_uid: str, given_to: str, name: str, columns: Iterabl
 
 
 class _SyntaxError(Exception):
-    """A syntax error, without the schema, which the caller adds."""
+    """A syntax error. The caller adds the schema to the message."""
 
 
 class _Parser:

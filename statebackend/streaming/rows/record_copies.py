@@ -1,7 +1,7 @@
-"""Copies of records, so that two functions that receive the same record cannot see each other's changes.
+"""Copies records, so that two functions that receive the same record do not see each other's changes.
 
-Most records need no copy because nothing in them can change: tuples and rows of numbers, texts and the like. Such
-batches are recognised by the classes that occur in them.
+Most records need no copy because they are immutable, such as tuples and rows of numbers and strings. Such batches are
+recognised by the classes of their values.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def copied_records(records: Sequence[Any], where: str) -> Sequence[Any]:
 
 
 def _are_immutable(values: Collection[Any]) -> bool:
-    """Whether all values are immutable, and tuples of such values. Looks at classes, level by level."""
+    """Whether all values are immutable, or tuples of immutable values. Checks only classes, level by level."""
     found = set(map(type, values))
     while not found <= IMMUTABLE_TYPES:
         others = found - IMMUTABLE_TYPES
@@ -102,7 +102,7 @@ def _are_immutable(values: Collection[Any]) -> bool:
 
 
 def _deep_copy(value: Any, memo: dict[int, Any]) -> Any:
-    """Copies as `copy.deepcopy`, which takes several times as long for dicts of plain values."""
+    """Copy as `copy.deepcopy`, but several times faster for dicts of immutable values."""
     kind: Any = type(value)
     if kind in IMMUTABLE_TYPES:
         return value

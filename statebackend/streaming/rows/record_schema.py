@@ -1,4 +1,4 @@
-"""Record classes as schemas: the column of each field, and records made of the values of columns.
+"""Derives schemas from record classes, and creates records from the values of columns.
 
     bool  boolean      datetime   timestamp               X | None          the column of X, nullable
     int   bigint       date       date                    list[X]           array
@@ -6,11 +6,11 @@
     str   string       timedelta  interval day to second  dict[K, V]        map
     bytes binary       Decimal    decimal(38,18)          a record class    struct
 
-    an enum     string or bigint if all its values are str or int: the value; otherwise string: the name of the constant
-    Literal     the column of its values, which have one type
+    enum        the values if all are str (string) or all are int (bigint); otherwise the names of constants (string)
+    Literal     the column type of its values, which must all have one type
 
-``Annotated[Decimal, ColumnType("decimal(10,2)")]`` chooses another column for a field. `docs/writing-a-job.md` has the
-table for users. Records are made by code that is generated once per class.
+``Annotated[Decimal, ColumnType("decimal(10,2)")]`` chooses another column type for a field. `docs/writing-a-job.md` has
+the table for users. Generated code, compiled once per class, creates the records.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ __all__ = [
 ]
 
 Convert = Callable[[Any], Any]
-"""Converts a value of a column, which is not None, to a value of the class. Raises `ValueError` for a wrong one."""
+"""Converts a value of a column, never None, to a value of the class. Raises `ValueError` for an invalid value."""
 
 
 @frozen
 class ColumnType:
-    """The column type of a field of a record class, in ``Annotated``.
+    """Sets the column type of a field of a record class, in ``Annotated``.
 
     Args:
         ddl: The type, such as ``decimal(10,2)``, ``int``, ``float`` or ``timestamp_ntz``.
@@ -82,13 +82,13 @@ class ColumnType:
 
 @frozen
 class RecordType:
-    """A record class as rows: its columns, and the function that makes records."""
+    """A record class with its schema and the function that creates records."""
 
     record_class: type
     schema: DeclaredSchema = field(eq=False)
-    """Its columns, as those of rows."""
+    """The schema, with one column per field."""
     make_all: Callable[[Sequence[Sequence[Any]]], list[Any]] = field(eq=False, repr=False)
-    """Makes records of lists of values, one list per column. Raises what the class raises, or `ValueError`."""
+    """Creates records from lists of values, one list per column. Raises errors of the class, or `ValueError`."""
 
 
 def is_record_class(candidate: Any) -> bool:
@@ -97,10 +97,9 @@ def is_record_class(candidate: Any) -> bool:
 
 
 def record_type(record_class: Any, where: str) -> RecordType:
-    """Return a record class as rows.
+    """Return the schema of a record class and the function that creates its records.
 
-    Raises `JobDefinitionError`, starting with ``where``, for a class that is no record class, and with the path of the
-    field for a type without a column type.
+    Raises `JobDefinitionError`, starting with ``where``, if it is not a record class, or if a field has no column type.
     """
     if not is_record_class(record_class):
         raise JobDefinitionError(
@@ -117,9 +116,9 @@ AS_RECORDS: Final = "as_records()"
 
 
 def columns_of_class(kind: RecordType, given: DeclaredSchema, where: str) -> list[str]:
-    """Return the column of each field of a class in the rows of a schema.
+    """Return the name of the column for each field of a class.
 
-    Raises `JobDefinitionError` for a missing column, and for one of a type that the field cannot hold without a loss.
+    Raises `JobDefinitionError` for a missing column, and for a column type that the field cannot hold without loss.
     """
     names = []
     for column in kind.schema.columns:
@@ -140,7 +139,7 @@ def columns_of_class(kind: RecordType, given: DeclaredSchema, where: str) -> lis
 
 
 def _is_held_by(given: pa.DataType, field_type: pa.DataType) -> bool:
-    """Whether every value of a column fits a field without a loss."""
+    """Whether a field can hold every value of a column without loss."""
     types = pa.types
     if types.is_struct(field_type) and types.is_struct(given):
         return [one.name for one in given] == [one.name for one in field_type] and all(
@@ -158,15 +157,15 @@ def _is_held_by(given: pa.DataType, field_type: pa.DataType) -> bool:
     if types.is_floating(field_type) and types.is_floating(given):
         return bool(given.bit_width <= field_type.bit_width)
     if types.is_timestamp(field_type) and types.is_timestamp(given):
-        # The zone is that of the session.
+        # The zone of the column is the session time zone, so only its presence is compared.
         return (given.tz is None) == (field_type.tz is None)
     return bool(types.is_null(given) or given == field_type)
 
 
 def output_schema(declared: object, where: str, how: str) -> DeclaredSchema:
-    """Return the schema of an operator's output, given as DDL, a record class or Spark's ``StructType``.
+    """Return the schema of an operator's output from DDL, a record class or Spark's ``StructType``.
 
-    In a `JobDefinitionError`, ``where`` names the output and ``how`` the way to pass its schema.
+    In a `JobDefinitionError`, ``where`` names the output and ``how`` explains how to pass its schema.
     """
     if declared is None:
         raise missing_schema(where, how)
@@ -188,17 +187,17 @@ def _described_schema(declared: object) -> str:
 def annotated_output(function: object) -> type | None:
     """Return the record class that a function emits, as annotated: ``KeyedProcessFunction[str, Payment, Alert]``.
 
-    None if the annotation is missing or is no record class.
+    None if the annotation is missing or is not a record class.
     """
     hint = _argument_of_output(type(function), {})
     if hint is None or not is_record_class(hint):
-        # A function of windows or pairs that wraps a plain one.
+        # A function of windows or pairs that wraps a plain function.
         hint = returned_type(getattr(function, "function", None))
     return hint if is_record_class(hint) else None
 
 
 def _argument_of_output(kind: type, bound: Mapping[Any, Any]) -> Any:
-    """Return what a class passes to the type variable ``O`` of its base classes."""
+    """Return the argument of a class for the type variable ``O`` of its base classes."""
     for base in vars(kind).get("__orig_bases__", kind.__bases__):
         origin = typing.get_origin(base) or base
         if origin is typing.Generic or origin is object:
@@ -215,14 +214,14 @@ def _argument_of_output(kind: type, bound: Mapping[Any, Any]) -> Any:
 
 
 def _resolved(hint: Any, kind: type) -> Any:
-    """Return the class that a quoted name means in the module of a class; None if there is none."""
+    """Resolve a quoted name in the module of a class. None if it does not exist."""
     if not isinstance(hint, typing.ForwardRef):
         return hint
     return getattr(sys.modules.get(kind.__module__), hint.__forward_arg__, None)
 
 
 def returned_type(function: object) -> Any:
-    """Return the type that a function is annotated to return, or to yield; None without an annotation."""
+    """Return the annotated type of the values that a function returns or yields; None without an annotation."""
     while isinstance(function, partial):
         function = function.func
     if isinstance(function, type):
@@ -243,12 +242,12 @@ def returned_type(function: object) -> Any:
 
 
 class _NoColumnError(Exception):
-    """Why a field has no column, with its path."""
+    """A field has no column type. The message starts with the path of the field."""
 
 
 @frozen
 class _FieldType:
-    """The column of a hint. ``convert`` is None if values of the column are values of the hint."""
+    """The column of a type hint. ``convert`` is None if values need no conversion."""
 
     column: Column
     convert: Convert | None = None
@@ -262,7 +261,7 @@ def _record_type(record_class: type) -> RecordType:
 
 
 def _fields(record_class: Any, path: str, enclosing: tuple[type, ...]) -> list[tuple[DeclaredField, _FieldType]]:
-    """The fields of a class with their columns."""
+    """Return the fields of a class with their columns."""
     family = DEFAULT_RULES.family_of(record_class)
     assert family is not None
     rejection = family.rejection(record_class)
@@ -364,7 +363,7 @@ _CHOICES: Final[Mapping[Any, tuple[str, ...]]] = {
     datetime.datetime: ("timestamp", "timestamp_ntz"),
     decimal.Decimal: ("decimal",),
 }
-"""The types that ``ColumnType`` may choose instead."""
+"""The types that ``ColumnType`` may set instead."""
 
 
 def _chosen_column(hint: Any, name: str, chosen: ColumnType, path: str) -> Column:
@@ -407,13 +406,13 @@ def _enum(hint: Any, name: str, path: str, enclosing: tuple[type, ...]) -> _Fiel
 
 @lru_cache(maxsize=256)
 def _has_plain_values(kind: type[enum.Enum]) -> bool:
-    """Whether the constants of an enum are written as their values, which are all texts or all integers."""
+    """Whether a column stores the values of the constants: all are strings, or all are integers."""
     values = [one.value for one in kind]
     return all(type(one) is str for one in values) or all(type(one) is int for one in values)
 
 
 def constant_value(constant: enum.Enum) -> Any:
-    """Return the value by which a column holds a constant of an enum."""
+    """Return the column value for a constant of an enum."""
     return constant.value if _has_plain_values(type(constant)) else constant.name
 
 
@@ -473,7 +472,7 @@ def _map(hint: Any, name: str, path: str, enclosing: tuple[type, ...]) -> _Field
 
 
 def _each(one: _FieldType, path: str) -> Convert | None:
-    """Return a function that converts each item of a list; None if nothing is to be done."""
+    """Return a function that converts each item of a list; None if no conversion is needed."""
     convert = one.convert
     if one.column.nullable:
         if convert is None:
@@ -511,7 +510,7 @@ _FIELD_TYPES: Final = (_scalar, _enum, _literal, _array, _map, _struct)
 def _maker(
     record_class: Any, fields: Sequence[tuple[DeclaredField, _FieldType]], of: Literal["all", "one"], path: str = ""
 ) -> Callable[[Any], Any]:
-    """Compile the function that makes records: all of lists of values, or one of the values of a struct."""
+    """Compile the function that creates records: all from columns, or one from the values of a struct."""
     family = DEFAULT_RULES.family_of(record_class)
     assert family is not None
     function = GeneratedFunction("records_of_values" if of == "all" else "record_of_values", "values")
@@ -556,13 +555,13 @@ def _maker(
 def _with_slots(
     record_class: Any, slots: Sequence[str], conversions: Sequence[Convert | None], values: Sequence[Sequence[Any]]
 ) -> list[Any]:
-    """Make objects and assign their slots, column by column. A null that is left is allowed."""
+    """Create objects and assign their slots, column by column. Nulls were checked before."""
     columns = [
         column if convert is None else [None if value is None else convert(value) for value in column]
         for convert, column in zip(conversions, values, strict=True)
     ]
     if not hasattr(record_class, slots[0]):
-        # A class of a main script arrives at workers without its slots.
+        # A class that is defined in the main script has no slots on workers.
         return _with_dicts(record_class, [dict(zip(slots, row, strict=True)) for row in zip(*columns, strict=True)])
     made = list(map(object.__new__, repeat(record_class, len(columns[0]))))
     for slot, column in zip(slots, columns, strict=True):
@@ -571,7 +570,7 @@ def _with_slots(
 
 
 def _with_dicts(record_class: Any, dicts: Sequence[dict[str, Any]]) -> list[Any]:
-    """Make objects with these attributes."""
+    """Create objects with these attributes."""
     made = list(map(object.__new__, repeat(record_class, len(dicts))))
     [descriptor] = [vars(kind)["__dict__"] for kind in record_class.__mro__ if "__dict__" in vars(kind)][-1:]
     deque(map(descriptor.__set__, made, dicts), maxlen=0)

@@ -1,6 +1,6 @@
-"""Records as state: a serializer, derived from the schema of a stream, that evolves by column name.
+"""Serializers for rows in state, derived from the schema of a stream. They evolve by column name.
 
-A row becomes a *stored record*, an object with one attribute per column, written as any record class
+A row becomes a *stored record*, an object with one attribute per column, written like other record classes
 (`typeserializers.records`). Its snapshot contains the column names, so columns may be added, removed, reordered or
 widened. Every column is nullable, and an added column is null in old records.
 
@@ -78,7 +78,7 @@ class StoredRecords:
 
 
 def stored_records(schema: pa.Schema, where: str, base: type[tuple[Any, ...]] = RecordRow) -> StoredRecords:
-    """Return the stored form of records of a schema; ``base`` is the base of the rows' class.
+    """Return the stored form of records of a schema; ``base`` is the base class of the rows.
 
     Raises `JobDefinitionError`, starting with ``where``, for an unsupported type.
     """
@@ -89,7 +89,7 @@ def stored_records(schema: pa.Schema, where: str, base: type[tuple[Any, ...]] = 
 
 
 def stored_form(schema: DeclaredSchema, where: str) -> StoredRecords:
-    """Return the stored form of the records of a stream: rows, or objects of a record class. Raises as above."""
+    """Return the stored form of rows, or of objects of a record class. Raises as `stored_records`."""
     if schema.record_class is None:
         return stored_records(schema.arrow, where)
     return StoredRecords(as_serializer(schema.record_class), _unchanged, _unchanged, _unchanged)
@@ -103,7 +103,7 @@ Row = RecordRow
 """The type of a state that holds rows of the operator's input, as in ``ValueStateDescriptor("last", Row)``."""
 
 _ROWS: Final = AttrsSerializer.from_shape(RecordShape(name=RECORD_NAME, record_class=RecordRow, fields=()))
-"""Stands for the serializer of rows until an operator with a schema registers the state."""
+"""A placeholder for the serializer of rows until an operator with a schema registers the state."""
 
 
 @register_inference
@@ -112,7 +112,7 @@ def _serializer_of_rows(hint: Any, inference: Inference) -> TypeSerializer[Any] 
 
 
 def with_rows_of(descriptor: _D, schemas: Sequence[DeclaredSchema | None], operator_uid: str) -> _D:
-    """Return a descriptor that stores rows of the inputs in place of `Row`.
+    """Return the descriptor with `Row` replaced by the serializer for rows of the inputs.
 
     Raises `JobDefinitionError` if the inputs have no schema, or several different ones.
     """
@@ -141,7 +141,7 @@ def with_rows_of(descriptor: _D, schemas: Sequence[DeclaredSchema | None], opera
 
 
 def _row_serializer(name: str, fields: Sequence[pa.Field], base: type[tuple[Any, ...]]) -> TypeSerializer[Any]:
-    """The serializer of rows, which are records whose class is that of the rows."""
+    """Return the serializer of rows. It reads and writes rows as records, without a conversion."""
     kind = row_class(tuple(field.name for field in fields), base)
     shape = RecordShape(
         name=name,
@@ -188,7 +188,7 @@ class _UnknownTypeError(Exception):
 
 @frozen
 class _Form:
-    """The stored form of a column's values. A conversion that is None changes nothing."""
+    """The stored form of a column's values. A conversion is None if values are not changed."""
 
     serializer: TypeSerializer[Any]
     to_stored: _Change | None = None

@@ -1,7 +1,7 @@
-"""Converts emitted values to rows, as writing them to Arrow and reading them back does, and faster.
+"""Converts emitted values to rows, with the same result as a conversion to Arrow and back, but faster.
 
-Most values are already what Arrow returns, and a check of a column takes less time than two conversions. A column that
-cannot be decided here goes through Arrow. If any value does not fit, all rows do, so Arrow's path raises the error.
+Most values need no conversion, and checking a column is faster than two conversions. A column of another type is
+converted through Arrow. If a value does not fit, all rows go through Arrow, which raises the error.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["RowConverter"]
 
 Values = Sequence[Any]
 Convert = Callable[[Values], Values | None]
-"""From values of a column to those that are read back; None if Arrow must convert them."""
+"""Converts the values of a column; returns None if Arrow must convert them."""
 
 _NONE: Final = type(None)
 _LARGEST_ARRAY: Final = (1 << 31) - 1
-"""Bytes that one Arrow array of text holds."""
+"""The maximum size in bytes of one Arrow array of strings."""
 
 
 class RowConverter:
-    """Converts what a function emits to rows of a schema; errors start with ``where``."""
+    """Converts emitted values to rows of a schema; errors start with ``where``."""
 
     def __init__(self, schema: pa.Schema, where: str | None) -> None:
         self._writer = RowWriter(schema, where)
@@ -46,7 +46,7 @@ class RowConverter:
         return self._writer.encoder
 
     def rows(self, records: Sequence[Any]) -> list[Any]:
-        """Rows of these records; raises `RowMismatchError`."""
+        """Convert records to rows. Raises `RowMismatchError`."""
         rows = self._direct_rows(records) if records else []
         if rows is None:
             return [row for batch in self._writer.batches(records) for row in self._reader.rows(batch)]
@@ -72,7 +72,7 @@ class RowConverter:
         try:
             return self._reader.column(index, self._writer.array(index, values, records))
         except Exception:
-            # The error follows when all rows go through Arrow.
+            # The conversion of all rows through Arrow raises the error later.
             return None
 
 

@@ -1,16 +1,16 @@
-"""Converts Arrow record batches to lists of rows, on the way into every task.
+"""Converts Arrow record batches, the input of tasks, to lists of rows.
 
 Each column becomes a list of Python values, and the lists are zipped into rows. Numbers without nulls are read from
 their buffer by one `memoryview.tolist()`. Timestamps are computed from their microseconds, because pyarrow is slow for
-those with a zone. Structs, lists and maps are built from the lists of their children; all else is pyarrow's
+timestamps with a zone. Structs, lists and maps are built from the lists of their children; other types use pyarrow's
 `to_pylist`. Measured on one core with pyarrow 26: 10-35 ns per number, boolean or string, 130 ns per row, 220 ns per
 timestamp, 850 ns per decimal.
 
 A row is a tuple with named fields, as Spark's ``Row``: fields are attributes and items by name, ``asDict()`` returns a
 dict, and a row equals any tuple of the same values. A class is generated for each tuple of names, with `RecordRow` or
-``pyspark.sql.Row`` as its base. With the latter it pickles as that, independently of this module. Values are as in
-PySpark's rows with one exception: a timestamp is a datetime *with* the session's time zone, because a naive one means
-another instant on another machine.
+``pyspark.sql.Row`` as its base. With ``pyspark.sql.Row`` it is pickled as that class, independently of this module.
+Values are as in PySpark's rows with one exception: a timestamp is a datetime *with* the session's time zone, because a
+naive datetime is a different instant on a machine in another zone.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _as_dict(value: Any) -> Any:
 
 
 def is_row_class(kind: type) -> bool:
-    """Whether instances are rows, of this module or of Spark."""
+    """Whether instances of a class are rows, of this module or of Spark."""
     return issubclass(kind, tuple) and hasattr(kind, "asDict")
 
 
@@ -97,7 +97,7 @@ def _tuple_with_accessors(length: int) -> type[Any]:
 
 
 def attribute_of_column(column: str) -> str:
-    """Return a valid name of an attribute for a column: its own name, or ``column_`` and its bytes."""
+    """Return a valid attribute name for a column: its own name, or ``column_`` and its UTF-8 bytes in hexadecimal."""
     is_plain = column.isidentifier() and not keyword.iskeyword(column) and not column.startswith(("__", "column_"))
     if is_plain and unicodedata.normalize("NFKC", column) == column:
         return column
@@ -105,7 +105,7 @@ def attribute_of_column(column: str) -> str:
 
 
 def attribute_of_row(column: str, base: type) -> str:
-    """Return the attribute by which a row has the value of any column, also of one called ``count``."""
+    """Return the attribute of a row for a column, also if its name is a method of the row, such as ``count``."""
     return attribute_of_column(f"column_{column}" if hasattr(base, column) else column)
 
 
@@ -129,7 +129,7 @@ def row_class(names: tuple[str, ...], base: type[tuple[Any, ...]] = RecordRow) -
     accessors = _tuple_with_accessors(len(names))
     members: dict[str, Any] = {"__slots__": (), "__fields__": list(names), "__getitem__": get_item}
     for name, position in positions.items():
-        # As in Spark's Row, what every tuple has (count, index) is not hidden by a column; row["count"] works.
+        # As in Spark's Row, a column does not hide methods of tuples (count, index). row["count"] returns the column.
         if not hasattr(base, name) and not name.startswith("__"):
             members[name] = vars(accessors)[f"a{position}"]
         members[attribute_of_row(name, base)] = vars(accessors)[f"a{position}"]
@@ -148,7 +148,7 @@ class UnreadableRowError(StreamJobError, ValueError):
 
 
 def _failure(kind: RecordType, columns: Sequence[Sequence[Any]]) -> Exception | None:
-    """Why no record can be made of these values."""
+    """Return the error of creating records from these values, or None."""
     try:
         kind.make_all(columns)
     except Exception as reason:
@@ -157,7 +157,7 @@ def _failure(kind: RecordType, columns: Sequence[Sequence[Any]]) -> Exception | 
 
 
 def _cell(read: Callable[[pa.Array], list[Any]], column: pa.Array) -> Any:
-    """The value of a column of one row, or why it cannot be read."""
+    """Return the value of a column with one row, or the error that reading it raises."""
     try:
         return read(column)[0]
     except _UNREADABLE as reason:
@@ -174,7 +174,7 @@ class RowReader:
         base: type[tuple[Any, ...]] = RecordRow,
         kind: RecordType | None = None,
     ) -> None:
-        """``where`` starts error messages. ``base`` is the base class of rows, ``kind`` the class of objects."""
+        """Create it. ``where`` starts error messages, ``base`` is the base class of rows, ``kind`` the record class."""
         self.schema = schema
         self._kind = kind
         self._where = f"{where}: " if where is not None else ""
@@ -184,9 +184,10 @@ class RowReader:
         self._new_row: Callable[[Iterable[Any]], Any] = partial(tuple.__new__, self.row_class)
 
     def rows(self, batch: pa.RecordBatch) -> list[Any]:
-        """Convert a batch with the column types of the schema (else `ValueError`).
+        """Convert a batch to rows or objects.
 
-        Raises `UnreadableRowError` for a value that Python cannot represent.
+        Raises `ValueError` for other column types than in the schema, and `UnreadableRowError` for a value that Python
+        cannot represent.
         """
         if batch.schema.types != self._types:
             raise ValueError(f"a batch of ({batch.schema}) was given to a reader of ({self.schema})")
@@ -201,11 +202,11 @@ class RowReader:
         return self._records(self._kind, columns, [column.null_count > 0 for column in batch.columns])
 
     def column(self, index: int, array: pa.Array) -> list[Any]:
-        """The values of one column; raises an error that does not name it."""
+        """Return the values of one column. Errors do not name the column."""
         return self._readers[index](array)
 
     def records(self, columns: list[Sequence[Any]]) -> list[Any]:
-        """Make objects of the class of the values of its columns. Raises `UnreadableRowError`."""
+        """Create objects of the record class from columns. Raises `UnreadableRowError`."""
         assert self._kind is not None
         return self._records(self._kind, columns, [True] * len(columns)) if columns[0] else []
 
@@ -250,12 +251,12 @@ class RowReader:
 
 
 def column_values(array: pa.Array) -> list[Any]:
-    """The values of a column as Python objects, None for null."""
+    """Return the values of a column as Python objects, None for null."""
     return _reader(array.type, RecordRow)(array)
 
 
 def key_values(array: pa.Array) -> list[Any]:
-    """The values of a key column, as `column_values`, but with instants in UTC (see `key_types`)."""
+    """Return the values of a key column as `column_values`, but with instants in UTC (see `key_types`)."""
     if pa.types.is_timestamp(array.type) and array.type.tz is not None and array.type.unit == "us":
         delta = datetime.timedelta
         instants = column_values(array.view(pa.int64()))
@@ -264,7 +265,7 @@ def key_values(array: pa.Array) -> list[Any]:
 
 
 def keys_of_columns(columns: Sequence[pa.Array]) -> list[Any]:
-    """The keys, one per record. A key of several columns is a tuple."""
+    """Return the keys, one per record. A key of several columns is a tuple."""
     parts = [key_values(column) for column in columns]
     return list(zip(*parts, strict=True)) if len(parts) > 1 else parts[0]
 
@@ -303,7 +304,7 @@ def _pylist(array: pa.Array) -> list[Any]:
 
 
 def _fixed_width_values(code: str, width: int, array: pa.Array) -> list[Any]:
-    # The buffer of a slice is that of the whole array, and that of an empty array may be absent.
+    # A slice has the buffer of the whole array. An empty array may have no buffer.
     if array.null_count or not len(array):
         return _pylist(array)
     start = array.offset * width
@@ -389,7 +390,7 @@ def _map_reader(column_type: pa.MapType, base: type[tuple[Any, ...]]) -> _Reader
 
 
 def _offsets(array: pa.Array) -> tuple[list[int], int]:
-    """The start of each element's items, counted from the first item, and the place of that item in the child."""
+    """Return the offsets of each element's items, from 0, and the index of the first item in the child array."""
     offsets = column_values(array.offsets) if len(array) else []
     first = offsets[0] if offsets else 0
     return [offset - first for offset in offsets], first

@@ -1,4 +1,4 @@
-"""Converts emitted rows to Arrow record batches, on the way out of every task.
+"""Converts emitted rows to Arrow record batches, the output of tasks.
 
 Users may emit as a row:
 
@@ -11,12 +11,12 @@ Users may emit as a row:
 With one column, a record (dict, Row, attrs) is the row if its only field has the column's name; otherwise it is the
 value. A list is a value, never a row. Integers are accepted for floats and decimals; otherwise a value must have its
 column's type, as with `createDataFrame(..., verifySchema=True)`. Arrow alone would accept 1.0 for 1, b"x" for "x" and 5
-for a date, turn too large numbers into infinity, and drop time zones. Numpy scalars count as the result of `tolist`. A
+for a date, turn too large numbers into infinity, and drop time zones. Numpy scalars are converted with `tolist`. A
 naive datetime in a timestamp column is in the session's zone.
 
 A function may change a row after emitting it, so `RowEncoder` converts rows at once and copies mutable values. Rows are
-transposed by one `zip`, and each column is converted by one `pyarrow.array`. Checks look at the set of classes that
-occur, not at every value. Only when a column fails are its values tried one by one, to name the row.
+transposed by one `zip`, and each column is converted by one `pyarrow.array`. Checks use the set of classes in a column,
+not every value. Only if a column fails, its values are converted one by one to find the row.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 MAX_BATCH_BYTES: Final = 64 << 20
-"""Spark's own bound of batches sent to a worker. An Arrow array of text is limited to 2 GiB."""
+"""Spark's limit for batches that are sent to a worker. An Arrow array of strings is limited to 2 GiB."""
 
 _FIRST_BATCH_ROWS: Final = 1024
 _MAX_BATCH_ROWS: Final = 65_536
@@ -67,9 +67,9 @@ class RowMismatchError(StreamJobError, ValueError):
 
 @frozen
 class RowEncoder:
-    """Encodes a row when it is emitted: ``encode``, unless its class is in ``unchanged``.
+    """Encodes a row when it is emitted, with ``encode``. Rows of classes in ``unchanged`` need no encoding.
 
-    The caller checks the class, because the check must cost next to nothing. ``encode`` may add classes.
+    The caller checks the class, because a call would be too slow. ``encode`` may add classes.
     """
 
     encode: Callable[[Any], Any]
@@ -77,14 +77,14 @@ class RowEncoder:
 
 
 ENCODER_WITHOUT_SCHEMA: Final = RowEncoder(copied, set(IMMUTABLE_TYPES))
-"""For rows without a known schema: they are only copied, if they are mutable."""
+"""The encoder of rows without a known schema. It only copies mutable rows."""
 
 
 class RowWriter:
-    """Converts lists of emitted rows to record batches of one schema. The module defines the accepted rows."""
+    """Converts lists of emitted rows to record batches of one schema. The module lists the accepted rows."""
 
     def __init__(self, schema: pa.Schema, where: str | None = None, max_batch_bytes: int = MAX_BATCH_BYTES) -> None:
-        """``where`` starts error messages. ``max_batch_bytes`` is the target size of `batches`."""
+        """Create it. ``where`` starts error messages. ``max_batch_bytes`` is the target size of `batches`."""
         self.schema = pa.schema([field.with_nullable(True) for field in schema])
         """The schema of the batches. A column that is not nullable is only checked: see `nullable_type`."""
         self._where = f"{where}: " if where is not None else ""
@@ -100,8 +100,8 @@ class RowWriter:
     def batches(self, rows: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         """Convert rows to batches of about the target size, with at least one row each.
 
-        The number of rows per batch follows from the batches before. A record batch needs no conversion, only the
-        columns of the schema (`fitted`). Raises `RowMismatchError`.
+        The number of rows per batch adapts to the size of previous batches. A record batch is not converted; only its
+        columns are ordered and cast (`fitted`). Raises `RowMismatchError`.
         """
         if isinstance(rows, pa.RecordBatch):
             yield from self._parts(self.fitted(rows))
@@ -191,7 +191,7 @@ class RowWriter:
         )
 
     def _encoded(self, row: Any) -> Any:
-        """Convert to a row of the schema. A wrong length is kept, and is an error when the row is written."""
+        """Convert to a row of the schema. A row of wrong length is returned unchanged, and fails when written."""
         kind = type(row)
         values: Sequence[Any] = row if kind is tuple else self._tuple(row)
         if len(values) != len(self._columns):
@@ -245,7 +245,7 @@ class _OversizeError(Exception):
 
 
 class MismatchError(Exception):
-    """Why a value does not fit, without the column and the row, which the caller adds."""
+    """A value does not fit. The caller adds the column and the row to the message."""
 
 
 _CONVERSION_ERRORS = (MismatchError, pa.ArrowException, TypeError, ValueError, OverflowError, ArithmeticError)
@@ -289,7 +289,7 @@ class RecordShape:
 
     def is_in_order(self, kind: type) -> bool:
         """Whether all instances of `kind` are tuples in column order."""
-        # A plain Row carries its names in the instance, a generated row in its class.
+        # A plain Row has its names in the instance, a generated row in its class.
         return kind is tuple or (is_row_class(kind) and getattr(kind, "__fields__", None) == list(self.names))
 
     def are_in_order(self, records: Sequence[Any]) -> bool:
@@ -350,7 +350,7 @@ _Prepare = Callable[[Any], Any]
 
 
 class _ColumnWriter:
-    """Writes one column: checks and prepares values where Arrow is too lenient, then converts them."""
+    """Writes one column: checks and prepares values that Arrow would change silently, then converts them."""
 
     def __init__(self, field: pa.Field) -> None:
         self.name = field.name
@@ -360,7 +360,7 @@ class _ColumnWriter:
         self.description = f"{field.type}{'' if field.nullable else ' not null'}"
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        """The values as an array. Raises one of `_CONVERSION_ERRORS`, without the value."""
+        """Return the values as an array. Raises one of `_CONVERSION_ERRORS`; the message does not contain the value."""
         kinds = set(map(type, values))
         if any(map(_has_plain_form, kinds)):
             values = [_plain(value) for value in values]
@@ -391,7 +391,7 @@ class _ColumnWriter:
         return f"column {self.name!r} ({self.description}): the values of one batch are larger than 2 GiB"
 
     def rejection(self, value: Any) -> object | None:
-        """Why this value alone does not fit, or None."""
+        """Return why this value does not fit, or None."""
         try:
             self.array([value])
         except MismatchError as reason:
@@ -402,7 +402,7 @@ class _ColumnWriter:
 
 
 def _unfit(column_type: pa.DataType, value: Any, path: str) -> str | None:
-    """Why a value of an accepted class does not fit a type; None if it fits. Arrow's own text names no limits."""
+    """Return why a value of an accepted class does not fit a type, or None. Arrow's own messages contain no limits."""
     if value is None:
         return None
     if pa.types.is_list(column_type) or pa.types.is_large_list(column_type):
@@ -474,7 +474,7 @@ def _has_plain_form(kind: type) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Convert numpy scalars and enums to Python values: Arrow would truncate a numpy 1.5 to 1 in an integer column."""
+    """Convert numpy scalars and enums to Python values. Arrow would truncate a numpy 1.5 to 1 in an integer column."""
     if not _has_plain_form(type(value)):
         return value
     return constant_value(value) if isinstance(value, enum.Enum) else value.tolist()
@@ -516,7 +516,7 @@ def _narrow_float_rules(column_type: pa.DataType) -> _Rules:
     pack = struct.Struct("<e" if column_type.bit_width == 16 else "<f").pack
 
     def prepare(value: float) -> float:
-        # Raises `OverflowError` for a number of which Arrow would make infinity.
+        # Raises `OverflowError` for a number that Arrow would convert to infinity.
         pack(value)
         return value
 
@@ -530,7 +530,7 @@ def _without_a_zone(value: datetime.datetime) -> datetime.datetime:
 
 
 def _checked(field: pa.Field) -> _Prepare:
-    """Prepare a nested value, with the checks that `_ColumnWriter` makes per column."""
+    """Return a function that checks and prepares a nested value, as `_ColumnWriter` does per column."""
     accepts, prepare = _rules(field.type)
 
     def check(value: Any) -> Any:

@@ -76,7 +76,7 @@ def time_zone_named(name: str) -> datetime.tzinfo:
 
 
 def _offset(matched: re.Match[str]) -> datetime.timedelta | None:
-    """The offset, or None if Java rejects it."""
+    """Return the offset, or None if Java rejects it."""
     digits = matched["hhmm"] or matched["hhmmss"]
     parts = (
         [matched["hour"], matched["minute"], matched["second"]]

@@ -1,11 +1,11 @@
 """The union of streams: the common schema, and the conversion of rows to it.
 
-    names    those of the first stream, in its order; the others have the same names in any order, ignoring case
-    types    equal, or of numbers the wider:  tinyint < smallint < int < bigint < double,  float < double
+    names    the names of the first stream, in its order; other streams need the same names in any order and case
+    types    equal types, or the wider number:  tinyint < smallint < int < bigint < double,  float < double
              void becomes any other type
 
-This is the part of Spark's rule that no session setting changes. Spark also unifies other types (decimal and integer,
-date and timestamp, text and nearly anything) and decides that itself. Errors are the same in every environment.
+This is the part of Spark's rule that does not depend on session settings. On Spark, Spark also unifies other types
+(decimal and integer, date and timestamp, string and most types). Errors are the same in every environment.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WIDER: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def columns_do_not_fit(streams: Iterable[Iterable[tuple[str, str]]], reason: str) -> JobDefinitionError:
-    """The error for a union of streams with these columns, as names and types."""
+    """Return the error for a union of streams with these columns, as names and types."""
     columns = "; ".join(", ".join(f"{name} {kind}" for name, kind in stream) for stream in streams)
     return JobDefinitionError(f"union() of streams whose columns do not fit: {columns}: {reason}")
 
@@ -48,7 +48,10 @@ def united_schema(schemas: Sequence[DeclaredSchema]) -> DeclaredSchema:
 
 
 def united_guess(schemas: Sequence[DeclaredSchema]) -> DeclaredSchema:
-    """What the schemas have in common if records need not be rows of them; None if they differ."""
+    """Return a schema of the columns that all schemas share, with the wider type of each column.
+
+    Used if the records may have other columns than the schemas.
+    """
     first, *others = schemas
     columns = []
     for column in first.columns:
@@ -84,7 +87,7 @@ def rows_as(source: DeclaredSchema, target: DeclaredSchema) -> Callable[[Sequenc
 
 
 class _MisfitError(Exception):
-    """Why columns do not fit, without the list of columns, which the caller adds."""
+    """The columns do not fit. The caller adds the list of columns to the message."""
 
 
 def _by_name(schema: DeclaredSchema) -> Mapping[str, Column]:
@@ -108,7 +111,7 @@ def _united(first: DeclaredSchema, second: DeclaredSchema) -> DeclaredSchema:
 
 
 def _wider(column: Column, other: Column) -> Column | None:
-    """The column with the type of both, or None; its name is that of the first."""
+    """Return a column that can hold the values of both, with the name of the first; None if there is none."""
     nullable = column.nullable or other.nullable
     if other.type_name in (column.type_name, "void") or column.type_name in _WIDER.get(other.type_name, ()):
         return evolve(column, nullable=nullable)
