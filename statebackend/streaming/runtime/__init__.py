@@ -1,1 +1,1 @@
-"""What every runtime shares: the start of a job, subtasks, restores, registrations and metrics."""
+"""Code that both runtimes share: the start of a job, subtasks, restores, registrations and metrics."""

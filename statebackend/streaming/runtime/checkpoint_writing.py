@@ -1,4 +1,4 @@
-"""The content of an epoch's checkpoint, the same in every runtime, and its storing."""
+"""Creates and stores the checkpoint of an epoch, the same in every runtime."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def store_checkpoint(
     sink_identities: Mapping[str, str],
     watermarks: WatermarkState | None = None,
 ) -> CheckpointMetadata:
-    """Stores a checkpoint as the newest one; once this returns, it survives a crash.
+    """Store a checkpoint durably as the newest one, and return its metadata.
 
-    ``watermarks`` are those of the next epoch. ``source_positions`` is None without a log of source offsets.
+    ``watermarks`` are the watermarks of the next epoch. ``source_positions`` is None without a log of source offsets.
     """
     parent = store.latest()
     metadata = CheckpointMetadata(
@@ -59,6 +59,6 @@ def store_checkpoint(
 
 
 def batch_of(metadata: CheckpointMetadata) -> int:
-    """The batch that the records of a checkpoint or savepoint came from; its own id if there was no source log."""
+    """Return the last batch in a checkpoint or savepoint, or the checkpoint id if there was no source log."""
     positions = metadata.source_positions
     return metadata.checkpoint_id if positions is None else positions.batch_id

@@ -1,9 +1,9 @@
 """The event time of a job, in every runtime: sources with timestamps, the graph of watermarks, and processing time.
 
-* **Processing time** never goes back between epochs, because TTL depends on it. It is in each checkpoint and savepoint.
+* **Processing time** never decreases between epochs, because TTL depends on it. Checkpoints and savepoints store it.
   If the clock is set back, or the job moves to a host with a slower clock, time stops until the clock has caught up.
-* **Graph of watermarks**: sources and operators. Sinks take no part. A union or a stateless step is transparent: what
-  sends through it is a channel of the next operator. Operators are known by uid, sources by a name of the runtime.
+* **Graph of watermarks**: sources and operators, without sinks. A union or a stateless step is transparent: its senders
+  are channels of the next operator. Operators are identified by uid, sources by a name that the runtime sets.
 * **Epochs**: in a runtime whose epochs are a watermark and then the records of a batch, tasks report the largest
   timestamp of each channel, and `JobWatermarks` computes the watermarks of the next epoch. A custom watermark generator
   needs every record, so `check_follows_from_epochs` rejects it there.
@@ -139,7 +139,7 @@ def _check_have_timestamps(graph: JobGraph) -> None:
 def check_follows_from_epochs(event_time: EventTime | None) -> None:
     """Raise `JobDefinitionError` if the largest timestamps of an epoch do not determine the watermarks."""
     for node in () if event_time is None else event_time.nodes.values():
-        _check_can_be_carried_out(node.strategy)
+        _check_is_supported(node.strategy)
 
 
 def _check_side_outputs(node: TimestampsNode, graph: JobGraph) -> None:
@@ -154,7 +154,7 @@ def _check_side_outputs(node: TimestampsNode, graph: JobGraph) -> None:
             )
 
 
-def _check_can_be_carried_out(strategy: WatermarkStrategy[object]) -> None:
+def _check_is_supported(strategy: WatermarkStrategy[object]) -> None:
     if strategy.out_of_orderness_ms is None and not isinstance(strategy.create_generator(), NoWatermarks):
         raise JobDefinitionError(
             "WatermarkStrategy.for_generator is not supported by this runtime, which knows only the largest timestamps "
@@ -186,5 +186,5 @@ def whole_milliseconds(clock: Clock) -> Clock:
 
 
 def not_before(time_ms: int, previous_ms: int | None) -> int:
-    """Return the later of both times. ``previous_ms`` is that of the epoch before, None if unknown."""
+    """Return the later of both times. ``previous_ms`` is the time of the previous epoch, None if unknown."""
     return time_ms if previous_ms is None else max(time_ms, previous_ms)

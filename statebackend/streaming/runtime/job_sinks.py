@@ -1,14 +1,13 @@
-"""The sinks of a job as one: each step of the two phases calls all sinks, in the order of the program.
+"""All sinks of a job: each step of the two-phase commit calls all sinks, in the order of the program.
 
-A checkpoint stores what the sinks staged, and the identity of each sink, by uid. So the completion of the checkpoint
-decides for all of them. A crash between the commits of two sinks is recovered as one before any commit: `commit_again`
-calls all.
+A checkpoint stores the committables and the identity of each sink, by uid. So when the checkpoint is complete, the
+output of all sinks will be committed. After a crash during the commits, `commit_again` calls all sinks again.
 
     sink_committables   {"sink": ...}                    the single sink of a job without a uid
-                        {"sink": ..., "late": ...}       and another, of uid "late"
+                        {"sink": ..., "late": ...}       and a second sink with the uid "late"
     sink_identities     {"sink": <identity>, "late": <identity>}
 
-What a sink has to commit is one value, which contains all epochs that are staged and not committed:
+The committables of a sink are one value, which contains all epochs that are staged and not committed:
 
     committables := "SBC2" u32(count) epoch*
     epoch        := u64(epoch id) text(run id) u32(count) bytes*      of the subtasks, in order
@@ -16,7 +15,7 @@ What a sink has to commit is one value, which contains all epochs that are stage
 
     53424332 00000001 0000000000000007 00000001 72 00000001 00000002 6f6b      epoch 7 of the run "r", committable "ok"
 
-Checkpoints of earlier versions contain the bytes of one committable, or of the local runtime:
+Checkpoints of earlier versions contain the bytes of one committable. Those of the local runtime contain:
 
     committables := u32(count) ( u64(epoch id) u32(length) byte[length] )*
 """
@@ -43,7 +42,7 @@ _EPOCH: Final = struct.Struct(">Q")
 
 @frozen
 class StagedEpoch:
-    """What the subtasks of one run staged for one epoch. ``run_id`` is empty in checkpoints of earlier versions."""
+    """The committables of one epoch, by subtask. ``run_id`` is empty in checkpoints of earlier versions."""
 
     epoch_id: int
     run_id: str
@@ -61,7 +60,7 @@ def encode_committables(staged: Iterable[StagedEpoch]) -> bytes:
 
 
 def decode_committables(data: bytes, epoch_id: int) -> list[StagedEpoch]:
-    """Decode the epochs of a sink. ``epoch_id`` is that of the checkpoint. Raises `SinkError` for damaged bytes."""
+    """Decode the epochs of a sink. ``epoch_id`` is the id of the checkpoint. Raises `SinkError` for damaged bytes."""
     if not data.startswith(_MAGIC):
         return [StagedEpoch(epoch_id, "", [data])]
     reader = _Reader(data, len(_MAGIC))
@@ -105,13 +104,14 @@ class _Reader:
 
 
 class SinkAdapter(Sink):
-    """A sink of a class that is written for one runtime only, with these methods of the driver:
+    """Adapts a sink class that is written for one runtime only. Subclasses implement staging.
 
-    ``commit(epoch_id, committable)``, ``abort(epoch_id, attempt_id)``, ``recover(last_completed_epoch_id, job_id)`` and
-    optionally ``roll_back(last_epoch_id, job_id)``. Its subclasses stage. Optional attributes of the class:
+    The class has these methods, which the driver calls: ``commit(epoch_id, committable)``,
+    ``abort(epoch_id, attempt_id)``, ``recover(last_completed_epoch_id, job_id)`` and optionally
+    ``roll_back(last_epoch_id, job_id)``. Optional attribute:
 
-    - ``identity``: a text that names the target. If the class itself defines it, it names the kind of sink, and a job
-      may have several. Without it, checkpoints store the path of the class.
+    - ``identity``: a text that names the target. If it is a class attribute, it names the kind of sink, and a job may
+      have several. Without it, checkpoints store the module and name of the class.
     """
 
     def __init__(self, sink: Any) -> None:
@@ -125,12 +125,12 @@ class SinkAdapter(Sink):
 
     @property
     def can_roll_back(self) -> bool:
-        """Whether the class can hide its output."""
+        """Whether the class supports rollback."""
         return callable(getattr(self.adapted, "roll_back", None))
 
     @property
     def place(self) -> str | None:
-        """The identity, if it names a place."""
+        """The identity, if it names a target and not a kind of sink."""
         is_of_class = isinstance(getattr(type(self.adapted), "identity", None), str)
         return self.identity if isinstance(getattr(self.adapted, "identity", None), str) and not is_of_class else None
 
@@ -162,11 +162,11 @@ class JobSinks:
 
     @property
     def identities(self) -> Mapping[str, str]:
-        """The identities that a checkpoint stores beside the committables."""
+        """The identities of the sinks by uid, as stored in checkpoints."""
         return {uid: sink.identity for uid, sink in self.by_uid.items()}
 
     def commit(self, metadata: CheckpointMetadata) -> None:
-        """Make visible what the sinks staged up to a complete checkpoint."""
+        """Commit the staged output of all sinks up to a complete checkpoint."""
         for uid, sink in self.by_uid.items():
             self._commit(sink, uid, metadata)
 
@@ -176,7 +176,7 @@ class JobSinks:
             pass
 
     def commit_again(self, metadata: CheckpointMetadata) -> None:
-        """Commit the epochs of a checkpoint again: the driver may have died before or during the commit.
+        """Commit the epochs of a checkpoint again, because the driver may have crashed before or during the commit.
 
         Raises as `check_commits`, before anything is committed.
         """
@@ -190,12 +190,12 @@ class JobSinks:
                 stack.callback(sink.abort, SinkEpoch(SinkLineage(uid, job_id), epoch_id, run_id))
 
     def recover(self, last_epoch_id: int | None, job_id: str, parent: SavepointIdentity | None = None) -> None:
-        """Let all sinks remove what attempts at later epochs have left."""
+        """Let all sinks remove uncommitted output of later epochs."""
         for uid, sink in self.by_uid.items():
             sink.recover(SinkLineage(uid, job_id, parent), last_epoch_id)
 
     def staged(self, metadata: CheckpointMetadata, uid: str) -> list[StagedEpoch]:
-        """What a checkpoint has to commit with one sink."""
+        """Return the epochs in a checkpoint that one sink must commit."""
         committable = metadata.sink_committables.get(uid)
         return [] if committable is None else decode_committables(committable, metadata.checkpoint_id)
 
@@ -221,7 +221,7 @@ class JobSinks:
 
 
 def no_sink(given: object, advice: str) -> JobDefinitionError:
-    """Return the error for an object that is no sink. ``advice`` says what to use."""
+    """Return the error for an object that is not a sink. ``advice`` explains what to pass instead."""
     return JobDefinitionError(f"sink_to was given {format_instance(given)}, which is no sink: {advice}")
 
 

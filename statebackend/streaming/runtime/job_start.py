@@ -1,7 +1,7 @@
-"""Finds what a job restores, has it checked, and leads the job; the same in both runtimes.
+"""The start of a job, the same in both runtimes.
 
-1. Find what to restore (`starting_point`), and check that the same runtime wrote it.
-2. Check it against the job (`statebackend.streaming.compatibility_check`). Nothing is written before.
+1. Find the checkpoint or savepoint to restore (`starting_point`), and check that the same runtime wrote it.
+2. Check it against the job (`statebackend.streaming.compatibility_check`). Nothing is written before this.
 3. Become the leader of the job; a standby waits here. If another driver was active meanwhile, repeat 1 and 2.
 """
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @frozen
 class LockedStart(Generic[T]):
-    """A job that this driver leads, what is noted of it, what it continues from, and what the judge said of that."""
+    """A job that this driver leads, with its records, its starting point, and the result of the compatibility check."""
 
     directory: JobDirectory
     records: JobRecords
@@ -37,16 +37,16 @@ class LockedStart(Generic[T]):
 
 
 class Engine(enum.Enum):
-    """What runs a job. Each has its own idea of how far the source is read, so a job directory belongs to one."""
+    """The runtime of a job. Each stores source positions differently, so a job directory belongs to one runtime."""
 
     SPARK = "a job on Spark"
     IN_PROCESS = "a job in one process"
 
 
 def check_written_by(newest: CheckpointMetadata | None, engine: Engine, file_system: CheckpointFileSystem) -> None:
-    """Raises `JobRestoreError` if the job directory is one of the other engine, whose source position is another.
+    """Raise `JobRestoreError` if the other runtime wrote the job directory.
 
-    ``newest`` is the checkpoint of the directory to continue from, if it has one.
+    ``newest`` is the newest checkpoint of the directory, None without one.
     """
     is_spark = file_system.exists("spark/metadata") or (newest is not None and newest.source_positions is not None)
     if newest is None and not is_spark:
@@ -61,7 +61,7 @@ def check_written_by(newest: CheckpointMetadata | None, engine: Engine, file_sys
 
 
 def looked_up(job_dir: str, services: JobServices, find: Callable[[JobRecords], StartingPoint]) -> StartingPoint:
-    """What a start would continue from, found without leading the job; raises what ``find`` raises."""
+    """Return the starting point without becoming the leader. Raises the errors of ``find``."""
     with services.read_only(CheckpointFileSystem.from_uri(job_dir), JobDirectory.inspect(job_dir)) as records:
         return find(records)
 
@@ -74,12 +74,22 @@ def locked_start(
     find: Callable[[JobRecords], StartingPoint],
     judge: Callable[[JobRecords, StartingPoint], T],
 ) -> LockedStart[T]:
-    """Finds what to continue from, lets it be judged, leads the job by ``services``, and finds it again.
+    """Find the starting point, check it, become the leader of the job, and find it again.
 
-    ``find`` and ``judge`` touch nothing, and raise for what cannot be. The caller closes the directory that is
-    returned. What another driver has done in between, as while this one stood by, is continued.
+    A job that another driver has advanced meanwhile continues from its newest checkpoint. The caller closes the
+    returned directory.
 
-    Raises `JobDirectoryError` for a directory of another job or driver, `StorageError` where nothing can be found out.
+    Args:
+        job_dir: The path or URI of the job directory.
+        name: The name of the job.
+        max_parallelism: The maximum parallelism of the job.
+        services: Elect the leader and store the records of the job.
+        find: Returns the starting point. Changes nothing.
+        judge: Checks the starting point and returns the result, or raises. Changes nothing.
+
+    Raises:
+        JobDirectoryError: The directory belongs to another job or driver.
+        StorageError: The store cannot be reached.
     """
     JobDirectory.check(job_dir, name, max_parallelism)
     with services.read_only(CheckpointFileSystem.from_uri(job_dir), JobDirectory.inspect(job_dir)) as records:
@@ -89,7 +99,7 @@ def locked_start(
         job_dir, name, max_parallelism, leadership=services, kept_in=services.kept_in(name), origin=point.origin
     )
     try:
-        # Whoever was overtaken meanwhile may find anything.
+        # If another leader takes over now, later errors are only consequences of that.
         with raising_root_cause(directory.leadership):
             records = services.take_over(directory)
             found = find(records)

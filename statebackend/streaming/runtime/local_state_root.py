@@ -1,22 +1,22 @@
 """The local state of the subtasks of a job on the disk of a host, and its cleanup.
 
     <root>/                             set by the program, or <temporary directory>/statebackend-<user id>
-    <root>/swept                        its time is that of the last check for state of other jobs
-    <root>/<job id>/JOB                 JSON: job_directory; its time is the last start of a task of the job
+    <root>/swept                        modified at the last check for state of other jobs
+    <root>/<job id>/JOB                 JSON: job_directory; modified at the last start of a task of the job
     <root>/<job id>/lock                shared by starting tasks, exclusive for cleanup
     <root>/<job id>/<parallelism>/      lock, shared by all tasks of the job with that parallelism
         <operator uid>/<subtask index>/     files of the backend
     <root>/<job id>/scratch-<32 hex>/   lock, held by the export of a savepoint
 
-Checkpoints can restore everything here, so an early deletion costs time and no state. A starting task cleans up:
+Checkpoints can restore everything here, so an early deletion costs time but loses no state. A starting task removes:
 
-* Of its own job: other parallelisms, and scratch directories of exports, once their locks are free.
-* Of other jobs: what is not locked, if the job directory is gone or belongs to another job, or if no task of it has
-  started here for `RETENTION_S` and no driver holds the lock of the job directory. This runs once after the start
+* unlocked directories of its own job: other parallelisms, and scratch directories of exports.
+* unlocked directories of other jobs, if the job directory is deleted or belongs to another job, or if no task of the
+  job has started here for `RETENTION_S` and no driver holds the lock of the job directory. This runs after the start
   of a job, and every hour.
 
-So a job that is stopped and restarted with the same parallelism within that time finds its local state. All directories
-are private (`statebackend.state.private_directory`).
+So a job that restarts with the same parallelism within `RETENTION_S` finds its local state. All directories are private
+(`statebackend.state.private_directory`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from statebackend.state.private_directory import (
 from statebackend.streaming.errors import JobDefinitionError
 
 RETENTION_S: Final = 3 * 24 * 3600.0
-"""Seconds for which the local state of another job is kept after its last use, while its job directory exists."""
+"""Seconds until unused local state of another job is removed while its job directory exists."""
 
 SWEEP_INTERVAL_S: Final = 3600.0
 """Seconds between two checks of a host for state that other jobs left."""
@@ -66,9 +66,9 @@ _VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 class LocalStateRoot:
     """The root directory of local state; pickled for the tasks of a run.
 
-    ``path`` may contain environment variables of the worker, ``$NAME`` or ``${NAME}``; of a value with commas, the
-    first part counts. ``is_given`` is True if the user set it. ``job_directory`` is a path or URI. ``began_s`` is the
-    start of the run, in seconds since 1970.
+    ``path`` may contain environment variables of the worker, ``$NAME`` or ``${NAME}``. If a value contains commas, its
+    first part is used. ``is_given`` is True if the user set the path. ``job_directory`` is a path or URI. ``began_s``
+    is the start of the run, in seconds since 1970.
     """
 
     path: str
@@ -107,7 +107,7 @@ class LocalStateRoot:
         (make_given_directory if self.is_given else make_private_directory)(root)
         job = os.path.join(root, checked_segment(self.job_id))
         directory = os.path.join(job, checked_segment(name))
-        # Until there is a directory in it that is locked itself, what another job leaves alone is this.
+        # This lock protects the directory from other jobs until a directory inside it is locked.
         begins = lock_directory(job, is_shared=True)
         assert begins is not None
         try:
@@ -132,7 +132,7 @@ class LocalStateRoot:
             os.replace(temporary, path)
 
     def _sweep(self, root: str) -> None:
-        """Remove what other jobs have left, unless another process did so during this run, or is doing it now."""
+        """Remove unused state of other jobs, unless another process did so during this run or is doing it now."""
         path = os.path.join(root, _SWEPT_FILE)
         due_s = max(self.began_s, time.time() - SWEEP_INTERVAL_S)
         if _modified_s(path) >= due_s:
@@ -152,7 +152,7 @@ class LocalStateRoot:
 
 
 def given_local_root(path: str) -> str:
-    """What a user names, seen from the driver: whole, but for what variables of the executors stand for.
+    """Return the user's path as an absolute path. A path that starts with an environment variable is not changed.
 
     Raises `JobDefinitionError` for a URI.
     """
@@ -164,7 +164,7 @@ def given_local_root(path: str) -> str:
 
 
 def expanded(path: str) -> str:
-    """A path with the values of its environment variables; `JobDefinitionError` if one is not set."""
+    """Return a path with the values of its environment variables. Raises `JobDefinitionError` if one is not set."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
@@ -187,7 +187,7 @@ def _remove_left_job(job: str, job_id: str) -> None:
     except PrivateDirectoryError:
         return
     if lock is None:
-        # A task begins here at this moment.
+        # A task is starting here now.
         return
     try:
         with os.scandir(job) as found:
@@ -195,10 +195,10 @@ def _remove_left_job(job: str, job_id: str) -> None:
         if any(entry.is_dir(follow_symlinks=False) for entry in entries):
             # Another run has started since, and needs the file that names its job.
             return
-        # The lock goes last: who finds none makes one, and the directory with it, and is let in.
+        # Remove the lock file last. A task that finds none creates the directory and the lock file again.
         for entry in sorted(entries, key=lambda entry: entry.name == LOCK_NAME):
             os.unlink(entry.path)
-        # Who was let in by now keeps the directory.
+        # The directory stays if a task has created a lock file in it by now.
         with contextlib.suppress(OSError):
             os.rmdir(job)
     finally:
@@ -217,7 +217,7 @@ def _is_left(job: str, job_id: str) -> bool:
 
 
 def _remove_groups(job: str, besides: str = "") -> bool:
-    """Remove what is not locked in the directory of a job. Returns whether only ``besides`` is left."""
+    """Remove the unlocked directories of a job, except ``besides``. Returns whether all others were removed."""
     with os.scandir(job) as found:
         names = [entry.name for entry in found if entry.name != besides and entry.is_dir(follow_symlinks=False)]
     return sum(not _remove_group(job, name) for name in names) == 0
@@ -231,9 +231,9 @@ def _remove_group(job: str, name: str) -> bool:
         return False
     if lock is None:
         return False
-    # Who waits for the lock need not wait for the files: it makes the directory again.
+    # Rename first: a task that waits for the lock creates the directory again, without waiting for the deletion.
     try:
-        # What another task is about to remove may be gone, its lock with it.
+        # Another task may have removed the directory and its lock file.
         with contextlib.suppress(FileNotFoundError):
             os.rename(directory, removed)
     finally:
@@ -263,7 +263,7 @@ def _is_gone(job_directory: CheckpointFileSystem, job_id: str) -> bool:
 
 
 def _modified_s(path: str) -> float:
-    """When a file was changed, in seconds since the epoch; 0 if there is none."""
+    """Return the modification time of a file in seconds since 1970, or 0 if it does not exist."""
     try:
         return os.lstat(path).st_mtime
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""What each subtask of a new run restores, from the operator states of a checkpoint.
+"""Distributes the state of a checkpoint to the subtasks of a new run.
 
-Keyed state follows key groups: a subtask restores every old handle whose range overlaps its own, and selects its rows.
-With the same parallelism each subtask gets its own handle. Operator state is redistributed by its mode, once per run;
-later epochs of the run return to every subtask what it had (`continued_subtask`).
+Keyed state is distributed by key groups: a subtask restores every old handle with a range that overlaps its own, and
+selects its rows. With the same parallelism each subtask restores its own handle. Operator state is redistributed by its
+mode, once per run. In later epochs of the run every subtask continues from its own state (`continued_subtask`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from statebackend.state.operator_state_redistribution import (
 
 @frozen
 class SubtaskRestore:
-    """What one subtask restores; picklable. ``is_restored`` says whether an earlier run wrote it."""
+    """The state that one subtask restores; picklable. ``is_restored`` is True if an earlier run wrote it."""
 
     keyed: tuple[RestoredHandle, ...] = ()
     operator: RestoredOperatorState | None = None
@@ -34,9 +34,9 @@ class SubtaskRestore:
 
 
 def restores_by_subtask(restored: RestoredState | None, uid: str, parallelism: int) -> tuple[SubtaskRestore, ...]:
-    """For each subtask the old handles that overlap its key groups, and its share of the operator state.
+    """Return for each subtask the old handles that overlap its key groups, and its share of the operator state.
 
-    Takes time in proportion to the old and the new subtasks, and the overlaps.
+    The time is linear in the numbers of old subtasks, new subtasks and overlaps.
     """
     operator = None if restored is None else restored.operator(uid)
     if restored is None or operator is None:
@@ -57,16 +57,16 @@ def restores_by_subtask(restored: RestoredState | None, uid: str, parallelism: i
 
 
 def overlaps(handles: Sequence[KeyedStateHandle], parallelism: int, max_parallelism: int) -> Iterator[slice]:
-    """For each subtask of the new run which of the old handles have key groups of its own."""
+    """Yield for each subtask of the new run the slice of old handles that overlap its key groups."""
     ends = [handle.key_group_end for handle in handles]
     for subtask_index in range(parallelism):
         key_groups = key_group_range_of_subtask(subtask_index, parallelism, max_parallelism)
-        # The ranges of the handles follow each other without a gap.
+        # The ranges of the handles are consecutive, without gaps.
         yield slice(bisect_left(ends, key_groups.start), bisect_left(ends, key_groups.end) + 1)
 
 
 def continued_subtask(state: SubtaskState, file_system: CheckpointFileSystem) -> SubtaskRestore:
-    """What a subtask restores that goes on from its own state, in the run that wrote it."""
+    """Return the restore of a subtask that continues from its own state, in the run that wrote it."""
     keyed = () if state.keyed is None else (RestoredHandle(state.keyed, file_system),)
     [own] = continued_operator_state([state.operator], file_system)
     return SubtaskRestore(keyed, own if own.states else None)

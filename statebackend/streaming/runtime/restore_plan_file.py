@@ -1,9 +1,9 @@
-"""The restore plan of one epoch, as a file of which each task reads only its own entry.
+"""The restore plan of one epoch, as a file. Each task reads only its own entry.
 
-Spark sends the function of an operator to all tasks, so a plan inside it would be multiplied by their number. The
-driver writes it to the file system of the job before the epoch and deletes it afterwards. A task knows the path and the
-offset of its operator's index. A small plan is sent with the tasks instead. The file lives for one epoch, so its format
-has no version.
+Spark sends the function of an operator to every task, so a large plan inside it would be sent many times. The driver
+writes the plan to the file system of the job before the epoch and deletes it afterwards. A task knows the path and the
+offset of its operator's index. A small plan is sent with the tasks instead. The file is used for one epoch only, so its
+format has no version.
 
     file          := (blob | record | index)*               an index follows what it points to
     index         := reference*                             one per subtask; the task knows the offset
@@ -17,7 +17,7 @@ has no version.
     state         := Avro binary encoding of the state of a subtask
     handle        := Avro binary encoding of a handle of keyed state
 
-What several subtasks share (a handle that overlaps several ranges, the rows of a union list) is written once.
+Values that several subtasks share (a handle that overlaps several ranges, the rows of a union list) are written once.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from statebackend.streaming.errors import JobRestoreError
 from statebackend.streaming.runtime.restore_plan import SubtaskRestore, continued_subtask
 
 RESTORE_PLANS_DIRECTORY: Final = "restore-plans"
-"""Where restore plans are, in the job directory."""
+"""The directory of restore plans in the job directory."""
 
 MOST_TRAVELLING_BYTES: Final = 16 << 10
-"""Up to here a plan travels with the tasks: a file takes longer to make, to read and to remove."""
+"""The maximum size of a plan that is sent with the tasks. Below it, a file takes longer."""
 
 _REFERENCE: Final = struct.Struct(">qiQ")
 _CONTINUED: Final = b"\x01"
@@ -64,7 +64,7 @@ Parts = tuple[StatePart, ...]
 
 @frozen
 class RestorePlanSection:
-    """Where the plan of one operator begins in a restore plan; travels to its tasks, with the plan if that is small."""
+    """The location of an operator's plan in a restore plan. Sent to its tasks, together with a small plan."""
 
     path: str
     index_offset: int
@@ -73,9 +73,9 @@ class RestorePlanSection:
     def read(
         self, plans: CheckpointFileSystem, restored_from: CheckpointFileSystem, subtask_index: int
     ) -> SubtaskRestore:
-        """What one subtask restores. ``plans`` holds the plan, ``restored_from`` the files of the state.
+        """Return the restore of one subtask. ``plans`` has the plan, ``restored_from`` the files of the state.
 
-        Raises `JobRestoreError` if the plan is not there, or not as it was written.
+        Raises `JobRestoreError` if the plan is missing or damaged.
         """
         location = plans.location(self.path)
         try:
@@ -102,9 +102,10 @@ def write_restore_plan(
     by_operator: Mapping[str, Sequence[SubtaskRestore | SubtaskState]],
     most_travelling_bytes: int = MOST_TRAVELLING_BYTES,
 ) -> Mapping[str, RestorePlanSection]:
-    """Writes the plan of all operators, unless it is so small that it travels; for each by its uid its section.
+    """Write the plan of all operators, and return the section of each operator by its uid.
 
-    A subtask is given by what it restores, or by its own state, from which it goes on.
+    A plan of up to ``most_travelling_bytes`` is not written, but is part of the sections. A subtask is described by its
+    restore, or by its own state, from which it continues.
     """
     writer = _PlanWriter()
     offsets = {uid: writer.add(restores) for uid, restores in by_operator.items()}
@@ -116,17 +117,17 @@ def write_restore_plan(
 
 
 def delete_restore_plans(plans: CheckpointFileSystem, leadership: Leadership) -> None:
-    """Removes those that earlier runs have left. Raises `LeadershipLostError`: another leader has its own there."""
+    """Delete the plans of earlier runs. Raises `LeadershipLostError` if another driver leads the job now."""
     left = plans.list_files(RESTORE_PLANS_DIRECTORY, include_temporary=True)
     if left:
-        # In this order: what was there while this driver led is not that of a later leader.
+        # List before the check: files that were listed while this driver led are not files of a later leader.
         leadership.check()
     for path in left:
         plans.delete(path)
 
 
 class _PlanWriter:
-    """Collects the pieces of a plan, and where each begins."""
+    """Collects the pieces of a plan and their offsets."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -134,14 +135,14 @@ class _PlanWriter:
         self._references: dict[int, tuple[object, bytes]] = {}
 
     def add(self, restores: Sequence[SubtaskRestore | SubtaskState]) -> int:
-        """Adds the plan of an operator; returns where its index begins."""
+        """Add the plan of an operator, and return the offset of its index."""
         index = b"".join([self._record(restore) for restore in restores])
         offset = self._size_bytes
         self._append(index)
         return offset
 
     def to_bytes(self) -> bytes:
-        """The whole file."""
+        """Return the whole file."""
         return b"".join(self._pieces)
 
     def _append(self, data: bytes) -> bytes:
@@ -153,7 +154,7 @@ class _PlanWriter:
     def _shared(self, value: object, encode: Callable[[], bytes]) -> bytes:
         known = self._references.get(id(value))
         if known is None:
-            # The value is kept as well, so that its id is not given to another.
+            # Keep a reference to the value, so that no other object gets its id.
             known = self._references[id(value)] = (value, self._append(encode()))
         return known[1]
 
@@ -183,7 +184,7 @@ class _PlanWriter:
 
 
 class _PlanReader:
-    """Reads what an entry of a plan points to."""
+    """Reads an entry of a plan and the pieces that it refers to."""
 
     def __init__(self, read: Callable[[int, int], bytes], restored_from: CheckpointFileSystem, location: str) -> None:
         self._read = read
@@ -191,7 +192,7 @@ class _PlanReader:
         self._location = location
 
     def restore(self, entry: DataInputView) -> SubtaskRestore:
-        """What the entry of a subtask says."""
+        """Return the restore in the entry of a subtask."""
         record = self._piece(entry)
         if record[:1] == _CONTINUED:
             return continued_subtask(decode_subtask_state(record[1:]), self._restored_from)

@@ -1,11 +1,10 @@
-"""Checks of settings, and of watermark strategies against the records of their source, before anything is touched.
+"""Checks settings and watermark strategies before a job starts.
 
-A setting of a wrong type would otherwise fail later, in an error that does not name it. A class passed instead of its
-instance has all methods of a protocol, and none of them works.
+A setting of a wrong type would otherwise fail later, with an error that does not name it.
 
-It also warns once of blocked timers. The watermark of an operator is the smallest of its inputs. A source without
-timestamps has none and so blocks all operators after it, as in Flink. That may be intended, because they may use timers
-of processing time only. So the job runs.
+The module also warns once about blocked timers. The watermark of an operator is the minimum over its inputs. A source
+without timestamps has no watermark, so it blocks the event-time timers of all operators after it, as in Flink. The job
+still runs, because these operators may only use processing-time timers.
 """
 
 from __future__ import annotations
@@ -82,9 +81,9 @@ def warn_of_blocked_timers(event_time: EventTime | None, job_name: str) -> None:
 
 
 def blocked_timers(event_time: EventTime) -> list[str]:
-    """Return one warning for each such input of an operator with event-time timers.
+    """Return one warning for each input without a watermark of an operator with timers.
 
-    An operator whose records all have no timestamps can have processing-time timers only, and is skipped.
+    An operator without any input with timestamps is skipped: it can only use processing-time timers.
     """
     graph = event_time.graph
     names: dict[Node, str] = dict(zip(graph.sources, graph.source_uids, strict=True))

@@ -1,8 +1,8 @@
-"""What a start restores: a checkpoint of the directory, the savepoint that the directory started from, or nothing.
+"""Finds the state that a start restores: a checkpoint of the job directory, a savepoint, or none.
 
-A directory with a checkpoint continues from it. One without a checkpoint that was started from a savepoint continues
-from the savepoint, whether or not the start names it again. Otherwise a job that failed in its first epoch would lose
-its state silently. The directory stores the savepoint before the first epoch
+A job directory with a checkpoint continues from it. A directory without a checkpoint restores the savepoint that it was
+started from, also if the new start does not name it. Otherwise a job that failed in its first epoch would lose its
+state. The directory stores the name of the savepoint before the first epoch
 (`statebackend.checkpoint.store.job_directory`), and so do the checkpoints.
 """
 
@@ -44,17 +44,17 @@ class StartingPoint:
 
     @property
     def identity(self) -> object:
-        """Equal for two starts that restore the same."""
+        """A value that is equal for two starts that restore the same state."""
         return None if self.state is None else self.state.metadata, self.is_own, self.origin
 
     @property
     def own_checkpoint(self) -> CheckpointMetadata | None:
-        """The checkpoint of this directory to continue from, if it is one."""
+        """The checkpoint of this directory to continue from, or None."""
         return self.state.metadata if self.state is not None and self.is_own else None
 
     @property
     def restored_from(self) -> SavepointIdentity | None:
-        """What the checkpoints of the job store about the savepoint that it started from."""
+        """The identity of the savepoint that the job started from, as stored in its checkpoints."""
         own = self.own_checkpoint
         if own is not None:
             return own.restored_from
@@ -67,13 +67,18 @@ def starting_point(
     from_savepoint: str | os.PathLike[str] | None,
     restore_source_progress: bool | Mapping[str, bool],
 ) -> StartingPoint:
-    """Return what a start in the job directory ``file_system`` restores. ``newest`` is its newest checkpoint.
+    """Return the state that a start in a job directory restores. Changes nothing.
 
-    ``restore_source_progress`` says whether the sources continue at the positions of the savepoint. A mapping says it
-    by uid; sources that it does not contain continue.
+    Args:
+        file_system: The job directory.
+        newest: Its newest checkpoint, if any.
+        from_savepoint: The savepoint that the user passed, if any.
+        restore_source_progress: Whether the sources continue at the positions of the savepoint. In a mapping by uid,
+            sources that are missing continue.
 
-    Raises `JobRestoreError` if the directory started from another savepoint, or its savepoint is gone, and whatever
-    `read_savepoint` raises. Changes nothing.
+    Raises:
+        JobRestoreError: The directory started from another savepoint, or its savepoint is missing.
+        CheckpointError: `read_savepoint` cannot read the savepoint.
     """
     recorded = read_origin(file_system)
     given = None if from_savepoint is None else _restored(os.fspath(from_savepoint))
@@ -87,7 +92,7 @@ def starting_point(
     assert savepoint is not None
     with_progress, restarted = _progress_asked(restore_source_progress)
     if given is None and recorded is not None:
-        # A start that does not name the savepoint again does not ask for another source position.
+        # A start that does not name the savepoint again keeps the stored source positions.
         with_progress, restarted = with_progress and recorded.with_source_progress, recorded.begun_anew
     origin = _origin_of(savepoint, with_progress, restarted)
     if recorded is None:
@@ -118,8 +123,8 @@ def check_no_roll_back(file_system: CheckpointFileSystem) -> None:
 def check_has_every_epoch(point: StartingPoint, committed: int | None, file_system: CheckpointFileSystem) -> None:
     """Raise `SourceProgressMismatchError` if Spark committed a batch whose checkpoint is missing.
 
-    ``committed`` is that batch. Spark commits a batch after its epoch, except for those that came with the source
-    progress of a savepoint. Continuing from an older checkpoint would remove the files of the missing one.
+    ``committed`` is the last batch that Spark committed. Spark commits a batch after its epoch, except for batches in
+    the source progress of a savepoint. Continuing from an older checkpoint would remove the files of the missing one.
     """
     own = point.own_checkpoint
     goes_on = own is not None or (
@@ -129,7 +134,7 @@ def check_has_every_epoch(point: StartingPoint, committed: int | None, file_syst
     if committed is None or committed <= known:
         return
     there_is = "there is no checkpoint at all" if own is None else f"the newest checkpoint is {own.checkpoint_id}"
-    # Every batch after that of the newest checkpoint had the next id.
+    # Each batch after the newest checkpoint has the next id.
     missing_id = committed if own is None else own.checkpoint_id + committed - known
     raise SourceProgressMismatchError(
         f"Spark's source log {file_system.location('spark')} says that batch {committed} is completed, but "
@@ -147,7 +152,7 @@ def _restored(path: str) -> RestoredState:
 def _recorded_savepoint(recorded: JobOrigin, file_system: CheckpointFileSystem) -> RestoredState:
     savepoint_uri = without_secrets(recorded.savepoint_uri)
     if endpoint_of(recorded.savepoint_uri) not in ("", endpoint_of(file_system.uri)):
-        # Otherwise the writer of the file could choose where the credentials of this program are sent.
+        # A forged file could otherwise send the credentials of this program to another server.
         raise JobRestoreError(
             f"the job directory {file_system.uri} has no checkpoint yet, and its {ORIGIN_FILE_NAME} says that the job "
             f"starts from the savepoint {savepoint_uri}. The program does not name that store, so no request is sent "

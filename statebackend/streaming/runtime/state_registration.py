@@ -1,7 +1,7 @@
-"""The state that a function registers, found by running its `open()` without state.
+"""Finds the state that a function registers, by running its `open()` without state.
 
-The driver does this before a job starts. With the descriptors it resolves the compatibility of a savepoint's snapshots,
-and rejects an incompatible upgrade before anything is touched.
+The driver does this before a job starts. It checks the descriptors against the snapshots of a savepoint, and rejects an
+incompatible upgrade before anything is changed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ D = TypeVar("D")
 N = TypeVar("N")
 
 _NO_QUEUE: Any = None
-"""The queue of a service that is never used, because there is never a current key."""
+"""The queue of a timer service. It is never used, because there is no current key."""
 
 
 def _reject(*_: Any, **__: Any) -> Any:
@@ -46,7 +46,7 @@ def _reject(*_: Any, **__: Any) -> Any:
 
 @cache
 def _unusable(kind: StateKind) -> type[State]:
-    """The handle of a kind that rejects every access."""
+    """Return a handle class for this kind of state that rejects every access."""
     handle_class = kind.handle_class
     rejections = {
         name: property(_reject) if isinstance(getattr(handle_class, name), property) else _reject
@@ -72,7 +72,7 @@ class RegisteredStates:
     """The timer services by name, each with the serializer of its namespaces."""
 
     def namespace(self, name: str) -> TypeSerializer[Any]:
-        """The serializer of the namespaces of a keyed state."""
+        """Return the serializer of the namespaces of a keyed state."""
         return self.namespaces.get(name, VOID_NAMESPACE_SERIALIZER)
 
 
@@ -80,7 +80,7 @@ class RegistrationContext(RuntimeContext):
     """Collects registrations.
 
     Handles of keyed state reject every access, because there is no key. Operator state may be used in `open()`, so its
-    handles work like those of a subtask without state. What is written to them is discarded.
+    handles work as in a subtask without state. Values that are written to them are discarded.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ def registered_states(
 
 
 def keyed_descriptors(registered: RegisteredStates, key_serializer: TypeSerializer[Any]) -> Sequence[Descriptor]:
-    """Return all registered keyed state: that of the function, and the queues of its timers."""
+    """Return all registered keyed state: the state of the function and the queues of its timers."""
     timers = registered.timers.items()
     queues = (timer_queue_descriptors(name, key_serializer, namespace) for name, namespace in timers)
     return [*registered.keyed, *(queue for both in queues for queue in both)]

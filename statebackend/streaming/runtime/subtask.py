@@ -6,7 +6,7 @@ arrive and leave.
 
 In an epoch, time is fixed, and due timers fire before any record:
 
-1. Event-time timers up to the watermark fire, each with its key set. What they emit precedes the watermark.
+1. Event-time timers up to the watermark fire, each with its key set. Their output precedes the watermark.
 2. The operator processes the watermark.
 3. Processing-time timers that are due fire.
 
@@ -15,8 +15,8 @@ state, and the subtask continues. `FrozenSubtask.write` writes the files later, 
 `OpenedSubtask.acknowledged` creates the acknowledgement, on the subtask's thread. Several frozen states may exist at a
 time and be written in any order.
 
-Counters in an acknowledgement (late records, metrics of state) count since the acknowledgement before, so their sum
-counts each event once in either runtime.
+Counters in an acknowledgement (late records, metrics of state) count since the previous acknowledgement, so their sum
+counts each event once.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class FrozenSubtask:
 
 
 class OpenedSubtask:
-    """A subtask between open and close, for one thread. Errors of the operator pass through.
+    """A subtask between open and close, for one thread. Errors of the operator are not wrapped.
 
     ``acknowledge`` creates the acknowledgement of a checkpoint from the snapshot, the timers that are due, the restore
     report and the metrics.
@@ -143,7 +143,7 @@ class OpenedSubtask:
 
     @property
     def has_timers(self) -> bool:
-        """Whether the operator may have any."""
+        """Whether the operator may have timers."""
         return bool(self._context.timer_services)
 
     @property
@@ -214,7 +214,7 @@ class OpenedSubtask:
         )
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete: later snapshots may refer to its files."""
+        """Note that a checkpoint is complete, so that later snapshots may refer to its files."""
         self._backends.notify_checkpoint_complete(checkpoint_id)
 
     def _metrics_since(self, frozen: FrozenSubtask) -> Mapping[str, Any]:
@@ -240,12 +240,12 @@ Emitted = Sequence[Emission]
 
 @frozen(kw_only=True)
 class OperatorParts:
-    """What the subtasks of one operator need in all epochs of a run; picklable.
+    """The settings of one operator that its subtasks need in all epochs of a run; picklable.
 
     ``planned`` and ``planned_operator_state`` are the states that `open()` registered on the driver, by name.
-    ``side_outputs`` are those with a reader, ``input_schemas`` the known schemas of the inputs. ``rules`` resolve the
-    compatibility of restored state and migrate it. With ``keeps_backends`` the process may keep a subtask's backend
-    open for the next epoch.
+    ``side_outputs`` are the side outputs with a reader, ``input_schemas`` the known schemas of the inputs. ``rules``
+    resolve the compatibility of restored state and migrate it. With ``keeps_backends`` the process may keep a subtask's
+    backend open for the next epoch.
     """
 
     job_id: str
@@ -293,15 +293,15 @@ class Subtask:
         local_directory: str,
         progress: ProgressListener = no_progress,
     ) -> None:
-        """Create the subtask; it opens nothing yet.
+        """Create the subtask. Nothing is opened yet.
 
         Args:
-            operator: What all subtasks of the operator share.
-            epoch: The epoch that it runs, or starts with.
-            subtask_index: Which subtask of the operator it is.
+            operator: The settings of the operator.
+            epoch: The epoch to run, or the first epoch.
+            subtask_index: The index of the subtask, from 0.
             attempt_id: Unique among the attempts at an epoch.
-            restore: The state that it restores.
-            local_directory: A directory on the local disk that outlives the epoch.
+            restore: The state to restore.
+            local_directory: A directory on the local disk that stays after the epoch.
             progress: Receives the progress of restores and migrations.
         """
         self._operator = operator
@@ -332,7 +332,7 @@ class Subtask:
         batches: Iterable[tuple[int, InputBatch]],
         encoders: Mapping[OutputTag[Any] | None, RowEncoder] | None = None,
     ) -> Generator[Emitted, None, None]:
-        """Process batches of the inputs; yield what is emitted for each. Close the generator if it is not exhausted.
+        """Process batches of the inputs and yield the output of each. Close the generator if it is not exhausted.
 
         Early batches come first. Then time advances to the watermark of the epoch. ``encoders`` encode the rows of each
         output.
@@ -420,7 +420,7 @@ class Subtask:
 
     def _advanced(self, subtask: OpenedSubtask, emitter: CollectingEmitter) -> Emitted:
         subtask.advance_watermark(self._epoch.watermark_ms)
-        # An epoch has one watermark. Everything emitted from here on follows it.
+        # An epoch has one watermark. All later output follows it.
         subtask.let_watermarks_out()
         emitter.is_early = False
         subtask.advance_processing_time()

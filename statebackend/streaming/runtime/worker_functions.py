@@ -1,20 +1,20 @@
-"""The functions of a process after setup(), and the check that the copies of broadcast state are equal.
+"""Keeps the user functions of a process after setup(), and checks that the copies of broadcast state are equal.
 
-setup() runs once per process, run and operator. A task gets an object of its own from `WorkerFunctions.function`,
-unpickled, with the attributes that setup() created (`statebackend.streaming.functions`). The original stays until
-one of these events, which calls teardown():
+setup() runs once per process, run and operator. A task gets its own unpickled object from `WorkerFunctions.function`,
+with the attributes that setup() created (`statebackend.streaming.functions`). The original is kept until one of these
+events, which calls teardown():
 
     another run of the same job starts        a job has one run at a time
     there are too many jobs                   the least recently used is removed
     `end_run`, `close`                        called by the runtime, or at the end of the process
 
-A forked process starts without functions, because connections do not survive a fork. One task at a time asks for the
-functions of a process, as Spark's workers do; a run of the local runtime has its own `WorkerFunctions`.
+A forked process starts without functions, because connections do not survive a fork. The object is not thread-safe: a
+Spark worker runs one task at a time, and each run of the local runtime has its own `WorkerFunctions`.
 
-Every subtask builds its copy of broadcast state from the same records in the same order. A function that uses anything
-else (a clock, a random number, its subtask index) builds different copies, and a rescale would give a key any of them.
-So the digests of the copies are compared at every barrier, and no content is read. Operators are responsible for state
-under reserved names.
+Every subtask builds its copy of broadcast state from the same records in the same order. A function that uses other
+data (a clock, a random number, its subtask index) builds different copies. After a rescale a key could then see any of
+them. So the digests of the copies are compared at every barrier, without reading the contents. State with reserved
+names is not checked.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["KEPT_JOBS", "RunIdentity", "WorkerFunctions", "check_broadcast_copie
 
 
 KEPT_JOBS: Final = 4
-"""Jobs whose functions a process keeps: workers outlive jobs, and some serve several at a time."""
+"""The maximum number of jobs for which a process keeps functions. A worker process may serve several jobs."""
 
 _logger = logger_of(__name__)
 
@@ -85,12 +85,12 @@ class WorkerFunctions:
 
     def close(self) -> None:
         """Tear down everything. Does nothing when called again."""
-        self._forget_those_of_a_parent()
+        self._forget_after_fork()
         for job_id in list(self._runs):
             self._tear_down(job_id)
 
     def _functions_of_run(self, run: RunIdentity) -> dict[str, tuple[Any, ...]]:
-        self._forget_those_of_a_parent()
+        self._forget_after_fork()
         if run.job_id in self._runs and self._runs[run.job_id][0] != run:
             self._tear_down(run.job_id)
         if run.job_id not in self._runs:
@@ -100,7 +100,7 @@ class WorkerFunctions:
         self._runs.move_to_end(run.job_id)
         return self._runs[run.job_id][1]
 
-    def _forget_those_of_a_parent(self) -> None:
+    def _forget_after_fork(self) -> None:
         if self._process_id != os.getpid():
             self._runs.clear()
             self._process_id = os.getpid()
@@ -196,7 +196,7 @@ def _check(uid: str, checkpoint_id: int, subtasks: Iterable[SubtaskState]) -> No
 
 
 def _digest(state: OperatorStateMeta) -> bytes | None:
-    """The digest of a copy of broadcast state; None if it is unknown, as after a rescale, or no copy."""
+    """Return the digest of a copy of broadcast state; None if it is unknown, as after a rescale, or for other modes."""
     if state.mode is not OperatorStateMode.BROADCAST or len(state.parts) > 1:
         return None
     [part] = state.parts
