@@ -1,1 +1,1 @@
-"""Operators: they run a user's function over the records of a subtask, with its state."""
+"""Operators: they call a user's function with the records of a subtask and its state."""

@@ -1,9 +1,9 @@
-"""The operator of built-in aggregates without windows, and what a runtime derives for it from the schema of its input.
+"""The operator of built-in aggregates without windows, and its output schema, derived from the schema of its input.
 
 It folds the records of an epoch by key in memory. At the end of the epoch it writes each accumulator back once and
 emits one row per key, so it holds watermarks back until then. The timestamp of a row is the largest one of its records.
 
-Where records come in columns and all aggregates are exact and commutative, Arrow aggregates each batch by key first.
+If records are in columns and all aggregates are exact and commutative, Arrow first aggregates each batch by key.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ class AggregateOperator(Operator):
             self._watermark_ms = MIN_TIMESTAMP
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing: `open` acquires no resources."""
 
     def _combine(self, batch: InputBatch, places: BatchPlaces) -> bool:
-        """Fold a batch in columns; returns whether that is possible."""
+        """Fold a batch in columns. Returns False, without changes, if that is not possible."""
         assert batch.columns is not None
         if not groups_alike(places.keys):
             return False
@@ -139,10 +139,10 @@ class AggregateOperator(Operator):
 
 
 def resolved_node(node: OperatorNode, schema: DeclaredSchema | None, key_types: Sequence[str] | None) -> OperatorNode:
-    """Return the node of built-in aggregates with what follows from the schema of its input; any other node unchanged.
+    """Complete a node of built-in aggregates from the schema of its input. Other nodes are returned unchanged.
 
-    That is the schema of its output, and the columns that sort its records if their order matters and the program sets
-    none. ``key_types`` are the types of its keys, None if unknown. Raises `JobDefinitionError`.
+    Sets the schema of its output, and the sort columns if the order of records matters and the job sets no order.
+    ``key_types`` are the types of its keys, None if unknown. Raises `JobDefinitionError`.
     """
     aggregates = _aggregates_of(node.function)
     if aggregates is None:
@@ -179,7 +179,7 @@ def _aggregates_of(function: Any) -> NamedAggregates | None:
 
 
 def _key_names(keys: Sequence[Any], schema: DeclaredSchema) -> list[str]:
-    """The columns of the keys: as in Spark the name of the column, or the last name of the path to a field."""
+    """Return the names of key columns, as in Spark: the name of the column, or the last name of a field's path."""
     names = []
     for index, key in enumerate(keys):
         if not isinstance(key, str):

@@ -1,14 +1,14 @@
 """Processes whole batches for aligned windows, with few calls per record.
 
-Between two watermarks no event-time window closes that was open at the first. So the records of a batch for open
-windows can be grouped by window and key before state is accessed. The contents of a window are then read and written
-once per batch, and its timer is registered if it was empty. The result is the same: such a window emits nothing before
-its timer, and receives its records in order. This requires `EventTimeTrigger` and contents without timestamps. Records
-of closed windows are processed one by one.
+No event-time window closes between two watermarks. So the records of a batch for open windows can be grouped by window
+and key before state is accessed. The contents of a window are then read and written once per batch, and its timer is
+registered if it was empty. The result is the same: such a window emits nothing before its timer, and receives its
+records in order. This requires `EventTimeTrigger` and contents without timestamps. Records of closed windows are
+processed one by one.
 
 Batches in columns are counted by key and tumbling window without creating records. Arrow groups by the bytes of keys
-and window starts, which equals Python's grouping for integers, texts, days and similar types. Other types (zeros and
-NaNs of a double) and times near the ends of the range are left to Python.
+and window starts, which equals Python's grouping for integers, strings, dates and similar types. Python groups other
+types (a double has two zeros and many NaNs) and times near the limits of the range.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = ["AlignedBatches", "WindowCounts", "can_be_counted", "counts_by_start"
 
 
 WindowCounts = tuple[int, Sequence[Any], Sequence[int], Sequence[int]]
-"""The start of a window; keys, their key groups, and how many records each has in it."""
+"""The start of a window, the keys, their key groups, and the number of records of each key."""
 
 _FAR: Final = 1 << 62
 """Beyond this time, 64-bit arithmetic in milliseconds may overflow."""
 
 
 def can_be_counted(places: BatchPlaces) -> bool:
-    """Whether Arrow finds the same keys and windows as Python, and all records have a timestamp."""
+    """Whether Arrow groups by the same keys and windows as Python, and all records have a timestamp."""
     if not groups_alike(places.keys) or places.timestamps.null_count:
         return False
     bounds: Mapping[str, int] = pc.min_max(places.timestamps).as_py()
@@ -47,7 +47,7 @@ def can_be_counted(places: BatchPlaces) -> bool:
 
 
 def starts_of(windows: AlignedWindows, timestamps: pa.Array) -> pa.Array:
-    """The start of the tumbling window of each timestamp. Timestamps must be far from overflow."""
+    """Return the start of the tumbling window of each timestamp. Timestamps must be far from overflow."""
     from_offset = pc.subtract(timestamps, windows.offset_ms)
     # Integer division rounds towards zero, so windows before the offset start one slide earlier.
     starts = pc.multiply(pc.divide(from_offset, windows.size_ms), windows.size_ms)
@@ -56,7 +56,7 @@ def starts_of(windows: AlignedWindows, timestamps: pa.Array) -> pa.Array:
 
 
 def counts_by_start(places: BatchPlaces, starts: pa.Array) -> Iterator[WindowCounts]:
-    """The counts of a batch, window after window."""
+    """Yield the counts of a batch, window by window."""
     names = [f"key{index}" for index in range(len(places.keys))]
     columns = [starts, *places.keys, places.key_groups]
     table = pa.Table.from_arrays(columns, names=["start", *names, "key_group"])
@@ -74,7 +74,7 @@ def counts_by_start(places: BatchPlaces, starts: pa.Array) -> Iterator[WindowCou
 
 
 WindowPart = tuple[int, Sequence[Any], Sequence[int], Sequence[Any]]
-"""The start of a window; keys, their key groups, and what each receives: records, their number, or partial results."""
+"""The start of a window, the keys, their key groups, and for each key records, a count, or partial results."""
 
 
 def _partials_by_start(table: pa.Table, key_count: int) -> Iterator[WindowPart]:
@@ -89,8 +89,8 @@ def _partials_by_start(table: pa.Table, key_count: int) -> Iterator[WindowPart]:
 class AlignedBatches:
     """Adds batches to aligned windows.
 
-    ``add_closed(element, key, key_group, timestamp_ms, starts, has_open)`` receives a record for its closed windows, by
-    their starts; ``has_open`` says whether another of its windows was open.
+    ``add_closed(element, key, key_group, timestamp_ms, starts, has_open)`` receives a record with the starts of its
+    closed windows; ``has_open`` is True if another of its windows was open.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class AlignedBatches:
         """The key that is being processed and, if known, the record; for error messages."""
 
     def process(self, batch: InputBatch, timestamps: Sequence[Any], set_key: KeySetter) -> None:
-        """Process a batch whose records all have timestamps."""
+        """Process a batch. All records must have timestamps."""
         is_tumbling = self._windows.slide_ms == self._windows.size_ms
         aggregates = self._state.aggregates
         combines = aggregates is not None and aggregates.is_exact
@@ -155,7 +155,7 @@ class AlignedBatches:
     def _combined(
         self, columns: pa.RecordBatch, places: BatchPlaces, aggregates: BoundAggregates
     ) -> Iterator[WindowPart] | None:
-        """The partial results of a batch, window after window; None if Arrow cannot compute them."""
+        """Return the partial results of a batch, window by window; None if Arrow cannot compute them."""
         starts = starts_of(self._windows, places.timestamps)
         table = aggregates.partial_results(columns, [starts, *places.keys, places.key_groups])
         if table is None:
@@ -170,7 +170,7 @@ class AlignedBatches:
         return counts_by_start(*self._without_closed(places, starts, clamped(self._closed_until())))
 
     def _without_closed(self, places: BatchPlaces, starts: pa.Array, until: int) -> tuple[BatchPlaces, pa.Array]:
-        """Pass the records of closed windows on; return the others."""
+        """Pass the records of closed windows to ``add_closed``, and return the others."""
         is_closed = pc.less_equal(starts, until)
         if not is_closed.true_count:
             return places, starts
@@ -185,7 +185,7 @@ class AlignedBatches:
             self._add_closed(element, key, key_group, time, [start], False)
 
     def _closed_until(self) -> int:
-        """The start of the last window whose end the watermark has passed."""
+        """Return the start of the last closed window."""
         watermark = self._timers.current_watermark()
         return MAX_TIMESTAMP if watermark >= MAX_TIMESTAMP - 1 else watermark + 1 - self._windows.size_ms
 

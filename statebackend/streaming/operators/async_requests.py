@@ -1,10 +1,10 @@
-"""Requests of async operators: coroutines in the event loop of the process, whose outcomes the operator's thread takes.
+"""Requests of async operators: coroutines in the event loop of the process.
 
-All coroutines of users run in one event loop, in a thread of its own, until the process ends. There is one loop for all
-tasks, because clients that `setup()` creates belong to the loop they were created in. It has its own thread for three
-reasons: connections must be served while the operator waits for records; the operator may itself run inside a loop, as
-in a notebook; and a blocking coroutine must not keep the operator from seeing a timeout. The price is a hand-over
-between two threads per request.
+All coroutines of users run in one event loop, in its own thread, until the process ends. There is one loop for all
+tasks, because clients that `setup()` creates belong to the loop in which they were created. The loop has its own thread
+for three reasons: connections must be served while the operator waits for records; the operator may itself run inside a
+loop, as in a notebook; and a blocking coroutine must not prevent timeouts. Each request and its outcome are passed
+between the two threads.
 
 A forked process starts without the loop of its parent. A loop that a coroutine blocks is replaced (`abandon`): the next
 caller gets a new one.
@@ -70,7 +70,7 @@ _METHOD = "async_invoke"
 
 @define(eq=False)
 class RecordRequest:
-    """The attempts at a record. `run` is the coroutine; other attributes may be read meanwhile."""
+    """The attempts to process a record. `run` is the coroutine; other attributes may be read while it runs."""
 
     invoke: Callable[[Any, AsyncContext], Any]
     retry: AsyncRetryStrategy | None
@@ -109,7 +109,7 @@ class RecordRequest:
             await asyncio.sleep(delay_ms / 1000)
 
     async def _invoked(self) -> list[Any]:
-        """The results of one attempt, copied because the function may change them while they wait."""
+        """Return the results of one attempt, copied because the function may change them before they are emitted."""
         made = self.invoke(self.value, self.context)
         if hasattr(made, "__aiter__"):
             return [copied(result) async for result in made]
@@ -183,13 +183,13 @@ def abandon(loop: WorkerLoop) -> None:
 Request = Callable[[], Coroutine[Any, Any, Sequence[Any]]]
 
 _GRACE_S: Final = 5.0
-"""How long to wait for the loop to answer, and then for cancelled coroutines to end."""
+"""Seconds to wait for an answer of the loop, and then for cancelled coroutines to end."""
 
 _ROUNDS: Final = 20
-"""The number of rounds of that wait. A process that was suspended loses only one round."""
+"""The number of parts of that wait. A suspension of the process uses up only one part."""
 
 _NUDGE_S: Final = 0.05
-"""How often the loop is woken while the operator waits for it."""
+"""Seconds between two wake-ups of the loop while the operator waits for it."""
 
 _logger = logger_of(__name__)
 
@@ -230,7 +230,7 @@ class Requests(Protocol):
 async def coroutine_outcome(request: Request) -> tuple[Sequence[Any], BaseException | None]:
     """Run a request and return its outcome.
 
-    SystemExit and KeyboardInterrupt are outcomes like other errors: they would end the loop.
+    SystemExit and KeyboardInterrupt are outcomes like other errors, because they would stop the loop.
     """
     try:
         return await request(), None
@@ -253,7 +253,7 @@ class LoopRequests:
         self._is_left_behind = False
         self._outcomes: SimpleQueue[RequestOutcome] = SimpleQueue()
         self._to_start: deque[tuple[int, Request]] = deque()
-        self._is_told_to_start = False
+        self._start_is_scheduled = False
         # The next two belong to the loop's thread.
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._is_closed = False
@@ -266,8 +266,8 @@ class LoopRequests:
     def start(self, number: int, request: Request) -> None:
         self._to_start.append((number, request))
         # One wake-up serves all requests that arrive before the loop runs.
-        if not self._is_told_to_start:
-            self._is_told_to_start = True
+        if not self._start_is_scheduled:
+            self._start_is_scheduled = True
             self._loop.call(self._start_all)
 
     def cancel(self, number: int) -> None:
@@ -277,7 +277,7 @@ class LoopRequests:
         end_s = self.now_s() + wait_s
         found: list[RequestOutcome] = []
         while not self._take_one(found, end_s - self.now_s()) and self.now_s() < end_s:
-            # A future that another thread completes does not wake the loop, which sees it when it turns.
+            # A future that another thread completes does not wake the loop, so wake it.
             self._loop.call(_nothing)
         while self._take_one(found, 0):
             pass
@@ -306,8 +306,8 @@ class LoopRequests:
             _logger.warning("%s coroutines go on, though they were cancelled; they are abandoned", len(self._tasks))
 
     def _start_all(self) -> None:
-        # Before the requests are taken: later requests signal again.
-        self._is_told_to_start = False
+        # Reset before the requests are taken, so that later requests signal again.
+        self._start_is_scheduled = False
         while self._to_start:
             self._start(*self._to_start.popleft())
 
@@ -337,7 +337,7 @@ class LoopRequests:
 
 
 def _waited(event: threading.Event, time_s: float) -> bool:
-    """Whether the event is set within this much running time of the process."""
+    """Return whether the event is set within this time. Time in which the process is suspended does not count."""
     return any(event.wait(time_s / _ROUNDS) for _ in range(_ROUNDS))
 
 

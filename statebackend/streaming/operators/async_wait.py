@@ -16,7 +16,8 @@ subtask without records connects to anything.
 The state is a split list of ``tuple(optional i64 event time in ms, optional text of the key, record)``. The text of
 the key is for errors only.
 
-`StreamElementQueue` (Flink's) is a table without clock or coroutines. An element is a record or a watermark:
+`StreamElementQueue` (as in Flink) is a state machine without clock or coroutines. An element is a record or a
+watermark:
 
     in flight   completed          -> done           its results wait for their turn
                 failed             -> done           without results
@@ -27,8 +28,8 @@ the key is for errors only.
     done        completed, failed, timed out         ignored: the first outcome counts
     emitted     as done
 
-Elements form *segments*, of which only the first emits, in the order in which its elements are done. A watermark is its
-own segment, so no result passes it. In ordered mode every record is its own segment.
+Elements form *segments*. Only the first segment emits, in the order in which its elements are done. A watermark is its
+own segment, so no result overtakes it. In ordered mode every record is its own segment.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ STATE_NAME: Final = "records-in-flight"
 
 @frozen
 class InFlightRecord:
-    """A record, its event time in milliseconds since 1970, and its key as errors show it."""
+    """A record, its event time in milliseconds since 1970, and its key as formatted for errors."""
 
     value: Any
     timestamp: int | None
@@ -354,7 +355,7 @@ class AsyncWaitOperator(Operator):
         self._queue = StreamElementQueue(definition.order, definition.capacity)
         self._in_flight: dict[int, _InFlight] = {}
         """Open requests by number, in the order of their deadlines."""
-        self._not_begun: deque[InFlightRecord] = deque()
+        self._waiting: deque[InFlightRecord] = deque()
         """Restored records that wait for capacity."""
         self._requests: Requests | None = None
         self._failure: Exception | None = None
@@ -367,10 +368,10 @@ class AsyncWaitOperator(Operator):
         self._context = StatelessContext(context)
         for descriptor in descriptors_on_class(type(self._function)).values():
             self._context.register(descriptor)
-        self._not_begun.extend(self._snapshot.restored())
+        self._waiting.extend(self._snapshot.restored())
 
     def process_batch(self, input_index: int, batch: InputBatch) -> None:
-        self._wait_until(lambda: not self._not_begun)
+        self._wait_until(lambda: not self._waiting)
         keys = batch.keys if self._definition.is_keyed else repeat(None)
         timestamps = getattr(batch, "timestamps", None) or repeat(None)
         for value, timestamp, key in zip(batch.records, timestamps, keys, strict=False):
@@ -383,21 +384,21 @@ class AsyncWaitOperator(Operator):
         self._advance(0)
 
     def on_watermark(self, timestamp_ms: int) -> None:
-        self._wait_until(lambda: not self._not_begun and self._queue.has_room)
+        self._wait_until(lambda: not self._waiting and self._queue.has_room)
         self._queue.put_watermark(timestamp_ms)
         if timestamp_ms == MAX_TIMESTAMP:
-            # The end of time: nothing comes that would ask for results again.
+            # At the end of time no later call emits the results.
             self._wait_until(lambda: not self._queue)
         self._advance(0)
 
     def let_watermarks_out(self) -> None:
-        self._wait_until(lambda: not self._not_begun and not self._queue.holds_watermarks)
+        self._wait_until(lambda: not self._waiting and not self._queue.holds_watermarks)
 
     def prepare_snapshot(self) -> None:
         if self._definition.carries_in_flight:
             self.let_watermarks_out()
         else:
-            self._wait_until(lambda: not self._not_begun and not self._queue)
+            self._wait_until(lambda: not self._waiting and not self._queue)
         self._snapshot.update([element.content for element in self._queue])
 
     def close(self) -> None:
@@ -420,9 +421,9 @@ class AsyncWaitOperator(Operator):
         self._in_flight[number] = _InFlight(number, record, request, deadline_s)
         self._running.start(number, request.run)
 
-    def _begin_restored(self) -> None:
-        while self._not_begun and self._queue.has_room:
-            self._begin(self._not_begun.popleft())
+    def _start_restored(self) -> None:
+        while self._waiting and self._queue.has_room:
+            self._begin(self._waiting.popleft())
 
     def _wait_until(self, is_reached: Callable[[], bool]) -> None:
         """Process outcomes until the condition holds."""
@@ -430,7 +431,7 @@ class AsyncWaitOperator(Operator):
             self._advance(self._time_left_s())
 
     def _advance(self, wait_s: float) -> None:
-        """Process outcomes, waiting if there are none; emit; raise the first failure."""
+        """Process outcomes, wait for them if there are none, emit results, and raise the first failure."""
         if self._requests is not None:
             for outcome in self._requests.outcomes(wait_s):
                 self._settle(outcome)
@@ -438,7 +439,7 @@ class AsyncWaitOperator(Operator):
         self._emit()
         if self._failure is not None:
             raise self._failure
-        self._begin_restored()
+        self._start_restored()
 
     def _time_left_s(self) -> float:
         """Seconds until the next deadline; `_time_out` handles those that have passed."""

@@ -3,8 +3,9 @@
 Input 0 is the stream, input 1 the broadcast stream. Batches of input 1 have no keys, and no key is current while they
 are processed. Each subtask has its own copy of the broadcast state and applies the same records to it.
 
-Only code that runs alike in all subtasks may change broadcast state: the processing of broadcast records, and `open()`
-(`GuardedBroadcastStates.may_change`). Any other change is an error, also through a handle that the function stored.
+Only code that runs in the same way in all subtasks may change broadcast state: the processing of broadcast records, and
+`open()` (`GuardedBroadcastStates.may_change`). Any other change is an error, also through a handle that the function
+stored.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ V = TypeVar("V")
 
 
 class BroadcastWriteError(StateBackendError):
-    """Broadcast state was changed where the subtasks do not make the same changes."""
+    """Broadcast state was changed by code that does not run in the same way in all subtasks."""
 
 
 class GuardedBroadcastStates:
@@ -55,14 +56,14 @@ class GuardedBroadcastStates:
 
     def __init__(self, uid: str, register: Callable[[OperatorStateDescriptor], State]) -> None:
         self.may_change = True
-        """Whether the current code runs alike in all subtasks."""
+        """Whether the current code runs in the same way in all subtasks."""
         self._uid = uid
         self._register = register
         self._states: dict[str, tuple[BroadcastStateDescriptor[Any, Any], GuardedBroadcastState[Any, Any]]] = {}
 
     def register(self, descriptor: BroadcastStateDescriptor[K, V]) -> BroadcastState[K, V]:
         """Register a state. Raises as the backend does."""
-        # The backend rejects a second descriptor of one name.
+        # The backend rejects a second descriptor with the same name.
         state: Any = self._register(descriptor)
         known = self._states.get(descriptor.name)
         if known is None:
@@ -84,7 +85,7 @@ class GuardedBroadcastStates:
         return known[1]
 
     def read_only(self, descriptor: BroadcastStateDescriptor[K, V]) -> ReadOnlyBroadcastState[K, V]:
-        """As `writable`, as a view that rejects changes."""
+        """Return a view of a registered state that rejects changes. Raises as `writable`."""
         return self.writable(descriptor).read_only()
 
 
@@ -160,7 +161,7 @@ class _RejectingView(_Readable[K, V], ReadOnlyBroadcastState[K, V]):
 
 
 def write_rejected(name: str) -> BroadcastWriteError:
-    """The error for a change of this state."""
+    """Return the error for a change of this state."""
     return BroadcastWriteError(
         f"broadcast state {name!r} can be changed in process_broadcast_element only: what else runs in a subtask "
         f"is not what runs in the others, so that their copies would differ"
@@ -240,7 +241,7 @@ class KeyedBroadcastOperator(Operator):
     def _apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], object]) -> None:
         def apply(key: Any, state: Any) -> None:
             try:
-                # A generator function has not run yet, and its changes would be lost silently.
+                # The body of a generator function does not run here, so its changes would be lost.
                 if isinstance(function(key, state), GeneratorType):
                     raise TypeError("it yields, so that it would not run; collect what is to be emitted in a list")
             except Exception as error:
@@ -367,7 +368,7 @@ class _KeylessCalls:
                     for row in result:
                         add(None, row, context.timestamp)
         except Exception as error:
-            # What was emitted before stays emitted.
+            # Rows emitted before the failure stay emitted.
             self._output.flush()
             what = "" if isinstance(context, ReadOnlyContext) else "broadcast "
             where = f"operator {self._uid!r}, {what}{of_record(self.record)}"

@@ -1,9 +1,9 @@
-"""How operators store the records of an input.
+"""The stored form of the records of an input.
 
-Records are written by a serializer that the user passes or, if the input has a schema, as rows of it. Rows evolve by
-column name (`statebackend.streaming.rows.record_serializer`). Upstream records are rows already. What a user function
-creates, such as a reduce function, may be any value that it may emit: a row or tuple in column order, a dict, a named
-tuple, an attrs or dataclass instance.
+Records are written by the serializer that the user passes or, if the input has a schema, as rows of this schema. Rows
+evolve by column name (`statebackend.streaming.rows.record_serializer`). Records from upstream are rows already. A user
+function, such as a reduce function, may return any value that it may emit: a row or tuple in column order, a dict, a
+named tuple, an attrs or dataclass instance.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ __all__ = ["ElementForm", "element_form", "values_in_order"]
 
 
 def values_in_order(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function to the values of a record in column order. It raises `TypeError` for other columns."""
+    """Return a function that returns the values of a record in column order. It raises `TypeError` for other columns.
+
+    Results of user functions may have any accepted kind of record.
+    """
 
     def values(record: Any) -> tuple[Any, ...]:
         if is_row_class(record.__class__) and tuple(getattr(record, "__fields__", ())) == names:
@@ -53,7 +56,7 @@ def _values(names: tuple[str, ...], record: Any) -> tuple[Any, ...]:
 class ElementForm:
     """The stored form of records: a serializer, and conversions to and from its values.
 
-    ``record`` converts what a user function made of records.
+    ``record`` converts the result of a user function to a record.
     """
 
     serializer: TypeSerializer[Any]
@@ -63,12 +66,15 @@ class ElementForm:
 
     @classmethod
     def as_they_are(cls, serializer: TypeSerializer[Any]) -> ElementForm:
-        """Records, or accumulators, stored by a serializer of the user."""
+        """Create the form for a serializer of the user: records or accumulators are not converted."""
         return cls(serializer, _unchanged, _unchanged, _unchanged)
 
     @classmethod
     def of_schema(cls, schema: DeclaredSchema, where: str) -> ElementForm:
-        """Records of a schema. Raises `JobDefinitionError`, starting with ``where``, for an unsupported column type."""
+        """Create the form for rows of a schema.
+
+        Raises `JobDefinitionError`, starting with ``where``, for an unsupported column type.
+        """
         records, values = stored_form(schema, where), values_in_order(schema.names)
         if schema.record_class is not None:
             return cls.as_they_are(records.serializer)
@@ -79,9 +85,10 @@ class ElementForm:
 def element_form(
     given: TypeSerializer[Any] | None, schema: DeclaredSchema | None, where: str, who: str, argument: str
 ) -> ElementForm:
-    """Return the form of the records of an input: by its serializer or, without one, by its schema.
+    """Return the form of the records of an input, from the serializer or, without one, from the schema.
 
-    Raises `JobDefinitionError` if both are unknown: ``who`` stores records, and ``argument`` sets their type.
+    Raises `JobDefinitionError` if both are unknown. In the message, ``who`` names the part that stores records, and
+    ``argument`` the argument that sets their type.
     """
     if given is not None:
         return ElementForm.as_they_are(given)

@@ -1,6 +1,6 @@
-"""Calls of user functions: the errors they raise, with operator and key, and the results they may return.
+"""Helpers for calls of user functions: errors with operator and key, and checks of results.
 
-Errors of the product are raised unchanged: they already name the operator, or the caller of `open()` adds it.
+Errors of this package are raised unchanged: they already name the operator, or the caller of `open()` adds it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _RECORD_CHARACTERS: Final = 200
 
 
 def of_key(uid: str, key: Any) -> str:
-    """How errors name an operator and a key."""
+    """Return the name of an operator and a key for error messages."""
     return f"operator {uid!r}, key {format_value(key, _KEY_CHARACTERS)}"
 
 
 def of_record(record: Any) -> str:
-    """How errors name a record."""
+    """Return the name of a record for error messages."""
     return f"record {format_value(record, _RECORD_CHARACTERS)}"
 
 
@@ -51,7 +51,10 @@ def call_failure(error: Exception, where: str, method: str) -> Exception:
 
 
 def missing_timestamp(where: str, who_needs_it: str, instead: str) -> MissingTimestampError:
-    """The error for a missing timestamp. ``where`` names operator, key and record; ``instead`` is another fix."""
+    """Return the error for a missing timestamp. ``where`` names operator, key and record; ``instead`` is another fix.
+
+    ``who_needs_it`` names the part that needs timestamps.
+    """
     return MissingTimestampError(
         f"{where}: the record has no timestamp, and {who_needs_it}: give it one by "
         f"WatermarkStrategy.with_timestamps(...), leave such records out before the operator, or {instead}"
@@ -71,7 +74,7 @@ def call_user(uid: str, method: str, call: Callable[[], object]) -> None:
 _CHARACTERS: Final = 80
 
 PLAIN_RESULTS: Final = frozenset({GeneratorType, list, tuple})
-"""Result classes to iterate over at once. Skipping `check_results` saves time; a tuple is checked if that fails."""
+"""Result classes that are not checked with `check_results`, to save time. A tuple is checked after a failure."""
 
 
 _SINGLE_VALUES: Final = (bool, int, float, str, bytes, bytearray, Decimal, date, time, timedelta, UUID, type(None))

@@ -3,17 +3,16 @@
     left record at l     partners: right records from l + lower to l + upper     removed at l + max(upper, 0)
     right record at r    partners: left records from r - upper to r - lower      removed at r + max(-lower, 0)
 
-A record is added to the buffer of its side and paired with near records of the other side. A timer removes it when the
-watermark reaches its removal time. The timer's namespace names the record, so a restored job may use other bounds;
-waiting records are then removed by their old timers. Late records go to a side output or are dropped. A record without
-a timestamp is an error.
+A record is added to the buffer of its side and joined with matching records of the other side. A timer removes it when
+the watermark reaches its removal time. The namespace of the timer identifies the record. So a restored job may use
+other bounds; the old timers then remove the restored records. Late records go to a side output or are dropped. A record
+without a timestamp is an error.
 
 The buffer of a side is a map state ``(timestamp in ms, number from 0) -> record``. Adding a record writes one entry.
-Numbers of one timestamp have no gaps, so a few look-ups find their count. The buffer knows the ordered timestamps of
+Numbers of one timestamp have no gaps, so a few look-ups find their count. The buffer caches the ordered timestamps of
 the keys in use: a look-up costs a binary search and reads only matching records. The timestamps of a key are read from
-state at its first look-up, in one pass. They stay known while at most `MOST_TIMES` timestamps are known in total.
-Beyond that all are forgotten and read again when needed. (Flink reads all waiting records of the other side for every
-record.)
+state at its first look-up, in one pass. If the cache exceeds `MOST_TIMES` timestamps, it is emptied, and timestamps are
+read again when needed. (Flink reads all waiting records of the other side for every record.)
 """
 
 from __future__ import annotations
@@ -52,13 +51,13 @@ __all__ = ["IntervalJoinOperator", "JoinBuffer"]
 
 
 MOST_TIMES: Final = 200_000
-"""The maximum number of known timestamps per side: about 30 MB."""
+"""The maximum number of cached timestamps per side: about 30 MB."""
 
 _WORTH_A_COMPACTION: Final = 64
 
 
 class _Times:
-    """The ordered timestamps of one key, and how many records wait at each.
+    """The ordered timestamps of one key, with the number of waiting records of each.
 
     Removed timestamps stay in the order until there are many, because deleting from the front moves all others.
     """
@@ -70,7 +69,7 @@ class _Times:
         self.order: list[int] = sorted(self.counts)
 
     def add(self, time: int) -> int:
-        """Add a record; returns how many records the time had before."""
+        """Add a record and return the previous number of records of its time."""
         counts = self.counts
         count = counts.get(time, 0)
         counts[time] = count + 1
@@ -82,7 +81,7 @@ class _Times:
         return count
 
     def remove(self, time: int) -> int:
-        """Remove a time; returns how many records it had."""
+        """Remove a time and return its number of records."""
         count = self.counts.pop(time, 0)
         gone = len(self.order) - len(self.counts)
         if gone > _WORTH_A_COMPACTION and gone > len(self.counts):
@@ -101,7 +100,7 @@ class JoinBuffer:
         self._held = 0
 
     def add(self, key: Any, record: Any, time: int) -> None:
-        """Adds a record."""
+        """Add a record."""
         times = self._known.get(key)
         if times is None:
             number = self._count_at(time)
@@ -111,7 +110,7 @@ class JoinBuffer:
         self._state.put((time, number), self._form.stored(record))
 
     def between(self, key: Any, lowest: int, highest: int) -> Iterator[tuple[int, Any]]:
-        """The records between two times, both inclusive, with their times, by time and arrival."""
+        """Yield the records between two times, both inclusive, with their times, by time and arrival."""
         times = self._times(key)
         order, counts, get, given = times.order, times.counts, self._state.get, self._form.given
         for index in range(bisect_left(order, lowest), len(order)):
@@ -122,18 +121,18 @@ class JoinBuffer:
                 yield time, given(get((time, number)))
 
     def remove(self, key: Any, time: int) -> None:
-        """Removes the records of a time."""
+        """Remove the records of a time."""
         times = self._known.get(key)
         for number in range(self._count_at(time) if times is None else times.remove(time)):
             self._state.remove((time, number))
 
     def _count_at(self, time: int) -> int:
-        """The number of records of a time, by galloping and binary search."""
+        """Return the number of records of a time, by exponential and binary search."""
         contains = self._state.contains
         above = 1
         while contains((time, above - 1)):
             above *= 2
-        # There is none of the number `above` - 1, and all below half of that are there.
+        # Number `above` - 1 does not exist. All numbers below half of it exist.
         return bisect_left(range(above - 1), True, lo=above // 2, key=lambda number: not contains((time, number)))
 
     def _times(self, key: Any) -> _Times:
@@ -149,7 +148,7 @@ class JoinBuffer:
 
 
 TIMERS_NAME: Final = "interval-join-timers"
-"""The name of the timer service; a namespace is whether the record is a left one, and its timestamp."""
+"""The name of the timer service. A namespace is a pair: whether the record is on the left side, and its timestamp."""
 
 BUFFER_NAME: Final = "interval-join"
 """The prefix of the names of the buffers; the side follows."""
@@ -167,12 +166,12 @@ class _Side:
     partners: JoinBuffer
     lowest_ms: int
     highest_ms: int
-    """From when to when its partners are, seen from a record."""
+    """The bounds of partners, relative to the timestamp of a record."""
     late_tag: OutputTag[Any] | None
 
     @property
     def kept_ms(self) -> int:
-        """How long a record waits."""
+        """The time that a record waits, in milliseconds."""
         return max(self.highest_ms, 0)
 
 

@@ -1,4 +1,4 @@
-"""The operator of batch functions. It groups the rows of a batch by key and passes rows on as Arrow columns."""
+"""The operator of batch functions. It groups the rows of a batch by key and passes them as Arrow columns."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ON_TIMERS: Final = "on_timers(self, timers, context)"
 
 MAX_BATCH_ROWS: Final = 1 << 17
 MAX_BATCH_BYTES: Final = 64 << 20
-"""The largest batch that a function receives. A single larger row is a batch of its own."""
+"""The maximum size of a batch that a function receives. A single larger row is its own batch."""
 
 
 @frozen
@@ -143,7 +143,7 @@ class KeyedBatchOperator(Operator):
             self._subtask.leave_key()
 
     def _keys_of(self, batch: InputBatch) -> tuple[Any, Any]:
-        """The keys and key groups: as arrays if Arrow can find the distinct ones."""
+        """Return the keys and key groups, as arrays if Arrow can find the distinct keys."""
         columns = batch.key_columns
         if columns is not None and self._subtask.keyed.key_serializer.equal_values_have_equal_bytes:
             keys, key_groups = columns
@@ -192,7 +192,7 @@ class KeyedBatchOperator(Operator):
 def _grouped(
     serializer: TypeSerializer[Any], keys: Any, key_groups: Any, where: pa.Array | None
 ) -> tuple[Sequence[Any], Sequence[int], pa.Array]:
-    """The distinct keys of the selected rows in the order of their first rows, their key groups, and each row's key."""
+    """Return the distinct keys in the order of their first rows, their key groups, and the index of each row's key."""
     if isinstance(keys, pa.Array):
         if where is not None:
             keys, key_groups = keys.filter(where), key_groups.filter(where)

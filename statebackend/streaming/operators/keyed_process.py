@@ -115,7 +115,7 @@ class KeyedProcessOperator(Operator):
         self._emitter = emitter
         self._side: dict[Any, list[Any]] = {tag: [] for tag in emitter.side_outputs}
         self.output = OrderedOutput(emitter)
-        """Where rows with timestamps go, and what timers emit."""
+        """The output for rows with timestamps and for rows of timers."""
         self._key_setter = context.key_setter
         opening = forms.opening_context(context)
         call_user(self._uid, "open", lambda: open_function(self._function, opening))
@@ -180,7 +180,7 @@ class KeyedProcessOperator(Operator):
 
     def on_processing_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         self._on_timer(self._at_processing_time, timestamp_ms, key, None)
-        # No watermark says that this was the last record.
+        # No watermark follows, so flush now.
         self.output.flush()
 
     def prepare_snapshot(self) -> None:
@@ -213,7 +213,7 @@ class KeyedProcessOperator(Operator):
                 for row in result:
                     add(None, row, row_timestamp)
         except Exception as error:
-            # What the timers before it have emitted stays emitted.
+            # Rows that earlier timers emitted stay emitted.
             self.output.flush()
             timer = f"timer of {context.time_domain.value} at {timestamp_ms}"
             raise call_failure(error, f"{of_key(self._uid, key)}, {timer}", "on_timer") from error

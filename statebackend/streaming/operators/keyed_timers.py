@@ -1,7 +1,8 @@
 """Timers of functions over keyed streams.
 
-Only a function that overrides ``on_timer`` has timer queues in its state. Adding ``on_timer`` starts with empty queues.
-Removing it leaves restored timers that no function would fire, so a start rejects them like any unregistered state.
+Only a function that overrides ``on_timer`` has timer queues in its state. A function that adds ``on_timer`` starts with
+empty queues. If a function removes it, no function would process the restored timers. So a start rejects them like any
+unregistered state.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def register_timers(function: KeyedFunction[Any, Any], context: RegistersTimers)
 
 
 class KeyedTimers(TimerService):
-    """The timers of the current key, without a namespace, for calls that have a timestamp or none."""
+    """The timers of the current key, without a namespace. Calls may or may not have a timestamp."""
 
     def __init__(self, timers: InternalTimerService[Any], timestamp: Callable[[], int | None]) -> None:
         self._timers = timers

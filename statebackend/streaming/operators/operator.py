@@ -12,8 +12,9 @@ A subtask makes these calls, in one thread:
 An operator emits only through its `Emitter`, and only between open and close. It does not know the source or the target
 of its records, and takes the time from its calls.
 
-`OrderedOutput` collects rows that are emitted one by one, as by windows and timers, and passes consecutive rows of the
-same target on in one call. It encodes a row when it is added, because the function may change it afterwards.
+`OrderedOutput` collects rows that are emitted one by one, for example by windows and timers. It passes consecutive rows
+of the same output to the emitter in one call. It encodes a row when it is added, because the function may change it
+later.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class ObjectBatch:
 class BatchPlaces:
     """The key columns, key groups and timestamps of a batch, as Arrow arrays.
 
-    ``objects_of`` creates the records that a mask selects, with all that belongs to them.
+    ``objects_of`` creates the records that a mask selects, with their keys, key groups and timestamps.
     """
 
     keys: Sequence[pa.Array]
@@ -79,13 +80,13 @@ class BatchPlaces:
     objects_of: Callable[[pa.Array], ObjectBatch]
 
     def only(self, mask: pa.Array) -> BatchPlaces:
-        """The places of the selected records. ``objects_of`` still expects masks over all records."""
+        """Return the places of the selected records. ``objects_of`` still expects masks over all records."""
         keys = [column.filter(mask) for column in self.keys]
         return BatchPlaces(keys, self.key_groups.filter(mask), self.timestamps.filter(mask), self.objects_of)
 
 
 def place_of_input(operator_uid: str, index: int, count: int) -> str:
-    """How errors name the input of an operator with several inputs, by its index."""
+    """Return the name of an operator's input for error messages. It has an index if there are several inputs."""
     return f"operator {operator_uid!r}" if count == 1 else f"operator {operator_uid!r}, {name_of_input(index)}"
 
 
@@ -127,7 +128,7 @@ class InputBatch(Protocol):
 
     @property
     def keys(self) -> Sequence[Any]:
-        """The key of each record. Empty for a broadcast input, as the key groups are."""
+        """The key of each record. Keys and key groups are empty for a broadcast input."""
 
     @property
     def key_groups(self) -> Sequence[int]:
@@ -168,7 +169,7 @@ class Emitter(Protocol):
         """
 
     def emit_watermark(self, timestamp_ms: int) -> None:
-        """Receive a watermark from an operator that holds watermarks back. It follows everything emitted before."""
+        """Receive a watermark from an operator that holds watermarks back. It follows all rows emitted before."""
 
 
 class Operator(ABC):
@@ -178,13 +179,13 @@ class Operator(ABC):
     """Whether it emits watermarks itself. Watermarks of other operators are forwarded after `on_watermark`."""
 
     fires_together: bool = False
-    """Whether no timer of event time that fires registers or deletes another, to be asked when it is open.
+    """Whether firing event-time timers never registers or deletes timers. Valid after `open`.
 
-    Then those that are due come by `on_event_time_timers`, and their keys are not made current before.
+    If True, the caller passes due timers to `on_event_time_timers` and does not set their keys before.
     """
 
     late_records: Mapping[OutputTag[Any] | None, int] = MappingProxyType({})
-    """The late records since `open`: those of each side output that received them, and under None those dropped."""
+    """The number of late records since `open`, by side output. Under None is the number of dropped records."""
 
     @abstractmethod
     def open(self, context: SubtaskContext, emitter: Emitter) -> None:
@@ -203,7 +204,7 @@ class Operator(ABC):
         """
 
     def on_watermark(self, timestamp_ms: int) -> None:  # noqa: B027
-        """Handle a new watermark. Its due timers have fired before."""
+        """Handle a new watermark. Timers that it makes due have fired before."""
 
     def let_watermarks_out(self) -> None:  # noqa: B027
         """Emit all watermarks that are held back, and the records before them."""
@@ -237,7 +238,7 @@ class Operator(ABC):
 class Emission(NamedTuple):
     """Rows that one call emitted to the output or, with a tag, to a side output, and their timestamps.
 
-    They are early if they are sent before the watermark of the epoch.
+    Early rows are sent before the watermark of the epoch.
     """
 
     tag: OutputTag[Any] | None
@@ -299,7 +300,7 @@ class OrderedOutput:
         return self._emitter.side_outputs
 
     def side_outputs_at(self, timestamp: Callable[[], int | None]) -> Mapping[OutputTag[Any], Callable[[Any], object]]:
-        """Consumers for the side outputs, which use the timestamp current at the time of the call."""
+        """Return a consumer of rows for each side output. At each call it uses the result of ``timestamp``."""
 
         def into(tag: OutputTag[Any]) -> Callable[[Any], object]:
             return lambda value: self.add(tag, value, timestamp())
@@ -317,7 +318,7 @@ class OrderedOutput:
         self._timestamps.append(timestamp_ms)
 
     def flush(self) -> None:
-        """Pass all collected rows on."""
+        """Pass all collected rows to the emitter."""
         if self._rows:
             rows, timestamps = self._rows, self._timestamps
             self._rows, self._timestamps = [], []

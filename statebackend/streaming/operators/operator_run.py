@@ -52,7 +52,8 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Call], Phase]] = {
     (Phase.PREPARED, Call.CLOSE): Phase.CLOSED,
     (Phase.FAILED, Call.CLOSE): Phase.CLOSED,
 }
-"""A call that raises leads to FAILED, which only allows close; a failing close leads to CLOSED."""
+"""The phase after each call. If a call raises, the phase is FAILED, which only allows close. A failing close leads to
+CLOSED."""
 
 
 class OperatorRun:
@@ -84,7 +85,7 @@ class OperatorRun:
 
     @contextlib.contextmanager
     def opened(self, context: SubtaskContext, emitter: Emitter) -> Iterator[None]:
-        """Open the operator, and close it after the block. A failure in the block wins over one of `close`."""
+        """Open the operator, and close it after the block. A failure of the block hides a failure of `close`."""
         self._following(Call.OPEN)
         try:
             with self._call(Call.OPEN):

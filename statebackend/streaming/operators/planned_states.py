@@ -1,10 +1,9 @@
-"""What `open()` registered on the driver, to verify that every worker registers the same.
+"""The states that `open()` registered on the driver. Every worker must register the same states.
 
-The compatibility check of a start covers the serializers that the driver has seen. A worker runs `open()` again. With
-another version of a module, or a descriptor that depends on the host, it would write under an unchecked schema. So the
-snapshots of the driver's serializers are sent along, and a worker's serializers are compared with them in `open()`,
-before any record. A serializer that learns from the values it writes may differ, as long as it reads and writes the
-same bytes.
+The compatibility check of a start covers the serializers on the driver. A worker runs `open()` again. With another
+version of a module, or a descriptor that depends on the host, it would write with an unchecked schema. So the driver
+sends the snapshots of its serializers to the workers, which compare their own serializers in `open()`, before the first
+record. A serializer that learns from the values it writes may differ if it reads and writes the same bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class PlannedState:
 
 
 def planned_state(descriptor: StateDescriptor | OperatorStateDescriptor) -> PlannedState:
-    """Return the state of a descriptor as it is now. Serializers may learn from later values."""
+    """Return the current state of a descriptor. Serializers may later learn from values."""
     return PlannedState(
         _kind_of(descriptor),
         {

@@ -1,13 +1,13 @@
 """Calls a function for each record of a batch: the hot path of every job.
 
-The loop sets the key and calls the function; all else (key types, row conversion, snapshots) happens per batch or per
-epoch. There are two loops. Without timestamps, side outputs follow the output of a batch. With timestamps, each row has
-that of its record, in order across outputs.
+The loop sets the key and calls the function. All other work (key types, row conversion, snapshots) is done per batch or
+per epoch. There are two loops. Without timestamps, side outputs follow the output of a batch. With timestamps, each row
+has the timestamp of its record, and rows are in order across outputs.
 
-An epoch allocates many small objects that live until its end. Python's cyclic garbage collector is driven by
+An epoch allocates many small objects that live until its end. Python's cyclic garbage collector runs after a number of
 allocations and would scan them repeatedly, which took a third of the loop's time. So an epoch runs inside
-`paused_garbage_collection`, and a batch first collects the youngest generation if many objects were allocated. That
-bounds the garbage in cycles.
+`paused_garbage_collection`, and a batch first collects the youngest generation if many objects were allocated. This
+limits the garbage in cycles.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stateless steps: ``map``, ``filter`` and ``flat_map``, called with each record of a batch.
 
 Both runtimes call the user's function here. A result has the timestamp of its record. A step with a schema emits rows
-of it, and encodes them when the function returns them, because the function may change them in its next call.
+of this schema. It encodes them when the function returns, because the function may change them in its next call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from statebackend.streaming.stream_graph import FILTER, FLAT_MAP, MAP
 __all__ = ["StepResults", "results_of_step"]
 
 StepResults = tuple[list[Any], Sequence[int]]
-"""The results of a batch, and the position of the record of each."""
+"""The results of a batch, and for each result the position of its record."""
 
 
 def results_of_step(
@@ -36,7 +36,7 @@ def results_of_step(
             is_free = passes_on
             for result in call(function, record):
                 positions.append(position)
-                # The record itself needs no copy, but one that is emitted twice is two records.
+                # A returned record needs no copy. If it is emitted twice, the second one is copied.
                 is_encoded = result.__class__ in unchanged or (is_free and result is record)
                 is_free = is_free and result is not record
                 results.append(result if is_encoded else encode(result))

@@ -23,8 +23,8 @@ timers deleted then do not fire. So a due timer waits (`take`) and fires after t
 
 A map state lists the timers of a key. A waiting timer fires once, and only if the key still lists it. It is listed
 until its call returns. Spark's watermark T is the largest timestamp minus the delay: records up to T are late, timers
-at T are due. Ours is W = T - 1, and a processor sees T. Its timer for T is stored as T - 1; timers of older versions
-are stored as T.
+at T are due. The watermark of this runtime is W = T - 1, and a processor sees T. Its timer for T is stored as T - 1;
+timers of older versions are stored as T.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _SHOWN_CHARACTERS: Final = 200
 
 
 class ProcessorSchema:
-    """A schema, given as DDL or as Spark's ``StructType``; ``where`` begins error messages.
+    """A schema, passed as DDL or as Spark's ``StructType``; ``where`` starts error messages.
 
     Raises `JobDefinitionError` for an unreadable schema or an unsupported type.
     """
@@ -168,7 +168,7 @@ def _with_scale(data_type: pa.Decimal128Type, value: Any) -> Any:
     if not isinstance(value, decimal.Decimal) or not value.is_finite():
         return value
     context = decimal.Context(prec=data_type.precision, traps=[])
-    # What has more digits than the type becomes no number, and so another one.
+    # A number with too many digits becomes NaN, which differs from the value.
     scaled = value.quantize(decimal.Decimal(1).scaleb(-data_type.scale), context=context)
     if scaled != value:
         raise ValueError(f"{value} is no decimal of {data_type.precision} digits, {data_type.scale} after the point")
@@ -184,7 +184,7 @@ def _local(value: datetime.datetime) -> datetime.datetime:
     local = zoned.replace(tzinfo=None)
     if not datetime.MINYEAR < local.year < datetime.MAXYEAR:
         return local
-    # Of an hour that clocks show twice it may be the second.
+    # In an hour that occurs twice, when clocks are set back, it may be the second one.
     return local if local.astimezone().utcoffset() == zoned.utcoffset() else local.replace(fold=1)
 
 
@@ -314,20 +314,20 @@ class ProcessorValueState:
         self._values = schema.values
 
     def exists(self) -> bool:
-        """Whether there is a value."""
+        """Return whether there is a value."""
         return self._state.value() is not None
 
     def get(self) -> tuple[Any, ...] | None:
-        """The value, None if there is none."""
+        """Return the value, or None."""
         stored = self._state.value()
         return None if stored is None else self._values(stored)
 
     def update(self, newValue: Any) -> None:  # noqa: N803
-        """Sets the value."""
+        """Set the value."""
         self._state.update(self._stored(newValue))
 
     def clear(self) -> None:
-        """Removes the value."""
+        """Remove the value."""
         self._state.clear()
 
 
@@ -341,27 +341,27 @@ class ProcessorListState:
         self.schema = schema
 
     def exists(self) -> bool:
-        """Whether there is an element."""
+        """Return whether there is an element."""
         return bool(self._state.get())
 
     def get(self) -> Iterator[tuple[Any, ...]]:
-        """The elements as they are now."""
+        """Return the current elements. Later changes are not visible."""
         return map(self.schema.values, self._state.get())
 
     def put(self, newState: Sequence[Any]) -> None:  # noqa: N803
-        """Replaces the list; raises `ValueError` for an empty one, as Spark does."""
+        """Replace the list. Raises `ValueError` for an empty list, as Spark does."""
         self._state.update(self._all_stored(newState, "put"))
 
     def appendValue(self, newState: Any) -> None:  # noqa: N802, N803
-        """Appends one element."""
+        """Append one element."""
         self._state.add(self.schema.stored(newState))
 
     def appendList(self, newState: Sequence[Any]) -> None:  # noqa: N802, N803
-        """Appends elements; raises `ValueError` for an empty list, as Spark does."""
+        """Append elements. Raises `ValueError` for an empty list, as Spark does."""
         self._state.add_all(self._all_stored(newState, "appendList"))
 
     def clear(self) -> None:
-        """Removes the list."""
+        """Remove the list."""
         self._state.clear()
 
     def _all_stored(self, values: Sequence[Any], method: str) -> list[Any]:
@@ -372,7 +372,7 @@ class ProcessorListState:
 
 
 class ProcessorMapState:
-    """A map whose entries are read and written one by one. The order of iteration is undefined."""
+    """A map. Entries are read and written one by one. The order of iteration is undefined."""
 
     __slots__ = ("_state", "key_schema", "value_schema")
 
@@ -382,33 +382,33 @@ class ProcessorMapState:
         self.value_schema = value
 
     def exists(self) -> bool:
-        """Whether there is an entry."""
+        """Return whether there is any entry."""
         return not self._state.is_empty()
 
     def getValue(self, key: Any) -> Any:  # noqa: N802
-        """The value of an entry as a Row, None if there is none."""
+        """Return the value of an entry as a Row, or None."""
         stored = self._state.get(self.key_schema.stored(key))
         return None if stored is None else self.value_schema.row(stored)
 
     def containsKey(self, key: Any) -> bool:  # noqa: N802
-        """Whether there is an entry."""
+        """Return whether there is an entry with this key."""
         return self._state.contains(self.key_schema.stored(key))
 
     def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802
-        """Sets one entry."""
+        """Set one entry."""
         self._state.put(self.key_schema.stored(key), self.value_schema.stored(value))
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """All entries. They may be changed while iterating."""
+        """Return all entries. They may be changed during the iteration."""
         key, value = self.key_schema.values, self.value_schema.values
         return ((key(one), value(other)) for one, other in self._state.items())
 
     def keys(self) -> Iterator[tuple[Any, ...]]:
-        """The keys of all entries."""
+        """Return the keys of all entries."""
         return map(self.key_schema.values, self._state.keys())
 
     def values(self) -> Iterator[tuple[Any, ...]]:
-        """The values of all entries."""
+        """Return the values of all entries."""
         return map(self.value_schema.values, self._state.values())
 
     def removeKey(self, key: Any) -> None:  # noqa: N802
@@ -416,7 +416,7 @@ class ProcessorMapState:
         self._state.remove(self.key_schema.stored(key))
 
     def clear(self) -> None:
-        """Removes all entries."""
+        """Remove all entries."""
         self._state.clear()
 
 
@@ -425,7 +425,7 @@ RESERVED_PREFIX: Final = "__statebackend_"
 
 
 class ProcessorHandle:
-    """Spark's ``StatefulProcessorHandle`` over our state. ``timers`` is None in the time mode "none"."""
+    """Spark's ``StatefulProcessorHandle`` for the state of this package. ``timers`` is None in the time mode "none"."""
 
     def __init__(
         self, function: StatefulProcessorFunction, context: RuntimeContext, timers: ProcessorTimers | None
@@ -437,14 +437,14 @@ class ProcessorHandle:
         self._is_open = True
 
     def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ProcessorValueState:  # noqa: N802, N803
-        """Registers a value state."""
+        """Register a value state."""
         where, ttl = self._new(stateName, ttlDurationMs)
         values = ProcessorSchema(schema, where)
         state: Any = self._context.register(ValueStateDescriptor(stateName, values.serializer, ttl=ttl))
         return ProcessorValueState(state, values)
 
     def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ProcessorListState:  # noqa: N802, N803
-        """Registers a list state."""
+        """Register a list state."""
         where, ttl = self._new(stateName, ttlDurationMs)
         elements = ProcessorSchema(schema, where)
         state: Any = self._context.register(ListStateDescriptor(stateName, elements.serializer, ttl=ttl))
@@ -457,7 +457,7 @@ class ProcessorHandle:
         valueSchema: Any,  # noqa: N803
         ttlDurationMs: int | None = None,  # noqa: N803
     ) -> ProcessorMapState:
-        """Registers a map state."""
+        """Register a map state."""
         where, ttl = self._new(stateName, ttlDurationMs)
         keys = ProcessorSchema(userKeySchema, f"{where}, key")
         values = ProcessorSchema(valueSchema, f"{where}, value")
@@ -465,7 +465,7 @@ class ProcessorHandle:
         return ProcessorMapState(state, keys, values)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803
-        """Registers a timer of the current key."""
+        """Register a timer of the current key."""
         self._known_timers("registerTimer").register(expiryTimestampMs)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:  # noqa: N802, N803
@@ -473,7 +473,7 @@ class ProcessorHandle:
         self._known_timers("deleteTimer").delete(expiryTimestampMs)
 
     def listTimers(self) -> Iterator[int]:  # noqa: N802
-        """The times of the timers of the current key, in order."""
+        """Return the times of the timers of the current key, in order."""
         return iter(self._known_timers("listTimers").listed())
 
     def deleteIfExists(self, stateName: str) -> None:  # noqa: N802, N803
@@ -568,7 +568,7 @@ class StatefulProcessorOperator(Operator):
 
     def process_batch(self, input_index: int, batch: Any) -> None:
         self._begin()
-        # The time of its records, though it moves on before the last key is over.
+        # Fix the time of these records, because time advances before the last key is complete.
         self._now()
         keys, key_groups, records = batch.keys, batch.key_groups, self._rows.of(batch)
         if self._lateness is not None:
@@ -585,7 +585,7 @@ class StatefulProcessorOperator(Operator):
                 self._open_key, self._open_key_group = key, key_groups[start]
                 self._open_rows = list(records[start:end])
             start = end
-        self._give_out()
+        self._emit_all()
         gc.collect(0)
 
     def on_watermark(self, timestamp_ms: int) -> None:
@@ -609,7 +609,7 @@ class StatefulProcessorOperator(Operator):
             self._times = None
             if self._lateness is not None:
                 self._lateness.watermark_was(self._timers.current_watermark())
-        self._give_out()
+        self._emit_all()
 
     def close(self) -> None:
         call_user(self._uid, "close", self._processor.close)
@@ -651,14 +651,14 @@ class StatefulProcessorOperator(Operator):
         names, emit, encoder = self._names, self._emitted.append, self._encoder
         try:
             for row in call() or ():
-                # A Row that is made by keywords has its names in the instance.
+                # A Row that is created with keywords has its names in the instance.
                 values = tuple(row) if getattr(row, "__fields__", None) == names else self._by_name(row)
                 emit(values if tuple in encoder.unchanged else encoder.encode(values))
         except Exception as error:
             raise self._failure(method, key, error) from error
 
     def _by_name(self, row: Any) -> tuple[Any, ...]:
-        """The values of a row whose columns differ from the schema's."""
+        """Return the values of a row with other columns than the schema."""
         fields = getattr(row, "__fields__", None)
         if fields is None:
             if isinstance(row, tuple) and not hasattr(row, "asDict") and len(row) == len(self._names):
@@ -670,13 +670,13 @@ class StatefulProcessorOperator(Operator):
         by_name = dict(zip(fields, row, strict=True))
         return tuple([by_name.get(name) for name in self._names])
 
-    def _give_out(self) -> None:
+    def _emit_all(self) -> None:
         emitted, self._emitted = self._emitted, []
         self._emitter.emit(None, emitted)
 
     def _make_current(self, key: Any, key_group: int) -> None:
         if self._set_key is None:
-            # Made for the states that are registered by now.
+            # The setter covers the states that are registered by now.
             self._set_key = self._context.key_setter()
         self._set_key(key, key_group)
         if self._timers is not None:
@@ -714,7 +714,7 @@ class LateRecords:
     def without_late(
         self, timestamps: Sequence[int | None] | None, *columns: Sequence[Any]
     ) -> tuple[Sequence[Any], ...]:
-        """The columns without late records."""
+        """Return the columns without late records."""
         line = self._state.get(WATERMARK_KEY)
         if line is None or timestamps is None:
             return columns
@@ -726,7 +726,7 @@ class ProcessorRows:
     """Converts batches to the rows that a processor receives. Batches of one input have one schema."""
 
     def __init__(self, schema: DeclaredSchema | None = None) -> None:
-        """``schema`` is that of rows that come without Arrow columns, if it is known."""
+        """Create it. ``schema`` is the schema of rows without Arrow columns, if known."""
         self._nested: list[tuple[int, str]] | None = None
         self._forms = [
             (index, one.arrow_type)
@@ -735,7 +735,7 @@ class ProcessorRows:
         ]
 
     def of(self, batch: InputBatch) -> Sequence[Any]:
-        """The rows of a batch."""
+        """Return the rows of a batch."""
         records, columns = batch.records, batch.columns
         if not records or (columns is None and not self._forms):
             return records

@@ -45,7 +45,7 @@ class SubtaskSnapshotTask:
         self._keyed = keyed
         self._operator = operator
         self.keyed_snapshot: KeyedStateSnapshot | None = None
-        """That of the keyed state, once it has run."""
+        """The snapshot of keyed state, after `run`."""
 
     def run(self) -> SubtaskSnapshot:
         """Write the files durably. If one part fails, the other is discarded."""
@@ -56,13 +56,13 @@ class SubtaskSnapshotTask:
         except BaseException:
             self.cancel()
             if self._operator is not None and operator is not None:
-                # It has ended and cannot be cancelled.
+                # The operator part is complete and cannot be cancelled.
                 self._operator.remove_written()
             raise
         return _joined(self.keyed_snapshot, operator)
 
     def cancel(self) -> None:
-        """Cancel what has not ended, and remove the files of what has."""
+        """Cancel the parts that are running, and remove the files of complete parts."""
         self._keyed.cancel()
         if self._operator is not None:
             self._operator.cancel()
@@ -98,12 +98,12 @@ class SubtaskBackends:
         return _joined(keyed, operator)
 
     def prepare_snapshot(self, checkpoint_id: int, state_id: str) -> SubtaskSnapshotTask:
-        """The synchronous part of a snapshot: freeze both backends. ``state_id`` is as for `snapshot`."""
+        """Freeze both backends: the synchronous part of a snapshot. ``state_id`` is as for `snapshot`."""
         operator = self._operator.prepare_snapshot(checkpoint_id, state_id) if self._operator is not None else None
         return SubtaskSnapshotTask(self.keyed.prepare_snapshot(checkpoint_id, state_id), operator)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Later snapshots may refer to the files of this checkpoint."""
+        """Note that a checkpoint is complete, so that later snapshots may refer to its files."""
         if self._operator is not None:
             self._operator.notify_checkpoint_complete(checkpoint_id)
 

@@ -28,7 +28,7 @@ __all__ = ["DelegatingContext", "SubtaskContext"]
 
 
 class DelegatingContext(RuntimeContext):
-    """A runtime context that delegates questions about the subtask. Subclasses define which state there is."""
+    """A runtime context that delegates properties of the subtask. Subclasses define which state is available."""
 
     def __init__(self, context: RuntimeContext) -> None:
         self._context = context
@@ -60,14 +60,14 @@ N = TypeVar("N")
 class SubtaskContext(RuntimeContext):
     """The runtime context of a subtask that has state.
 
-    ``planned`` and ``planned_operator_state`` are what `open()` registered on the driver. All subtasks must restore the
-    same states in the same epoch. Otherwise one state would have two schemas, which no other parallelism can restore.
-    Therefore:
+    ``planned`` and ``planned_operator_state`` are the states that `open()` registered on the driver. All subtasks must
+    restore the same states in the same epoch. Otherwise one state would have two schemas, and could not be restored
+    with another parallelism. Therefore:
 
     - A restored state changes its schema only if it is planned.
     - Every subtask must register all planned states in `open()`.
     - A restored state with an unchanged schema may be registered at any time.
-    - A new state may not: the next start would find stored state that no function registers, and reject it.
+    - A new state must be planned. Otherwise the next start would reject it as state that no function registers.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class SubtaskContext(RuntimeContext):
 
     @property
     def clock(self) -> Callable[[], int]:
-        """Returns the processing time, in milliseconds since 1970."""
+        """A function that returns the processing time, in milliseconds since 1970."""
         return self.keyed.parameters.clock
 
     def register(
@@ -200,7 +200,7 @@ class SubtaskContext(RuntimeContext):
         self._current.leave()
 
     def check_planned_are_registered(self) -> None:
-        """Raise `StateRegistrationError` if `open()` left out a restored state that it registered on the driver."""
+        """Raise `StateRegistrationError` if `open()` did not register a restored state as it did on the driver."""
         missing = self._planned.keys() - self._registered if self._is_restored else ()
         left_out = [state.name for state in self.keyed.current_meta().states if state.name in missing]
         if left_out:

@@ -1,24 +1,24 @@
 """The operator of windows.
 
-A record is added to each of its open windows, in state under key and window. Then the trigger decides, as at each of
-its timers. When it fires, the function receives the contents.
+A record is added to each of its open windows, in state under key and window. Then the trigger is called, as it is for
+each of its timers. When it fires, the function receives the contents.
 
 An event-time window is disposed at its *clean-up time*, its last millisecond plus the allowed lateness: a timer of the
 operator clears its contents, the trigger's state, its entry among merging windows, and calls ``clear`` of the function.
 A processing-time window is disposed at its last millisecond, the global window never. A record whose windows are all
-disposed is *late*. A restored window may have been registered with another lateness. If it is past its clean-up time it
-is disposed when found; if it fires before, it registers the new timer. After an error of a user function the epoch is
-processed again from the last snapshot.
+disposed is *late*. A restored window may have been registered with another lateness. After its clean-up time it is
+disposed at the next access. If it fires earlier, it registers the new timer. After an error of a user function the
+epoch is processed again from the last snapshot.
 
 Windows that merge: a window grows with every record that extends it, but its contents stay under its first namespace,
 the *state window*. When windows merge, one state window receives the contents of the others. `MergingWindowSet` maps
 the windows of a key to state windows; it is stored as a list of pairs (Flink's ``merging-window-set``). Its windows
-neither overlap nor touch and are sorted, so a record finds its windows by two binary searches. One record changes
-little of the set, so sets in use stay decoded (`MergingWindows`) and are stored before a snapshot, or when there are
-many.
+are sorted and neither overlap nor touch, so a record finds its windows by two binary searches. Decoding a set is
+slower than changing it, so sets in use stay decoded (`MergingWindows`). They are stored before a snapshot, or when
+there are many.
 
-State per window has a prefix for triggers and one for functions, so neither collides with the other, with the operator
-or with state per key. A handle serves all windows; the code that returns it sets the current window.
+The names of state per window have one prefix for triggers and one for functions, so they do not conflict with each
+other or with other state. A handle serves all windows; the code that returns it sets the current window.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ _start, _end = attrgetter("start"), attrgetter("end")
 class Merge:
     """The result of adding a window.
 
-    ``window`` contains the added one. It replaces ``merged``; the contents of ``absorbed`` move to ``state_window``.
-    Both are empty if nothing merged. ``is_new`` says that the window was unknown before.
+    ``window`` contains the added window. It replaces the windows ``merged``; the contents of the state windows
+    ``absorbed`` move to ``state_window``. Both are empty if no windows merged. ``is_new`` is True for a new window.
     """
 
     window: TimeWindow
@@ -109,15 +109,15 @@ class MergingWindowSet:
 
     @property
     def pairs(self) -> list[tuple[TimeWindow, TimeWindow]]:
-        """Windows with their state windows, by time."""
+        """Return the windows with their state windows, by time."""
         return [(window, self._state_windows[window]) for window in self._windows]
 
     def state_window(self, window: TimeWindow) -> TimeWindow | None:
-        """The state window of a window, or None if it is not in the set."""
+        """Return the state window of a window, or None if it is not in the set."""
         return self._state_windows.get(window)
 
     def add(self, window: TimeWindow) -> Merge:
-        """Add a window and merge it with those that it overlaps or touches."""
+        """Add a window and merge it with the windows that it overlaps or touches."""
         first = bisect_left(self._windows, window.start, key=_end)
         after = bisect_right(self._windows, window.end, key=_start)
         merged = self._windows[first:after]
@@ -173,7 +173,7 @@ class MergingWindows:
         for key, (key_group, windows) in self._in_use.items():
             if windows.has_changed:
                 set_key(key, key_group)
-                # An empty list is no state.
+                # An empty list clears the state.
                 self._state.update(windows.pairs)
         self._in_use.clear()
 
@@ -185,11 +185,11 @@ Register = Callable[[StateDescriptor], Any]
 
 
 class WindowsMergeError(StateBackendError):
-    """State per window is not available where windows merge."""
+    """State per window is not supported for windows that merge."""
 
 
 class PartitionedStates:
-    """States with windows as namespaces, by the names that their users chose."""
+    """States with windows as namespaces, by the names in their descriptors."""
 
     def __init__(self, register: Register, prefix: str, who: str) -> None:
         self._register = register
@@ -271,7 +271,7 @@ class WindowTriggerContext(OnMergeContext):
 
 
 class _RejectingStates:
-    """State per window where windows merge."""
+    """State per window for windows that merge: every access raises."""
 
     def get_state(self, descriptor: StateDescriptor) -> Any:
         raise WindowsMergeError(
@@ -281,8 +281,9 @@ class _RejectingStates:
 
 
 class _RejectedState(State):
-    """The handle of state per window where windows merge. Registering succeeds, because a function may serve other
-    assigners too.
+    """The handle of state per window for windows that merge. Every access raises.
+
+    Registration succeeds, because a function may also be used with other assigners.
     """
 
     def __init__(self, descriptor: StateDescriptor) -> None:
@@ -294,7 +295,7 @@ class _RejectedState(State):
         return _RejectingStates().get_state(self._descriptor)
 
     def clear(self) -> None:
-        """Raises, as every access."""
+        """Raise `WindowsMergeError`, as every access."""
 
 
 class _RegisteredStates:
@@ -442,7 +443,7 @@ class WindowOperator(Operator):
         self._trigger_context = WindowTriggerContext(self._trigger, self._timers, register)
         self._open_function(context, register)
         self._batches = self._aligned_batches()
-        # Then the one timer of a window fires it and gives it up, and nothing else is there to be taken away.
+        # In this case a window has one timer, which fires and disposes it. So timers never change other timers.
         self.fires_together = self._batches is not None and not self._lateness_ms
         self._set_key = context.key_setter()
 
@@ -484,7 +485,7 @@ class WindowOperator(Operator):
 
     def on_processing_time_timer(self, timestamp_ms: int, key: Any, key_group: int, namespace: Any) -> None:
         self._on_timer(self._trigger.on_processing_time, False, timestamp_ms, key, key_group, namespace)
-        # No watermark says that this was the last record.
+        # No watermark follows, so flush now.
         self._output.flush()
 
     def prepare_snapshot(self) -> None:
@@ -530,7 +531,7 @@ class WindowOperator(Operator):
             where = f"{of_key(self._uid, self._key)}, {of_record(element)}"
             raise missing_timestamp(where, "windows of event time need one", "take windows of processing time")
         assigned = time if self._is_event_time else self._timers.current_processing_time()
-        # Without event time the timestamp of a record says nothing.
+        # Without event time the timestamp of a record is not used.
         windows = self._assigner.assign_windows(element, 0 if assigned is None else assigned)
         if self._merging is not None:
             is_on_time = self._add_merging(element, key_group, time, windows)
@@ -548,7 +549,7 @@ class WindowOperator(Operator):
             self._take_late(element, time)
 
     def _add(self, element: Any, time: int | None, windows: Iterable[Any]) -> bool:
-        """Add a record to windows that do not merge; returns whether one of them was open."""
+        """Add a record to windows that do not merge. Returns whether one of them was open."""
         is_on_time = False
         for window in windows:
             if self._is_late(window):
@@ -571,9 +572,10 @@ class WindowOperator(Operator):
                 if merge.is_new:
                     merging.retire(merge.window)
                 else:
-                    # Registered with another lateness. Once removed from the set, no timer would find it.
+                    # The window was registered with another lateness. Dispose it now, because after the removal from
+                    # the set no timer would find it.
                     self._trigger_context.window = merge.window
-                    self._give_up(key_group, merge.window)
+                    self._dispose(key_group, merge.window)
                 continue
             is_on_time = True
             self._add_to_current(element, time, merge.window)
@@ -641,7 +643,7 @@ class WindowOperator(Operator):
             if self._merging is not None:
                 state_window = self._merging.of_key(key, key_group).state_window(window)
                 if state_window is None:
-                    # The window has merged or was given up, and a timer of its trigger is left.
+                    # The window has merged or was disposed. This is an old timer of its trigger.
                     return
             self._state.enter(state_window)
             self._trigger_context.window = window
@@ -679,12 +681,12 @@ class WindowOperator(Operator):
                 self._register_cleanup_timer(window)
             return
         if timestamp_ms > cleanup_ms and self._merging is None and self._state.is_empty:
-            # It was given up before, or purged, and then the trigger may still hold something of it.
+            # The window was disposed or purged before. After a purge the trigger may still have state.
             self._trigger.clear(window, self._trigger_context)
             return
-        self._give_up(key_group, window)
+        self._dispose(key_group, window)
 
-    def _give_up(self, key_group: int, window: Any) -> None:
+    def _dispose(self, key_group: int, window: Any) -> None:
         """Clear everything that belongs to the current window."""
         self._state.clear()
         self._trigger.clear(window, self._trigger_context)
@@ -724,7 +726,7 @@ class WindowOperator(Operator):
             self._output.add(self._late_tag, element, time)
 
     def _failure(self, error: Exception, where: str, *record: Any) -> Exception:
-        # What was emitted before stays emitted.
+        # Rows emitted before the failure stay emitted.
         self._output.flush()
         if isinstance(error, StreamJobError):
             return error

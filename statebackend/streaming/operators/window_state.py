@@ -1,7 +1,7 @@
 """The contents of windows as state: one value, one accumulator, or every record.
 
-The namespace is the window or, for windows that merge, the state window. The state has Flink's name. Records are stored
-by their own serializer, in its form.
+The namespace is the window or, for windows that merge, the state window. The state has the same name as in Flink.
+Records are stored with their serializer (`ElementForm`).
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ class WindowState(ABC):
 
     def __init__(self, *states: MergingState) -> None:
         self.enter: Callable[[Any], object] = _for_each([state.set_current_namespace for state in states])
-        """Makes a window current, for this state."""
+        """Sets the current window of this state."""
         self.read_ahead: Callable[[Sequence[Any], Sequence[int]], object] = _for_each(
             [state.read_ahead for state in states]
         )
-        """Says that what the current window holds of these keys, with their key groups, is looked at next."""
+        """Announces that the contents of the current window are read next, for these keys and key groups."""
         self.clear: Callable[[], object] = _for_each([state.clear for state in states])
-        """Throws away what the current window holds."""
+        """Removes the contents of the current window."""
         self.merge: Callable[[Any, Sequence[Any]], object] = _for_each([state.merge_namespaces for state in states])
-        """Moves what the others hold to the first."""
+        """Moves the contents of the other windows to the first window."""
 
     def begin(self, input_index: int) -> None:  # noqa: B027
         """Set the input of the records that follow."""
 
     @abstractmethod
     def add(self, element: Any, timestamp_ms: int | None) -> None:
-        """Adds a record to the current window."""
+        """Add a record to the current window."""
 
     @abstractmethod
     def add_all(self, elements: Sequence[Any]) -> bool:
@@ -85,7 +85,7 @@ class WindowState(ABC):
 
     @property
     def aggregates(self) -> BoundAggregates | None:
-        """The built-in aggregates, if it holds their accumulators. Then `add_partial` may be used."""
+        """The built-in aggregates, if accumulators of them are stored. `add_partial` may then be used."""
         return None
 
     def add_partial(self, partial: Sequence[Any]) -> bool:
@@ -245,7 +245,7 @@ class ListedWindows(WindowState):
 
     def add_all(self, elements: Sequence[Any]) -> bool:
         self._state.add_all(list(map(self._form.stored, elements)))
-        # Looking would cost as much as the whole list.
+        # A check would read the whole list.
         return True
 
     def fire(self, window: Any, fire: Fire) -> None:
@@ -292,7 +292,7 @@ class CoGroupedWindows(WindowState):
 class EvictingWindows(WindowState):
     """Every record of each window with its timestamp; an evictor removes some at each firing.
 
-    ``folded`` turns the remaining records into the elements that the function receives.
+    ``folded`` converts the remaining records to the elements that the function receives.
     """
 
     def __init__(
@@ -333,7 +333,7 @@ class EvictingWindows(WindowState):
 
 
 def _reduced(contents: ReducedContents, form: ElementForm, elements: list[Any]) -> list[Any]:
-    """What is given of records that were kept one by one."""
+    """Return the elements for the function: the fold of all stored records."""
     if not elements:
         return []
     return [functools.reduce(lambda left, right: form.record(contents.function(left, right)), elements)]
@@ -359,7 +359,7 @@ _OF_ALL: Final[Mapping[type, Callable[[Any, ElementForm, list[Any]], list[Any]]]
 }
 
 Register = Callable[[StateDescriptor], Any]
-"""Registers a state whose namespaces are the windows, and gives its handle."""
+"""Registers a state with windows as namespaces, and returns its handle."""
 
 
 def _reduced_windows(contents: ReducedContents, forms: Sequence[ElementForm], register: Register) -> WindowState:
