@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from statebackend.checkpoint import StorageError
-from statebackend.spark.frame_sinks import ForEachEpochSink, MemorySink, NoopSink
+from statebackend.spark.frame_sinks import ForEachEpochSink, FrameSink, MemorySink, NoopSink
 from statebackend.spark.parquet_sink import ParquetSink
 from statebackend.streaming.rows.row_reader import UnreadableRowError
-from statebackend.streaming.sink import Sink, SinkError
+from statebackend.streaming.sink import SinkError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,8 +51,8 @@ def files_below(path: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "sink", [ParquetSink("/nowhere"), NoopSink(), ForEachEpochSink(lambda frame, epoch_id: None), MemorySink()]
 )
-def test_every_sink_keeps_the_contract(sink: Any) -> None:
-    assert isinstance(sink, Sink)
+def test_every_sink_of_spark_is_a_frame_sink(sink: Any) -> None:
+    assert isinstance(sink, FrameSink)
 
 
 def test_a_tilde_is_the_home_of_whoever_runs_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
