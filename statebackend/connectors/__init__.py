@@ -1,4 +1,4 @@
-"""Connectors: sinks of both runtimes that write each epoch exactly once, and sources."""
+"""Connectors: sources, and sinks that write each epoch exactly once."""
 
 from statebackend.lazy_exports import lazy_exports
 

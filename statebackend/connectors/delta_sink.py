@@ -3,10 +3,10 @@
     <table>/_delta_log/                                           Delta's log
     <table>/<lineage>/<epoch>/<run>-<subtask>-<32 hex>.parquet    the files of an epoch; <lineage> is a hash of its name
 
-The tasks write the files. No reader sees them until the driver commits one transaction that adds those of all subtasks.
-The transaction also records the epoch as the version of an application, whose id is the name of the lineage (Delta's
-idempotent writes). Delta rejects two concurrent transactions of one application, so a driver that lost the leadership
-cannot add an epoch twice.
+The tasks write the files. They are visible when the driver commits one transaction that adds the files of all subtasks.
+The transaction also stores the epoch as the version of an application (Delta's idempotent writes). The id of the
+application is the name of the lineage. Delta rejects two concurrent transactions of one application, so a driver that
+is no longer the leader cannot add an epoch twice.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ __all__ = ["DeltaSink"]
 
 _VERSION: Final = 1
 _ATTEMPTS: Final = 10
-"""How often a commit is repeated after a conflict with another writer, beside the repetitions of deltalake itself."""
+"""The number of attempts of a commit that conflicts with another writer. Each attempt includes retries by deltalake."""
 
 _MOST_OPEN_EPOCHS: Final = 16
-"""Epochs after the last complete one in which a crash may have left files."""
+"""The maximum number of epochs after the last complete one for which a crash may leave files."""
 
 _SECRET_OPTION: Final = re.compile(r"key|secret|token|password|sas|credential|account", re.IGNORECASE)
 
@@ -49,7 +49,7 @@ _NAME: Final = "statebackend.lineage"
 _EPOCH: Final = "statebackend.epoch"
 _FILES: Final = "statebackend.files"
 _ROLLBACK: Final = "rollback"
-"""In place of the number of files, in the entry of a rollback to the epoch."""
+"""The value in place of the number of files, in the log entry of a rollback."""
 
 _PATH_SIZE: Final = ("path", "size_bytes")
 
@@ -65,11 +65,11 @@ class DeltaSink(Sink):
 
     Args:
         path: A directory that the driver and all workers share, or the URI of an object store.
-        partition_by: Columns whose values are stored in the log. Delta has no empty text there; it becomes null.
-        evolve_schema: Add new columns of the rows to the table. Otherwise, they are an error. Rows of a narrower type
-            than the table's are always widened, and missing columns are null.
-        storage_options: As `deltalake.DeltaTable` takes them. Credentials are better in the environment.
-        compression: Parquet's codec.
+        partition_by: The partition columns. Delta stores their values in the log, where an empty string becomes null.
+        evolve_schema: Add new columns of the rows to the table. If False, they are an error. Narrower types are always
+            widened to the types of the table, and missing columns are null.
+        storage_options: Options as for `deltalake.DeltaTable`. Prefer environment variables for credentials.
+        compression: The codec of Parquet files.
         configuration: Properties of a new table, such as ``{"delta.logRetentionDuration": "interval 60 days"}``.
 
     Raises:
@@ -99,7 +99,7 @@ class DeltaSink(Sink):
         self._configuration = dict(configuration or {})
         self._table: DeltaTable | None = None
         self._table_schema: pa.Schema | None = None
-        """The columns of the table when it was read last; the tasks get it with the sink."""
+        """The columns of the table when it was last read. They are sent to the tasks with the sink."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_table": None}
@@ -112,7 +112,7 @@ class DeltaSink(Sink):
         return f"DeltaSink({without_secrets(self._uri)!r})"
 
     def stage(self, epoch: SinkEpoch, subtask_index: int, rows: pa.RecordBatchReader) -> bytes:
-        # Called in the task.
+        # This method runs in the task.
         schema = _stored_schema(rows.schema, self._table_schema)
         delta_schema = self._reported(f"{self} has no such columns", lambda: _deltalake().Schema.from_arrow(schema))
         if self._table_schema is not None:
@@ -230,9 +230,9 @@ class DeltaSink(Sink):
             )
 
     def _files_after(self, table: DeltaTable, lineage: SinkLineage, last_epoch_id: int) -> list[tuple[str, int]]:
-        """The files of later epochs and their sizes. Raises `SinkError` unless all of them are in the table."""
+        """Return the files of later epochs and their sizes. Raises `SinkError` if any of them is not in the table."""
         written, limit, is_complete = 0, sys.maxsize, False
-        # The newest entry comes first. A rollback has hidden the epochs that were committed before it.
+        # The newest entry is first. An earlier rollback removed the epochs that were committed before it.
         for entry in table.history():
             is_complete = is_complete or entry.get("version") == 0
             if entry.get(_NAME) != lineage.name:
@@ -260,7 +260,7 @@ class DeltaSink(Sink):
         return found
 
     def _fit_schema(self, table: DeltaTable, schema: Any) -> None:
-        """Add the columns that the table does not have, if allowed. Raises `SinkError` for another type."""
+        """Add missing columns to the table, if allowed. Raises `SinkError` for a column of another type."""
         self._check_schema(schema, table.schema())
         partition_by = table.metadata().partition_columns
         if list(partition_by) != list(self._partition_by):
@@ -273,7 +273,7 @@ class DeltaSink(Sink):
         self._table_schema = pa.schema(table.schema().to_arrow())
 
     def _check_schema(self, schema: Any, table: Any) -> None:
-        """Raise `SinkError` unless rows of a schema fit the table. A task checks, too, before the epoch is complete."""
+        """Raise `SinkError` if rows of a schema do not fit the table. Tasks check this too, before the commit."""
         known = {one.name: one.type for one in table.fields}
         for one in schema.fields:
             if one.name in known and known[one.name] != one.type:
@@ -301,7 +301,7 @@ class DeltaSink(Sink):
         return table
 
     def _existing(self) -> DeltaTable | None:
-        """The table at its newest version; None if there is none."""
+        """Return the newest version of the table, or None if it does not exist."""
         deltalake = _deltalake()
         if self._table is not None:
             self._table.update_incremental()
@@ -331,14 +331,14 @@ class DeltaSink(Sink):
             for _ in range(_ATTEMPTS - 1):
                 with contextlib.suppress(conflict):
                     return act()
-                # Another writer was faster, or a former driver of this job has committed the epoch.
+                # Another writer was faster, or an earlier driver of this job has committed the epoch.
                 self._table = None
             return act()
 
         self._reported(f"{self}: {what}", repeated)
 
     def _reported(self, what: str, act: Callable[[], _T]) -> _T:
-        """Call a function. An error of deltalake or of the store becomes a `SinkError` without secrets."""
+        """Call a function. Errors of deltalake and of the store are raised as `SinkError` without secrets."""
         try:
             return act()
         except SinkError:
@@ -348,7 +348,7 @@ class DeltaSink(Sink):
             text = str(error)
             for secret in self._secrets():
                 text = text.replace(secret, "***")
-            # The text of the error itself may have secrets.
+            # The message of the original error may contain secrets.
             raise SinkError(f"{what}: {text}. Check the table, the permissions and the storage options") from None
 
     def _secrets(self) -> list[str]:
@@ -421,7 +421,7 @@ _WIDER: Final[Mapping[pa.DataType, tuple[pa.DataType, ...]]] = {
 
 
 def _stored_schema(schema: pa.Schema, table: pa.Schema | None) -> pa.Schema:
-    """The schema of the files: timestamps in UTC and microseconds, and narrower types as wide as in the table."""
+    """Return the schema of the files: timestamps in UTC and microseconds, and narrower types widened to the table's."""
     fields = []
     for one in schema:
         stored = _stored_type(one.type)

@@ -1,4 +1,4 @@
-"""A sink of files by epoch for both runtimes: Parquet, CSV or JSON, in the layout of `statebackend.spark.ParquetSink`.
+"""A file sink with a directory per epoch: Parquet, CSV or JSON, in the layout of `statebackend.spark.ParquetSink`.
 
 <path>/epoch=000000000007/part-<32 hex>.csv        a file of a committed epoch
 <path>/epoch=000000000007/_committable             its attempt and files
@@ -31,10 +31,10 @@ _VERSION: Final = 2
 
 
 class FileSink(Sink):
-    """Writes each epoch to a directory of its own: ``epoch=<id>`` below ``path``.
+    """Writes each epoch to its own directory ``epoch=<id>`` below ``path``.
 
-    Each subtask with rows writes one file. An epoch is complete when it has ``_committable``; readers of a running job
-    skip epochs without it. A rollback moves later epochs to ``_set_aside``.
+    Each subtask with rows writes one file. An epoch is complete when its directory has the file ``_committable``.
+    Readers must skip epochs without it while the job runs. A rollback moves later epochs to ``_set_aside``.
 
     Args:
         path: A directory that the driver and all workers share, or ``s3://bucket/path``.
@@ -73,7 +73,7 @@ class FileSink(Sink):
         if EPOCH_COLUMN in map(str.lower, rows.schema.names):
             raise SinkError(f"{self} adds a column {EPOCH_COLUMN!r}, which the rows have already; rename theirs")
         check_attempt(epoch.attempt_id)
-        # Attempts at a task write different names; only the file that the successful one returned counts.
+        # Each attempt of a task writes another name. Only the file of the successful attempt is committed.
         name = f"part-{uuid.uuid4().hex}.{self._format}"
         with temporary_directory() as directory:
             path = os.path.join(directory, name)

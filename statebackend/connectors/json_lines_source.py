@@ -1,4 +1,4 @@
-"""A replayable source of JSON lines in files, for the local runtime: a split per file, whose position is a byte.
+"""A replayable source of JSON lines for the local runtime. Each file is a split; positions are byte offsets.
 
 A file must be complete when it appears in the directory, and must not change, as for file sources of Spark.
 """
@@ -26,14 +26,13 @@ __all__ = ["JsonLinesSource"]
 class JsonLinesSource:
     """Reads files with one JSON object per line, in the order of their names.
 
-    Fields are converted to the columns of the schema, such as text to a timestamp. A missing field is null, and fields
-    without a column are left out. A file is read to its end, and the source ends after the last file. The next start
-    of the job reads new files.
+    Fields are converted to the types of the schema, for example a string to a timestamp. A missing field is null, and
+    fields without a column are ignored. The source ends after the last file. The next start of the job reads new files.
 
     Args:
         directory: The directory of the files.
         schema: A record class, DDL or a ``StructType``.
-        pattern: Which files of the directory are read.
+        pattern: A glob pattern for the names of the files.
 
     Example:
         >>> source = JsonLinesSource("payments", Payment)  # doctest: +SKIP
@@ -45,7 +44,7 @@ class JsonLinesSource:
             raise JobDefinitionError(f"JsonLinesSource: pattern is {pattern!r}; pass a pattern of file names")
         self._directory = Path(directory)
         self._pattern = pattern
-        # The runtime checks nulls, and names the record; Arrow's reader only rejects the whole block.
+        # The runtime checks nulls and names the record. Arrow's reader would reject the whole block.
         fields = [_nullable(field) for field in output_schema(schema, "JsonLinesSource", "").arrow]
         self._options = pa_json.ParseOptions(
             explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore", newlines_in_values=False
@@ -56,13 +55,13 @@ class JsonLinesSource:
         return f"JsonLinesSource({str(self._directory)!r})"
 
     def splits(self) -> Mapping[str, int]:
-        """The files that exist now. Raises `StreamJobError` if the directory does not."""
+        """Return the existing files. Raises `StreamJobError` if the directory does not exist."""
         if not self._directory.is_dir():
             raise StreamJobError(f"{self._directory} is not a directory; create it, or pass another one to the source")
         return {path.name: 0 for path in sorted(self._directory.glob(self._pattern)) if path.is_file()}
 
     def read(self, split: str, position: int, max_records: int) -> SplitRead:
-        """Records of a file, as dicts by column. Raises `StreamJobError` with the file and line that is not valid."""
+        """Return records of a file, as dicts by column. Raises `StreamJobError` with the file and an invalid line."""
         lines: list[tuple[int, bytes]] = []
         with (self._directory / split).open("rb") as file:
             file.seek(position)
@@ -75,7 +74,7 @@ class JsonLinesSource:
         return SplitRead(self._parsed(split, lines), position, is_at_end)
 
     def _parsed(self, split: str, lines: list[tuple[int, bytes]]) -> list[dict[str, Any]]:
-        """Parse lines with their positions; if that fails, one by one to find the first that does not fit."""
+        """Parse lines with their positions. If this fails, parse them one by one to find the first invalid line."""
         try:
             return self._rows(b"".join(line for _, line in lines)) if lines else []
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -94,7 +93,7 @@ class JsonLinesSource:
 
 
 def _nullable(field: pa.Field) -> pa.Field:
-    """Return the field with nulls allowed in it at every depth."""
+    """Return the field with nulls allowed at every level."""
     kind = field.type
     if pa.types.is_struct(kind):
         kind = pa.struct([_nullable(kind.field(index)) for index in range(kind.num_fields)])

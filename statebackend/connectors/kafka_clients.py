@@ -1,4 +1,4 @@
-"""What the Kafka source and the Kafka sink share: settings of librdkafka, and errors that name target and fix."""
+"""Helpers of the Kafka source and the Kafka sink: settings of librdkafka, and errors that name the target and a fix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from statebackend.streaming.errors import StreamJobError
 __all__ = ["fix_of", "kafka_module", "kafka_name", "partition_ids", "without_secrets"]
 
 _SECRET: Final = re.compile(r"password|secret|\.key|\.pem|oauthbearer\.config|jaas", re.IGNORECASE)
-"""Settings whose values are never shown."""
+"""Settings with values that must not appear in errors and logs."""
 
 _FIXES: Final[Mapping[str, str]] = {
     "_TRANSPORT": "Start the broker, or correct bootstrap.servers",
@@ -36,7 +36,7 @@ _FIXES: Final[Mapping[str, str]] = {
     "INVALID_PRODUCER_EPOCH": "Another driver runs the job. Stop one of them",
     "PRODUCER_FENCED": "Another driver runs the job. Stop one of them",
 }
-"""The name of an error code -> how to fix it."""
+"""How to fix an error, by the name of its code."""
 
 
 def kafka_module(what: str) -> ModuleType:
@@ -49,7 +49,7 @@ def kafka_module(what: str) -> ModuleType:
 
 
 def kafka_name(settings: Mapping[str, Any]) -> str:
-    """The servers, for identities and errors. Raises `ValueError` for settings without servers."""
+    """Return the servers, for identities and errors. Raises `ValueError` for settings without servers."""
     servers = settings.get("bootstrap.servers")
     if not isinstance(servers, str) or not servers:
         raise ValueError("the settings of Kafka need bootstrap.servers, such as {'bootstrap.servers': 'broker:9092'}")
@@ -57,7 +57,7 @@ def kafka_name(settings: Mapping[str, Any]) -> str:
 
 
 def without_secrets(settings: Mapping[str, Any], message: object) -> str:
-    """A message in which the secret values of the settings are replaced."""
+    """Return a message with the secret values of the settings replaced."""
     text = str(message)
     for name, value in settings.items():
         if _SECRET.search(name) and isinstance(value, str) and value:
@@ -66,12 +66,15 @@ def without_secrets(settings: Mapping[str, Any], message: object) -> str:
 
 
 def fix_of(error: Any) -> str:
-    """How to fix a `KafkaError`; empty if nobody knows."""
+    """Return how to fix a `KafkaError`, or an empty string if unknown."""
     return _FIXES.get(error.name(), "")
 
 
 def partition_ids(client: Any, topic: str, where: str, timeout_s: float, settings: Mapping[str, Any]) -> list[int]:
-    """The partitions of a topic, ascending. Raises `StreamJobError` if there is no such topic, or no broker answers."""
+    """Return the sorted partitions of a topic.
+
+    Raises `StreamJobError` if the topic does not exist or no broker answers.
+    """
     kafka = kafka_module(where)
     try:
         found = client.list_topics(topic, timeout=timeout_s).topics.get(topic)

@@ -1,16 +1,16 @@
 """A sink that writes each epoch to a Kafka topic in one transaction, together with a marker of the epoch.
 
 The tasks encode their rows and stage them (`statebackend.connectors.staged_content`), so the rows of a completed epoch
-are durable before Kafka has them. `KafkaSink.commit` runs on the driver:
+are durable before they are written to Kafka. `KafkaSink.commit` runs on the driver:
 
-1. The first commit of a run calls ``init_transactions``, with a ``transactional.id`` of the lineage. That ends a
-   transaction that an earlier driver left, and fences that driver.
-2. It reads the newest marker of the lineage, with committed records only. Fencing came first, so no other driver can
-   write a later marker. An epoch that is not newer than the marker is there already.
-3. One transaction writes the rows, then the marker.
+1. The first commit of a run calls ``init_transactions``, with a ``transactional.id`` of the lineage. This ends an open
+   transaction of an earlier driver, and fences that driver.
+2. It reads the newest committed marker of the lineage. Because of the fencing no other driver can write a later marker.
+   If the epoch is not newer than the marker, Kafka has its rows already.
+3. One transaction writes the rows and then the marker.
 
-After an error the producer is closed, because the transaction may or may not be committed. The next commit starts with
-step 1, which decides it.
+After an error it is unknown whether the transaction is committed. So the producer is closed, and the next commit starts
+with step 1 and finds out.
 
     marker      key <job id>/<sink uid>, value {"epoch": 7, "run": "..."}
 
@@ -43,7 +43,7 @@ _STAGED: Final = pa.schema(
     [("key", pa.binary()), ("value", pa.binary()), ("timestamp_ms", pa.int64()), ("headers", _HEADERS)]
 )
 _OVERHEAD_BYTES: Final = 512
-"""More than a record has beside its key, value and headers."""
+"""An upper bound for the size of a record without its key, value and headers."""
 
 _MESSAGE_MAX_BYTES: Final = 1_000_000
 """librdkafka's default of ``message.max.bytes``."""
@@ -65,17 +65,17 @@ class KafkaSink(Sink):
     Args:
         settings: Settings of librdkafka for producers, with ``bootstrap.servers``. They stay on the driver.
         topic: The topic, which must exist.
-        value: How values are encoded. ``"json"``: an object of the fields; ``"avro"``: a record of ``avro_schema``,
-            without the header of a schema registry; ``"bytes"``: the field ``value``, a text or bytes.
-        key: The field of the key. Text and bytes are written as they are, other values as JSON.
+        value: The encoding of values. ``"json"``: an object of the fields; ``"avro"``: a record of ``avro_schema``,
+            without the header of a schema registry; ``"bytes"``: the field ``value``, a string or bytes.
+        key: The field of the key. Strings and bytes are written unchanged, other values as JSON.
         headers: A field with the headers: a map, or a list of structs of ``key`` and ``value``. It is not in the value.
         timestamp: A field with the timestamp. Without it, a record has the time at which it is committed.
-        delete_field: A boolean field that is not in the value. Rows in which it is true have no value: a compacted
-            topic forgets their key.
+        delete_field: A boolean field that is not in the value. If it is true, the record has no value (a tombstone), so
+            a compacted topic removes its key.
         avro_schema: The Avro schema, as the object that its JSON describes.
         epochs_topic: The topic of epochs, which the sink creates if it does not exist.
         staging: A directory or URI for rows that do not fit into the checkpoint (16 MiB per subtask and epoch).
-        timeout_s: How long a broker may take to answer.
+        timeout_s: The maximum time for an answer of a broker, in seconds.
 
     Example:
         >>> alerts.sink_to(  # doctest: +SKIP
@@ -115,7 +115,7 @@ class KafkaSink(Sink):
         self._newest: _Marker | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """The tasks do not connect, so secrets are not sent to them."""
+        """Return the state without secrets, because the tasks do not connect."""
         return {**vars(self), "_settings": None, "_producer": None, "_newest": None}
 
     @override
@@ -147,7 +147,7 @@ class KafkaSink(Sink):
         try:
             producer = self._opened(epoch.lineage)
             if not self._is_committed(epoch):
-                # Before the transaction: what is damaged or missing must not leave one open.
+                # Read before the transaction begins: missing or damaged content must not leave it open.
                 staged = [one.content for one in self._staging.read(epoch, committables)]
                 producer.begin_transaction()
                 for content in staged:
@@ -182,7 +182,7 @@ class KafkaSink(Sink):
         self._staging.recover(lineage, last_epoch_id, None if newest is None else newest.epoch_id)
 
     def close(self) -> None:
-        """Close the producer. The next commit opens another one, which ends the transaction of this one."""
+        """Close the producer. The next commit opens a new producer, which ends an open transaction."""
         if self._producer is not None:
             self._producer.purge()
         self._producer, self._newest = None, None
@@ -256,7 +256,7 @@ class KafkaSink(Sink):
         return self._settings
 
     def _check_topic(self) -> None:
-        # A producer that asks for a topic creates it.
+        # Use a consumer: metadata requests of a producer would create the topic.
         consumer = self._consumer("read_committed")
         try:
             partition_ids(consumer, self._topic, self._identity, self._timeout_s, self._known_settings())
@@ -336,7 +336,7 @@ class KafkaSink(Sink):
         _produce(producer, self._epochs_topic, value.encode(), key=name.encode(), partition=0)
 
     def _newest_marker(self, name: str) -> _Marker | None:
-        """The newest committed marker of a lineage, after the open transactions of other lineages have ended."""
+        """Return the newest committed marker of a lineage. Waits until open transactions of other lineages end."""
         newest: _Marker | None = None
         for key, value in self._markers():
             if key == name.encode():
@@ -403,7 +403,7 @@ class _Encoder:
 
 
 def _json_objects(batch: pa.RecordBatch) -> pa.Array:
-    """Rows as JSON objects. Columns are joined by Arrow, since `json` is slow for single rows."""
+    """Return rows as JSON objects. Arrow joins the columns, because `json` is slow for single rows."""
     parts: list[Any] = []
     for index, name in enumerate(batch.schema.names):
         parts += [("{" if index == 0 else ", ") + json.dumps(name) + ": ", _json_column(batch.column(index))]
@@ -430,7 +430,7 @@ def _json_column(column: pa.Array) -> pa.Array:
 
 
 def _bytes_column(column: pa.Array) -> pa.Array:
-    """Text and bytes as they are, other values as JSON."""
+    """Return strings and bytes unchanged, other values as JSON."""
     kind, types = column.type, pa.types
     if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind):
         return column.cast(pa.binary())
@@ -443,7 +443,7 @@ def _headers(column: pa.Array) -> pa.Array:
 
 
 def _header(header: Any) -> dict[str, Any]:
-    """A header of a map is a pair, and one of a list of structs is a dict."""
+    """Return a header, which is a pair in a map, and a dict in a list of structs."""
     name, value = (header["key"], header["value"]) if isinstance(header, dict) else header
     return {"key": name, "value": value.encode() if isinstance(value, str) else value}
 

@@ -1,7 +1,7 @@
-"""A replayable source of Kafka topics for the local runtime: a split per partition, whose position is an offset.
+"""A replayable source of Kafka topics for the local runtime. Each partition is a split; positions are offsets.
 
 Offsets are state of the job, so the source joins no consumer group and commits no offset. One consumer reads all
-partitions. It passes records to a queue of each partition, and pauses partitions with long queues.
+partitions. It adds records to a queue per partition, and pauses partitions with long queues.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ KAFKA_RECORD: Final = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
-"""The schema of records without a ``decode`` function; as Spark's Kafka source with headers."""
+"""The schema of records without a ``decode`` function, as of Spark's Kafka source with headers."""
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[str, int]
-"""An end of the topic, the first record at or after a time, or an offset of each ``<topic>-<number>``."""
+"""The start or end of the topic, the first record at or after a time, or an offset for each ``<topic>-<number>``."""
 
 _MOST_QUEUED: Final = 20_000
-"""Records in the queue of a partition before it is paused."""
+"""The number of records in the queue of a partition at which it is paused."""
 
 _POLLED: Final = 10_000
-"""The most records of one call of the consumer."""
+"""The maximum number of records of one call of the consumer."""
 
 
 class KafkaRecord(NamedTuple):
-    """A record of a topic. ``timestamp`` is its time of creation or of appending, as the topic is configured."""
+    """A record of a topic. ``timestamp`` is its creation time or append time, as configured for the topic."""
 
     key: bytes | None
     value: bytes | None
@@ -51,7 +51,7 @@ class KafkaRecord(NamedTuple):
 
 @define
 class _Partition:
-    """A partition that is read. ``position`` is that of the first queued record, or the one after the last read."""
+    """A partition that is read. ``position`` is the offset of the first queued record, or else the next one to read."""
 
     topic: str
     number: int
@@ -68,11 +68,12 @@ class KafkaSource:
     Args:
         settings: Settings of librdkafka, with ``bootstrap.servers``.
         topics: A topic, or several.
-        start: Where the first run of a job starts. Later runs go on where the checkpoint ends, and read partitions
-            that are new from their first record.
-        until: ``"latest"`` ends the source at the offsets that the topics have when the run starts. None: never.
-        decode: From a `KafkaRecord` to a record of the schema of the source. Without it, the schema is `KAFKA_RECORD`.
-        timeout_s: How long a broker may be away, or not answer.
+        start: The start of the first run of a job. Later runs continue at the offsets in the checkpoint, and read new
+            partitions from their first record.
+        until: ``"latest"`` ends the source at the latest offsets at the start of the run. None: the source never ends.
+        decode: Converts a `KafkaRecord` to a record of the schema of the source. Without it, the schema is
+            `KAFKA_RECORD`.
+        timeout_s: The maximum time without a broker, or for its answer, in seconds.
 
     Example:
         >>> source = KafkaSource({"bootstrap.servers": "broker:9092"}, "payments", start="latest")  # doctest: +SKIP
@@ -108,7 +109,7 @@ class KafkaSource:
             **settings,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            # A position that the broker no longer has is an error: records would be lost.
+            # An offset that the broker has deleted is an error, because records would be lost.
             "auto.offset.reset": "error",
             "error_cb": self._on_error,
         }
@@ -124,7 +125,7 @@ class KafkaSource:
         return self._name
 
     def splits(self) -> Mapping[str, int]:
-        """The partitions that exist, ``<topic>-<number>``, with the offset to start from."""
+        """Return the existing partitions, ``<topic>-<number>``, with their start offsets."""
         self.close()
         self._consumer = self._opened()
         found = {
@@ -138,12 +139,12 @@ class KafkaSource:
         return self._starts(found, ends)
 
     def position_of_new_split(self, split: str) -> int:
-        """The first offset of a partition that a restored job has not read: nothing of it was read."""
+        """Return the first offset of a partition that is new for a restored job."""
         topic, number = _parts(split)
         return self._offsets(self._kafka.TopicPartition(topic, number))[0]
 
     def read(self, split: str, position: int, max_records: int) -> SplitRead:
-        """Up to this many records from an offset on. Without records, it returns at once."""
+        """Return records from an offset on, up to a number. Does not wait for new records."""
         partition = self._partition(split, position)
         if not partition.queue:
             self._poll()
@@ -154,7 +155,7 @@ class KafkaSource:
             records.append(self._record(message, split))
             partition.position = position = message.offset() + 1
         if not queue and partition.end is not None and partition.end > position:
-            # The offsets in between have no records, such as those of markers of transactions.
+            # Offsets of transaction markers have no records, so skip them.
             partition.position = position = partition.end
         if partition.is_paused and len(queue) < _MOST_QUEUED // 2:
             self._consumer.resume([self._kafka.TopicPartition(partition.topic, partition.number)])
@@ -163,7 +164,7 @@ class KafkaSource:
         return SplitRead(records, position, is_at_end)
 
     def close(self) -> None:
-        """Close the consumer. A run that starts opens another one."""
+        """Close the consumer. The next run opens a new one."""
         if self._consumer is not None:
             self._consumer.close()
         self._consumer, self._partitions, self._ends = None, {}, {}
@@ -191,7 +192,7 @@ class KafkaSource:
         return partition
 
     def _poll(self) -> None:
-        """Move the records that have arrived to the queues of their partitions."""
+        """Move received records to the queues of their partitions."""
         self._check_broker()
         for message in self._consumer.consume(_POLLED, 0):
             split = f"{message.topic()}-{message.partition()}"
@@ -201,7 +202,7 @@ class KafkaSource:
                     partition.end = message.offset()
             elif problem is not None:
                 raise self._failed(split, partition, problem)
-            # What was on its way when the position changed does not count.
+            # Skip records that were requested before the position changed.
             elif partition is not None and message.offset() >= partition.position:
                 partition.queue.append(message)
                 partition.end = None
@@ -238,7 +239,7 @@ class KafkaSource:
             ) from error
 
     def _offsets(self, place: Any) -> tuple[int, int]:
-        """The first offset of a partition, and the one after its last record."""
+        """Return the first offset of a partition, and the offset after its last record."""
         try:
             low, high = self._consumer.get_watermark_offsets(place, timeout=self._timeout_s)
         except self._kafka.KafkaException as error:
@@ -255,7 +256,7 @@ class KafkaSource:
             except self._kafka.KafkaException as error:
                 raise StreamJobError(self._described(error.args[0], "no offsets for a time")) from None
             offsets = {f"{one.topic}-{one.partition}": one.offset for one in answered}
-            # Negative: no record is that late.
+            # A negative offset means that no record is at or after the time.
             return {name: high if offsets[name] < 0 else offsets[name] for name, (_, high) in ends.items()}
         if isinstance(start, Mapping):
             unknown = sorted(start.keys() - found.keys())
@@ -269,7 +270,7 @@ class KafkaSource:
         return {name: high if start == "latest" else low for name, (low, high) in ends.items()}
 
     def _on_error(self, problem: Any) -> None:
-        """Called by librdkafka, on the thread of the run."""
+        """Store an error. librdkafka calls it on the thread of the run."""
         if problem.fatal() or problem.name() in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"):
             self._problem = problem
         elif problem.name() == "_ALL_BROKERS_DOWN":

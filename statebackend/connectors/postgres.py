@@ -1,12 +1,12 @@
-"""A sink that writes each epoch to a PostgreSQL table in one transaction, which also stores the number of the epoch.
+"""A sink that writes each epoch, with its number, to PostgreSQL in one transaction.
 
 The tasks encode their rows as CSV for ``COPY`` and stage them (`statebackend.connectors.staged_content`). They need
 neither psycopg nor a connection. `PostgresSink.commit` runs on the driver, in one transaction:
 
-1. An upsert of the row of the lineage in the table of epochs. It changes nothing if the row has this epoch or a later
-   one; then the epoch is there already. The lock of the row makes other drivers wait for the end of the transaction.
-2. ``COPY`` for each subtask, into the table, or into a temporary table that is merged by key. The task stages the last
-   row of each key only.
+1. It upserts the row of the lineage in the table of epochs. If the row has this epoch or a later one, the epoch is
+   committed already, and nothing changes. Other drivers wait for the lock of this row until the transaction ends.
+2. It runs ``COPY`` for each subtask, into the table, or into a temporary table that is merged by key. Tasks stage only
+   the last row of each key.
 
     CREATE TABLE statebackend_epochs (
         lineage text PRIMARY KEY,       <job id>/<sink uid>
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 __all__ = ["PostgresSink", "csv_rows"]
 
 _CSV: Final = pa.csv.WriteOptions(include_header=False, quoting_style="all_valid")
-"""Values are quoted and nulls are not, so that an empty text differs from a null."""
+"""Values are quoted and nulls are not, so that an empty string differs from null."""
 
 _ROWS: Final = "statebackend_rows"
 _POSITION: Final = "statebackend_position"
 _BATCH_ROWS: Final = 1 << 16
 _ATTEMPTS: Final = 5
-"""How often a transaction is tried that the server ended because of another one."""
+"""The number of attempts of a transaction that conflicts with another one."""
 
 _FIXES: Final[Mapping[str, str]] = {
     "28": "Correct the user or the password",
@@ -60,7 +60,7 @@ _FIXES: Final[Mapping[str, str]] = {
     "53100": "Free space on the disk of the server",
     "25006": "Connect to the primary server: this one is read-only",
 }
-"""SQLSTATE, or its class -> how to fix it."""
+"""How to fix an error, by SQLSTATE or its class."""
 
 _CONNECTION_FIXES: Final[Mapping[str, str]] = {
     "password": "Correct the user or the password",
@@ -68,7 +68,7 @@ _CONNECTION_FIXES: Final[Mapping[str, str]] = {
     "database": "Create the database, or correct its name",
     "pg_hba": "Allow the user in pg_hba.conf",
 }
-"""A word in the message of a connection without SQLSTATE -> how to fix it."""
+"""How to fix a connection error without SQLSTATE, by a word in its message."""
 
 _NOTHING_LOST: Final = "The rows are in the checkpoint: the next start of the job commits them"
 
@@ -76,16 +76,16 @@ _NOTHING_LOST: Final = "The rows are in the checkpoint: the next start of the jo
 class PostgresSink(Sink):
     """Writes rows to a PostgreSQL table, each epoch exactly once: by append, or by upsert with deletes.
 
-    Rows of one key must come from one subtask, as they do from a keyed operator. Of several rows of a key in one epoch,
-    the last one counts. The secrets of ``conninfo`` stay on the driver.
+    Rows with the same key must come from one subtask, as from a keyed operator. If an epoch has several rows with the
+    same key, the last one is written. The secrets of ``conninfo`` stay on the driver.
 
     Args:
-        conninfo: How to connect, as libpq takes it: ``host=db dbname=shop user=job`` or ``postgresql://job@db/shop``.
+        conninfo: A connection string of libpq: ``host=db dbname=shop user=job`` or ``postgresql://job@db/shop``.
             The password may also come from ``password``, ``PGPASSWORD`` or ``~/.pgpass``.
-        table: The name of the table, with or without its schema. It must exist, and have a column for each field.
-        key: The columns of a unique index. Empty: rows are appended.
-        delete_field: A boolean field that is not a column. Rows in which it is true delete the row of their key.
-        password: Returns the password, for each connection.
+        table: The name of the table, with or without its schema. It must exist and have a column for each field.
+        key: The columns of a unique index. Without them, rows are appended.
+        delete_field: A boolean field that is not a column. If it is true, the row with this key is deleted.
+        password: A function that returns the password, called for each connection.
         epochs_table: The table of epochs, which the sink creates if it does not exist.
         staging: A directory or URI for rows that do not fit into the checkpoint (16 MiB per subtask and epoch).
 
@@ -119,7 +119,7 @@ class PostgresSink(Sink):
         self._staging = StagingArea(self._identity, staging)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The tasks do not connect, so secrets are not sent to them."""
+        """Return the state without secrets, because the tasks do not connect."""
         return {**vars(self), "_conninfo": None, "_password": None}
 
     @override
@@ -172,7 +172,7 @@ class PostgresSink(Sink):
             committed = self._checked_epoch(connection, lineage.name, last_epoch_id)
             if lineage.parent_name is not None:
                 self._checked_epoch(connection, lineage.parent_name, last_epoch_id)
-            # Reports a missing table, and a missing permission, before the first epoch.
+            # Report a missing table or permission before the first epoch.
             connection.execute(_sql("SELECT FROM {} LIMIT 0", _name(self._table)))
         self._staging.recover(lineage, last_epoch_id, committed)
 
@@ -190,7 +190,7 @@ class PostgresSink(Sink):
             )
 
     def _latest(self, rows: pa.RecordBatchReader) -> list[pa.RecordBatch]:
-        """The last row of each key, in the order of keys, so that two writers seldom block each other."""
+        """Return the last row of each key, sorted by key, so that two writers rarely block each other."""
         table = rows.read_all()
         for name in self._key:
             if table[name].null_count:
@@ -214,7 +214,7 @@ class PostgresSink(Sink):
                 _copy(connection, self._table, one.fields["columns"], one)
 
     def _has_claimed(self, connection: psycopg.Connection[Any], epoch: SinkEpoch) -> bool:
-        """Store the epoch; False if the table of epochs has it. Raises `SinkError` if another run's rows are there."""
+        """Store the epoch. Returns False if it is stored already; raises `SinkError` if another run committed it."""
         name = epoch.lineage.name
         claimed = connection.execute(
             _sql(
@@ -243,7 +243,7 @@ class PostgresSink(Sink):
         return None if found is None else (found[0], found[1])
 
     def _checked_epoch(self, connection: psycopg.Connection[Any], name: str, last_epoch_id: int | None) -> int | None:
-        """The newest epoch of a lineage. Raises `SinkError` for one that the job has not completed."""
+        """Return the newest epoch of a lineage. Raises `SinkError` if the job has not completed it."""
         known = self._newest_epoch(connection, name)
         if known is not None and (last_epoch_id is None or known[0] > last_epoch_id):
             start = "without a checkpoint" if last_epoch_id is None else f"after epoch {last_epoch_id}"
@@ -255,7 +255,7 @@ class PostgresSink(Sink):
         return None if known is None else known[0]
 
     def _create_epochs_table(self, connection: psycopg.Connection[Any]) -> None:
-        # Without the query, a user who may not create tables could not use one that exists.
+        # Query first: a user without the permission to create tables can use an existing table.
         table = ".".join(f'"{part}"' for part in self._epochs_table.split("."))
         if connection.execute("SELECT to_regclass(%s)", (table,)).fetchone() != (None,):
             return
@@ -269,7 +269,7 @@ class PostgresSink(Sink):
         )
 
     def _merge(self, connection: psycopg.Connection[Any], staged: StagedContent) -> None:
-        """Upsert the rows of a subtask, which have different keys."""
+        """Upsert the rows of a subtask. Their keys are distinct."""
         from psycopg import sql
 
         def named(names: Sequence[str], form: str = "{0}", separator: str = ", ") -> Any:
@@ -388,7 +388,7 @@ def _sql(statement: str, *parts: Any) -> Any:
 
 
 def _target_of(conninfo: str, table: str) -> tuple[str, str]:
-    """The server and database, and the identity, without secrets. Raises `ValueError` without showing ``conninfo``."""
+    """Return server and database, and the identity, without secrets. Raises `ValueError` that omits ``conninfo``."""
     try:
         import psycopg.conninfo
     except ImportError as error:

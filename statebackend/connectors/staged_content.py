@@ -1,10 +1,10 @@
-"""What a subtask stages for a target without a staging area: in the committable, or in a file that it names.
+"""Stages the output of subtasks for targets without a staging area: in the committable, or in a separate file.
 
     committable := JSON header, "\\n", content compressed with zstd, which is empty if a file has it
     header      := {"version": 1, "size": <bytes>, "file": [path, bytes, checksum] or null, ...fields of the sink}
 
-Files are below ``<directory>/<job id>/<sink uid>/<epoch>-<run id>/``. The directory may be on a disk that the driver
-and all workers share, or in an object store.
+Files are in ``<directory>/<job id>/<sink uid>/<epoch>-<run id>/``. The directory may be on a disk that the driver and
+all workers share, or in an object store.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SMALL_BYTES: Final = 1 << 16
 """Content up to this size is always in the committable, also with a directory."""
 
 MAX_INLINE_BYTES: Final = 16 << 20
-"""The most compressed content in a committable. A checkpoint's metadata has at most 256 MiB."""
+"""The maximum size of compressed content in a committable. A checkpoint's metadata has at most 256 MiB."""
 
 
 @frozen
@@ -45,14 +45,14 @@ class StagedContent:
 
 
 class StagingArea:
-    """Where a sink stages content. ``target`` is the sink's identity, for errors."""
+    """The staging area of a sink. ``target`` is the sink's identity, for errors."""
 
     def __init__(self, target: str, directory: str | os.PathLike[str] | None) -> None:
         self._target = target
         self._files = None if directory is None else CheckpointFileSystem.from_uri(directory)
 
     def stage(self, epoch: SinkEpoch, subtask_index: int, fields: Mapping[str, Any], content: bytes) -> bytes:
-        """Return a committable with this content. Raises `SinkError` if it is too large and there is no directory."""
+        """Return a committable with this content. Raises `SinkError` for large content without a directory."""
         compressed: bytes = pa.compress(content, codec="zstd", asbytes=True)
         file: list[Any] | None = None
         if self._files is not None and len(compressed) > _SMALL_BYTES:
@@ -70,7 +70,7 @@ class StagingArea:
         return json.dumps(header).encode() + b"\n" + compressed
 
     def read(self, epoch: SinkEpoch, committables: Sequence[bytes]) -> list[StagedContent]:
-        """Return the content of committables of this epoch. Raises `SinkError` for damage, and for a missing file."""
+        """Return the content of committables of an epoch. Raises `SinkError` for missing or damaged content."""
         return [self._content(epoch, one) for one in committables]
 
     def discard(self, epoch: SinkEpoch) -> None:
@@ -80,7 +80,7 @@ class StagingArea:
                 self._files.delete_directory(f"{_directory(epoch.lineage)}/{_name(epoch)}")
 
     def recover(self, lineage: SinkLineage, last_epoch_id: int | None, committed_epoch_id: int | None) -> None:
-        """Delete the files of a lineage that no commit needs: of later epochs, and of committed ones. Best effort."""
+        """Delete the files of later epochs and of committed epochs of a lineage. Best effort."""
         if self._files is None:
             return
         directory = _directory(lineage)
@@ -129,7 +129,7 @@ class StagingArea:
 
 
 def json_text(value: Any) -> str:
-    """A value of a row as JSON: bytes as hex digits, times in ISO 8601. Raises `ValueError` for a NaN."""
+    """Return a value of a row as JSON: bytes as hex digits, times in ISO 8601. Raises `ValueError` for NaN."""
     return json.dumps(value, default=_json_value, allow_nan=False)
 
 

@@ -1,4 +1,4 @@
-"""Parquet files that tasks write for a table format: rows by partition, with the statistics that a table log needs."""
+"""Writes Parquet files for a table format: a file per partition, with the statistics for the table's log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from statebackend.streaming.sink import SinkError
 __all__ = ["StagedFile", "write_parquet"]
 
 _MOST_OPEN: Final = 64
-"""How many partitions are written at the same time."""
+"""The maximum number of partitions that are written at the same time."""
 
 _INDEXED_COLUMNS: Final = 32
 _LONGEST_TEXT: Final = 256
@@ -29,7 +29,7 @@ _LONGEST_TEXT: Final = 256
 
 @frozen
 class StagedFile:
-    """A file that a task has written. ``path`` is relative to the table; partition values are as in Delta's log."""
+    """A written file. ``path`` is relative to the table; partition values are formatted as in Delta's log."""
 
     path: str
     size_bytes: int
@@ -48,16 +48,16 @@ def write_parquet(
     compression: str = "zstd",
     local_root: str | None = None,
 ) -> list[StagedFile]:
-    """Write rows to one file, or one for each partition. The files are durable when it returns.
+    """Write rows durably to one file, or to one file per partition.
 
     Args:
         file_system: The file system of the table.
         directory: The directory of the files, relative to the table.
         rows: Batches of one schema.
         prefix: The beginning of each file's name.
-        partition_by: Columns that are stored in the table's log instead of the files.
-        compression: Parquet's codec.
-        local_root: The directory of a table on a disk, whose files must be synced.
+        partition_by: Columns that are stored in the table's log and not in the files.
+        compression: The codec of Parquet.
+        local_root: The directory of a table on a local disk. Its files are synced.
     """
     file_system.create_dir(directory)
     writers: dict[tuple[str | None, ...], _FileWriter] = {}
@@ -67,7 +67,7 @@ def write_parquet(
             for values, part in _by_partition(batch, partition_by):
                 if values not in writers:
                     if len(writers) >= _MOST_OPEN:
-                        # The partition that is open for the longest time makes room.
+                        # Close the partition that was opened first.
                         staged.append(writers.pop(next(iter(writers))).close())
                     path = f"{directory}/{prefix}-{uuid.uuid4().hex}.parquet"
                     partition = dict(zip(partition_by, values, strict=True))
@@ -144,7 +144,7 @@ def _by_partition(
 
 def _python_values(columns: Sequence[str], arrays: Sequence[pa.Array]) -> Iterable[tuple[str, list[Any]]]:
     for name, array in zip(columns, arrays, strict=True):
-        # Texts are made of distinct values only.
+        # Convert distinct values only.
         encoded = pc.dictionary_encode(array, null_encoding="encode")
         distinct = encoded.dictionary.to_pylist()
         yield name, [distinct[index] for index in encoded.indices.to_pylist()]
@@ -152,7 +152,7 @@ def _python_values(columns: Sequence[str], arrays: Sequence[pa.Array]) -> Iterab
 
 def _partition_text(column: str, value: Any) -> str | None:
     if value is None or value == "":
-        # Delta's log has no empty text.
+        # Delta's log cannot represent an empty string.
         return None
     if isinstance(value, bool):
         return str(value).lower()
@@ -169,7 +169,7 @@ def _partition_text(column: str, value: Any) -> str | None:
 
 
 def _statistics(metadata: Any) -> dict[str, Any]:
-    """The statistics of a file as in Delta's log: of the first columns that are not nested."""
+    """Return the statistics of a file as in Delta's log, for the first columns that are not nested."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     null_counts: dict[str, int] = {}
@@ -202,14 +202,14 @@ def _statistics(metadata: Any) -> dict[str, Any]:
 
 
 def _json_value(value: Any, *, is_upper: bool) -> Any:
-    """A value as in Delta's log; None if it has no exact form there."""
+    """Return a value as in Delta's log; None if the log cannot represent it exactly."""
     if isinstance(value, int) and not isinstance(value, bool):
-        # Bounds of floats would hide NaN.
+        # Bounds of floats do not include NaN, so leave them out.
         return value
     if isinstance(value, str):
         return value if len(value) <= _LONGEST_TEXT else None
     if isinstance(value, datetime.datetime):
-        # The log has milliseconds: the upper bound is rounded up.
+        # The log has milliseconds, so round the upper bound up.
         rest = value.microsecond % 1000
         rounded = value - datetime.timedelta(microseconds=rest)
         if is_upper and rest:
