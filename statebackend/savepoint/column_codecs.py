@@ -1,16 +1,16 @@
-"""Stored bytes from Arrow columns and back, many values at a time, with numpy.
+"""Converts Arrow columns to stored bytes and back, many values at a time, with numpy.
 
-A part of a value is encoded as an array of bytes, and the parts of a record are joined by Arrow. To decode, a part
-reads at an array of positions and returns the positions after it. Both directions have the bytes of the serializers:
+A part of a value is encoded as an array of bytes, and Arrow joins the parts of a record. To decode, a part reads at an
+array of positions and returns the positions after it. The bytes are the same as those of the serializers:
 
-| Vectorised | Otherwise |
+| Vectorized | Converted one by one |
 |---|---|
 | booleans and numbers of fixed width, bytes, optional values, lists of numbers | |
-| ASCII text of at most 126 characters | a column with other text, one by one |
-| records whose constructor only sets fields | a field of another type, one by one |
+| ASCII strings of at most 126 characters | a column with any other string |
+| records with a constructor that only sets fields | a field of another type |
 
-Every other type has no codec and is converted as objects (`statebackend.savepoint.value_forms`). So is a column that a
-codec does not accept: it raises `CodecMissError`, and the object path reports what is wrong.
+Other types have no codec and are converted as objects (`statebackend.savepoint.value_forms`). If a codec does not
+accept a column, it raises `CodecMissError`; the column is then converted as objects, which reports invalid values.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _NO_SEPARATOR: Final = pa.scalar(b"", pa.binary())
 
 
 class CodecMissError(Exception):
-    """A column or its bytes are not what the vectorised code handles."""
+    """The vectorized code does not support a column or its bytes."""
 
 
 class _Part(Protocol):
-    """The code of one serializer. Columns have no nulls, positions are 64-bit numbers."""
+    """The vectorized code of one serializer. Columns have no nulls, positions are 64-bit numbers."""
 
     @property
     def width(self) -> int | None:
-        """The bytes of every value, None if they vary."""
+        """The size of each value in bytes; None if it varies."""
 
     def encode(self, column: pa.Array) -> pa.Array:
         """Return the bytes of each value as a binary array."""
@@ -73,7 +73,7 @@ class _Fixed:
     def matrix(self, column: pa.Array) -> Any:
         values = column.to_numpy(zero_copy_only=False)
         if values.dtype.kind == "f":
-            # Every NaN is stored as the canonical one.
+            # All NaN values are stored as the canonical NaN.
             values = np.where(np.isnan(values), values.dtype.type("nan"), values)
         return np.ascontiguousarray(values.astype(self.dtype)).view(np.uint8).reshape(len(column), self.width)
 
@@ -113,7 +113,7 @@ class _Objects:
 
 
 class _Text(_Objects):
-    """ASCII text of up to 126 characters: one byte of length, and the characters."""
+    """ASCII strings of up to 126 characters: one byte of length, and the characters."""
 
     def encode(self, column: pa.Array) -> pa.Array:
         lengths = pc.binary_length(column)
@@ -209,7 +209,7 @@ class _Optional:
 
 
 class _Record:
-    """Records: their fields, one after the other."""
+    """Records: the fields in order."""
 
     def __init__(self, parts: Sequence[_Part], accepts_null: Sequence[bool], data_type: pa.DataType) -> None:
         self._parts = parts
@@ -257,7 +257,7 @@ def _binary_of_matrix(matrix: Any) -> pa.Array:
 
 
 def _gathered(data: Any, positions: Any, width: int) -> Any:
-    """The bytes at each position, as rows of a matrix."""
+    """Return the bytes at each position, as rows of a matrix."""
     count = len(positions)
     if not count:
         return np.zeros((0, width), np.uint8)
@@ -271,7 +271,7 @@ def _gathered(data: Any, positions: Any, width: int) -> Any:
 
 
 def _gathered_parts(data: Any, positions: Any, lengths: Any) -> tuple[Any, Any]:
-    """The bytes from each position, of its length, one after the other; and where each begins, as 32-bit numbers."""
+    """Return the concatenated bytes of all positions and lengths, and the offset of each as a 32-bit number."""
     if len(lengths) and ((positions + lengths).max() > len(data) or lengths.sum() > _LARGEST_COLUMN):
         raise CodecMissError
     offsets = np.zeros(len(lengths) + 1, np.int64)
@@ -305,7 +305,7 @@ _LENGTH: Final = _FIXED[ts.IntSerializer]
 
 
 def _part(serializer: Any) -> _Part | None:
-    """The vectorised code of a serializer, None if it has none."""
+    """Return the vectorized code of a serializer, or None."""
     kind = type(serializer)
     fixed = _FIXED.get(kind)
     if fixed is not None:
@@ -338,7 +338,7 @@ _COMPOSITES: Final = (ts.NullableSerializer, ts.ListSerializer, ts.ArrayListSeri
 
 @frozen
 class ColumnCodec:
-    """Converts columns of one serializer to stored rows and back. None is a row that is absent, and a null."""
+    """Converts columns of one serializer to stored rows and back. A missing row (None) is a null in the column."""
 
     _part: Any
 

@@ -1,1 +1,1 @@
-"""State that other engines wrote: Flink's savepoints and retained checkpoints, read without Java."""
+"""Reads state of other engines: Flink's savepoints and retained checkpoints, without Java."""

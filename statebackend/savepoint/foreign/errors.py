@@ -17,12 +17,12 @@ class ForeignFormatError(SavepointError):
 
 
 class UnsupportedForeignStateError(SavepointError):
-    """The savepoint is valid, but has state that cannot be read here. The message says what to do."""
+    """The savepoint is valid, but has unsupported state. The message describes what to do."""
 
 
 @contextmanager
 def naming_position(location: str, source: DataInputView, start: int = 0) -> Iterator[None]:
-    """Raise errors of the view as `ForeignFormatError`, with the file and the offset. ``start`` is that of the view."""
+    """Raise errors of the view as `ForeignFormatError` with the file and the offset. ``start`` is the view's offset."""
     try:
         yield
     except StateFormatError as error:

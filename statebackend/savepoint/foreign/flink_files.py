@@ -1,15 +1,16 @@
-"""A Flink savepoint as one of ours: its metadata, and its state as rows of ours that are made when they are read.
+"""Presents a Flink savepoint as a savepoint of Statebackend. Its state is converted to canonical rows when it is read.
 
 `open_flink_savepoint` reads `_metadata` and the header of each state file, and checks that all files exist. The result
-is an ordinary `RestoredState`, so tables, comparison, export and the compatibility check work unchanged. Its file
-system, `FlinkFiles`, makes the rows. It pickles as its URI, for the tasks of Spark.
+is a `RestoredState`, so tables, comparison, export and the compatibility check work unchanged. Its file system,
+`FlinkFiles`, creates the rows. It is pickled as its URI, for the tasks of Spark.
 
 An operator has its uid, or its id if the uid is not stored (`_metadata` before version 5). Keys keep Flink's key
 groups. A subtask without keyed state, such as a finished one, has its key groups without entries.
 
-**Where files are.** A savepoint names its files relative to its own directory. A checkpoint names absolute paths: in
-its directory, and in `shared` and `taskowned` beside it. If a path names another directory, ``moved`` says where that
-is now; else the same file is expected at the same place relative to the opened directory. No other file is read.
+**Location of files.** A savepoint refers to its files by paths relative to its directory. A checkpoint uses absolute
+paths: in its directory, and in the directories `shared` and `taskowned` next to it. If a path is in another directory,
+``moved`` maps this directory to its new location. Without that, the file is expected at the same path relative to the
+opened directory. No other file is read.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ __all__ = ["FlinkFiles", "is_flink_metadata", "open_flink_savepoint", "with_uids
 
 METADATA_FILE_NAME: Final = "_metadata"
 MAX_HEADER_BYTES: Final = 64 << 20
-"""The largest header of a state file that is read."""
+"""The maximum size of the header of a state file."""
 
 _Header = TypeVar("_Header", KeyedHeader, OperatorHeader)
 T = TypeVar("T")
@@ -129,21 +130,21 @@ def open_flink_savepoint(uri: str, moved: Mapping[str, str] | None = None) -> Re
     """Open a Flink savepoint or retained checkpoint.
 
     Args:
-        uri: The directory, in which `_metadata` is.
-        moved: Directories that absolute paths in `_metadata` name, with their present places.
+        uri: The directory that contains `_metadata`.
+        moved: Directories in absolute paths of `_metadata`, with their new locations.
 
     Raises:
         ForeignFormatError: A file is damaged, of an unknown version, or outside of the known directories.
-        UnsupportedForeignStateError: There is state that cannot be read here.
+        UnsupportedForeignStateError: There is unsupported state.
         MissingFileError: A file is missing.
-        CorruptFileError: A file does not have its size.
+        CorruptFileError: A file has the wrong size.
     """
     files = _flink_files(uri, moved or {})
     return RestoredState(files.checkpoint_metadata, files)
 
 
 def with_uids(restored: RestoredState, uids: Iterable[str]) -> RestoredState:
-    """Return the state of a Flink savepoint with these uids, where only ids of operators are stored; else as it is."""
+    """Return the state with operator ids replaced by these uids, if the Flink savepoint stores only ids."""
     if not isinstance(restored.file_system, FlinkFiles):
         return restored
     by_id = {operator_id_of(uid): uid for uid in uids}
@@ -160,7 +161,7 @@ def _flink_files(uri: str, moved: Mapping[str, str]) -> FlinkFiles:
 
 @frozen
 class _Region:
-    """Bytes of state: where they are, and where they start in their file."""
+    """Bytes of state: their file, and their offset in it."""
 
     file_system: CheckpointFileSystem
     path: str
@@ -172,7 +173,7 @@ class _Region:
         return self.file_system.location(self.path)
 
     def check_present(self) -> None:
-        """Raise `MissingFileError` or `CorruptFileError` unless the file is there with its size."""
+        """Raise `MissingFileError` if the file does not exist, `CorruptFileError` if it has the wrong size."""
         try:
             found = self.file_system.size(self.path)
         except MissingFileError as error:
@@ -185,7 +186,7 @@ class _Region:
 
     @contextmanager
     def opened(self) -> Iterator[Callable[[int, int], bytes]]:
-        """Open the file; gives a function that reads the bytes from one position to another one of the region."""
+        """Open the file and yield a function that reads a range of the region."""
         self.check_present()
         with self.file_system.open_input(self.path) as file:
 
@@ -206,7 +207,7 @@ class _Region:
 
 @frozen
 class _Part:
-    """What one subtask has: its handles and their headers."""
+    """The handles of one subtask and their headers."""
 
     handles: SubtaskHandles
     key_groups: KeyGroupRange
@@ -217,14 +218,14 @@ class _Part:
 
 
 class FlinkFiles(CheckpointFileSystem):
-    """The files of a Flink savepoint, and the rows of ours that they contain."""
+    """The files of a Flink savepoint, with their state as canonical rows."""
 
     moved: Mapping[str, str] = MappingProxyType({})
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         return _flink_files, (self._whole_uri, dict(self.moved))
 
-    # What is in the directory.
+    # The content of the directory.
 
     @cached_property
     def _flink(self) -> FlinkMetadata:
@@ -232,12 +233,12 @@ class FlinkFiles(CheckpointFileSystem):
 
     @cached_property
     def _regions(self) -> dict[str, _Region]:
-        """The bytes of state by the paths that handles of ours have. Filled by `_files_of`."""
+        """The bytes of state by the paths in the handles of this file system."""
         return {}
 
     @cached_property
     def _elements(self) -> dict[str, _Elements]:
-        """The rows of operator state by the paths of the files that they are given in."""
+        """The rows of operator state by the paths of their virtual files."""
         return {}
 
     @cached_property
@@ -247,7 +248,7 @@ class FlinkFiles(CheckpointFileSystem):
 
     @cached_property
     def checkpoint_metadata(self) -> CheckpointMetadata:
-        """The metadata as ours. See `open_flink_savepoint` for what it raises."""
+        """Return the metadata in the form of Statebackend. Raises as `open_flink_savepoint`."""
         location = self.location(METADATA_FILE_NAME)
         is_checkpoint = _CHECKPOINT_DIRECTORY.fullmatch(self._name) is not None
         try:
@@ -266,7 +267,7 @@ class FlinkFiles(CheckpointFileSystem):
             raise ForeignFormatError(f"{location}: {error}") from error
 
     def _read_headers(self) -> None:
-        """Read the headers, which another process has not done that got this object."""
+        """Read the headers if needed. An unpickled object has not read them yet."""
         _ = self.checkpoint_metadata
 
     @property
@@ -293,7 +294,7 @@ class FlinkFiles(CheckpointFileSystem):
 
     def _part(self, uid: str, operator: FlinkOperator, handles: SubtaskHandles) -> _Part:
         count, index = operator.max_parallelism, handles.index
-        # Flink's division of key groups among subtasks.
+        # Flink assigns key groups to subtasks in this way.
         first = (index * count + operator.parallelism - 1) // operator.parallelism
         last = ((index + 1) * count - 1) // operator.parallelism
         part = _Part(handles, KeyGroupRange(first, last))
@@ -371,7 +372,7 @@ class FlinkFiles(CheckpointFileSystem):
 
         Raises:
             ForeignFormatError: A file is damaged.
-            UnresolvableSerializerError: A serializer is unknown here, so that entries have no known end.
+            UnresolvableSerializerError: A serializer is unknown, so the ends of entries cannot be found.
         """
         found = self._fast_columns(state_id, state_name, key_groups)
         if found is None:
@@ -383,7 +384,7 @@ class FlinkFiles(CheckpointFileSystem):
     def _fast_columns(
         self, state_id: str, state_name: str, key_groups: Sequence[KeyGroupRange]
     ) -> Iterator[pa.RecordBatch] | None:
-        """Return the rows of a state of a canonical savepoint as columns; None if its keys have unknown ends."""
+        """Return the rows of a state of a canonical savepoint as columns; None if the ends of keys are unknown."""
         self._read_headers()
         part = self._parts[state_id]
         keyed, header = part.handles.keyed, part.header
@@ -481,7 +482,7 @@ class FlinkFiles(CheckpointFileSystem):
     def _group_data(
         self, handle: KeyGroupsHandle, key_groups: Iterable[int], no_offset: int = 0
     ) -> Iterator[tuple[int, int, bytes]]:
-        """Yield the key groups that are there, with the start and the bytes of each."""
+        """Yield the existing key groups, with the start and the bytes of each."""
         region = self._region(handle.stream)
         ends = sorted({*handle.offsets, region.size_bytes})
         following = dict(itertools.pairwise(ends))
@@ -524,7 +525,7 @@ class FlinkFiles(CheckpointFileSystem):
             raise ForeignFormatError(f"{region.location}: {os.path.basename(target)} is there twice")
         local = region.file_system.local_path(region.path) if stream.path is not None else None
         if local is not None:
-            # RocksDB only reads it.
+            # A link is enough, because RocksDB only reads the file.
             os.symlink(local, target)
             return
         with region.opened() as read, open(target, "xb") as file:
@@ -532,7 +533,7 @@ class FlinkFiles(CheckpointFileSystem):
                 file.write(read(start, min(start + (8 << 20), region.size_bytes)))
 
     def _raw_timer_states(self, handle: KeyGroupsHandle) -> tuple[tuple[str, Snapshot], ...]:
-        """Return the queues of raw keyed state. Each key group describes all of them: the first one is read."""
+        """Return the queues of raw keyed state. Each key group describes all queues, so the first one is read."""
         found: dict[str, Snapshot] = {}
 
         def read(data: bytes, key_group: int) -> list[Row]:
@@ -572,7 +573,7 @@ class FlinkFiles(CheckpointFileSystem):
             if elements.row_count:
                 path = f"operator-state/{operator.operator_id}/{handles.index}/{number}"
                 self._elements[path] = elements
-                # A row of no bytes counts as one.
+                # Count at least one byte per row.
                 size_bytes = max(elements.row_count, sum(stop - start for start, stop in spans))
                 slices = (FileSlice(FileHandle(path, size_bytes, _NO_CHECKSUM), 0, elements.row_count),)
             envelopes = {role: snapshot_to_bytes(snapshot) for role, snapshot in roles.items()}
@@ -582,7 +583,7 @@ class FlinkFiles(CheckpointFileSystem):
     # Files.
 
     def read_file(self, handle_or_path: FileHandle | str) -> bytes:
-        """All bytes of a file; of operator state, a Parquet file as `read_slice` expects it."""
+        """Return all bytes of a file. Operator state is returned as a Parquet file, as `read_slice` expects."""
         if isinstance(handle_or_path, str):
             return super().read_file(handle_or_path)
         self._read_headers()
@@ -594,21 +595,21 @@ class FlinkFiles(CheckpointFileSystem):
             return read(0, region.size_bytes)
 
     def verify_present(self, handles: Iterable[FileHandle]) -> None:
-        """Check that each file is there with its size. Raises `MissingFileError` or `CorruptFileError`."""
+        """Check that each file exists with the right size. Raises `MissingFileError` or `CorruptFileError`."""
         for handle in handles:
             region = self._regions.get(handle.path)
             if region is not None:
                 region.check_present()
 
     def verify_content(self, handle: FileHandle) -> None:
-        """Check the size alone: Flink stores no checksums of files."""
+        """Check only the size, because Flink stores no checksums of files."""
         self.verify_present([handle])
 
     def _file(self, stream: StreamHandle) -> FileHandle:
         region = self._region(stream)
         name = f"{METADATA_FILE_NAME}@{stream.start}" if stream.path is None else region.path
         if self._regions.setdefault(name, region) != region:
-            # Another directory has a file of this name.
+            # A file in another directory has the same name.
             name = f"{len(self._regions)}/{name}"
             self._regions[name] = region
         return FileHandle(name, stream.size_bytes, _NO_CHECKSUM)
@@ -623,7 +624,7 @@ class FlinkFiles(CheckpointFileSystem):
             raise ForeignFormatError(f"{self.location(METADATA_FILE_NAME)}: {error}") from error
 
     def _located(self, path: str) -> tuple[CheckpointFileSystem, str]:
-        """Return where the file of an absolute path is."""
+        """Return the file system and the path of a file with this absolute path."""
         place = _plain_path(path)
         for old, new in sorted(self.moved.items(), key=lambda item: -len(item[0])):
             inside = _inside(place, _plain_path(old))
@@ -636,7 +637,7 @@ class FlinkFiles(CheckpointFileSystem):
         inside = _inside(place, _plain_path(root.uri))
         if inside is not None:
             return root, inside
-        # The directory was moved: the file is where it was, seen from the opened directory.
+        # The directory was moved: the file has the same path relative to the opened directory.
         *_, directory, name = ["", *place.split("/")]
         if prefix and directory in (self._name, *_BESIDE_CHECKPOINTS):
             return root, f"{directory}/{name}"
@@ -649,7 +650,7 @@ class FlinkFiles(CheckpointFileSystem):
 
 
 def _plain_path(uri: str) -> str:
-    """Return the URI without its scheme if it is of a local file, and without a slash at the end."""
+    """Return the URI without the scheme of local files and without a slash at the end."""
     local = re.fullmatch("file:/+(.*)", uri, re.DOTALL)
     return (f"/{local[1]}" if local else uri).rstrip("/")
 
@@ -701,7 +702,7 @@ def _operator_roles(mode: str, state: StoredState | None, name: str) -> dict[str
 
 
 def _ends(handle: OperatorHandle, order: Sequence[str], region: _Region) -> dict[tuple[str, int], int]:
-    """Return where each element ends: where the next one starts, in the order of the file."""
+    """Return the end of each element, which is the start of the next element in the file."""
     places = {name: place for place, name in enumerate(order)}
     starts = sorted(
         (offset, places.get(state.name, 0), index, state.name)
@@ -737,7 +738,7 @@ class _Elements:
             for start, stop in self.spans:
                 data = read_bytes(start, stop)
                 try:
-                    # All elements are one stream, and each one starts a chunk.
+                    # All elements are in one stream. Each element starts a new chunk.
                     found += read(decompress_frames(data, is_whole=False) if self.is_compressed else data)
                 except UnresolvableSerializerError:
                     raise

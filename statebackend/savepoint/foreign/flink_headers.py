@@ -1,4 +1,4 @@
-"""The meta data at the start of Flink's state files: which states there are, and their serializers.
+"""Reads the header of Flink's state files, which lists the states and their serializers.
 
     keyed    := i32(6) bool(compressed) serializer(key) i16(n) state*
     operator := i32(5, or 6 in newer releases) [6: bool(compressed)] i16(n) state* i16(n) state*      lists, broadcast
@@ -8,9 +8,9 @@
 The types are 0 keyed, 1 list, 2 broadcast, 3 priority queue. The position of a keyed state is its id in this file. A
 header ends where the first key group or the first element begins.
 
-The content of a snapshot has no length. A snapshot of an unknown class can therefore not be skipped by itself. The
-reader searches for its end: the first position from which the rest of the header can be read and ends where it must.
-The snapshot is kept unread, with the reason, and all other states stay readable.
+A snapshot is stored without its length, so a snapshot of an unknown class cannot simply be skipped. The reader searches
+for its end: the first position from which the rest of the header can be read up to the end of the header. The snapshot
+is stored unread, with the reason, and all other states can be read.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _SERIALIZER_ROLES: Final = frozenset({"KEY_SERIALIZER", "NAMESPACE_SERIALIZER", 
 _MIN_STATE_BYTES: Final = 14
 _MAX_UNKNOWN: Final = 100
 _MAX_ATTEMPTS: Final = 1 << 16
-"""The positions at which the end of an unknown snapshot is searched, in one header."""
+"""The maximum number of positions to try for the end of an unknown snapshot, per header."""
 
 
 @frozen
 class StoredState:
-    """One state of a header. ``snapshots`` are by Flink's names of the roles."""
+    """One state of a header. The keys of ``snapshots`` are Flink's names of roles."""
 
     name: str
     type_code: int
@@ -64,7 +64,7 @@ class StoredState:
         return self.snapshots[role]
 
     def meta(self, files: tuple[StateFile, ...]) -> StateMeta:
-        """Return a keyed state or priority queue as one of ours."""
+        """Return a keyed state or priority queue in the form of Statebackend."""
         value = self.snapshot("VALUE_SERIALIZER")
         if self.type_code == 3:
             return StateMeta.of_one_schema(
@@ -144,7 +144,7 @@ def read_operator_header(source: DataInputView) -> OperatorHeader:
     _check_version(version, _OPERATOR_VERSIONS)
     is_compressed = version >= 6 and source.read_boolean()
     if is_compressed and source.data.endswith(STREAM_START):
-        # The stream of all elements begins before the first one.
+        # The compressed stream starts before the first element.
         source = DataInputView(source.data[: -len(STREAM_START)], source.position)
     _, states = _Header(source).read(("states", "states"))
     lists = tuple(state for state in states if state.type_code == 1)
@@ -169,7 +169,7 @@ class _StateStart:
 
 @frozen
 class _Rest:
-    """What is still to be read: serializers of the current state, further states of the section, and sections."""
+    """The parts not read yet: serializers of the current state, states of the section, and sections."""
 
     roles: int
     states: int
@@ -185,7 +185,7 @@ class _Header:
         self._failed: set[tuple[int, _Rest]] = set()
 
     def read(self, sections: tuple[str, ...]) -> tuple[list[Snapshot], tuple[StoredState, ...]]:
-        """Return the snapshots of the key, if there is one, and the states."""
+        """Return the snapshots of the key, if any, and the states."""
         keys: list[Snapshot] = []
         states: list[StoredState] = []
         tokens = iter(self._read(self._source.position, _Rest(0, 0, sections), [], 0))
@@ -265,7 +265,7 @@ class _Header:
         data = self._source.data
         if unknown > _MAX_UNKNOWN:
             raise MalformedDataError(f"more than {_MAX_UNKNOWN} serializers are unknown; the last one: {reason}")
-        # The envelope has at least its name and its version.
+        # An envelope has at least a name and a version.
         first = start + 2 + int.from_bytes(data[start : start + 2], "big") + 4
         for end in range(first, len(data) + 1):
             if (end, rest) in self._failed:

@@ -1,8 +1,8 @@
-"""What an import takes over from a Flink savepoint: state of operators, and positions of sources.
+"""Selects the state to import from a Flink savepoint, and reads the positions of its sources.
 
-Operators without state are left out. So are sources: a job of ours reads its own sources. Positions of Kafka sources
-(FLIP-27, `KafkaSource`) become the option ``startingOffsets`` of Spark's Kafka source. An element of
-``SourceReaderState`` has this form:
+Operators without state are not imported. Sources are not imported either, because the new job has its own sources.
+Positions of Kafka sources (FLIP-27, `KafkaSource`) become the option ``startingOffsets`` of Spark's Kafka source. An
+element of ``SourceReaderState`` has this form:
 
     element := i32(n) i32(version of the split) i32(n) split
     split   := UTF(topic) i32(partition) i64(next offset) i64(stopping offset)             of Kafka, version 0
@@ -29,12 +29,12 @@ __all__ = ["FlinkSource", "without_sources"]
 READER_STATE: Final = "SourceReaderState"
 
 _EARLIEST: Final = -2
-"""The smallest start that Kafka's source of Spark knows, too: -1 is the latest offset, -2 the earliest."""
+"""The earliest offset, in Flink and in Spark's Kafka source. -1 is the latest."""
 
 
 @frozen
 class FlinkSource:
-    """A source of a Flink job. ``offsets`` are by topic and partition; None if its splits are not those of Kafka."""
+    """A source of a Flink job. ``offsets`` are by topic and partition, None for a source other than Kafka."""
 
     uid: str
     split_count: int
@@ -49,7 +49,7 @@ class FlinkSource:
 
 
 def without_sources(restored: RestoredState, uids: Iterable[str]) -> tuple[RestoredState, list[FlinkSource]]:
-    """Return the state to import and the sources. ``uids`` name operators of which only ids are stored.
+    """Return the state to import and the sources. ``uids`` name operators that are stored with their ids only.
 
     Raises:
         CheckpointError: A file is missing or damaged.

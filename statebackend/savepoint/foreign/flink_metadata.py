@@ -21,10 +21,9 @@ All integers are big-endian. ``UTF`` is Java's modified UTF-8 with an unsigned 1
                 | u8(2) i64(size) UTF(absolute URI)
                 | u8(6) UTF(path relative to this directory) i64(size)
 
-An operator id is the hash of the uid (`operator_id_of`): before version 5 it is all that is stored of the uid. Handles
-of the changelog backend (8 to 10, 13, 14) and of merged checkpoint files (15 and later) are rejected with advice, as
-are records in channels, which an unaligned checkpoint has. The layouts follow Flink's `MetadataV3Serializer` and its
-successors.
+An operator id is the hash of the uid (`operator_id_of`). Before version 5 the uid itself is not stored. Handles of the
+changelog backend (8 to 10, 13, 14) and of merged checkpoint files (15 and later) are rejected with advice, and so are
+records in channels of unaligned checkpoints. The layouts follow Flink's `MetadataV3Serializer` and its successors.
 """
 
 from __future__ import annotations
@@ -156,7 +155,7 @@ def read_flink_metadata(data: bytes, location: str) -> FlinkMetadata:
 
     Raises:
         ForeignFormatError: The file is damaged or of an unknown version.
-        UnsupportedForeignStateError: It refers to state that cannot be read here.
+        UnsupportedForeignStateError: It refers to unsupported state.
     """
     source = DataInputView(data)
     with naming_position(location, source):
@@ -368,7 +367,7 @@ def operator_id_of(uid: str) -> str:
         low_mixed = _rotated(low * _C1 & _MASK, 31) * _C2 & _MASK
         high_mixed = _rotated(high * _C2 & _MASK, 33) * _C1 & _MASK
         if start + 16 > len(data):
-            # The tail: its bytes are mixed in, and the state is not rotated.
+            # The tail is mixed in without a rotation of the state.
             first ^= low_mixed
             second ^= high_mixed
             break

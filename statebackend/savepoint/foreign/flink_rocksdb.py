@@ -1,8 +1,9 @@
 """Opens the files of a RocksDB database that Flink's backend wrote, and scans a column family.
 
-The files get their names in a private directory and are opened read-only. Flink appends to lists with RocksDB's merge
-operator for texts, separator ``,``. `rocksdict` has no method for it, but loads it from an options file; the one that
-is written here has nothing else. The options of the checkpoint are never read: they could name other directories.
+The files are linked or copied to a private directory under their original names, and opened read-only. Flink appends to
+lists with RocksDB's string append operator, separator ``,``. `rocksdict` has no method for it, but loads it from an
+options file. This module writes an options file with this operator only. The options of the checkpoint are never read,
+because they could refer to other directories.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ _OPTIONS: Final = """[Version]
 
 
 def is_needed(name: str, location: str) -> bool:
-    """Return whether the file is opened: all but the options.
+    """Return whether the database needs a file: all files except the options.
 
     Raises:
-        ForeignFormatError: It is no name of a file of such a database.
+        ForeignFormatError: The name is not the name of a file of such a database.
     """
     if _FILE_NAME.fullmatch(name) is None:
         raise ForeignFormatError(f"{location} names the file {name!r}, which is none of a RocksDB database")
@@ -47,10 +48,10 @@ def is_needed(name: str, location: str) -> bool:
 
 
 class FlinkDatabase:
-    """The database in ``directory``, which nobody else uses. ``location`` names it in errors.
+    """The database in ``directory``, for exclusive use. ``location`` names it in errors.
 
     Raises:
-        ForeignFormatError: The files are no database, or not all of one.
+        ForeignFormatError: The files are not a complete database.
     """
 
     def __init__(self, directory: str, location: str) -> None:
@@ -82,7 +83,7 @@ class FlinkDatabase:
         self._names = frozenset(families)
 
     def scan(self, state_name: str, first: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries of a state from the key ``first`` on, before ``stop``.
+        """Yield the entries of a state with ``first <= key < stop``.
 
         Raises:
             ForeignFormatError: The files are damaged.

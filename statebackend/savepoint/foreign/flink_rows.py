@@ -1,4 +1,4 @@
-"""Keyed state of Flink as canonical rows of ours (`statebackend.state.canonical`), key group by key group.
+"""Converts keyed state of Flink to canonical rows (`statebackend.state.canonical`), key group by key group.
 
 **Canonical savepoints**, of every backend. A file has, at the offset of each key group that is not empty:
 
@@ -16,8 +16,8 @@
 
     group := i32(key group) (i16(state id) i32(n) entry*)*      entry := namespace key value | timer
 
-A list is i32(n) and its elements there, a map i32(n) and keys with bool(is null) and values. After an unknown value
-serializer the next state is searched: the first position from which the rest of the group can be read.
+Here a list is i32(n) and its elements, a map i32(n) and keys with bool(is null) and values. If a serializer is unknown,
+the reader searches the next state: the first position from which the rest of the group can be read.
 
 **Raw keyed state**: the timers of RocksDB with heap timers, in checkpoints.
 
@@ -27,8 +27,8 @@ serializer the next state is searched: the first position from which the rest of
 
 Compression frames each group of a canonical savepoint, and each state in a group of a native one, with Snappy.
 
-A row of ours has key, namespace and user key apart, a list with its count, and a timer as the bytes of its serializer.
-The rows of a key group are sorted, so memory holds one key group.
+A canonical row has separate columns for key, namespace and user key. A list has its count, and a timer is stored as the
+bytes of its serializer. The rows of a key group are sorted, so memory holds one key group.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ _RAW_MAGIC: Final = 0xF1CD859F
 _SIGN: Final = 1 << 63
 
 Step: TypeAlias = Callable[[bytes, int], int]
-"""From the position of a value to the position after it."""
+"""Returns the position after the value at a position."""
 
 Row: TypeAlias = CanonicalRow
 GroupReader: TypeAlias = Callable[[bytes, int], list[Row]]
-"""From the bytes of a key group and its number to its rows of one state."""
+"""Returns the rows of one state from the bytes of a key group and its number."""
 
 
 def step_of(serializer: TypeSerializer[Any]) -> Step:
@@ -100,7 +100,7 @@ def step_of(serializer: TypeSerializer[Any]) -> Step:
         except StateFormatError:
             raise
         except Exception as error:
-            # Generated code raises what it meets in damaged bytes.
+            # Generated code may raise any error for damaged bytes.
             raise MalformedDataError(f"no value at byte {position}: {type(error).__name__}: {error}") from error
         if end > len(data):
             raise _truncated(position)
@@ -114,10 +114,10 @@ def _truncated(position: int) -> EndOfDataError:
 
 
 class RowMaker:
-    """Makes rows of ours from the composite keys and the values of one state.
+    """Creates canonical rows from the composite keys and the values of one state.
 
     Raises:
-        UnresolvableSerializerError: The serializer of the key, the namespace or the user key is unknown here.
+        UnresolvableSerializerError: The serializer of the key, the namespace or the user key is unknown.
     """
 
     def __init__(self, key_snapshot: Snapshot, state: StateMeta, max_parallelism: int) -> None:
@@ -133,7 +133,7 @@ class RowMaker:
         self._last_address: tuple[bytes, bytes, bytes] | None = None
         self._element: TypeSerializer[Any] | None = None
         if state.form is TableForm.LIST:
-            # Elements of an unknown serializer stay together, as they are stored.
+            # Elements of an unknown serializer are not separated.
             with contextlib.suppress(UnresolvableSerializerError):
                 self._element = state.role_snapshots[ELEMENT_ROLE].restore_serializer()
 
@@ -152,18 +152,18 @@ class RowMaker:
             key, namespace, end = self._address(raw_key)
             if not value:
                 raise MalformedDataError("an entry of a map has no value")
-            # Flink writes a null value once as a flag alone, once with bytes that no reader looks at.
+            # For a null value Flink writes the flag, with or without unused bytes.
             return key_group, key, namespace, raw_key[end:], b"\1" if value[0] else value
         key, namespace = self._key_and_namespace(raw_key)
         return key_group, key, namespace, None, self._list(value) if self._form is TableForm.LIST else value
 
     @property
     def has_fixed_ends(self) -> bool:
-        """Whether `columns` can be used: the end of a key is known from its length."""
+        """Whether `columns` can be used, because the end of a key follows from its length."""
         return self._form is None or (self._form is not TableForm.MAP and self._namespace_length >= 0)
 
     def columns(self, key_groups: Sequence[int], raw_keys: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch:
-        """Return sorted rows of the entries, which are in these key groups. Raises as `row`."""
+        """Return sorted rows of entries with their key groups. Raises as `row`."""
         prefix = self._prefix_bytes
         raw = pa.array(raw_keys, pa.binary())
         groups = pa.array(key_groups, pa.int32())
@@ -205,7 +205,7 @@ class RowMaker:
     def _address(self, raw_key: bytes) -> tuple[bytes, bytes, int]:
         """Return key, namespace and the position after them."""
         last = self._last_address
-        # A serialized key is no prefix of another one, so equal bytes are the same key. Entries of a map share it.
+        # No serialized key is a prefix of another key, so a match is the same key. The entries of a map share it.
         if last is not None and raw_key.startswith(last[0]):
             return last[1], last[2], len(last[0])
         prefix = self._prefix_bytes
@@ -273,7 +273,7 @@ def canonical_entries(data: bytes, state_id: int, state_count: int) -> tuple[lis
 
 
 def _read_entries(data: bytes, state_id: int, state_count: int, keys: list[bytes], values: list[bytes]) -> int:
-    """Append the entries of the state; return the position of the end mark, which is not there in truncated data."""
+    """Append the entries of the state, and return the position of the end mark. Truncated data may have none."""
     unpack = _INT.unpack_from
     position, found = 0, _short(data, 0)
     while found != _END:
@@ -337,7 +337,7 @@ class _HeapState:
         return self._reason is None
 
     def read(self, data: bytes, position: int, key_group: int, rows: list[Row] | None) -> int:
-        """Read the entries after the state id; return the position after them. Append them to ``rows``, if given."""
+        """Read the entries after the state id into ``rows``, or skip them. Returns the position after them."""
         count = _count(data, position)
         position += 4
         if self._reason is not None and count:
@@ -385,7 +385,7 @@ def _count(data: bytes, position: int) -> int:
 
 
 _MAX_ATTEMPTS: Final = 1 << 14
-"""How often the state after an unknown one is looked for, in one key group."""
+"""The maximum number of positions to try for the state after an unknown one, per key group."""
 
 
 def heap_group(state_id: int, key_snapshot: Snapshot, metas: Sequence[StateMeta]) -> GroupReader:
@@ -397,7 +397,7 @@ def heap_group(state_id: int, key_snapshot: Snapshot, metas: Sequence[StateMeta]
         attempts = 0
 
         def read_from(position: int, seen: frozenset[int]) -> None:
-            """Read all states from here on; the rest of the group must fit."""
+            """Read all states from here to the end of the group."""
             nonlocal attempts
             while position < len(data):
                 found = _short(data, position)
@@ -438,7 +438,7 @@ def heap_group(state_id: int, key_snapshot: Snapshot, metas: Sequence[StateMeta]
 
 
 def raw_timers(data: bytes) -> Iterator[tuple[str, Snapshot, list[bytes]]]:
-    """Yield the timers of one key group of raw keyed state: name of the queue, snapshot, and elements as we store them.
+    """Yield the timers of one key group of raw keyed state: name of the queue, snapshot, and serialized elements.
 
     Raises:
         StateFormatError: The bytes are damaged.

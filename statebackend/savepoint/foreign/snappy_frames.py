@@ -84,7 +84,7 @@ def _uncompressed_size(block: bytes, start: int) -> int:
 
 @functools.cache
 def _tables() -> tuple[list[int], list[int]]:
-    """Return the CRC of each pair of bytes, and of each pair that two zero bytes follow."""
+    """Return the CRC of each pair of bytes, and the CRC of each pair followed by two zero bytes."""
     single = []
     for byte in range(256):
         crc = byte

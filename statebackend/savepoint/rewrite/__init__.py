@@ -1,4 +1,4 @@
-"""Rewrite savepoints by a plan, or create one from data. Nothing is written unless the whole plan is valid."""
+"""Rewrites savepoints with a plan, or creates one from data. Nothing is written unless the whole plan is valid."""
 
 from statebackend.savepoint.rewrite.absence import Remainder, remains, require_absent
 from statebackend.savepoint.rewrite.entry_schema import EntrySchema

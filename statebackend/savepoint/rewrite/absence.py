@@ -1,4 +1,4 @@
-"""Verifies that data is gone from a savepoint, by reading all of it with other code than the one that wrote it.
+"""Verifies that data was removed from a savepoint. It reads all files, with other code than the writer.
 
 | Search | Where |
 |---|---|
@@ -41,7 +41,7 @@ _CHUNK_BYTES = 1 << 20
 
 @frozen
 class Remainder:
-    """Data that was found: the operator and state, or the file, and what it is."""
+    """Data that was found: its operator and state, or its file, and a description."""
 
     place: str
     found: str
@@ -71,16 +71,16 @@ def remains(
     elements: Callable[[OperatorStateElement], bool] | None = None,
     marker: bytes | str | None = None,
 ) -> Iterator[Remainder]:
-    """Yield the data that is still there. Reads everything, batch by batch.
+    """Yield matching data that still exists. Reads everything, batch by batch.
 
     Args:
         savepoint: The savepoint to search.
         entries: A predicate for keyed state and timers.
         elements: A predicate for operator state.
-        marker: Bytes or a text to search in all files.
+        marker: Bytes or a string to search in all files.
 
     Raises:
-        ValueError: Nothing to search for, or an invalid marker.
+        ValueError: There is nothing to search for, or the marker is invalid.
         SavepointError: A marker was passed for a checkpoint.
     """
     if entries is None and elements is None and marker is None:
@@ -149,7 +149,7 @@ def _marked(savepoint: Savepoint, markers: Sequence[bytes]) -> Iterator[Remainde
 
 
 def _said_in(content: Any) -> Iterator[bytes]:
-    """Yield all texts and bytes of a metadata section, without the state of subtasks."""
+    """Yield all strings and bytes of a metadata section, without the state of subtasks."""
     if isinstance(content, str):
         yield content.encode("utf-8", "surrogatepass")
     elif isinstance(content, bytes):

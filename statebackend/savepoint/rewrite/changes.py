@@ -1,6 +1,6 @@
-"""The changes of a plan. Each is data with a method that applies it to the drafts.
+"""The changes of a plan. Each change is data with a method that applies it to the drafts.
 
-A change that raises may leave the drafts half changed; the writer then discards them.
+A change that raises may leave the drafts incomplete. The writer then discards them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Change(Protocol):
     """One change of a plan. Its class name identifies it in errors."""
 
     def apply(self, drafts: Drafts) -> None:
-        """Apply the change to the drafts. Raises `PlanError`, or an error of damaged meta data."""
+        """Apply the change to the drafts. Raises `PlanError`, or an error for damaged metadata."""
 
 
 @frozen
@@ -93,7 +93,7 @@ class AddState:
         elif self.state.is_queue:
             raise PlanError(f"{self.state.name!r} is a queue, not a state of entries; pass timers to add_timers")
         draft = drafts.opened(self.uid)
-        # First, since it raises without a key.
+        # Check first that the operator has a key.
         assert draft.key_columns
         if self.replaces:
             if draft.state(self.state.name).schema.is_timers:

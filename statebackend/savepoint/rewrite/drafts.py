@@ -1,7 +1,7 @@
-"""Drafts of the new savepoint: its operators, their states, and where each state comes from.
+"""Drafts of the new savepoint: its operators, their states, and the inputs of each state.
 
-A draft refers to stored state by operator and name and reads none. An operator that no change touches is not opened:
-its files are copied. The first change of an operator creates drafts of all its states from the metas of its subtasks.
+A draft refers to stored state by operator and name, without reading it. An operator without changes is not opened: its
+files are copied. The first change of an operator creates drafts of all its states from the metadata of its subtasks.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class StateDraft:
     given: list[GivenEntries | StagedEntries] = field(factory=list)
     merge: Merge | None = None
     may_collide: bool = False
-    """Whether two entries may have the same address, although each input has it once."""
+    """Whether two entries of different inputs may have the same address."""
 
     def check_has_keys(self) -> None:
-        """Raise `PlanError` for a queue whose elements are not timers: the keys of its elements are unknown."""
+        """Raise `PlanError` for a queue with elements other than timers, because their keys are unknown."""
         if self.schema.is_queue and not self.schema.is_timers:
             raise PlanError(
                 f"the elements of the queue {self.schema.name!r} are not timers, so their keys are unknown; "
@@ -102,15 +102,15 @@ class OperatorStateDraft:
     mode: OperatorStateMode
     stored: list[tuple[str, str]] = field(factory=list)
     schemas: tuple[Mapping[str, bytes], ...] = ()
-    """The snapshot envelopes by role under which the stored elements were written."""
+    """The snapshot envelopes of the stored elements, by role."""
     given: GivenElements | None = None
     predicates: list[tuple[Callable[[Any], bool], int]] = field(factory=list)
-    """Each with the number of its change."""
+    """The predicates, each with the number of its change."""
 
 
 @define
 class OperatorDraft:
-    """An operator. ``origins`` are the stored operators that it is made from. A single origin determines its parts."""
+    """An operator. ``origins`` are the stored operators with its state. A single origin determines its parts."""
 
     uid: str
     name: str
@@ -119,7 +119,7 @@ class OperatorDraft:
     states: dict[str, StateDraft] = field(factory=dict)
     operator_states: dict[str, OperatorStateDraft] = field(factory=dict)
     registered: tuple[tuple[Descriptor, TypeSerializer[Any]], ...] = ()
-    """Descriptors with their namespace serializers that its state is migrated to."""
+    """The descriptors to which its state is migrated, with their namespace serializers."""
     is_opened: bool = False
     has_new_key_groups: bool = False
     """Whether its keys have other key groups or come from several operators."""
@@ -138,7 +138,7 @@ class OperatorDraft:
         return columns
 
     def state(self, name: str) -> StateDraft:
-        """Return a keyed state. Raises `PlanError` that lists the existing ones."""
+        """Return a keyed state. Raises `PlanError` that lists the existing states."""
         state = _found(self.states, name)
         if state is None:
             raise PlanError(f"operator {self.uid!r} has no keyed state {shown(name)}; it has {_listed(self.states)}")
@@ -157,7 +157,7 @@ class OperatorDraft:
         """Check that a new state may have this name.
 
         Raises:
-            PlanError: The name is taken, or a job could not register it.
+            PlanError: The name exists already, or a job could not register it.
             StateRegistrationError: The name is invalid.
         """
         check_state_name("a state", name)
@@ -190,14 +190,14 @@ class Drafts:
         """The uids that continue each stored operator."""
 
     def operator(self, uid: str) -> OperatorDraft:
-        """Return an operator without opening its states. Raises `PlanError` that lists the existing ones."""
+        """Return an operator without opening its states. Raises `PlanError` that lists the existing operators."""
         draft = _found(self.operators, uid)
         if draft is None:
             raise PlanError(f"there is no operator {shown(uid)}; there are {_listed(self.operators)}")
         return draft
 
     def opened(self, uid: str) -> OperatorDraft:
-        """Return an operator whose states will change. Raises if its meta data is damaged."""
+        """Return an operator with opened states, for a change of them. Raises if its metadata is damaged."""
         draft = self.operator(uid)
         if draft.registered:
             raise PlanError(
@@ -210,7 +210,7 @@ class Drafts:
         return draft
 
     def place_all_keys(self) -> list[str]:
-        """Give the keys of all operators new key groups. Return why operators cannot be written."""
+        """Assign new key groups to the keys of all operators. Returns the problems of operators."""
         problems = []
         for draft in self.operators.values():
             problem = self._placing_problem(draft)
@@ -231,12 +231,12 @@ class Drafts:
         return None
 
     def add(self, draft: OperatorDraft) -> None:
-        """Add an operator. Raises `PlanError` if the uid is taken or invalid."""
+        """Add an operator. Raises `PlanError` if the uid exists already or is invalid."""
         self.check_free(draft.uid)
         self.operators[draft.uid] = draft
 
     def check_free(self, uid: str) -> None:
-        """Raise `PlanError` if the uid is taken or invalid, `InvariantViolationError` if it is not a text."""
+        """Raise `PlanError` if the uid exists already or is invalid, `InvariantViolationError` if it is no string."""
         check_identifier("operator uid", uid)
         problem = uid_problem(uid)
         if problem is not None:
@@ -245,7 +245,7 @@ class Drafts:
             raise PlanError(f"there is an operator {uid!r} already; remove or rename it first")
 
     def inherit(self, former: Collection[str], heirs: Sequence[str]) -> None:
-        """Record which operators continue the former ones; none if they are removed."""
+        """Record the operators that continue earlier operators. There are none if these are removed."""
         for origin, own in self.heirs.items():
             passed_on = [heir for uid in own for heir in (heirs if uid in former else (uid,))]
             self.heirs[origin] = list(dict.fromkeys(passed_on))
@@ -265,7 +265,7 @@ class Drafts:
 
 
 def _found(drafts: Mapping[str, T], name: object) -> T | None:
-    # A plan is a program: a name may be anything, even unhashable.
+    # A plan comes from a user's program, so a name may be any object, even an unhashable one.
     return drafts.get(name) if isinstance(name, str) else None
 
 

@@ -1,15 +1,14 @@
 """Converts between rows (columns of bytes) and entries (columns of values), lazily in both directions.
 
-`EntryBatch` decodes only requested columns and encodes only changed ones; the bytes of other columns pass through. A
+`EntryBatch` decodes only requested columns and encodes only changed ones. The bytes of other columns are copied. A
 value that does not fit is rejected with state, key and column.
 
-Keys are canonical: of all Python values that are the same key, the one whose bytes the job looks up is written. A
-datetime in any zone becomes one in `datetime.timezone.utc`, because a job would not find the bytes of another zone
-although the key group is the same. A datetime without a zone is rejected, because its meaning would depend on the
-machine. None in a key column and a bool for a number are rejected too: no job has such a key.
+Keys are written in the form that a job looks up. A datetime in any zone is converted to `datetime.timezone.utc`,
+because a job would not find the bytes of another zone. A datetime without a zone is rejected, because its meaning
+depends on the machine. None in a key column and a bool for a number are also rejected, because no job has such a key.
 
-Times of last access: an unchanged value or list keeps them. All elements of a changed list get its latest time, so that
-none expires early.
+Times of last access: an unchanged value or list keeps them. All elements of a changed list get its latest time, so no
+element expires early.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ __all__ = [
 def times_after_change(before: Sequence[Any], after: Any, times: Sequence[int]) -> tuple[int, ...]:
     """Return the times of a list after a function changed it. ``before`` is a copy of the list.
 
-    An equal list keeps its times. Otherwise every element gets the latest time, so that none expires early.
+    An equal list keeps its times. Otherwise every element gets the latest time, so no element expires early.
     """
     if not isinstance(after, (list, tuple)):
         return tuple(times)
@@ -84,7 +83,7 @@ def latest_time(times: int | Sequence[int]) -> int:
 
 
 def times_of_elements(elements: Sequence[Any], times: int | Sequence[int]) -> Sequence[int]:
-    """Return a time per element: the given one, or the latest of the list if its length changed."""
+    """Return one time per element: its own time, or the latest time of the list if the length changed."""
     if isinstance(times, int):
         return [times] * len(elements)
     return times if len(times) == len(elements) else [max(times, default=0)] * len(elements)
@@ -96,9 +95,9 @@ def time_or_now(time_ms: int | None) -> int:
 
 
 def rejected_key(serializer: TypeSerializer[Any], keys: Sequence[Any] | pa.Array) -> tuple[int, str] | None:
-    """Return index and reason of the first key that a serializer would write but no job has, or None."""
+    """Return index and reason of the first key that can be serialized but that no job has, or None."""
     if isinstance(keys, pa.Array):
-        # Only columns of numbers and text arrive as arrays.
+        # Only columns of numbers and strings are passed as arrays.
         return (keys.is_null().index(True).as_py(), "None cannot be one") if keys.null_count else None
     if not isinstance(serializer, TupleSerializer):
         place = _none_or_truth(serializer, keys)
@@ -126,9 +125,9 @@ def _why(value: Any, if_none: str) -> str:
 
 
 def canonical_key(serializer: TypeSerializer[Any]) -> Callable[[Any], Any] | None:
-    """Return the function that makes the job's key of a value, or None for identity.
+    """Return the function that converts a value to the form of the key in a job, or None if no conversion is needed.
 
-    The function raises `ValueError` or `OverflowError` for a datetime outside UTC's range or without a zone.
+    The function raises `ValueError` or `OverflowError` for a datetime without a zone, or outside the range in UTC.
     """
     if isinstance(serializer, TupleSerializer):
         moments = [index for index, part in enumerate(serializer.field_serializers) if _is_moment(part)]
@@ -159,7 +158,7 @@ _COUNT_BYTES: Final = 4
 
 
 def decoded(schema: EntrySchema, rows: pa.RecordBatch, column: str) -> list[Any]:
-    """Decode one column of the entries in these rows. A list is one row. Raises `StateRestoreError`."""
+    """Decode one column of entries. A list is one row. Raises `StateRestoreError`."""
     if schema.is_queue:
         timers = _read(schema, schema.serializers[ELEMENT_ROLE], rows.column("key"))
         return list(map(_PARTS_OF_TIMERS[column], timers))
@@ -219,7 +218,7 @@ def _read(schema: EntrySchema, serializer: TypeSerializer[Any], column: pa.Array
 
 
 def _makes_records(serializer: TypeSerializer[Any]) -> bool:
-    """Whether the values are records, which a column represents otherwise."""
+    """Whether the values are records, which a column represents in another form."""
     inner = serializer.inner if isinstance(serializer, NullableSerializer) else serializer
     return isinstance(inner, AttrsSerializer)
 
@@ -278,7 +277,7 @@ def canonical(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 @frozen
 class _Encoding:
-    """Encodes entries of a schema. ``given_keys`` returns their keys for messages."""
+    """Encodes entries of a schema. ``given_keys`` returns the keys for messages."""
 
     schema: EntrySchema
     given_keys: Keys
@@ -361,7 +360,7 @@ class _Encoding:
         try:
             return pa.array(list(map(serializer.codec.write, given)), pa.binary())
         except Exception as unclear:
-            # The compiled codec has no details; encode again to get them.
+            # Errors of the compiled codec have no details, so encode again to get them.
             for row, error in enumerate(map(partial(_rejection, serializer.to_bytes), given)):
                 if error is not None:
                     raise self._misfit(what, str(error), row) from error
@@ -384,9 +383,9 @@ def _rejection(to_bytes: Callable[[Any], bytes], value: Any) -> SerializationErr
 
 
 class EntryBatch:
-    """Entries of one state; ``rows`` are what they were read from, ``changed`` the columns that are other ones now.
+    """Entries of one state. ``rows`` are the rows that they were read from, ``changed`` the changed columns.
 
-    Entries that were never rows have all their columns in ``changed``.
+    Entries that were not read from rows have all columns in ``changed``.
     """
 
     def __init__(
@@ -405,7 +404,7 @@ class EntryBatch:
         return self._rows.num_rows if self._rows is not None else len(next(iter(self._changed.values())))
 
     def column(self, name: str) -> Sequence[Any]:
-        """A column of the entries: ``key``, ``namespace``, ``user_key``, ``value`` or ``last_access_ms``."""
+        """Return a column of the entries: ``key``, ``namespace``, ``user_key``, ``value`` or ``last_access_ms``."""
         if name in self._changed:
             return self._changed[name]
         if name not in self._read:
@@ -413,7 +412,7 @@ class EntryBatch:
         return self._read[name]
 
     def entries(self) -> list[StateEntry]:
-        """Return the entries as those of `Savepoint.read`."""
+        """Return the entries in the form of `Savepoint.read`."""
         schema, groups = self.schema, self._stored.column("key_group").to_pylist()
         nothing = [None] * len(groups)
         spaces = self.column("namespace") if schema.has_namespaces else nothing
@@ -426,7 +425,7 @@ class EntryBatch:
         return EntryBatch(self.schema, self._rows, {**self._changed, name: values}, self._read)
 
     def kept(self, is_kept: Sequence[bool]) -> EntryBatch:
-        """Return the entries whose flag is True."""
+        """Return the entries with a flag that is True."""
         if all(is_kept):
             return self
         rows = self._stored.filter(pa.array(is_kept, pa.bool_()))
@@ -437,7 +436,7 @@ class EntryBatch:
         return EntryBatch(self.schema, rows, changed, read)
 
     def written(self, target: EntrySchema, placement: KeyPlacement | None) -> pa.RecordBatch:
-        """Return the rows under the target schema, with key groups from the placement if there is one.
+        """Return the rows in the target schema, with key groups from the placement if there is one.
 
         Raises:
             EntryError: A value does not fit.

@@ -6,8 +6,8 @@
 | map | key, [namespace], user_key, value, [last_access_ms] | key_group, key, [namespace], user_key, value |
 | timers | key, [namespace], value (milliseconds) | key_group, key (the timer) |
 
-The value of a list is the whole list. ``last_access_ms`` exists in state with time-to-live; of a list it is a sequence
-with one time per element. `entry_codec` converts between both.
+The value of a list is the whole list. ``last_access_ms`` exists in state with time-to-live. For a list it is a sequence
+with one time per element. `entry_codec` converts between entries and rows.
 
 `UnknownSerializer` replaces a serializer that cannot be restored in this process. Its values pass through as bytes, so
 a plan can remove, rename and redistribute such state. Only reading or writing a value raises.
@@ -38,7 +38,7 @@ __all__ = ["EntrySchema", "UnknownSerializer", "restored_or_unknown"]
 
 
 class UnknownSerializer(TypeSerializer[Any]):
-    """Keeps the snapshot of a serializer that cannot be restored. ``reason`` says why."""
+    """Keeps the snapshot of a serializer that cannot be restored, with the reason."""
 
     def __init__(self, snapshot: TypeSerializerSnapshot[Any], reason: str) -> None:
         self._snapshot = snapshot
@@ -103,7 +103,7 @@ class EntrySchema:
         key_serializer: TypeSerializer[Any],
         namespace_serializer: TypeSerializer[Any] | None = None,
     ) -> EntrySchema:
-        """Return the schema of a registered state; with time-to-live, of its stored form."""
+        """Return the schema of a registered state. With time-to-live it is the schema of the stored form."""
         serializers = dict(descriptor.serializers)
         if descriptor.ttl is not None:
             serializers = descriptor.kind.timed_serializers(serializers)
@@ -133,7 +133,7 @@ class EntrySchema:
     def of_stored(
         cls, meta: StateMeta, key_serializer: TypeSerializer[Any], known: Sequence[TypeSerializer[Any]] = ()
     ) -> EntrySchema:
-        """Return the schema of stored state. Records become instances of ``known``; unknown types stay bytes."""
+        """Return the schema of stored state. Records are read as classes in ``known``; unknown types stay bytes."""
         serializers = {role: restored_or_unknown(snapshot, known) for role, snapshot in meta.role_snapshots.items()}
         namespaces = restored_or_unknown(meta.namespace_snapshot)
         return cls(meta.name, meta.kind, key_serializer, namespaces, serializers)
@@ -207,7 +207,7 @@ class EntrySchema:
         return (*names, "value")
 
     def values_of(self, column: str) -> TypeSerializer[Any]:
-        """Return the serializer of a column of entries (not of timers); of a value, without its time."""
+        """Return the serializer of a column of entries (not of timers). For values it does not include the time."""
         if column != "value":
             return {"key": self.key_serializer, "namespace": self.namespace_serializer, **self.serializers}[
                 USER_KEY_ROLE if column == "user_key" else column

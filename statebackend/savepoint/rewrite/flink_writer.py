@@ -1,7 +1,7 @@
-"""Writes a canonical Flink savepoint from a savepoint or checkpoint of ours. Flink 1.13 and later restore it.
+"""Writes a canonical Flink savepoint from a savepoint or checkpoint of Statebackend. Flink 1.13 and later restore it.
 
-The layouts are those that `statebackend.savepoint.foreign` reads: `_metadata` version 3, one file of keyed state and
-one of operator state per subtask. Keys get Flink's key groups, and operators the id that is the hash of their uid.
+`statebackend.savepoint.foreign` describes the layouts: `_metadata` version 3, and one file of keyed state and one of
+operator state per subtask. Keys get Flink's key groups. The id of an operator is the hash of its uid.
 
 The rows of each state are sorted by Flink's key groups in scratch space. Then the file of a subtask is written key
 group by key group, from all states at once. Memory holds one batch per run. `_metadata` is written last.
@@ -97,12 +97,12 @@ def _mixed(code: int) -> int:
     code = (code ^ code >> 16) * 0x85EBCA6B & _WORD
     code = (code ^ code >> 13) * 0xC2B2AE35 & _WORD
     code ^= code >> 16
-    # A signed number without its sign. The smallest one has none, and becomes 0.
+    # The absolute value of a signed number. The smallest number has none and becomes 0.
     return code if code < 1 << 31 else (1 << 32) - code & 0x7FFFFFFF
 
 
 class FlinkKeyPlacement(KeyPlacement):
-    """Maps keys to the key groups of Flink. Raises `PlanError` for columns that no key of Flink has."""
+    """Maps keys to the key groups of Flink. Raises `PlanError` for key columns that Flink does not support."""
 
     def __init__(self, columns: Sequence[str], max_parallelism: int) -> None:
         super().__init__(columns, max_parallelism)
@@ -150,19 +150,19 @@ def write_flink_savepoint(
     scratch_directory: str | None = None,
     progress: ProgressListener = no_progress,
 ) -> Mapping[str, Mapping[str, int]]:
-    """Write the state as a canonical Flink savepoint. The target has everything afterwards, or nothing.
+    """Write the state as a canonical Flink savepoint. If this fails, the target is emptied.
 
     Args:
         source: The savepoint or checkpoint, which is not changed.
         uri: The target directory, absent or empty.
-        scratch_directory: Where rows are sorted; it needs space for all of them. The default is the system's.
+        scratch_directory: The directory for sorting. It needs space for all rows. Default: the system's temporary one.
         progress: Receives progress.
 
     Returns:
         The rows of each state by operator uid.
 
     Raises:
-        PlanError: A state has a type that Flink does not have. The message lists all of them.
+        PlanError: A state has a type that Flink does not have. The message lists all such states.
         SavepointExistsError: The target is not empty.
         StorageError: The target cannot be written.
     """
@@ -278,7 +278,7 @@ class _Export:
     def _write_groups(
         self, schemas: Sequence[EntrySchema], runs: Sequence[tuple[Run, ...]], groups: KeyGroupRange, file: IO[bytes]
     ) -> list[int]:
-        """Write the key groups; return the offset of each, 0 of an empty one."""
+        """Write the key groups and return their offsets. The offset of an empty key group is 0."""
         writers = [
             _StateEntries(number, schema, merged_runs(own, groups), self._max_parallelism)
             for number, (schema, own) in enumerate(zip(schemas, runs, strict=True))
@@ -351,7 +351,7 @@ class _Export:
 
 
 def _problems(draft: OperatorDraft) -> Iterator[str]:
-    """Yield why Flink could not read the state of an operator."""
+    """Yield the reasons why Flink could not read the state of an operator."""
     try:
         if draft.states:
             FlinkKeyPlacement(draft.key_columns, 1)
@@ -435,7 +435,7 @@ def _value_snapshot(schema: EntrySchema) -> Snapshot:
 
 def _write_operator_meta(state: OperatorStateMeta, out: DataOutputView) -> None:
     envelopes = state.parts[0].envelopes
-    # An envelope of ours is one of Flink; reading it checks that.
+    # The envelopes have Flink's format. Reading them checks this.
     for envelope in envelopes.values():
         snapshot_from_bytes(envelope)
     options = {"OPERATOR_STATE_DISTRIBUTION_MODE": _MODES[state.mode][1]}
@@ -450,7 +450,7 @@ def _write_operator_meta(state: OperatorStateMeta, out: DataOutputView) -> None:
 
 
 class _StateEntries:
-    """Writes the sorted rows of one state, one key group after the other."""
+    """Writes the sorted rows of one state, key group by key group."""
 
     def __init__(self, number: int, schema: EntrySchema, rows: Iterator[pa.RecordBatch], max_parallelism: int) -> None:
         self._number = number
@@ -467,7 +467,7 @@ class _StateEntries:
         return rows.filter(pc.not_equal(rows.column("value"), pa.scalar(_EMPTY_LIST, pa.binary())))
 
     def write_group(self, key_group: int, file: IO[bytes]) -> None:
-        """Write the entries of a key group after the number of the state; nothing without entries."""
+        """Write the number of the state and the entries of a key group. Writes nothing without entries."""
         last = b""
         for rows in self._of_group(key_group):
             entries = self._entries(rows, key_group.to_bytes(self._prefix_bytes, "big"))
@@ -477,7 +477,7 @@ class _StateEntries:
             file.write(b"".join(entries[:-1].to_pylist()))
             last = entries[-1].as_py()
         if last:
-            # What follows the last entry is no entry.
+            # A flag marks the last entry.
             file.write(last[:4] + bytes((last[4] | _LAST,)) + last[5:])
 
     def _of_group(self, key_group: int) -> Iterator[pa.RecordBatch]:
@@ -518,7 +518,7 @@ def _lengths(column: pa.Array) -> pa.Array:
 
 
 def _list_splitter(schema: EntrySchema) -> Callable[[bytes], bytes] | None:
-    """Return the function that puts ``,`` between the elements of a stored list in place of their count."""
+    """Return the function that converts a stored list to Flink's form: ``,`` between elements, and no count."""
     if not schema.is_list:
         return None
     step = step_of(schema.serializers[ELEMENT_ROLE])

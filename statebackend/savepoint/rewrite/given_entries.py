@@ -5,12 +5,12 @@
 | (key, value) | value, list (the whole list), reducing and aggregating state (the accumulator) |
 | (key, user key, value) | map state, one map entry each |
 | (key, milliseconds) | a timer |
-| (key, namespace, ...) | the same in state with namespaces, such as windows |
+| (key, namespace, ...) | the forms above in state with namespaces, such as windows |
 | `StateEntry` | as `Savepoint.read` yields it, with its time of last access |
 | pyarrow table, RecordBatchReader, batches | columns key, namespace, user_key, value |
 
-A key of several columns is a tuple, in Arrow a struct. The batch size follows from the bytes of the former rows: a few
-MiB of rows, at most twice as many entries as before, and at most `_MOST_ENTRIES`, because large entries may follow
+A key of several columns is a tuple, or a struct in Arrow. The batch size adapts to the size of earlier rows: a few MiB,
+but at most twice as many entries as in the last batch, and at most `_MOST_ENTRIES`, because large entries may follow
 small ones. A larger single entry is its own batch.
 """
 
@@ -39,7 +39,7 @@ _MOST_ROWS_OF_ARROW: Final = 1 << 15
 _BYTES_AT_ONCE: Final = 4 << 20
 
 _UNREADABLE: Final = (ValueError, OverflowError, pa.ArrowException)
-"""What pyarrow raises for a value that Python has no object for."""
+"""The errors of pyarrow for a value that Python cannot represent."""
 
 
 @frozen
@@ -61,7 +61,7 @@ class GivenEntries:
             EntryError: An item is not an entry of the state.
         """
         assert placement is not None
-        # A table is in memory already, and its rows are as large, unless it is dictionary-encoded.
+        # A table is already in memory, and its rows have about the same size, unless it is dictionary-encoded.
         pace = _Pace(_MOST_ENTRIES if isinstance(self.entries, pa.Table) else 1)
         for batch in self._batches(schema, pace):
             rows = batch.written(schema, placement)
@@ -155,14 +155,14 @@ class _Pace:
 
 
 def _fitting(rows: pa.RecordBatch) -> int:
-    """Return how many rows of this size to hold at once."""
+    """Return the number of rows of this size for one batch."""
     size_bytes: int = rows.nbytes
     count: int = rows.num_rows
     return max(1, _BYTES_AT_ONCE * count // max(1, size_bytes))
 
 
 def _of_tuples(schema: EntrySchema, names: Sequence[str], chunk: Sequence[Any]) -> dict[str, Sequence[Any]]:
-    # A text of two letters would pass for a pair, and a record as a dict, by the names of its fields, for one of those.
+    # Without this check a string of two characters, or a dict with two entries, would be read as a pair.
     is_row = all(issubclass(kind, (tuple, list)) for kind in set(map(type, chunk)))
     try:
         columns = list(zip(*chunk, strict=True)) if is_row else []
@@ -180,7 +180,7 @@ def _values_of(batch: pa.RecordBatch, name: str, schema: EntrySchema) -> Sequenc
     column = batch.column(name)
     is_simple = pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_string(column.type)
     if is_simple and not schema.is_timed and not schema.is_queue:
-        # Such columns are written as they are.
+        # These columns can be written without a conversion.
         whole: Sequence[Any] = column
         return whole
     try:

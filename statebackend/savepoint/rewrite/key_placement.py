@@ -2,11 +2,11 @@
 
     hash := XXH64 with seed 42 of 4 or 8 bytes       group := signed hash modulo max_parallelism
 
-Keys of one integer column are hashed as Arrow columns, after swapping big-endian bytes to little-endian. Text and
+Keys of one integer column are hashed as Arrow columns, after swapping big-endian bytes to little-endian. Strings and
 bytes are extracted as a column and hashed one by one. Other keys are decoded, each distinct key of a batch once.
 
-`stored_column` encodes values a column at a time, the inverse of `whole_columns`: numbers by byte swapping, and short
-ASCII text with its length prefix. Any other column is encoded by its serializer.
+`stored_column` encodes whole columns, the inverse of `whole_columns`: numbers by byte swapping, and short ASCII strings
+with their length prefix. Any other column is encoded by its serializer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["KeyPlacement", "stored_column", "turned_bytes"]
 
 _CODES: Final = {4: "I", 8: "Q"}
 _LONGEST_TEXT: Final = 126
-"""The longest text whose length plus one fits in a byte."""
+"""The maximum length of a string with a length prefix of one byte."""
 
 
 def stored_column(serializer: TypeSerializer[Any], values: Sequence[Any] | pa.Array) -> pa.Array | None:
@@ -88,7 +88,7 @@ _COLUMNS: Final[Mapping[type, tuple[pa.DataType, type, Callable[[pa.Array], pa.A
     DoubleSerializer: (pa.float64(), float, _doubles),
     StringSerializer: (pa.string(), str, _texts),
 }
-"""By serializer: the Arrow type, the Python type, and the function that encodes a column."""
+"""The Arrow type, the Python type, and the function that encodes a column, by serializer."""
 
 
 _PRIME_1: Final = 0x9E3779B185EBCA87
@@ -100,7 +100,7 @@ _WORD: Final = 1 << 64
 
 
 class KeyPlacement:
-    """Maps keys of these columns, decoded or stored, to key groups. Raises as `key_group_hasher`."""
+    """Maps decoded or stored keys of these columns to key groups. Raises as `key_group_hasher`."""
 
     def __init__(self, columns: Sequence[str], max_parallelism: int) -> None:
         self._columns = tuple(columns)
@@ -183,7 +183,7 @@ def _numbers(keys: pa.Array, data_type: pa.DataType) -> pa.Array:
 
 
 def _modulo(hashes: pa.Array, divisor: int) -> pa.Array:
-    # The modulo of unsigned numbers first. Signed negative numbers are 2**64 less.
+    # Compute the modulo of the unsigned number, then correct it: a negative signed number is 2**64 less.
     rest = pc.subtract(hashes, _multiply(pc.divide(hashes, _number(divisor)), divisor))
     is_negative = pc.shift_right(hashes, _number(63))
     less = pc.add(rest, _multiply(is_negative, -_WORD % divisor))
@@ -196,4 +196,4 @@ _HASHED_COLUMNS: Final[Mapping[str, Callable[[pa.Array], pa.Array | None]]] = {
     "string": _hashed_texts,
     "binary": _hashed_binaries,
 }
-"""By key type: hashes a column of stored keys, or returns None if the keys must be decoded one by one."""
+"""The functions that hash a column of stored keys, by key type. None means that keys must be decoded one by one."""

@@ -4,20 +4,20 @@ If the operator keeps its key groups, it keeps its subtasks:
 
 | Change of the state | Work |
 |---|---|
-| none | its files are copied; of an untouched operator, all files |
+| none | its files are copied; if the operator has no changes, all its files |
 | entries change, their order does not | each part is rewritten separately |
 | entries from the plan or from several operators | everything is collected, sorted and written part by part |
 
 If keys get other key groups (another `max_parallelism`, other keys, split or merged operators), the new parallelism
-determines the parts and every state is collected. Files of a checkpoint belong to a backend: they are exported or
-rewritten, never copied.
+determines the parts and every state is collected. Files of a checkpoint have the format of a backend. They are exported
+or rewritten, never copied.
 
-Two entries with the same address become one value by the merge function, or one timer, or are rejected. Session state
-is special: two overlapping or touching sessions of one key must become one session with one timer. A plan changes state
-by state and cannot do that, so such keys are rejected.
+If two entries have the same address, the merge function merges their values. Equal timers become one timer. Otherwise
+the entries are rejected. Session state is special: two overlapping or touching sessions of one key must become one
+session with one timer. A plan changes each state separately and cannot do that, so such keys are rejected.
 
 Operator state is distributed, filtered or replaced; unfiltered state is copied. Elements from the plan form one file
-that the subtasks share: each refers to its run of rows, and for broadcast state to all rows.
+that the subtasks share: each subtask refers to its range of rows, or for broadcast state to all rows.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def overlap_of_sessions(sessions: Sequence[Pair]) -> str | None:
 
 
 def repeated_in(operator_uid: str, state: StateDraft) -> Repeated | None:
-    """Return what to do with sorted rows that may have the same address, or None if none may."""
+    """Return the function for sorted rows with the same address, or None if there are no such rows."""
     if not state.may_collide:
         return None
     if state.schema.is_queue:
@@ -145,7 +145,7 @@ def repeated_in(operator_uid: str, state: StateDraft) -> Repeated | None:
 
 
 def _first(rows: pa.RecordBatch) -> bytes:
-    """Return one of two equal timers, which have no value."""
+    """Return the first of equal timers. Timers have no value."""
     return b""
 
 
@@ -164,7 +164,7 @@ class _Merging:
         try:
             merged = reduce(self.function, values)
         except Exception as error:
-            # A user's function may raise anything; add state and key.
+            # Add state and key to the error of the user's function.
             raise failed_function(schema.name, key_of(schema, rows), error) from error
         overlap = overlap_of_sessions(merged) if are_sessions(schema.serializers) else None
         if overlap is not None:
@@ -181,7 +181,7 @@ class _Merging:
 
 @frozen
 class _Rejection:
-    """Makes the error for two entries with the same address."""
+    """Creates the error for two entries with the same address."""
 
     uid: str
     schema: EntrySchema
@@ -205,7 +205,7 @@ Result = tuple[list[OperatorStateHandle], list[NewFile], dict[str, int], dict[st
 
 @frozen
 class _Reading:
-    """The source of stored elements, the known record classes, and counters of removed elements by change."""
+    """The source of stored elements, the known record classes, and the numbers of removed elements by change."""
 
     source: CheckpointFileSystem
     known: tuple[TypeSerializer[Any], ...]
@@ -354,7 +354,7 @@ def _part_of(
 ) -> StatePart:
     if not rows:
         return StatePart(envelopes)
-    # A copied file of an earlier savepoint may have the same name.
+    # Add a suffix: a copied file of an earlier savepoint may have the same name.
     own = uuid.uuid4().hex[:16]
     path = f"operators/{path_segment(uid)}/operator={mode.value}/{path_segment(name)}/{stem}-{own}.parquet"
     file = FileInMemory(path, encoded_rows(rows))
@@ -368,7 +368,7 @@ def _given(
     descriptor = given.descriptor
     serializers = descriptor.serializers
     rows = _broadcast_rows(given) if descriptor.mode is OperatorStateMode.BROADCAST else _list_rows(given)
-    # Serializers may learn types while they write, so use them after that.
+    # Serializers may learn types while they write, so take their snapshots afterwards.
     part = _part_of(uid, name, descriptor.mode, envelopes_of(serializers), rows, "part-00000", files)
     if descriptor.mode is OperatorStateMode.BROADCAST or not part.slices:
         return [OperatorStateMeta(name, descriptor.mode, (part,))] * parallelism
@@ -419,7 +419,7 @@ Run = Callable[[Sequence[Any]], list[Any]]
 
 @frozen
 class WritingContext:
-    """What the operators of one savepoint share. ``run`` runs tasks, which use ``scratch_directory``."""
+    """The settings that the operators of one savepoint share. ``run`` runs tasks, which use ``scratch_directory``."""
 
     source: RestoredState | None
     max_parallelism: int
@@ -428,10 +428,10 @@ class WritingContext:
     now_ms: int
     run: Run
     known: tuple[TypeSerializer[Any], ...] = ()
-    """Serializers of the program. The functions of the plan get records of their classes."""
+    """Serializers of the program. The functions of the plan receive records of their classes."""
 
     def stored(self, uid: str) -> OperatorState:
-        """Return a stored operator. Raises `SavepointError` for in-flight records, which no savepoint can hold."""
+        """Return a stored operator. Raises `SavepointError` for in-flight records, which savepoints do not support."""
         assert self.source is not None
         operator = self.source.operator(uid)
         assert operator is not None
@@ -445,7 +445,7 @@ class WritingContext:
 
 
 def copied_operator(draft: OperatorDraft, context: WritingContext) -> NewOperator:
-    """Copy an operator's state under its new uid, or migrate it as a start would."""
+    """Copy an operator's state to its new uid, or migrate it as the start of a job does."""
     assert context.source is not None
     [origin] = draft.origins
     stored, file_system = context.stored(origin), context.source.file_system
@@ -457,7 +457,7 @@ def copied_operator(draft: OperatorDraft, context: WritingContext) -> NewOperato
         exported = _exported(stored, context, draft.registered)
         if draft.registered:
             for one in exported:
-                # Counter.update adds, and keeps states without rows.
+                # Counter.update adds the numbers, also for states without rows.
                 rows.update(one.rows)
                 operator_state_rows.update(one.operator_state_rows)
         states = tuple(one.state for one in exported)
@@ -599,7 +599,7 @@ class _OperatorWriting:
         return KeyPlacement(self._draft.key_columns, self._context.max_parallelism)
 
     def _parts(self) -> list[_Part]:
-        # Without a state it still has keys. A start checks their types, and later plans use them.
+        # An operator without state still has a key type, which a start checks and later plans use.
         if self._draft.key_serializer is None:
             return []
         if self._is_aligned and len(self._stored[0].keyed_handles) == self._parallelism:
@@ -695,7 +695,7 @@ class _OperatorWriting:
         for index, (one, part) in enumerate(zip(written, parts, strict=True)):
             paths = []
             if one.path is not None:
-                # A copied file of an earlier savepoint may have the name without the suffix.
+                # Add a suffix: a copied file of an earlier savepoint may have the same name.
                 paths = [f"{directory}/part-{index:05d}-{self._writing_id[:8]}.parquet"]
                 self._files.append(LocalFile(paths[0], one.path))
             part.add(meta, paths, f"{self._writing_id}-{index}")

@@ -1,17 +1,16 @@
-"""A plan: the changes that make a new savepoint from an old one. It is data until a `SavepointWriter` executes it.
+"""A plan lists the changes from an old to a new savepoint. A `SavepointWriter` executes it.
 
     plan = Plan().rename_operator("totals", "totals per shop").keep_keys("visits", lambda shop: shop != "shop 7")
 
-Changes apply in order, each to the result of the ones before: a renamed state has its new name from there on. A plan
-reads nothing, and its functions are called only when it is written. A plan may be written several times, unless it
+Changes apply in order, each to the result of the previous changes: after a rename, use the new name. Creating a plan
+reads nothing; its functions are called when a writer executes it. A plan may be executed several times, unless it
 contains an iterator.
 
-`ReadOnce` wraps an iterator of entries and rejects a second reading, which would silently miss entries: a second
-writing of the plan, a second state with the same iterator, or a generator that has ended. Lists, tables and
+`ReadOnce` wraps an iterator of entries and rejects a second iteration, which would silently miss entries. This happens
+if a plan is executed again, if two states have the same iterator, or if a generator has ended. Lists, tables and
 `Savepoint.read` can be iterated again and are not wrapped.
 
-`SplitOperator` and `MergeOperators` are the changes that make several operators of one, and one of several. All other
-changes are in `changes`.
+`SplitOperator` and `MergeOperators` are defined here. All other changes are in `changes`.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ class SplitOperator:
 
 @frozen
 class _Routed:
-    """Whether a key is routed to one of several operators. Raises for a key that is routed to none of them."""
+    """Whether a key is routed to one operator. Raises for a key that is routed to an unknown operator."""
 
     route: Callable[[Any], str]
     into: tuple[str, ...]
@@ -243,7 +242,7 @@ class Plan:
         return tuple(self._changes)
 
     def add_operator(self, uid: str, key: Key = (), *, name: str | None = None) -> Plan:
-        """Add an operator. ``key`` has the types of its key columns, if its streams are keyed."""
+        """Add an operator. ``key`` contains the types of its key columns, if its streams are keyed."""
         return self._with(changes.AddOperator(uid, _columns(key), uid if name is None else name))
 
     def remove_operator(self, uid: str) -> Plan:
@@ -268,7 +267,7 @@ class Plan:
         return self._with(SplitOperator(uid, _listed("the operators to split into", into), route, operator_state))
 
     def merge_operators(self, uids: Sequence[str], into: str, *, merge: Mapping[str, Merge] | None = None) -> Plan:
-        """Merge operators with keys of one type into one. States with the same name become one state.
+        """Merge operators with the same key type into one. States with the same name become one state.
 
         Args:
             uids: The operators to merge.
@@ -297,7 +296,7 @@ class Plan:
             entries: Entries in any order and number (see `given_entries` for their form), or `StagedEntries`.
             merge: Merges two values of one key. Without it, a repeated key is rejected.
             namespace: The type or serializer of the namespaces, if the state has some.
-            last_access_ms: In state with time-to-live, the last access of entries without one, in milliseconds.
+            last_access_ms: In state with time-to-live, the time of last access of entries without one, in milliseconds.
                 The default is the time of this call.
         """
         return self._add(uid, state, entries, merge, namespace, last_access_ms, replaces=False)
@@ -330,7 +329,7 @@ class Plan:
             uid: The operator.
             timers: The timers.
             time: ``event`` or ``processing``.
-            service: ``user-timers`` of functions, or ``window-timers``, whose namespaces are windows.
+            service: ``user-timers`` of functions, or ``window-timers``, with windows as namespaces.
             namespace: The type or serializer of the namespaces, if the timers have some.
         """
         if time not in ("event", "processing"):
@@ -356,10 +355,10 @@ class Plan:
         return self._with(changes.RenameState(uid, name, to))
 
     def change_values(self, uid: str, name: str, descriptor: StateDescriptor, function: Callable[[Any], Any]) -> Plan:
-        """Replace every value by ``function(value)``, written by the descriptor and under the descriptor's name.
+        """Replace every value by ``function(value)``. The descriptor sets the new name and serializers.
 
         The value of a list state is the whole list. User keys of a map are kept and written by the descriptor's
-        serializer; two that become equal are rejected.
+        serializer. Two user keys that become equal are rejected.
 
         In state with time-to-live, a value keeps its last access. An unchanged list keeps the times of its elements;
         all elements of a changed list get the latest time in it. Merged lists are concatenated and keep their times.
@@ -369,11 +368,11 @@ class Plan:
     def change_entries(
         self, uid: str, name: str, descriptor: StateDescriptor, function: Callable[[StateEntry], Any]
     ) -> Plan:
-        """As `change_values`, with a function of the whole entry that returns the value."""
+        """Replace every value by ``function(entry)``. Otherwise as `change_values`."""
         return self._with(changes.ChangeState(uid, name, descriptor, function, is_given_entries=True))
 
     def keep_keys(self, uid: str, predicate: Callable[[Any], bool], *, states: Sequence[str] | None = None) -> Plan:
-        """Remove the keys for which the predicate is False, from all keyed states and timers or from the named ones."""
+        """Remove keys for which the predicate is False, from all keyed states and timers or from ``states`` only."""
         return self._with(changes.Keep(uid, KeepKeys(predicate, self._next_number), _states(states)))
 
     def keep_entries(
@@ -391,8 +390,8 @@ class Plan:
     ) -> Plan:
         """Replace every key by ``function(key)``, in all keyed states and timers.
 
-        Namespaces, times and values stay with their key. Two keys that become equal are rejected if both have an entry,
-        unless ``merge`` has a function for the state.
+        Namespaces, times and values stay with their key. If two keys become equal and both have an entry, they are
+        rejected, unless ``merge`` has a function for the state.
 
         Args:
             uid: The operator.
@@ -405,8 +404,8 @@ class Plan:
     def migrate_operator(self, uid: str, registered: Iterable[tuple[Descriptor, TypeSerializer[Any]]]) -> Plan:
         """Migrate keyed state to the descriptors of a job, each with the serializer of its namespaces.
 
-        The code and compatibility results are those of a job's start. Entries that are expired by their time-to-live
-        are removed. States that are not named, and operator state, are kept unchanged.
+        Compatibility is checked as at the start of a job. Entries with an expired time-to-live are removed. Other keyed
+        states and operator state are not changed.
         """
         return self._with(changes.MigrateOperator(uid, tuple(registered)))
 
@@ -415,7 +414,7 @@ class Plan:
         return self._with(changes.ChangeMaxParallelism(max_parallelism))
 
     def change_parallelism(self, parallelism: int) -> Plan:
-        """Set the number of parts for rewritten operators. A job restores any number of parts."""
+        """Set the number of parts for rewritten operators. A job can restore any number of parts."""
         return self._with(changes.ChangeParallelism(parallelism))
 
     def drop_source_progress(self) -> Plan:
@@ -462,7 +461,7 @@ class Plan:
 
 
 def _listed(what: str, names: object) -> tuple[str, ...]:
-    # A str is a sequence of str, too.
+    # A str is also a sequence of str.
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(one, str) for one in names):
         raise PlanError(f"{what} must be a list of names, not {shown(names)}")
     return tuple(names)
@@ -489,5 +488,5 @@ def _columns(key: Key) -> tuple[str, ...]:
 
 
 def _name_of(descriptor: object) -> str:
-    """Return the state's name for messages. Anything but a descriptor is rejected when the plan is written."""
+    """Return the state's name for messages. Other objects than descriptors are rejected when the plan is executed."""
     return getattr(descriptor, "name", shown(descriptor))

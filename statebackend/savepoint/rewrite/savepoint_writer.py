@@ -1,21 +1,21 @@
-"""Writes a new savepoint by a plan, from nothing or from another savepoint or checkpoint.
+"""Writes a new savepoint with a plan, from data or from another savepoint or checkpoint.
 
     SavepointWriter.new("/savepoints/first", max_parallelism=128).write(
         Plan().add_operator("per shop", "string").add_state("per shop", ValueStateDescriptor("sales", int), sales)
     )
     SavepointWriter.copy_of("/savepoints/first", "/savepoints/second").write(Plan().rename_operator("per shop", "shop"))
 
-Imports of foreign state use it as well: `new` for entries with descriptors, `copy_of` for a Flink savepoint, whose keys
-get the key groups of our hash.
+Imports of foreign state also use it: `new` for entries with descriptors, `copy_of` for a Flink savepoint. Keys then get
+the key groups of Statebackend.
 
 1. All changes apply to drafts. If any is invalid, nothing is written, and the error lists all problems.
 2. Tasks read, transform and sort entries in scratch space: in this process, or in spawned processes (`TaskRunner`).
    For processes, tasks are pickled, so functions must be importable. They report progress when a task ends.
 3. The files are moved to the target and the metadata is written last. On an error the target is emptied.
 
-`carried_metadata` adapts watermarks and timers to new uids. A split operator passes its knowledge to every part. A
-merged operator keeps only what its origins agree on; an unknown watermark loses nothing, because it starts with the
-next one. For a channel from merged operators the earlier watermark counts, and it is idle if both were.
+`carried_metadata` adapts watermarks and timers to new uids. Each part of a split operator gets the watermarks of the
+old operator. A merged operator keeps a watermark only if it is the same in all its origins. Otherwise it starts with
+the next watermark. A channel from merged operators gets the earlier watermark, and is idle if both were idle.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _carried_nodes(nodes: Sequence[NodeWatermark], heirs: Mapping[str, Sequence[
         inputs = tuple(kept for one in node.inputs if (kept := _carried_input(one, heirs)) is not None)
         for uid in heirs.get(node.node, (node.node,)):
             own = evolve(node, node=uid, inputs=inputs)
-            # Origins that disagree leave None.
+            # Different watermarks of origins result in None.
             carried[uid] = own if uid not in carried or carried[uid] == own else None
     return tuple(node for node in carried.values() if node is not None)
 
@@ -133,7 +133,7 @@ def _earlier(one: InputChannel, other: InputChannel) -> InputChannel:
 def _timers_due(known: Sequence[TimersDue], operators: Sequence[NewOperator]) -> tuple[TimersDue, ...]:
     """Return the earliest timers of each operator.
 
-    The earliest timer of a former operator is a lower bound for copied state. An early bound costs one
+    For copied state, the earliest timer of the old operator is a lower bound. If it is too early, this costs one
     lookup.
     """
     former = {one.operator_uid: one for one in known}
@@ -155,7 +155,7 @@ def _earliest(operator: NewOperator, domain: TimeDomain) -> int | None:
 
 
 class TaskRunner:
-    """Runs tasks in this process, or in ``processes`` spawned ones, which end with the context."""
+    """Runs tasks in this process, or in ``processes`` spawned processes, which end with the context."""
 
     def __init__(self, processes: int, listener: ProgressListener) -> None:
         if type(processes) is not int or processes < 1:
@@ -185,7 +185,7 @@ class TaskRunner:
 
     def _in_processes(self, pool: concurrent.futures.ProcessPoolExecutor, tasks: Sequence[Any]) -> Iterator[Any]:
         try:
-            # A pool reports pickling errors late and without details.
+            # Pickle here, because a pool reports pickling errors late and without details.
             for task in tasks:
                 pickle.dumps(task)
         except Exception as error:
@@ -220,7 +220,7 @@ class WrittenSavepoint:
 
     Attributes:
         rows: The rows of each keyed state that was not copied, by operator.
-        operator_state_rows: The same for operator state.
+        operator_state_rows: The rows of each operator state that was not copied, by operator.
         left_out: The rows that ``keep_...`` changes removed, by operator and state.
         changes_without_effect: The ``keep_...`` changes that removed nothing, by their number in the plan, from 1.
         copied_operators: The operators that were copied unchanged.
@@ -239,11 +239,11 @@ class WrittenSavepoint:
 
 @frozen(kw_only=True)
 class ForeignProgress:
-    """How far a job of another engine had come, for a savepoint with its state.
+    """The progress of a job of another engine, for a savepoint with its state.
 
     Attributes:
-        properties: What the properties of the savepoint say of its origin.
-        source_files: The engine's log of its sources: relative name to content.
+        properties: The properties of the savepoint that describe its origin.
+        source_files: The files of the engine's source log: relative name to content.
     """
 
     checkpoint_id: int
@@ -288,15 +288,16 @@ class SavepointWriter:
         processes: int = 1,
         foreign: ForeignProgress | None = None,
     ) -> SavepointWriter:
-        """Return a writer that starts from nothing.
+        """Return a writer that starts without state.
 
         Args:
             uri: The target directory, absent or empty.
             max_parallelism: The number of key groups of the job that will start from the savepoint.
             job_name: The name of the job.
-            scratch_directory: Where rows are sorted; it needs space for all of them. The default is the system's.
+            scratch_directory: The directory for sorting. It needs space for all rows. Default: the system's temporary
+                one.
             processes: The number of processes that run tasks.
-            foreign: The progress of the job of another engine that had the state before.
+            foreign: The progress of the job of another engine, if the state was imported.
         """
         return cls(uri, None, max_parallelism, job_name, (), scratch_directory, processes, foreign)
 
@@ -321,10 +322,10 @@ class SavepointWriter:
             checkpoint_id: The checkpoint of a job directory; None for the newest.
             known: Classes or serializers of the program, as in `Savepoint.open`. Functions of the plan receive their
                 records.
-            scratch_directory: Where rows are sorted. The default is the system's.
+            scratch_directory: The directory for sorting. Default: the system's temporary one.
             processes: The number of processes that run tasks.
             high_availability: The services of the job, as in `Savepoint.open`.
-            moved: Directories that a Flink checkpoint names, as in `Savepoint.open`.
+            moved: New locations of directories of a Flink checkpoint, as in `Savepoint.open`.
 
         Raises:
             SavepointError: There is no state at the source. See `Savepoint.open` for more.
@@ -345,7 +346,7 @@ class SavepointWriter:
         return cls(uri, source, None, "job", known, scratch_directory, processes)
 
     def write(self, plan: Plan, progress: ProgressListener = no_progress) -> WrittenSavepoint:
-        """Execute the plan. The target has everything afterwards, or nothing.
+        """Execute the plan. If this fails, the target is emptied.
 
         Raises:
             PlanError: The plan is invalid. The message lists all problems.
@@ -436,7 +437,7 @@ class SavepointWriter:
         return evolve(
             metadata,
             kind=CheckpointKind.SAVEPOINT,
-            # Only the time distinguishes it from its source.
+            # The new savepoint differs from its source only by the time.
             timestamp_ms=now_ms if now_ms != metadata.timestamp_ms else now_ms + 1,
             max_parallelism=drafts.max_parallelism,
             operators=(),
@@ -510,7 +511,7 @@ def _without_effect(drafts: Drafts, operators: Sequence[NewOperator]) -> dict[in
 
 @contextmanager
 def reserved_directory(uri: str | os.PathLike[str]) -> Iterator[CheckpointFileSystem]:
-    """Reserve the target. An error before the savepoint is complete empties it again."""
+    """Reserve the target. If an error occurs before the savepoint is complete, the target is emptied."""
     target = create_savepoint_directory(uri)
     try:
         yield target

@@ -5,15 +5,16 @@
 2. Runs are merged, up to `FAN_IN` at once; more runs are first merged into longer ones.
 
 The order is canonical: (key group, key, namespace, user key) as unsigned bytes. Columns without data (the single
-namespace, null user keys) are omitted, so nothing is null. The sort is stable over all runs: it keeps the chunks of a
-list in order and decides which entry is first in a merge.
+namespace, null user keys) are omitted, so no column has nulls. The sort is stable over all runs: it keeps the chunks of
+a list in order, and in a merge the entry of the earlier input is first.
 
-Merging compares no single rows. Among the current batches of all runs, the one that ends first bounds what can be
-emitted. Each batch is cut there by binary search, and the parts are concatenated in the order of the runs and sorted by
-Arrow. To stay stable, runs before the bounding run are cut after the bound, later ones before it.
+Merging does not compare single rows. The smallest last address in the current batches of all runs is the bound: rows up
+to it can be emitted. Each batch is cut at the bound by binary search, and the parts are concatenated in the order of
+the runs and sorted by Arrow. To stay stable, runs before the run of the bound are cut after the bound, later runs
+before it.
 
-Repeated addresses are found by comparing each column with itself, shifted by one row. Single rows are compared only
-where there are repeats; they are rejected or merged.
+Repeated addresses are found by comparing each column with itself, shifted by one row. Only if there are repeats, single
+rows are compared, and then rejected or merged.
 
 Memory holds `memory_bytes` while rows are added (and a sorted copy while a run is written), then one batch per run. A
 larger single row is its own batch.
@@ -51,13 +52,13 @@ __all__ = [
 _DISTINCT_ADDRESS = ("key_group", "key", "namespace", "user_key")
 
 Merge = Callable[[pa.RecordBatch], bytes]
-"""From the rows of one address, in order, to the value of the one row that replaces them."""
+"""Returns the merged value of the rows of one address, in order."""
 
 RejectRepeated = Callable[[pa.RecordBatch], Exception]
-"""From the first two rows of one address to the error."""
+"""Returns the error for the first two rows of one address."""
 
 Repeated = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What becomes of sorted rows; picklable if what it was made of is."""
+"""Processes sorted rows with repeated addresses. Picklable if its functions are."""
 
 
 @frozen
@@ -90,7 +91,7 @@ class MergingRepeated:
         for batch in batches:
             if pending and _is_same(pending[-1], batch):
                 if _start_of_last(batch) == 0:
-                    # The whole batch has the address of the last row: concatenate once, after the last such row.
+                    # All rows of the batch have the address of the last row. Concatenate after the last such batch.
                     pending.append(batch)
                     continue
                 batch, pending = pa.concat_batches([*pending, batch]), []
@@ -167,7 +168,7 @@ FAN_IN: Final = 64
 """The number of runs that are merged at once."""
 
 MOST_RUNS: Final = 256
-"""How many runs of all inputs of a state are merged at once; processes have a thousand files open at most, mostly."""
+"""The maximum number of runs of a state that are merged at once. Most systems allow about a thousand open files."""
 
 _RUN_BATCH_BYTES: Final = 1 << 20
 
@@ -220,7 +221,7 @@ class RowSorter:
                 self._write_run()
 
     def finish(self) -> tuple[Run, ...]:
-        """Return all rows as at most `FAN_IN` runs, in order; none if there are no rows."""
+        """Return all rows as at most `FAN_IN` runs, in order. Without rows there are no runs."""
         if self._pending:
             self._write_run()
         return fewer_runs(self._runs, self._directory, FAN_IN)
@@ -232,9 +233,9 @@ class RowSorter:
 
 
 def fewer_runs(runs: Sequence[Run], directory: str, most: int = MOST_RUNS) -> tuple[Run, ...]:
-    """Merge neighbouring runs until at most so many are left. Merged runs are deleted.
+    """Merge neighboring runs until at most ``most`` are left. Merged runs are deleted.
 
-    Each run that is merged is an open file, so their number is limited.
+    Each run in a merge is an open file, so their number is limited.
     """
     remaining = list(runs)
     while len(remaining) > most:
@@ -277,7 +278,7 @@ def sorted_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def bounded_batches(batch: pa.RecordBatch, most_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
-    """Split rows into batches of at most `BATCH_ROWS` rows and so many bytes. A larger row is its own batch."""
+    """Split rows into batches of at most `BATCH_ROWS` rows and ``most_bytes``. A larger row is its own batch."""
     if batch.num_rows <= 1 or (batch.num_rows <= BATCH_ROWS and batch.nbytes <= most_bytes):
         if batch.num_rows:
             yield batch
@@ -329,7 +330,7 @@ class _Cursor:
         return self._address(self._batch.num_rows - 1)
 
     def cut(self, bound: _Address, with_bound: bool) -> pa.RecordBatch:
-        """Remove and return the rows below the bound, or up to it if ``is_included``."""
+        """Remove and return the rows below the bound, including the bound if ``with_bound``."""
         assert self._batch is not None
         low, high = 0, self._batch.num_rows
         while low < high:

@@ -1,14 +1,14 @@
-"""Entries that many tasks sort independently and leave in a shared store for one writer.
+"""Entries that many tasks sort independently and write to a shared store for one writer.
 
 | Where | Call |
 |---|---|
-| task | `stage_entries(store, ...)` returns a `StagedPart` and leaves sorted files |
+| task | `stage_entries(store, ...)` writes sorted files and returns a `StagedPart` |
 | driver | `Plan().add_state(uid, descriptor, StagedEntries(store, parts))` merges them and finds repeated keys |
 | driver | `discard_staged(store, parts)` after writing or a failure |
 
-A `StagedPart` is small and picklable. Staged files are not part of any savepoint: a repeated task or a lost result only
-leaves files, which `discard_staged` or the removal of the directory deletes. Tasks may receive any rows. All parts need
-the same schema and number of key groups.
+A `StagedPart` is small and picklable. Staged files are not part of any savepoint. A repeated task or a lost result only
+leaves unused files; `discard_staged` deletes them. Tasks may receive any rows. All parts need the same schema and
+number of key groups.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["StagedEntries", "StagedPart", "discard_staged", "scratch_space", "st
 
 @contextmanager
 def scratch_space(directory: str | None) -> Iterator[str]:
-    """Create a directory in this one, or in the system's, for the context. Raises `PlanError` if that fails."""
+    """Create a directory for the context, in ``directory`` or the system's temporary one. Raises `PlanError`."""
     with ExitStack() as made:
         try:
             path = made.enter_context(temporary_directory(directory))
@@ -122,11 +122,11 @@ def stage_entries(
         max_parallelism: The number of key groups.
         namespace: The type or serializer of the namespaces.
         last_access_ms: As in `Plan.add_state`.
-        scratch_directory: Where rows are sorted. The default is the system's.
+        scratch_directory: The directory for sorting. Default: the system's temporary one.
 
     Raises:
         EntryError: An entry does not fit.
-        KeyHashError: A key is not of the key's type.
+        KeyHashError: A key has another type.
         PlanError: There is no scratch space.
         StorageError: The store cannot be written.
     """
@@ -158,7 +158,7 @@ def _meta(schema: EntrySchema, state: StateMeta) -> KeyedStateMeta:
 
 
 def _merged(one: KeyedStateMeta, other: KeyedStateMeta) -> KeyedStateMeta | None:
-    """Merge both snapshots, which differ if serializers learned types while writing; None for different types."""
+    """Merge two snapshots, which may differ because serializers learn types while writing. None for different types."""
     try:
         merged = merge_metas((one, other))
     except StateRestoreError:

@@ -58,10 +58,10 @@ __all__ = [
 
 
 class RowSource(Protocol):
-    """A source of rows under the schema that they are written in."""
+    """A source of rows in the schema of the new savepoint."""
 
     def rows(self, schema: EntrySchema, placement: KeyPlacement | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, in the key groups of the placement or in their own."""
+        """Yield the rows, with key groups of the placement, or with unchanged key groups without one."""
 
     @property
     def left_out(self) -> Counter[int]:
@@ -70,7 +70,7 @@ class RowSource(Protocol):
 
 @frozen
 class ProgressLabel:
-    """The operator, state and subtask that a task reports progress for."""
+    """The operator, state and subtask in the progress of a task."""
 
     operator_uid: str
     state_name: str
@@ -79,7 +79,7 @@ class ProgressLabel:
     def progress(
         self, listener: ProgressListener, operation: Operation, total_bytes: int | None = None
     ) -> StateProgress:
-        """Return the progress to report to."""
+        """Return an object that reports progress to the listener."""
         return StateProgress(
             lambda one: listener(evolve(one, subtask_index=self.index)),
             operation,
@@ -100,7 +100,7 @@ class StoredState:
     schema: EntrySchema
     steps: tuple[Step, ...] = ()
     joins_chunks: bool = False
-    """Whether to join the chunks of a list even if no step reads it: two rows of one key are then two lists."""
+    """Whether to join the chunks of a list even if no step reads values. Two rows of one key are then two lists."""
     uncounted_steps: int = 0
     left_out: Counter[int] = field(factory=Counter, init=False, eq=False)
 
@@ -219,7 +219,7 @@ class RewriteTask:
 
 @frozen
 class _Earliest:
-    """Tracks the earliest timer of the batches that pass."""
+    """Tracks the earliest timer in batches."""
 
     schema: EntrySchema
     found: list[int] = field(factory=list)
@@ -227,7 +227,7 @@ class _Earliest:
     def watched(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in rows:
             if self.schema.is_timers and batch.num_rows:
-                # Timers sort as their times do, but only within a key group.
+                # The order of stored timers is the order of their times, but only within a key group.
                 first = pc.index(batch.column("key"), pc.min_max(batch.column("key"))["min"]).as_py()
                 self.found.append(decoded(self.schema, batch.slice(first, 1), "value")[0])
             yield batch
@@ -256,5 +256,5 @@ def _written(
 
 
 def all_runs(collected: Sequence[Collected]) -> tuple[Run, ...]:
-    """Return the runs of all inputs, in input order. The order decides which of two rows with one address is first."""
+    """Return the runs of all inputs, in input order. Rows of one address keep this order."""
     return tuple(run for one in collected for run in one.runs)

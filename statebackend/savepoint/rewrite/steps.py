@@ -1,4 +1,4 @@
-"""Steps that transform the entries of a state on their way to the new savepoint: filter them, or change values or keys.
+"""Steps that transform the entries of a state for the new savepoint: filter them, or change values or keys.
 
 A step receives and returns a batch of entries. If a function of the plan raises or returns an invalid result, the
 `PlanError` names the state and the key and has the original exception as its cause.
@@ -28,7 +28,7 @@ class Step(Protocol):
 
     @property
     def change_number(self) -> int | None:
-        """For a filter, the number of its change in the plan, from 1, that counts removed entries."""
+        """The number of a filter's change in the plan, from 1, for counting removed entries. None for other steps."""
 
     def apply(self, batch: EntryBatch) -> EntryBatch:
         """Return the transformed entries."""
@@ -63,7 +63,7 @@ class KeepEntries:
 
 @frozen
 class ChangeValues:
-    """Replaces each value; of a list state, the whole list."""
+    """Replaces each value. The value of a list state is the whole list."""
 
     function: Callable[[Any], Any]
 
@@ -93,7 +93,7 @@ class ChangeKeys:
 
     function: Callable[[Any], Any]
 
-    # Lists of two keys that become equal are not chunks of one list.
+    # Join chunks first: if two keys become equal, their lists must not be read as chunks of one list.
     reads_values = True
     change_number = None
 
@@ -114,10 +114,10 @@ def _with_values(batch: EntryBatch, function: Callable[[Any], Any], arguments: S
 def _called(function: Callable[[Any], Any], values: Sequence[Any], batch: EntryBatch) -> list[Any]:
     results: list[Any] = []
     try:
-        # The length of the list shows which value failed.
+        # After a failure, the length of the list is the index of the failed value.
         results.extend(map(function, values))
     except Exception as error:
-        # A user's function may raise anything; add state and key.
+        # Add state and key to the error of the user's function.
         raise failed_function(batch.schema.name, batch.column("key")[len(results)], error) from error
     return results
 
