@@ -1,11 +1,12 @@
-"""State of Spark's own streaming queries: read from their checkpoint directories, and imported into savepoints.
+"""Reads the state of Spark's streaming queries from their checkpoint directories, and imports it into savepoints.
 
 Spark reads its state with the data sources ``state-metadata`` and ``statestore``, for both of its state store
-providers. An import takes the last committed batch: state, timers, watermark and source offsets of one and the same
-batch. Spark's own directory is never changed.
+providers. An import reads the last committed batch: the state, timers, watermark and source offsets of this batch.
+Spark's directory is never changed.
 
 The watermark T of Spark is the largest timestamp minus the delay: records up to T are late, and timers at T are due.
-Ours is T - 1. Spark drops late records by the watermark of the batch before, which an import takes over as well.
+The watermark of Statebackend is T - 1. Spark drops late records by the watermark of the previous batch, which is also
+imported.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ __all__ = [
 ]
 
 SPARK_QUERY: Final = "imported_from_spark"
-"""The savepoint property with the id of the query that an import has read."""
+"""The savepoint property with the id of the imported query."""
 
 _PROCESSORS: Final = ("transformWithStateExec", "transformWithStateInPySparkExec", "transformWithStateInPandasExec")
 _BEFORE_STACK: Final = re.compile(r"JVM stacktrace|\n\s+at ")
@@ -94,7 +95,7 @@ _TIME_MODES: Final = {
 
 
 def open_spark_checkpoint(path: str | os.PathLike[str]) -> SparkCheckpoint:
-    """Open a checkpoint directory with a Spark session of this process, which is started if there is none."""
+    """Open a checkpoint directory with the Spark session of this process. Starts a session if there is none."""
     builder = SparkSession.builder.master("local[*]").appName("statebackend").config("spark.ui.enabled", "false")
     return SparkCheckpoint(builder.getOrCreate(), path)
 
@@ -106,8 +107,8 @@ class SparkOperator:
     Attributes:
         id: Its number in the query.
         name: The name of its physical operator in Spark.
-        states: The names of its states: the variables of a ``transformWithState``, ``left`` and ``right`` of a join,
-            and ``default`` of all others.
+        states: The names of its states: the variables of a ``transformWithState``, ``left`` and ``right`` for a join,
+            and ``default`` for all other operators.
         time_mode: The time mode of a ``transformWithState``, None for other operators.
     """
 
@@ -131,13 +132,13 @@ class SparkCheckpoint:
         query_id: The id of the query.
         batch_id: The last committed batch.
         watermark_ms: Spark's watermark of the next batch in milliseconds; None without one.
-        previous_watermark_ms: That of the last committed batch.
+        previous_watermark_ms: Spark's watermark of the last committed batch.
         batch_time_ms: The time of the last committed batch.
         operators: The stateful operators by their number.
     """
 
     def __init__(self, spark: SparkSession, path: str | os.PathLike[str]) -> None:
-        """Open the directory. Raises `ForeignFormatError` if it is no checkpoint of Spark, or is damaged."""
+        """Open the directory. Raises `ForeignFormatError` if it is not a checkpoint of Spark, or is damaged."""
         self.spark = spark
         self._files = CheckpointFileSystem.from_uri(path)
         self.location = self._files.uri
@@ -177,7 +178,7 @@ class SparkCheckpoint:
         return self._load(self.operator(operator), readRegisteredTimers=True)
 
     def key_columns(self, *, operator: int | None = None) -> tuple[str, ...]:
-        """Return the types of the key columns of an operator, for `Plan.add_operator`. Windows are no key columns."""
+        """Return the types of an operator's key columns without windows, for `Plan.add_operator`."""
         found = self.operator(operator)
         table = self.table(found.states[0], operator=found.id) if found.states else self.timers(operator=found.id)
         key: Any = table.schema["key"].dataType
@@ -186,10 +187,10 @@ class SparkCheckpoint:
     def entries(
         self, value: Callable[[Row], Any], state: str | None = None, *, operator: int | None = None
     ) -> Iterator[tuple[Any, Any]]:
-        """Yield keys and values for `Plan.add_state`, of an operator without windows.
+        """Yield the keys and values of an operator without windows, for `Plan.add_state`.
 
         Args:
-            value: Makes a value of a row that Spark has stored.
+            value: Converts a stored row of Spark to a value.
             state: As for `table`.
             operator: As for `table`.
         """
@@ -208,10 +209,10 @@ class SparkCheckpoint:
         """Add the open windows of a streaming aggregation to a window operator, with their timers.
 
         Args:
-            plan: The plan to which the operator is added.
+            plan: The plan.
             job: The environment of the job, which has the operator.
             uid: The uid of the window operator.
-            value: Makes an accumulator of a row that Spark has stored. By default it is the only column, such as
+            value: Converts a stored row of Spark to an accumulator. By default it is the only column, such as
                 ``count``.
             operator: As for `table`.
 
@@ -299,21 +300,21 @@ class SparkCheckpoint:
         job_name: str = "job",
         progress: ProgressListener = no_progress,
     ) -> WrittenSavepoint:
-        """Write a savepoint from which a job of ours continues behind the last committed batch.
+        """Write a savepoint from which a Statebackend job continues after the last committed batch.
 
         Args:
             uri: The directory of the savepoint, absent or empty.
             plan: Adds the operators and their state.
-            sources: The uids of the sources of the job, in the order in which the query has read them. A source that
-                unites several of Spark's is named once for each.
-            max_parallelism: That of the job.
+            sources: The uids of the sources of the job, in the order of the query's sources. If one source of the job
+                replaces several of Spark's sources, repeat its uid for each.
+            max_parallelism: The maximum parallelism of the job.
             job_name: The name of the job.
             progress: Receives the progress.
 
         Raises:
-            PlanError, EntryError, SavepointExistsError: See `SavepointWriter.write`. Nothing was written. Also if the
-                query has another number of sources.
-            SourceProgressError: Spark's log of its sources is damaged.
+            PlanError, EntryError, SavepointExistsError: See `SavepointWriter.write`. Nothing was written. `PlanError`
+                also if the query has another number of sources.
+            SourceProgressError: Spark's offset log is damaged.
         """
         added = [change.uid for change in plan.changes if isinstance(change, AddOperator)]
         writer = SavepointWriter.new(
@@ -390,7 +391,7 @@ class SparkCheckpoint:
 
 @frozen
 class _DeclaredState:
-    """A state that a processor registers: its descriptor, the schema of its values, and that of its user keys."""
+    """A state that a processor registers: its descriptor, and the schemas of its values and user keys."""
 
     descriptor: StateDescriptor
     values: ProcessorSchema
@@ -440,7 +441,7 @@ def processor_plan(
     *,
     allow_non_restored_state: bool = False,
 ) -> Plan:
-    """Return the plan that moves the state of ``transformWithState`` operators to stateful processors.
+    """Return a plan that imports the state of ``transformWithState`` operators into stateful processors.
 
     Args:
         checkpoint: The checkpoint of Spark.
@@ -472,7 +473,7 @@ def _processor_of(
     declared: Mapping[str, Mapping[str, _DeclaredState]],
     free: Collection[str],
 ) -> str:
-    """Return the uid of the only free processor; of several, the one that registers the same states."""
+    """Return the uid of the only free processor. If there are several, return the one with the same states."""
     fits = list(free)
     if len(fits) > 1:
         fits = [uid for uid in fits if set(declared[uid]) == set(operator.states)]
@@ -530,7 +531,7 @@ def _add_processor(
 
 
 def _entries(checkpoint: SparkCheckpoint, frame: DataFrame, state: _DeclaredState) -> Iterator[StateEntry]:
-    """Yield the entries of a variable in the form of our state."""
+    """Yield the entries of a variable, converted to the declared state."""
     ttl_ms = None if state.descriptor.ttl is None else state.descriptor.ttl.ttl_ms
     rows = checkpoint.rows(frame)
     if "list_element" in frame.columns:
@@ -550,7 +551,7 @@ def _entries(checkpoint: SparkCheckpoint, frame: DataFrame, state: _DeclaredStat
 
 
 def _stored(value: Row, schema: ProcessorSchema, ttl_ms: int | None) -> tuple[Any, int | None]:
-    """Return a value in its stored form, and its last access. Ours expires when Spark's would have."""
+    """Return a value in its stored form, and its last access, so that it expires at the same time as in Spark."""
     if value.__fields__ != ["value", "ttlExpirationMs"]:
         return schema.stored(value.asDict(recursive=True)), None
     time_ms = None if ttl_ms is None else max(0, value.ttlExpirationMs - ttl_ms)
