@@ -277,6 +277,8 @@ class LocalInput:
 
     def in_order(self, batch: ObjectBatch) -> ObjectBatch:
         """The records sorted, stably; raises `JobDefinitionError` if they cannot be compared."""
+        if not self._order_getters:
+            return batch
         columns_of_order = [_sort_keys(get(batch.records)) for get in self._order_getters]
         if self._is_in_time_order and batch.timestamps is not None:
             columns_of_order.insert(0, _sort_keys(list(batch.timestamps)))
