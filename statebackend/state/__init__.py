@@ -1,4 +1,4 @@
 """Keyed and operator state: descriptors, state kinds, the keyed backend, TTL, queues, the canonical form.
 
-No stream, job or Spark is known here.
+This package does not depend on streams, jobs or Spark.
 """

@@ -37,16 +37,16 @@ __all__ = ["file_sizes", "files_of_states"]
 
 
 def files_of_states(handle: KeyedStateHandle) -> Iterator[tuple[str, Sequence[tuple[StateFile, FileHandle]]]]:
-    """Each state by its name with its files, of which it may have none; a file may be that of several states.
+    """Yield each state's name and files, which may be empty. States may share a file.
 
-    Raises `StateRestoreError` for meta data that is damaged, or another library's.
+    Raises `StateRestoreError` for metadata that is damaged or of another library.
     """
     for state in decode_meta(handle.meta, len(handle.files)).states:
         yield state.name, [(file, handle.files[file.index]) for file in state.files]
 
 
 def file_sizes(handle: KeyedStateHandle) -> dict[str, tuple[int, int]]:
-    """By state the bytes of all its files in a handle, and of those that the snapshot itself wrote."""
+    """By state, the bytes of all its files in a handle, and of the files that the snapshot itself wrote."""
     return {
         name: (
             sum(stored.size_bytes for _, stored in files),
@@ -58,27 +58,26 @@ def file_sizes(handle: KeyedStateHandle) -> dict[str, tuple[int, int]]:
 
 @frozen
 class RestoredHandle:
-    """A state handle and the store that its files are in."""
+    """A state handle and the store of its files."""
 
     handle: KeyedStateHandle
     file_system: CheckpointFileSystem
 
     @cached_property
     def meta(self) -> KeyedStateMeta:
-        """The meta data, decoded once per process. Raises `StateRestoreError` if it is damaged."""
+        """The metadata, decoded once per process. Raises `StateRestoreError` if it is damaged."""
         return decode_meta(self.handle.meta, len(self.handle.files))
 
 
 @frozen(kw_only=True)
 class KeyedStateBackendParameters:
-    """Everything a subtask's backend is made from.
+    """The parameters from which the backend of a subtask is created.
 
-    ``file_system`` and ``file_prefix`` say where snapshots put their files; ``local_directory`` is the subtask's own
-    directory on the local disk, kept between epochs. ``clock`` says what the time is for state with a time-to-live.
-    ``progress`` hears how far restores and migrations are. ``metrics`` turns metrics on (see
-    `statebackend.state.metrics`). ``rules`` judge what is restored, and ``conversions`` say
-    how it is migrated; whoever judges the same state before, as a job does at its start, has to be passed the same
-    rules.
+    Snapshots write their files to ``file_system``, below ``file_prefix``. ``local_directory`` is the subtask's own
+    directory on the local disk, kept between epochs. ``clock`` is the time for state with a time-to-live.
+    ``progress`` is called with the progress of restores and migrations. ``metrics`` turns metrics on (see
+    `statebackend.state.metrics`). ``rules`` decide the compatibility of restored state, and ``conversions`` define its
+    migration. A job that checks the same state at its start must use the same rules.
     """
 
     operator_uid: str
@@ -98,7 +97,7 @@ class KeyedStateBackendParameters:
 
 @define
 class StateRestoreReport:
-    """What happened to one restored state when it was registered."""
+    """The result for one restored state when it was registered."""
 
     state_name: str
     compatibility: StateCompatibility
@@ -108,7 +107,7 @@ class StateRestoreReport:
 
 @frozen
 class KeyedStateSnapshot:
-    """What a barrier gives: the handle, a digest of the content, and what it cost."""
+    """The result of a snapshot: the handle, a digest of the content, and its cost."""
 
     handle: KeyedStateHandle
     digest: str
@@ -122,7 +121,7 @@ KeyedStateSnapshotTask = SnapshotTask[KeyedStateSnapshot]
 
 @frozen
 class RestoredStates:
-    """All states that a backend is to continue with: ``meta`` is of all handles together, ``handles`` has that of each.
+    """All states that a backend restores. ``meta`` merges the metadata of ``handles``, which hold their own.
 
     ``key_serializer`` is the given one, or its reconfigured form.
     """
@@ -133,12 +132,11 @@ class RestoredStates:
 
 
 def read_restored_states(parameters: KeyedStateBackendParameters, readable_formats: Collection[str]) -> RestoredStates:
-    """What the handles say; without any, a fresh start.
+    """Read the states of the handles; without handles, start empty.
 
-    Raises `StateRestoreError` for a handle whose files are in a format that is not among the given ones, for meta data
-    that is malformed, and for a state with different schemas in different handles; `StateMigrationException` if the
-    keys were written by another serializer, or would have to be migrated: key groups and stored addresses depend on
-    their bytes.
+    Raises `StateRestoreError` if a handle is not in one of the given formats, if metadata is malformed, or if a state
+    has different schemas in different handles. Raises `StateMigrationException` if the key serializer is another one or
+    would need a migration: key groups and stored addresses depend on the bytes of keys.
     """
     for restored in parameters.restore:
         if restored.handle.backend not in readable_formats:

@@ -42,15 +42,15 @@ SCHEMA: Final = pa.schema(
 )
 
 BATCH_ROWS: Final = MAX_ROW_GROUP_ROWS
-"""The most rows of a batch and a row group."""
+"""The limit of rows in a batch and a row group."""
 
 BATCH_BYTES: Final = 16 << 20
-"""The bytes of keys and values from which on a batch and a row group end; what is larger by itself is one of its own.
+"""A batch and a row group end at this many bytes of keys and values. A larger row is a batch by itself.
 
 With `BATCH_ROWS` it bounds the memory of reading and writing."""
 
 Address = tuple[int, bytes, bytes]
-"""Where the state of a key is: key group, and the bytes of key and namespace."""
+"""The address of state: key group, and the bytes of key and namespace."""
 
 CanonicalRow = tuple[int, bytes, bytes, "bytes | None", "bytes | None"]
 """Key group, key, namespace, user key, value."""
@@ -67,16 +67,16 @@ class CanonicalBatch(NamedTuple):
 
     @classmethod
     def empty(cls) -> CanonicalBatch:
-        """A batch to append to."""
+        """Create an empty batch."""
         return cls([], [], [], [], [])
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> CanonicalBatch:
-        """The rows of a batch of Arrow that has all columns."""
+        """Convert a batch of Arrow that has all columns."""
         return cls(*(batch.column(name).to_pylist() for name in SCHEMA.names))
 
     def append(self, key_group: int, key: bytes, namespace: bytes, user_key: bytes | None, value: bytes | None) -> None:
-        """Appends one row."""
+        """Append one row."""
         self.key_groups.append(key_group)
         self.keys.append(key)
         self.namespaces.append(namespace)
@@ -90,12 +90,12 @@ class CanonicalBatch(NamedTuple):
 
     @property
     def value_bytes(self) -> int:
-        """The bytes of all values together."""
+        """The total bytes of the values."""
         return sum(len(value) for value in self.values if value is not None)
 
 
 def batches_of(rows: Iterable[CanonicalRow]) -> Iterator[CanonicalBatch]:
-    """The rows in batches of bounded size, in rows and in bytes."""
+    """Group rows into batches that are bounded in rows and bytes."""
     chunk: list[CanonicalRow] = []
     size_bytes = 0
     for row in rows:
@@ -118,14 +118,14 @@ def _columns(rows: list[CanonicalRow]) -> CanonicalBatch:
 
 
 def write_canonical(target: str | pa.NativeFile, batches: Iterable[CanonicalBatch]) -> int:
-    """Writes a Parquet file of canonical rows to a local path or an open file; returns the number of rows."""
+    """Write a Parquet file of canonical rows to a local path or an open file; return the number of rows."""
     return write_canonical_columns(target, (pa.record_batch(list(batch), schema=SCHEMA) for batch in batches))
 
 
 def write_canonical_columns(target: str | pa.NativeFile, batches: Iterable[pa.RecordBatch]) -> int:
-    """As `write_canonical`, of batches of Arrow with the columns of `SCHEMA`, each of which becomes a row group.
+    """Like `write_canonical`, for batches of Arrow with the columns of `SCHEMA`. Each batch becomes a row group.
 
-    It is for the caller to keep them within `BATCH_ROWS` and `BATCH_BYTES`.
+    The caller keeps them within `BATCH_ROWS` and `BATCH_BYTES`.
     """
     rows = 0
     written: list[pq.FileMetaData] = []
@@ -145,17 +145,17 @@ def write_canonical_columns(target: str | pa.NativeFile, batches: Iterable[pa.Re
 
 
 def encoded_canonical(batches: Iterable[CanonicalBatch]) -> tuple[bytes, int]:
-    """The bytes of a Parquet file of canonical rows, and the number of rows."""
+    """Encode canonical rows as a Parquet file; return its bytes and the number of rows."""
     target = pa.BufferOutputStream()
     rows = write_canonical(target, batches)
     return target.getvalue().to_pybytes(), rows
 
 
 def read_canonical(path: str, key_groups: KeyGroupRange, content: bytes | None = None) -> Iterator[CanonicalBatch]:
-    """The rows of a Parquet file whose key group is in the range; skips row groups that hold none.
+    """Read the rows whose key group is in the range; skip other row groups.
 
-    The file is the local one at ``path``, or ``content`` if that is given, which ``path`` then names in messages.
-    Raises `StateRestoreError`, naming the file, for anything that is not canonical rows.
+    The file is the local one at ``path``, or ``content`` if given; messages then name it ``path``. Raises
+    `StateRestoreError`, naming the file, if it does not hold canonical rows.
     """
     source = path if content is None else pa.BufferReader(content)
     for batch in read_canonical_columns(path, source, (key_groups,)):
@@ -170,10 +170,10 @@ def read_canonical_columns(
     *,
     checks_pages: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file whose key group is in one of the ranges, as batches of Arrow with these columns.
+    """Read the rows whose key group is in one of the ranges, as batches of Arrow with these columns.
 
-    ``columns`` always include the key group; pages of other columns are not read. ``path`` names the file in messages.
-    With ``checks_pages`` each page is compared with its own checksum, for who has not compared the whole file; those of
+    ``columns`` must include the key group; pages of other columns are not read. ``path`` names the file in messages.
+    ``checks_pages`` verifies the checksum of each page, for callers that did not verify the whole file; files of
     release 0.1 have none. Raises as `read_canonical`.
     """
     try:
@@ -195,25 +195,25 @@ def read_canonical_columns(
 
 
 def rows_inside(batch: pa.RecordBatch, key_groups: Sequence[KeyGroupRange]) -> pa.RecordBatch:
-    """The rows whose key group is in one of the ranges."""
+    """Filter the rows whose key group is in one of the ranges."""
     held = batch.column("key_group")
     inside = [pc.and_(pc.greater_equal(held, one.start), pc.less_equal(held, one.end)) for one in key_groups]
     return batch.filter(functools.reduce(pc.or_, inside))
 
 
 def _row_groups_from(file: BoundedParquetFile, key_group: int) -> Iterator[tuple[int, KeyGroupRange]]:
-    """The row groups that may have rows of this key group or a later one, each with the key groups that it has."""
+    """The row groups that may have rows of this key group or a later one, each with its range of key groups."""
     held = functools.cache(functools.partial(_held_key_groups, file))
     filled = [index for index in range(file.metadata.num_row_groups) if file.rows_of_group(index)]
-    # Rows are sorted by key group: of a file with thousands of row groups, a few have to be looked at.
+    # Rows are sorted by key group, so of thousands of row groups only a few are read.
     begin = bisect.bisect_left(filled, key_group, key=lambda index: held(index).end) if key_group else 0
     return ((index, held(index)) for index in filled[begin:])
 
 
 def _held_key_groups(file: BoundedParquetFile, row_group: int) -> KeyGroupRange:
-    """From the first to the last key group that a row group with rows has rows of."""
-    # Statistics would do, but the library ends the process when it is asked for those of a damaged file. The column
-    # itself takes next to nothing: its values repeat.
+    """The range from the first to the last key group of a row group that has rows."""
+    # Statistics would suffice, but reading those of a damaged file ends the process. The column itself is small,
+    # because its values repeat.
     groups = file.column(row_group, "key_group")
     if groups.null_count:
         raise ValueError("there are rows without a key group")

@@ -1,4 +1,4 @@
-"""State handles whose files are canonical Parquet, as savepoints and heap snapshots have them.
+"""State handles with files in canonical Parquet, as in savepoints and heap snapshots.
 
 Rows are read in batches. Each file is verified against its checksum when it is opened.
 """
@@ -26,20 +26,20 @@ from statebackend.state.state_meta import CANONICAL_BACKEND, StateFile, encode_m
 from statebackend.state.ttl import kept_batches
 
 READ_AT_ONCE_BYTES: Final = 4 << 20
-"""Files up to this size are read in memory; of larger ones a batch at a time is."""
+"""Files up to this size are read in memory, larger ones in batches."""
 
 
 @frozen
 class CanonicalFile:
-    """A file that rows are read from, and the store it is in."""
+    """A file of rows and its store."""
 
     file_system: CheckpointFileSystem
     handle: FileHandle
 
     def batches(self, key_groups: KeyGroupRange, local_directory: str) -> Iterator[CanonicalBatch]:
-        """The rows in the range; raises `CheckpointError`s for a missing or damaged file, which name it.
+        """Read the rows in the range. Raises a `CheckpointError` that names a missing or damaged file.
 
-        A large file goes by way of ``local_directory``, so that memory holds a batch of it and not the whole.
+        A large file is downloaded to ``local_directory``, so that memory holds only one batch.
         """
         with self._verified(local_directory) as source:
             for batch in read_canonical_columns(self._location, source, (key_groups,)):
@@ -53,10 +53,10 @@ class CanonicalFile:
         *,
         is_verified: bool = True,
     ) -> Iterator[pa.RecordBatch]:
-        """These columns, the key group among them, of the rows in the ranges, as batches of Arrow; raises as `batches`.
+        """Read columns, including the key group, of the rows in the ranges, as batches of Arrow; raises as `batches`.
 
-        Without ``is_verified`` a large file is not compared with its checksum, only the pages that are needed are
-        fetched, and each of them is compared with its own: for the many who read a part of one file each.
+        Without ``is_verified`` only the needed pages of a large file are fetched, and the checksum of each page is
+        verified instead of that of the file. Use it if many readers read a part of one file each.
         """
         if is_verified or self.handle.size_bytes <= READ_AT_ONCE_BYTES:
             with self._verified(local_directory) as source:
@@ -72,7 +72,7 @@ class CanonicalFile:
 
     @contextmanager
     def _verified(self, local_directory: str) -> Iterator[str | pa.NativeFile]:
-        """What pyarrow reads the file from, once it was found to be what its checksum says."""
+        """Verify the checksum of the file, and yield a source for pyarrow."""
         if self.handle.size_bytes <= READ_AT_ONCE_BYTES:
             yield pa.BufferReader(self.file_system.read_file(self.handle))
             return
@@ -95,12 +95,12 @@ def export_canonical_handle(
     scratch_directory: str | None = None,
     progress: ProgressListener = no_progress,
 ) -> tuple[KeyedStateHandle, dict[str, int]]:
-    """Writes all states of a backend, registered or not, as Parquet files.
+    """Write all states of a backend, registered or not, as Parquet files.
 
-    The files are ``<directory>/<state>/<part>.parquet`` with the state's name escaped as in a URL (`path_segment`); the
-    second result is the number of rows of each state. A state without entries has no file. What has expired is left out
-    (`KeyedStateBackend.row_filter`). Files are made in ``scratch_directory``, by default that of the system, one at a
-    time. ``progress`` hears how far each state is.
+    The files are ``<directory>/<state>/<part>.parquet``. The state's name is escaped as in a URL (`path_segment`). The
+    second result is the number of rows of each state. A state without entries has no file. Expired entries are left out
+    (`KeyedStateBackend.row_filter`). Files are made one at a time in ``scratch_directory``, by default that of the
+    system. ``progress`` is called with the progress of each state.
     """
     files: list[FileHandle] = []
     files_by_state: dict[str, tuple[StateFile, ...]] = {}
@@ -109,20 +109,20 @@ def export_canonical_handle(
         for state in backend.current_meta().states:
             local = os.path.join(local_directory, "part" + CANONICAL_SUFFIX)
             row_filter = backend.row_filter(state.name)
-            told = StateProgress(progress, Operation.SAVEPOINT, backend.parameters.operator_uid, state.name)
+            saving = StateProgress(progress, Operation.SAVEPOINT, backend.parameters.operator_uid, state.name)
             batches = kept_batches(row_filter, backend.export_state(state.name))
-            rows = write_canonical(local, _counted(batches, told))
+            rows = write_canonical(local, _counted(batches, saving))
             rows_by_state[state.name] = rows
             references: tuple[StateFile, ...] = ()
             if rows:
                 target = f"{directory}/{path_segment(state.name)}/{part}{CANONICAL_SUFFIX}"
                 references = (StateFile(len(files), state_id),)
                 files.append(file_system.upload(local, target))
-                told.add(size_bytes=files[-1].size_bytes)
-            told.done()
+                saving.add(size_bytes=files[-1].size_bytes)
+            saving.done()
             os.unlink(local)
             files_by_state[state.name] = references
-    # Taken after the rows were written, for serializers that learn from what they write.
+    # Read it after the rows were written, since some serializers learn from what they write.
     meta = backend.current_meta()
     states = tuple(state.with_files(files_by_state[state.name]) for state in meta.states)
     key_groups = backend.key_group_range
@@ -137,7 +137,7 @@ def export_canonical_handle(
     return handle, rows_by_state
 
 
-def _counted(batches: Iterable[CanonicalBatch], told: StateProgress) -> Iterator[CanonicalBatch]:
+def _counted(batches: Iterable[CanonicalBatch], saving: StateProgress) -> Iterator[CanonicalBatch]:
     for batch in batches:
         yield batch
-        told.add(batch.row_count)
+        saving.add(batch.row_count)

@@ -10,7 +10,7 @@ Clock = Callable[[], int]
 
 
 def wall_clock() -> int:
-    """The time of this machine."""
+    """Return the time of this machine."""
     return time.time_ns() // 1_000_000
 
 

@@ -53,17 +53,16 @@ USER_KEY_ROLE: Final = "user_key"
 _MAX_NAME_CHARACTERS: Final = 200
 
 _LEVELS_AROUND: Final = 2
-"""How many serializers a state may put around that of its values, such as one for the time of their last access."""
+"""How many serializers a state may add around the serializer of its values, such as one for the access time."""
 
 
 class StoredKind(ABC):
-    """A kind of whatever is stored under a name: what its rows are, apart from any store.
+    """A kind of stored state, independent of any store.
 
     There is one object per kind, a global of its module: ``VALUE`` of the kind "value".
 
-    ``name`` is written to disk and frozen. ``getter`` is the method by which such a state is registered.
-    ``fixed_roles`` are the roles, with what they are to a user, whose bytes decide where an entry is stored, so that
-    they are never migrated.
+    ``name`` is written to disk and frozen. ``getter`` is the method that registers such a state. ``fixed_roles`` maps
+    the roles whose bytes determine the address of an entry to their names in messages. They are never migrated.
     """
 
     name: ClassVar[str]
@@ -78,17 +77,17 @@ class StoredKind(ABC):
         return f"<{self.name}>"
 
     def __reduce__(self) -> str:
-        # A kind is one object, whoever pickles or copies it: the global of its module that has its name.
+        # A kind is one object even when pickled or copied: the global of its module with its name.
         return self.name.upper()
 
 
 def as_serializer(given: TypeSerializer[T] | type[T] | TypeHint) -> TypeSerializer[T]:
-    """A serializer as it is, or that of a type hint.
+    """Return a serializer unchanged, or the serializer of a type hint.
 
-    Type checkers infer the type of a descriptor from it. Hints that are no classes for them, such as ``int | str`` and
-    ``Annotated[...]``, they do not understand: annotate the variable that such a descriptor goes to.
-    Raises `UnknownTypeError` for a hint that means no serializer, `StateRegistrationError` for a serializer whose
-    snapshot cannot be written, or could not be read again.
+    Type checkers infer the type of a descriptor from it. They do not understand hints that are not classes, such as
+    ``int | str`` and ``Annotated[...]``: annotate the variable of such a descriptor. Raises `UnknownTypeError` for a
+    hint without a serializer, and `StateRegistrationError` for a serializer whose snapshot cannot be written or read
+    again.
     """
     serializer: TypeSerializer[T] = given if isinstance(given, TypeSerializer) else serializer_for(given)
     try:
@@ -101,7 +100,7 @@ def as_serializer(given: TypeSerializer[T] | type[T] | TypeHint) -> TypeSerializ
 
 
 def as_key_serializer(given: TypeSerializer[T] | type[T] | TypeHint) -> TypeSerializer[T]:
-    """As `as_serializer`, for the keys of a map: they have moments in UTC, so that one moment is one key."""
+    """Like `as_serializer`, for the keys of a map. Timestamps are in UTC, so that one moment is one key."""
     return with_parts_replaced(as_serializer(given), _in_utc)
 
 
@@ -114,7 +113,7 @@ def _in_utc(serializer: TypeSerializer[Any]) -> TypeSerializer[Any] | None:
 def with_parts_replaced(
     serializer: TypeSerializer[Any], replaced: Callable[[TypeSerializer[Any]], TypeSerializer[Any] | None]
 ) -> TypeSerializer[Any]:
-    """Return a serializer in which a function replaces it, or parts of it. The function returns None for others."""
+    """Replace a serializer or its parts by the results of a function, which returns None to keep one."""
     made = replaced(serializer)
     if made is not None:
         return made
@@ -155,7 +154,7 @@ def character_problem(name: str) -> str | None:
 
 
 def check_elements(instance: Any, attribute: Any, serializer: TypeSerializer[Any]) -> None:
-    """Raises `StateRegistrationError` if the elements of a list state may be None."""
+    """Raise `StateRegistrationError` if the elements of a list state may be None."""
     if isinstance(serializer, NullableSerializer):
         inner = serializer.inner.type_name
         raise StateRegistrationError(
@@ -165,7 +164,7 @@ def check_elements(instance: Any, attribute: Any, serializer: TypeSerializer[Any
 
 
 def check_state_name(what: str, name: object) -> None:
-    """Raise `StateRegistrationError` if ``name`` is no valid name of ``what``, a state of some kind."""
+    """Raise `StateRegistrationError` if ``name`` is not a valid name; ``what`` names the state in messages."""
     if not isinstance(name, str) or not name or len(name) > _MAX_NAME_CHARACTERS:
         raise StateRegistrationError(
             f"{what} needs a name of 1 to {_MAX_NAME_CHARACTERS} characters, not {shown(name)}"
@@ -176,14 +175,14 @@ def check_state_name(what: str, name: object) -> None:
 
 
 class StateHolder:
-    """The base of functions. A descriptor in their class body is registered before `open()`; then it is its state.
+    """The base of functions. A descriptor in the class body is registered before `open()`.
 
-    The state is an attribute of the opened object, so a descriptor needs no method that sets it.
+    In the opened object the attribute is the state itself, so no method has to set it.
     """
 
 
 class OnClass(Generic[S]):
-    """The base of descriptors that the body of a class may contain; ``S`` is the type of the state."""
+    """The base of descriptors that are allowed in a class body; ``S`` is the type of the state."""
 
     __slots__ = ()
 
@@ -207,7 +206,7 @@ class OnClass(Generic[S]):
 
 
 def descriptors_on_class(holder: type) -> dict[str, Any]:
-    """The descriptors in the bodies of a class and its bases by attribute, those of bases first."""
+    """The descriptors in the bodies of a class and its bases, by attribute, bases first."""
     names = dict.fromkeys(name for part in reversed(holder.__mro__) for name in vars(part))
     found = {name: inspect.getattr_static(holder, name) for name in names}
     return {name: value for name, value in found.items() if isinstance(value, OnClass)}
@@ -219,7 +218,7 @@ def _check_name(instance: Any, attribute: Any, name: Any) -> None:
 
 @frozen
 class Descriptor:
-    """What all descriptors share: of keyed state (`statebackend.state`), and of priority queues."""
+    """The base of all descriptors: of keyed state (`statebackend.state`), and of priority queues."""
 
     name: str = field(validator=_check_name)
 
@@ -231,7 +230,7 @@ class Descriptor:
         raise TypeError(f"{type(self).__name__} is no kind of state")
 
     def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> Descriptor:
-        """The same with other serializers, after one was reconfigured."""
+        """Return the descriptor with other serializers, after one was reconfigured."""
         raise TypeError(f"{type(self).__name__} is no kind of state")
 
 

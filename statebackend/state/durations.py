@@ -60,7 +60,7 @@ def _milliseconds(duration: Any, what: str) -> int:
     if type(duration) is int:
         return duration
     if isinstance(duration, timedelta):
-        # A `pandas.Timedelta` has nanoseconds beside its microseconds.
+        # A `pandas.Timedelta` has nanoseconds in addition to microseconds.
         nanoseconds = Fraction(getattr(duration, "nanoseconds", 0), 1000)
         return _whole(duration // timedelta(microseconds=1) + nanoseconds, duration, what)
     if isinstance(duration, str):

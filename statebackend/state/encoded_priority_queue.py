@@ -32,7 +32,7 @@ def key_group_of(entry: bytes) -> int:
 
 
 class KeyGroupSuffixes(dict[int, bytes]):
-    """The last bytes of the entries of each key group of a subtask; another's group is rejected."""
+    """The suffix of entries for each key group of a subtask; a foreign key group is rejected."""
 
     __slots__ = ("_key_groups",)
 
@@ -46,7 +46,7 @@ class KeyGroupSuffixes(dict[int, bytes]):
 
 
 class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
-    """A queue of encoded entries; subclasses define where they are."""
+    """A queue of encoded entries; subclasses define the storage."""
 
     __slots__ = ("_read", "_serializer", "_suffixes", "_write", "key_groups", "name")
 
@@ -56,28 +56,28 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
         self._serializer = serializer
         self._suffixes = KeyGroupSuffixes(key_groups)
         self._read = serializer.codec.read
-        # None is what `peek` says of an empty queue, so it is no element, even if the serializer would write it.
+        # `peek` returns None for an empty queue, so None is rejected even if the serializer accepts it.
         self._write = self._write_but_none if serializer.accepts_none else serializer.codec.write
 
     @abstractmethod
     def add_entry(self, entry: bytes) -> bool:
-        """As `add`."""
+        """Like `add`, for an entry."""
 
     @abstractmethod
     def remove_entry(self, entry: bytes) -> bool:
-        """As `remove`."""
+        """Like `remove`, for an entry."""
 
     @abstractmethod
     def head(self) -> bytes | None:
-        """The smallest entry, which stays; None if there is none."""
+        """The smallest entry, without removing it; None if the queue is empty."""
 
     @abstractmethod
     def remove_head(self) -> None:
-        """Removes the smallest entry; there is one."""
+        """Remove the smallest entry of a queue that is not empty."""
 
     @abstractmethod
     def entries_of_group(self, key_group: int) -> Iterator[bytes]:
-        """The entries of a key group, which is the subtask's own, in order."""
+        """The sorted entries of a key group of this subtask."""
 
     def add(self, element: T, key_group: int) -> bool:
         return self.add_entry(self._entry(element, key_group))
@@ -133,7 +133,7 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
         return map(self.element_of, self.entries_of_group(key_group))
 
     def element_of(self, entry: bytes) -> T:
-        """The element of an entry; raises `StateRestoreError` if another serializer wrote it."""
+        """Decode an entry; raise `StateRestoreError` if another serializer wrote it."""
         try:
             element, end = self._read(entry, 0)
         except Exception as error:
@@ -143,7 +143,7 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
         return element
 
     def describe(self) -> str:
-        """The queue, for messages."""
+        """The queue's name for messages."""
         return f"state {self.name!r}"
 
     def _entry(self, element: T, key_group: int) -> bytes:
@@ -153,7 +153,7 @@ class EncodedPriorityQueue(KeyGroupedPriorityQueue[T]):
             return self._checked_entry(element, key_group)
 
     def _checked_entry(self, element: T, key_group: int) -> bytes:
-        """The entry of an element; raises, naming the queue, what is wrong with the element or the key group."""
+        """Encode an element; raise an error that names the queue for an invalid element or key group."""
         if element is None:
             raise SerializationError(self.describe(), ("None is no element of a priority queue",))
         suffix = self._suffixes[key_group]

@@ -1,11 +1,11 @@
 """Entry keys: the dict keys that represent keys and namespaces, and their conversion from and to bytes.
 
-A value represents itself where equal values have equal bytes. Otherwise its bytes represent it: two NaNs are unequal in
-Python, and one key. The entry key of a state with namespaces is a pair, for the key and the namespace.
+A value represents itself if equal values have equal bytes. Otherwise its bytes represent it: two NaNs are unequal in
+Python, but are one key. The entry key of a state with namespaces is a pair, for the key and the namespace.
 
-Values are encoded when they are passed in and decoded when they are read. Three properties follow: a value that does
-not fit is rejected before anything changes; a caller's object is never shared with the state; and a value equals what
-its bytes contain from the first read on.
+Values are encoded when they are passed in and decoded when they are read. Three properties follow: an invalid value is
+rejected before anything changes; a caller's object is never shared with the state; and a value equals what its bytes
+contain from the first read on.
 
 `ClosedEntries` replaces the entries of a handle after its backend is closed.
 """
@@ -27,7 +27,7 @@ from typeserializers.scalars.void import VOID_NAMESPACE
 
 
 class ClosedEntries:
-    """Rejects every access to a closed state, by the name of the state."""
+    """Rejects every access to a closed state with an error that names the state."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def encoded(state_name: str, serializer: TypeSerializer[T], value: T) -> bytes:
-    """The bytes of a value; raises `SerializationError`, naming the state and the path in the value."""
+    """Encode a value; raise `SerializationError` with the state and the path in the value."""
     try:
         return serializer.to_bytes(value)
     except SerializationError as error:
@@ -52,14 +52,14 @@ def encoded(state_name: str, serializer: TypeSerializer[T], value: T) -> bytes:
 
 
 def encoded_user_key(state_name: str, serializer: TypeSerializer[T], key: T) -> bytes:
-    """The bytes of a key of a map, as `encoded`; None is rejected even if the serializer would write it."""
+    """Encode a key of a map like `encoded`; None is rejected even if the serializer accepts it."""
     if key is None:
         raise SerializationError(f"state {state_name!r}", ("None cannot be a key of a map state",))
     return encoded(state_name, serializer, key)
 
 
 def encoded_user_value(state_name: str, serializer: TypeSerializer[T], key: Any, value: T) -> bytes:
-    """The bytes of a value of a map, as `encoded`; an error names the key too."""
+    """Encode a value of a map like `encoded`; an error also names the key."""
     try:
         return encoded(state_name, serializer, value)
     except SerializationError as error:
@@ -67,7 +67,7 @@ def encoded_user_value(state_name: str, serializer: TypeSerializer[T], key: Any,
 
 
 def checked_elements(state_name: str, elements: Iterable[T]) -> list[T]:
-    """The elements to add to a list, as a list; None among them is rejected, with its place."""
+    """Return the elements to add to a list, as a list; an error for None names its position."""
     checked = list(elements)
     for position, element in enumerate(checked):
         if element is None:
@@ -76,7 +76,7 @@ def checked_elements(state_name: str, elements: Iterable[T]) -> list[T]:
 
 
 def decoded(state_name: str, serializer: TypeSerializer[T], data: bytes) -> T:
-    """The value of stored bytes; raises `StateRestoreError`, naming the state, if they are not the serializer's."""
+    """Decode stored bytes; raise `StateRestoreError` with the state if another serializer wrote them."""
     try:
         return serializer.from_bytes(data)
     except Exception as error:
@@ -91,7 +91,7 @@ def _itself(value: Any) -> Any:
 
 
 class KeyForm:
-    """How one kind of key stands in a dict; without a serializer, as its bytes."""
+    """The form of one kind of key in a dict; without a serializer, its bytes."""
 
     __slots__ = ("from_bytes", "is_object", "serializer", "to_bytes")
 
@@ -100,29 +100,29 @@ class KeyForm:
         self.is_object = False
         self.to_bytes: Callable[[Any], bytes] = _itself
         self.from_bytes: Callable[[bytes], Any] = _itself
-        """The entry key of the bytes of a key."""
+        """Converts the bytes of a key to its entry key."""
         if serializer is not None and serializer.equal_values_have_equal_bytes:
             self.is_object = True
-            # Keys were checked when they came in, so the bare codec will do.
+            # Keys were checked when they were passed in, so the codec need not check them.
             self.to_bytes = serializer.codec.write
             self.from_bytes = serializer.from_bytes
 
     def is_like(self, other: KeyForm) -> bool:
-        """Whether keys stand in a dict in the same way in both."""
+        """Whether both have the same form of keys."""
         return not (self.is_object or other.is_object) or self.serializer == other.serializer
 
     def to_key(self, entry_key: Any) -> Any:
-        """The key that an entry key stands for."""
+        """Convert an entry key to the key."""
         if self.is_object or self.serializer is None:
             return entry_key
         return self.serializer.from_bytes(entry_key)
 
     def compile_check(self, describe: Callable[[], str]) -> Callable[[Any], Any]:
-        """A function that raises `SerializationError` for an entry key that cannot be written."""
+        """Return a function that raises `SerializationError` for an entry key that cannot be written."""
         return compile_exact(self.serializer, describe) if self.is_object and self.serializer is not None else _itself
 
     def compile_entry_key(self, describe: Callable[[], str]) -> Callable[[Any], Any]:
-        """A function from a given key to its entry key; rejects None and what does not fit."""
+        """Return a function that converts a key to its entry key; it rejects None and invalid keys."""
         if self.serializer is None:
             return _itself
         exact = compile_exact(self.serializer, describe, reject_none=True)
@@ -133,9 +133,9 @@ class KeyForm:
 
 
 class EntryKeys:
-    """From the entry keys of a state to the bytes of key and namespace, and back; without serializers, pairs of bytes.
+    """Converts entry keys of a state to the bytes of key and namespace, and back; without serializers, pairs of bytes.
 
-    ``namespace_form`` is that of one who has no namespaces, too.
+    ``namespace_form`` also exists if the state has no namespaces.
     """
 
     __slots__ = ("from_bytes", "is_namespaced", "key_form", "namespace_form", "to_bytes")
@@ -160,15 +160,15 @@ class EntryKeys:
 
     @property
     def plain_key_serializer(self) -> TypeSerializer[Any] | None:
-        """The serializer of the keys where each key is its own entry key, else None."""
+        """The key serializer if keys are used as entry keys unchanged, else None."""
         return self.key_form.serializer if self.key_form.is_object and not self.is_namespaced else None
 
     def is_like(self, other: EntryKeys) -> bool:
-        """Whether entry keys look the same in both."""
+        """Whether both have the same form of entry keys."""
         return self.key_form.is_like(other.key_form) and self.namespace_form.is_like(other.namespace_form)
 
     def compile_check(self, describe: Callable[[], str]) -> Callable[[Any], Any]:
-        """A function that raises `SerializationError` for an entry key that cannot be written."""
+        """Return a function that raises `SerializationError` for an entry key that cannot be written."""
         keys, namespaces = self.key_form.compile_check(describe), self.namespace_form.compile_check(describe)
         if not self.is_namespaced:
             return keys
@@ -176,9 +176,9 @@ class EntryKeys:
 
 
 class CurrentAddress:
-    """The address of the current key and namespace as bytes, encoded once per key: it is asked for at every access.
+    """The address of the current key and namespace as bytes. Every access needs it, so it is encoded once per key.
 
-    For a handle whose store addresses entries by these bytes; one that has its own form of address compiles that.
+    For stores that address entries by these bytes. A store with another form of address compiles its own function.
     """
 
     __slots__ = ("_address", "_check", "_context", "_key_group", "_key_groups", "_last_key", "_to_bytes")
@@ -201,15 +201,15 @@ class CurrentAddress:
         self._address: Address = (-1, b"", b"")
 
     def __call__(self) -> Address:
-        """Key group, and the bytes of key and namespace.
+        """Return key group, and the bytes of key and namespace.
 
-        Raises `NoCurrentKeyError` while no key is current, `StateBackendError` while no namespace is current or for a
-        key group of another subtask, `SerializationError` for a key that does not fit.
+        Raises `NoCurrentKeyError` without a current key, `StateBackendError` without a current namespace or for a key
+        group of another subtask, and `SerializationError` for an invalid key.
         """
         key, key_group = self._context.key, self._context.key_group
         if key == self._last_key and key_group == self._key_group:
             return self._address
-        # What stands for 'no current key' and 'no current namespace' says so when it is hashed.
+        # Hashing the placeholders for 'no current key' and 'no current namespace' raises an error.
         hash(key)
         self._key_groups.require(key_group)
         self._address = (key_group, *self._to_bytes(self._check(key)))

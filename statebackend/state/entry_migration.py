@@ -30,16 +30,16 @@ from typeserializers.kernel.known_serializers import restored_with
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 EntryRow = tuple[int, bytes, bytes, Any, bytes]
-"""Key group, key, namespace, user key or what else orders the rows of an address, value."""
+"""Key group, key, namespace, user key (or what orders the rows of an address), value."""
 
 
 class EntryMigration:
     """Converts the values of the rows of a state.
 
-    ``stored`` is the descriptor of what is to be stored, ``plan`` what the compatibility result on it asks for, and
-    ``now_ms`` the time of the backend's clock: if the state gets a time-to-live, all its entries count as accessed
-    then. ``progress`` hears how far it is. ``conversions`` carry the plan out. ``keys`` says which of namespaces and
-    user keys are rewritten because some of them become equal: plan and new serializer by role.
+    ``stored`` is the descriptor of the stored form, and ``plan`` the plan of the compatibility result. ``now_ms`` is
+    the time of the backend's clock: if the state gets a time-to-live, all entries count as accessed at this time.
+    ``progress`` is called with the progress. ``conversions`` carry out the plan. ``keys`` holds plan and new serializer
+    by role for namespaces and user keys that must be rewritten because some of them become equal.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class EntryMigration:
             plan.at(now_ms),
             conversions,
         )
-        """From bytes to bytes, and to objects."""
+        """Converts old bytes to new bytes, and to objects."""
         snapshots = {**old.role_snapshots, NAMESPACE_ROLE: old.namespace_snapshot}
         self._keys: dict[str, SchemaMigration[Any]] = {
             role: SchemaMigration(restored_with(snapshots[role], new), new, key_plan, conversions)
@@ -75,9 +75,9 @@ class EntryMigration:
         self._progress = StateProgress(progress, Operation.MIGRATION, operator_uid, old.name)
 
     def migrated(self, address: Address, user_key: bytes | None, value: bytes) -> bytes:
-        """The value of a row in the new form; raises `StateMigrationException`, which names the entry.
+        """Return the migrated value of a row; raise `StateMigrationException` with the entry.
 
-        ``address`` is key group, key and namespace, and ``user_key`` that of a map's entry.
+        ``address`` is key group, key and namespace. ``user_key`` is set for a map entry.
         """
         cause: Exception | None = None
         try:
@@ -90,16 +90,16 @@ class EntryMigration:
 
     @property
     def rewrites_keys(self) -> bool:
-        """Whether rows may get another namespace or user key, so that they must go through `with_new_keys`."""
+        """Whether rows may get another namespace or user key, and so must pass through `with_new_keys`."""
         return bool(self._keys)
 
     def with_new_keys(self, rows: Iterable[EntryRow]) -> Iterator[EntryRow]:
-        """The rows under their new namespaces and user keys; the rows as they are if these stay.
+        """Rewrite the namespaces and user keys of rows; rows are unchanged if these stay.
 
-        ``rows`` are key group, key, namespace, user key and value, in that order, one row for each; instead of the user
-        key, rows of a state that is no map may have anything that orders them. So are the rows that are returned.
-        Memory holds the rows of one key. Raises `StateMigrationException`, naming both, for two user keys of a map, or
-        two namespaces of a key, that become equal.
+        Rows are key group, key, namespace, user key and value. They are sorted by the first four, which are unique. A
+        state that is not a map may have another ordering value instead of the user key. The result has the same form.
+        Memory holds the rows of one key. Raises `StateMigrationException`, naming both, if two user keys of a map or
+        two namespaces of a key become equal.
         """
         if not self.rewrites_keys:
             yield from rows
@@ -141,9 +141,9 @@ class EntryMigration:
         )
 
     def failure(self, address: Address, user_key: bytes | None, error: Exception) -> StateMigrationException:
-        """What to raise for an entry that cannot be migrated, which it names as the user knows it.
+        """The error for an entry that cannot be migrated, which shows its key as the user knows it.
 
-        The error is usually a `MigrationError` (`SchemaMigration.failure`), which says where inside the value, and why.
+        The error is usually a `MigrationError` (`SchemaMigration.failure`), with the path in the value and the reason.
         """
         key_group, key, namespace = address
         old = self._old
@@ -160,11 +160,11 @@ class EntryMigration:
         )
 
     def progress(self, entries: int, size_bytes: int = 0) -> None:
-        """Tells how many entries have been migrated so far, and the bytes of their values if they were counted."""
+        """Report how many entries were migrated so far, and the bytes of their values if they were counted."""
         self._progress.reach(entries, size_bytes)
 
     def done(self) -> None:
-        """Tells that all have been."""
+        """Report the end of the migration."""
         self._progress.done()
 
 

@@ -1,4 +1,4 @@
-"""The exceptions of state backends; each names the state, what is wrong and what to do."""
+"""The exceptions of state backends. Each names the state, the problem and the fix."""
 
 from __future__ import annotations
 

@@ -44,14 +44,14 @@ T = TypeVar("T")
 
 
 def folded(result: T | None, name: str, function: str) -> T:
-    """What a user's function has folded; raises `SerializationError` if that is None."""
+    """Return the result of a user's function; raise `SerializationError` if it is None."""
     if result is None:
         raise rejection(name, f"{function} returned None; it must return what it has folded")
     return result
 
 
 def note_function(error: Exception, name: str, function: str) -> None:
-    """Notes on an exception of a user's function which one it was; an error that names its state is left alone."""
+    """Add a note with the user's function to its exception, unless the error names the state already."""
     if isinstance(error, (StateFormatError, StateBackendError)):
         return
     # Python 3.10 has no add_note().
@@ -59,12 +59,12 @@ def note_function(error: Exception, name: str, function: str) -> None:
 
 
 def rejection(name: str, problem: str) -> SerializationError:
-    """The error for a value that a folding state does not take."""
+    """The error for a value that a folding state rejects."""
     return SerializationError(f"state {name!r}", (problem,))
 
 
 class TtlFoldingState(TtlState):
-    """What both kinds share; the state beneath gives out its `TtlValue`."""
+    """The common part of both kinds; the inner state returns `TtlValue`s."""
 
     __slots__ = ("name",)
 
@@ -88,7 +88,7 @@ class TtlFoldingState(TtlState):
             self._stored.clear()
 
     def visible(self) -> TtlValue[Any] | None:
-        """What was folded, if it may be seen; removes it if its time is over."""
+        """The folded value if it is visible. Removes it if it has expired."""
         self._clean_up()
         stored: TtlValue[Any] | None = self._stored.get()
         if stored is None:
@@ -102,7 +102,7 @@ class TtlFoldingState(TtlState):
 
     @abstractmethod
     def renew(self, stored: TtlValue[Any]) -> None:
-        """Makes the time of what was folded that of this access."""
+        """Set the time of the folded value to that of this access."""
 
 
 class InternalReducingState(FoldingState[T], ReducingState[T]):
@@ -159,10 +159,10 @@ def _check_reduce_function(instance: Any, attribute: Any, function: Any) -> None
 
 @frozen
 class ReducingStateDescriptor(StateDescriptor, OnClass[ReducingState[T]]):
-    """One value per key, into which ``reduce_function`` folds every value that is added.
+    """One value per key. ``reduce_function`` folds every added value into it.
 
-    The function is no part of what is stored: it may change from one run to the next. Descriptors are equal only if
-    their functions are.
+    The function is not stored, so it may change from one run to the next. Descriptors are equal only if their
+    functions are.
     """
 
     reduce_function: ReduceFunction[T] = field(validator=_check_reduce_function)
@@ -230,12 +230,12 @@ class ValueBackedReducingState(InternalReducingState[T]):
         except Exception as error:
             note_function(error, self._name, "the reduce function")
             raise
-        # An update with None would clear what was folded so far.
+        # An update with None would clear the value folded so far.
         return folded(reduced, self._name, "the reduce function")
 
 
 class TtlReduceFunction(Generic[T]):
-    """Reduces what is still alive."""
+    """Reduces values that have not expired."""
 
     def __init__(self, function: ReduceFunction[T], lifetime: Lifetime, name: str) -> None:
         self._function = function
@@ -269,7 +269,7 @@ class TtlReducingState(TtlFoldingState, InternalReducingState[T]):
     get_internal = get
 
     def renew(self, stored: TtlValue[T]) -> None:
-        # Reducing with itself would change it, so it is put in again.
+        # Reducing it with itself would change it, so it is cleared and added again.
         self._stored.clear()
         self._stored.add(self.lifetime.stamped(stored.value))
 
@@ -342,9 +342,9 @@ def _check_aggregate_function(instance: Any, attribute: Any, function: Any) -> N
 
 @frozen
 class AggregatingStateDescriptor(StateDescriptor, OnClass[AggregatingState[I, O]], Generic[I, A, O]):
-    """One accumulator per key, into which ``aggregate_function`` folds every value that is added.
+    """One accumulator per key. ``aggregate_function`` folds every added value into it.
 
-    As with reducing state, the function may change from one run to the next; the accumulator is what is stored.
+    As for reducing state, the function may change from one run to the next. The accumulator is stored.
     """
 
     aggregate_function: AggregateFunction[I, A, O] = field(validator=_check_aggregate_function)
@@ -434,7 +434,7 @@ class ValueBackedAggregatingState(InternalAggregatingState[I, O]):
 
 
 class TtlAggregateFunction(AggregateFunction[I, "TtlValue[A]", "TtlValue[A]"]):
-    """Aggregates into what is still alive."""
+    """Aggregates into an accumulator that has not expired."""
 
     def __init__(self, function: AggregateFunction[I, A, Any], lifetime: Lifetime, name: str) -> None:
         self._function = function

@@ -4,9 +4,9 @@ A user's function sees the interfaces of `statebackend.state.states`. A window o
 it sets them one after the other, and merges them when sessions merge. The names are Flink's. The internal handle of
 each kind is in the file of the kind.
 
-With a time-to-live the state below holds `TtlValue`s and does not know about time: it checks, copies, caches and stores
-them like any value. The handle adds the time on a write, and checks it on a read. It removes an expired entry when it
-meets it. Then it hides the entry, or returns it this last time, if the configuration allows that.
+With a time-to-live the inner state holds `TtlValue`s and does not know about time: it checks, copies, caches and stores
+them like any value. The handle adds the time on a write, and checks it on a read. A read removes an expired entry, and
+then hides it, or returns it a last time if the configuration allows that.
 
 An entry expires ``ttl_ms`` after its last access; it is already expired in that millisecond. Python's integers do not
 overflow, so the longest time-to-live never ends. If the clock goes backwards, entries live longer: a read never sets
@@ -29,11 +29,11 @@ C = TypeVar("C")
 
 
 class HandleContext(Protocol):
-    """What a handle sees of the current key and namespace, as what stands for them in caches."""
+    """The current key and namespace as a handle uses them, in the form of entry keys."""
 
     @property
     def key(self) -> Any:
-        """What stands for the key, and for the namespace too in a state that has some."""
+        """The entry key of the key, together with the namespace in a state that has namespaces."""
 
     @property
     def key_group(self) -> int:
@@ -41,20 +41,20 @@ class HandleContext(Protocol):
 
     @property
     def namespace(self) -> Any:
-        """What stands for the current namespace."""
+        """The entry key of the current namespace."""
 
     def entry_key(self, key: Any) -> Any:
-        """What stands for a key that stands for itself, in the current namespace."""
+        """The entry key of a key, given in its own form, in the current namespace."""
 
     def entry_namespace(self, namespace: Any) -> Any:
-        """What stands for a namespace; raises `SerializationError` for one that does not fit."""
+        """The entry key of a namespace; raises `SerializationError` for an invalid one."""
 
     def enter(self, entry_namespace: Any) -> None:
-        """Makes a namespace current, given what stands for it."""
+        """Make a namespace current, by its entry key."""
 
 
 class InternalState(State):
-    """A handle that has a current namespace; every access is to the current key and that namespace."""
+    """A handle with a current namespace. Every access uses the current key and that namespace."""
 
     __slots__ = ()
 
@@ -64,17 +64,17 @@ class InternalState(State):
         """The current key and namespace of this handle."""
 
     def set_current_namespace(self, namespace: Any) -> None:
-        """Makes a namespace current, for this handle alone and until the next call, whatever the key.
+        """Make a namespace current, for all keys, until the next call; other handles are not affected.
 
-        Raises `SerializationError`, changing nothing, if it is None or does not fit the namespace serializer.
+        Raises `SerializationError`, changing nothing, if it is None or the namespace serializer rejects it.
         """
         context = self.key_context
         context.enter(context.entry_namespace(namespace))
 
     def read_ahead(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
-        """A hint: the entries of these keys in the current namespace are what is accessed next.
+        """Announce the keys whose entries in the current namespace are accessed next.
 
-        A store that reads many entries at once in less time than one by one does so; nothing else can be seen of it.
+        This is a hint without visible effect: a store that reads many entries faster together reads them now.
         """
 
 
@@ -85,37 +85,36 @@ class MergingState(InternalState):
 
     @abstractmethod
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        """Folds the sources, in their order, into the target of the current key, and deletes them.
+        """Fold the sources, in order, into the target of the current key, and delete them.
 
-        Sources without content, and the target among the sources, change nothing. The current namespace stays what it
-        was. Raises `SerializationError` for a namespace that is None or does not fit; if that or the folding fails,
-        nothing has changed.
+        Sources without content, and the target among the sources, change nothing. The current namespace stays the same.
+        Raises `SerializationError` for an invalid namespace or None. If this or the folding fails, nothing has changed.
         """
 
 
 class FoldingState(MergingState, Generic[C]):
-    """A kind of state that folds what is added into one value; that value itself, for who folds many at once."""
+    """A kind of state that folds added values into one, with access to the folded value for bulk operations."""
 
     __slots__ = ()
 
     @abstractmethod
     def get_internal(self) -> C | None:
-        """What was folded so far, as it is stored; None if nothing was. It is the caller's own."""
+        """Return the folded value in its stored form, None if there is none. The caller owns it."""
 
     @abstractmethod
     def update_internal(self, folded: C) -> None:
-        """Puts another in its place; raises `SerializationError`, changing nothing, for None and for what does not fit.
+        """Replace the folded value; raise `SerializationError`, changing nothing, for None or an invalid value.
 
-        It is the state's own from here on, as with `ValueState.update`.
+        The state then owns it, as with `ValueState.update`.
         """
 
     def get_internal_many(self, keys: KeyBatch) -> list[C | None]:
-        """Return what is folded for each key, as `get_internal` does. Afterwards any key may be current."""
+        """Return the folded value of each key, as `get_internal` does. Afterwards any key may be current."""
         self.read_ahead(keys.keys, keys.key_groups)
         return [self.get_internal() for _ in keys.each()]
 
     def update_internal_many(self, keys: KeyBatch, folded: Sequence[C | None]) -> None:
-        """Set what is folded for each key, as `update_internal` does. None clears."""
+        """Set the folded value of each key, as `update_internal` does. None clears."""
         for _, one in zip(keys.each(), folded, strict=True):
             if one is None:
                 self.clear()
@@ -130,10 +129,10 @@ def fold_namespaces(
     read: Callable[[], C | None],
     fold: Callable[[list[C]], None],
 ) -> None:
-    """Implements `MergingState.merge_namespaces`.
+    """Implement `MergingState.merge_namespaces`.
 
-    ``read()`` gives the content of the current namespace or None, ``fold(contents)`` folds contents into it. All is
-    read and folded before anything is deleted.
+    ``read()`` returns the content of the current namespace or None. ``fold(contents)`` folds contents into it. All
+    sources are read and folded before anything is deleted.
     """
     context = state.key_context
     target_form = context.entry_namespace(target)
@@ -164,7 +163,7 @@ T = TypeVar("T")
 
 
 class Lifetime:
-    """How long the entries of one state live, by which clock."""
+    """The time-to-live of one state, and its clock."""
 
     __slots__ = ("cleanup", "clock", "renews_on_read", "returns_expired", "ttl_ms")
 
@@ -176,15 +175,15 @@ class Lifetime:
         self.returns_expired = config.visibility is TtlStateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
 
     def stamped(self, value: T) -> TtlValue[T]:
-        """The value as accessed now."""
+        """The value with the current time as its last access."""
         return TtlValue(value, self.clock())
 
     def is_expired(self, stored: TtlValue[Any]) -> bool:
-        """Whether the time of an entry is over."""
+        """Whether an entry has expired."""
         return stored.last_access_timestamp + self.ttl_ms <= self.clock()
 
     def is_visible(self, stored: TtlValue[Any]) -> bool:
-        """Whether an entry that is still there may be seen."""
+        """Whether a read may return an entry that still exists."""
         return self.returns_expired or not self.is_expired(stored)
 
 
@@ -197,7 +196,7 @@ class Cleanup(Protocol):
 
 
 class TtlState(InternalState):
-    """What all kinds share: the state beneath, and the clean-up."""
+    """The common part of all kinds: the inner state, and the clean-up."""
 
     __slots__ = ("_stored", "cleanup", "lifetime")
 
@@ -213,7 +212,7 @@ class TtlState(InternalState):
 
     @abstractmethod
     def remove_expired(self) -> None:
-        """Removes what has expired under the current key and namespace; renews nothing."""
+        """Remove what has expired for the current key and namespace; renew nothing."""
 
     def read_ahead(self, keys: Sequence[Any], key_groups: Sequence[int]) -> None:
         self._stored.read_ahead(keys, key_groups)

@@ -42,13 +42,13 @@ KEY_COLUMNS: Final[Mapping[str, TypeSerializer[Any]]] = {
     "date": PythonDateSerializer(),
     "timestamp": PythonDateTimeSerializer(),
 }
-"""The serializer of a column, by its type."""
+"""The serializer for each column type."""
 
 _COLUMNS: Final[Mapping[type, str]] = {type(serializer): name for name, serializer in KEY_COLUMNS.items()}
 
 
 def serializer_of_key(column_types: Sequence[str]) -> TypeSerializer[Any]:
-    """The serializer of a key of these columns, all of them in `KEY_COLUMNS`."""
+    """The serializer of a key with these columns, which must be in `KEY_COLUMNS`."""
     if not column_types:
         return VoidSerializer()
     serializers = [KEY_COLUMNS[column_type] for column_type in column_types]
@@ -56,9 +56,9 @@ def serializer_of_key(column_types: Sequence[str]) -> TypeSerializer[Any]:
 
 
 def columns_of_key(serializer: TypeSerializer[Any]) -> tuple[str, ...]:
-    """The types of the columns of a key that this serializer stored; the inverse of `serializer_of_key`.
+    """The column types of a key, from its serializer; the inverse of `serializer_of_key`.
 
-    Raises `StateRestoreError` for a serializer of other keys, which only a job of another library could have written.
+    Raises `StateRestoreError` for a serializer of other keys, which only another library could have written.
     """
     if isinstance(serializer, VoidSerializer):
         return ()
@@ -73,19 +73,19 @@ def columns_of_key(serializer: TypeSerializer[Any]) -> tuple[str, ...]:
 
 
 def moment_in_utc(value: datetime.datetime) -> datetime.datetime:
-    """The one datetime that a moment is as a key; one without a zone is in the local time of the process.
+    """Convert a datetime to UTC, its form as a key. One without a zone is in the local time of the process.
 
-    Raises `OverflowError` for a moment beyond the years 1 to 9999 of UTC.
+    Raises `OverflowError` for a moment outside the years 1 to 9999 of UTC.
     """
-    # What is in UTC comes back as it was, also from the second pass of an hour, of which UTC has none.
+    # `fold` is cleared because UTC has no repeated hour.
     return value.astimezone(datetime.timezone.utc).replace(fold=0)
 
 
 def parsed_key(column_types: Sequence[str], texts: Sequence[str]) -> Any:
-    """The key that a person has typed, one text for each column: numbers in decimal, binary in hexadecimal.
+    """Parse a key from one text per column: numbers in decimal, binary in hexadecimal.
 
     Dates and timestamps are ISO 8601; a timestamp without a zone is in UTC. Raises `ValueError`, naming the column, for
-    a text that is not of its type, or another number of them.
+    an invalid text or a wrong number of texts.
     """
     if len(texts) != len(column_types):
         columns = "one column" if len(column_types) == 1 else f"{len(column_types)} columns"

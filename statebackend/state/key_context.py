@@ -5,8 +5,8 @@ the entry key: the key itself where equal keys have equal bytes, else its bytes.
 
 A state with namespaces has its own context, which adds the namespace that was set on its handle.
 
-A key is set by a *key setter* (`compile_key_setter`), a function generated for one context and for all that happens
-with every record. It needs no look-ups. A loop over records compiles it once, before the loop.
+A key is set by a *key setter* (`compile_key_setter`), a function generated for one context and its follow-ups. It needs
+no look-ups. A loop over records compiles it once, before the loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KeySetter = Callable[[Any, int], None]
 
 
 class _NoKey:
-    """Stands for 'no current key'; it is unhashable on purpose, so that a cache look-up with it fails at once."""
+    """Marks 'no current key'. It is unhashable, so that a cache look-up with it fails at once."""
 
     __slots__ = ()
 
@@ -42,7 +42,7 @@ NO_KEY: Final = _NoKey()
 
 
 class _NoNamespace:
-    """Stands for 'no current namespace', and is as unhashable as `_NoKey`."""
+    """Marks 'no current namespace', and is unhashable like `_NoKey`."""
 
     __slots__ = ()
 
@@ -64,7 +64,7 @@ def has_namespaces(namespace_serializer: TypeSerializer[Any]) -> bool:
 
 
 class KeyContext:
-    """The key that is being processed and its key group; the context of all states without namespaces."""
+    """The current key and its key group; the context of all states without namespaces."""
 
     __slots__ = ("key", "key_group")
 
@@ -79,7 +79,7 @@ class KeyContext:
 
     @property
     def namespace(self) -> Any:
-        """The one namespace there is."""
+        """The void namespace."""
         return VOID_NAMESPACE
 
     def entry_key(self, key: Any) -> Any:
@@ -87,16 +87,16 @@ class KeyContext:
         return key
 
     def entry_namespace(self, namespace: Any) -> Any:
-        """The namespace itself; raises `SerializationError` for any other than `VOID_NAMESPACE`."""
+        """The namespace itself; raises `SerializationError` if it is not `VOID_NAMESPACE`."""
         if namespace is not VOID_NAMESPACE:
             raise SerializationError("the namespace", (f"{shown(namespace)}: this state was made without namespaces",))
         return namespace
 
     def enter(self, entry_namespace: Any) -> None:
-        """Does nothing: there is one namespace."""
+        """Do nothing, because there is only one namespace."""
 
     def leave(self) -> None:
-        """Makes no key current."""
+        """Clear the current key."""
         self.key = NO_KEY
         self.key_group = -1
 
@@ -104,10 +104,10 @@ class KeyContext:
 def compile_key_setter(
     context: KeyContext, key_serializer: TypeSerializer[Any], follow_ups: Iterable[Callable[[], object]]
 ) -> KeySetter:
-    """A function that makes a key current in the context, and then calls the follow-ups, which look at that key.
+    """Return a function that makes a key current and then calls the follow-ups, which read it.
 
-    It raises `SerializationError`, changing nothing, for a key that does not fit and that its bytes must stand for.
-    Every other key is checked where an entry is stored, as is the key group.
+    If keys are represented by their bytes, it raises `SerializationError`, changing nothing, for an invalid key. Other
+    keys, and all key groups, are checked when an entry is stored.
     """
     calls = tuple(follow_ups)
     to_bytes = None if key_serializer.equal_values_have_equal_bytes else key_serializer.to_bytes
@@ -133,7 +133,7 @@ def compile_key_setter(
 
 
 class NamespacedKeyContext:
-    """The key context as one state with namespaces sees it: the key in caches is the pair of key and namespace."""
+    """The key context of one state with namespaces. Its entry keys are pairs of key and namespace."""
 
     __slots__ = ("_context", "_exact", "_to_bytes", "namespace")
 
@@ -159,14 +159,14 @@ class NamespacedKeyContext:
         return key, self.namespace
 
     def entry_namespace(self, namespace: Any) -> Any:
-        """What stands for a namespace; raises `SerializationError` for None and for what does not fit."""
+        """The entry key of a namespace; raises `SerializationError` for None or an invalid one."""
         exact = self._exact(namespace)
         return exact if self._to_bytes is None else self._to_bytes(exact)
 
     def enter(self, entry_namespace: Any) -> None:
-        """Makes a namespace current, given what stands for it."""
+        """Make a namespace current, by its entry key."""
         self.namespace = entry_namespace
 
 
 AnyKeyContext = KeyContext | NamespacedKeyContext
-"""What a state handle sees of the current key."""
+"""The current key, as a state handle reads it."""

@@ -59,15 +59,15 @@ _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 
 
 class KeyHashError(ValueError):
-    """A key that does not fit the types of its columns, or a type that cannot be a key."""
+    """A key does not have the types of its columns, or a type cannot be a key."""
 
 
 def key_hasher(types: Sequence[str]) -> Callable[[Any], int]:
-    """The hash function for keys of `types`, returning Spark's signed 64-bit value.
+    """Return the hash function for keys of `types`; it returns Spark's signed 64-bit value.
 
     With one type the function takes the value itself, with several a sequence of as many values.
-    The function raises `KeyHashError`, naming the column, for a value outside its column's type; a type that
-    Spark does not hash by value in the ways above (structs, arrays, maps, collated strings) is rejected here.
+    The function raises `KeyHashError`, naming the column, for a value outside its column's type. A type that Spark
+    does not hash by value in the ways above (structs, arrays, maps, collated strings) is rejected here.
     """
     return _key_hasher(tuple(types), None)
 
@@ -81,12 +81,12 @@ def key_group_hasher(types: Sequence[str], max_parallelism: int) -> Callable[[An
 
 @lru_cache(maxsize=256)
 def key_groups_hasher(types: tuple[str, ...], max_parallelism: int) -> Callable[[Sequence[Any]], list[int]]:
-    """From keys to the key groups that `key_group_hasher` gives them one by one; raises as that does."""
+    """Like `key_group_hasher`, for a function that maps a sequence of keys to a list of key groups."""
     hash_key = key_group_hasher(types, max_parallelism)
     if len(types) > 1:
         return lambda keys: list(map(hash_key, keys))
     encode, digest = _encoder(types[0]), xxhash.xxh64_intdigest
-    # The remainder is the same with or without the sign, and a matter of the last bits.
+    # The remainder is the same with or without the sign, and depends only on the last bits.
     mask = max_parallelism - 1 if _WORD % max_parallelism == 0 else None
 
     def hash_keys(keys: Sequence[Any]) -> list[int]:
@@ -96,7 +96,7 @@ def key_groups_hasher(types: tuple[str, ...], max_parallelism: int) -> Callable[
                 return [h & mask for h in hashes]
             return [(h - _WORD if h & _SIGN else h) % max_parallelism for h in hashes]
         except Exception:
-            # Null has no bytes, and an error for a misfit names its column.
+            # A key contains null, or is invalid. The function for one key handles null, and its error names the column.
             return list(map(hash_key, keys))
 
     return hash_keys
@@ -113,7 +113,7 @@ def _key(values: Sequence[Any], types: Sequence[str]) -> Any:
     return values[0] if len(types) == 1 else values
 
 
-# One function per fixed encoding that is more than a single expression.
+# One function for each encoding that needs more than one expression.
 
 
 def _float_bytes(value: float) -> bytes:
@@ -238,7 +238,7 @@ def _key_hasher(types: tuple[str, ...], max_parallelism: int | None) -> Callable
     for i, name in enumerate(names):
         lines += [f"        if {name} is not None:", f"            h = digest(encode{i}({name}), h)"]
     lines += ["    except Exception as error:", "        raise explain(key, error) from error"]
-    # The digest is unsigned and Spark's long is signed; with a modulus the two differ unless it divides 2**64.
+    # The digest is unsigned and Spark's long is signed. Their remainders differ unless the modulus divides 2**64.
     signed = f"(h - {_WORD} if h & {_SIGN} else h)"
     lines.append(f"    return {signed}" if max_parallelism is None else f"    return {signed} % {max_parallelism}")
     exec(compile("\n".join(lines), f"<key hasher for {', '.join(types)}>", "exec"), scope)
@@ -249,7 +249,7 @@ def _key_hasher(types: tuple[str, ...], max_parallelism: int | None) -> Callable
 def _explanation(
     types: tuple[str, ...], encoders: Sequence[Callable[[Any], bytes]]
 ) -> Callable[[Any, Exception], KeyHashError]:
-    """What turns a failure inside a generated hasher into an error that names the column."""
+    """Return a function that turns an error of a generated hasher into one that names the column."""
 
     def explain(key: Any, error: Exception) -> KeyHashError:
         try:
@@ -277,11 +277,11 @@ def _rejection(encode: Callable[[Any], bytes], value: Any) -> Exception | None:
 
 
 MAX_PARALLELISM_LIMIT: Final = 1 << 15
-"""The largest number of key groups, as in Flink: a group takes two bytes in every stored key."""
+"""The largest number of key groups, as in Flink: a key group takes two bytes in every stored key."""
 
 
 DEFAULT_MAX_PARALLELISM: Final = 128
-"""The number of key groups of a job, and of a savepoint written from nothing, where nobody says one."""
+"""The number of key groups of a job or a new savepoint, if not specified."""
 
 
 @frozen
@@ -305,7 +305,7 @@ class KeyGroupRange:
         return isinstance(key_group, int) and self.start <= key_group <= self.end
 
     def require(self, key_group: int, what: str = "record") -> None:
-        """Raises `StateBackendError` for a group outside the range; ``what`` is what came with it."""
+        """Raise `StateBackendError` for a key group outside the range; ``what`` names its owner in the message."""
         if key_group not in self:
             raise StateBackendError(
                 f"key group {key_group} does not belong to this subtask ({self}): "
@@ -325,7 +325,7 @@ class KeyGroupRange:
 
 
 def check_parallelism(parallelism: int, max_parallelism: int) -> None:
-    """Raises `ValueError` unless ``1 <= parallelism <= max_parallelism <= 32768``."""
+    """Raise `ValueError` unless ``1 <= parallelism <= max_parallelism <= 32768``."""
     if not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
         raise ValueError(f"max_parallelism is {max_parallelism}; it must be from 1 to {MAX_PARALLELISM_LIMIT}")
     if not 1 <= parallelism <= max_parallelism:

@@ -5,8 +5,8 @@ A backend belongs to one operator, one range of key groups, one key serializer a
 descriptor, and takes a snapshot at every barrier. State is addressed by key and namespace; the states of a user's
 function have the void namespace.
 
-A backend is composed of a store and of what all stores share: the key context, the registrations, the enumeration of
-keys, the clean-up of expired entries, the running snapshots, and metrics.
+A backend consists of a store and of the parts that all stores share: the key context, the registrations, the
+enumeration of keys, the clean-up of expired entries, the running snapshots, and metrics.
 
 A state is registered in three steps. If a step fails, the state is as before it:
 
@@ -84,7 +84,7 @@ from typeserializers.scalars.void import VoidNamespaceSerializer
 
 
 def pass_start(schema: StateSchema, current: KeyContext, key_serializer: TypeSerializer[Any]) -> PassStart:
-    """The start of a pass over a registered state with a time-to-live."""
+    """The start of a clean-up pass over a registered state with a time-to-live."""
     assert schema.expiry is not None
     read_key = KeyForm(key_serializer).from_bytes
     read_namespace = KeyForm(schema.serializers[NAMESPACE_ROLE]).from_bytes
@@ -97,13 +97,13 @@ def pass_start(schema: StateSchema, current: KeyContext, key_serializer: TypeSer
 
 
 def _current_key_bytes(current: KeyContext, key_serializer: TypeSerializer[Any]) -> bytes:
-    """The bytes of the current key; empty if there is none, or none that fits."""
+    """The bytes of the current key; empty without a valid key."""
     if not current.has_key:
         return b""
     if not key_serializer.equal_values_have_equal_bytes:
-        # The bytes stand for the key already.
-        stands_for_it: bytes = current.key
-        return stands_for_it
+        # The entry key is already the bytes.
+        key_bytes: bytes = current.key
+        return key_bytes
     try:
         return key_serializer.to_bytes(current.key)
     except SerializationError:
@@ -111,20 +111,20 @@ def _current_key_bytes(current: KeyContext, key_serializer: TypeSerializer[Any])
 
 
 EVERY_NAMESPACE: Final[Any] = object()
-"""Stands for all the namespaces there are."""
+"""Selects all namespaces."""
 
 
 class KeyEnumeration:
-    """The keys that have state in a store, registered or not.
+    """Lists the keys that have state in a store, registered or not.
 
-    Costs a pass over the whole state. Whether what changes meanwhile is seen is open.
+    The cost is a pass over the whole state. Changes during the iteration may or may not be visible.
     """
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
 
     def keys(self, name: str, namespace: Any) -> Iterator[Any]:
-        """The keys that have the state of that name, in one namespace or in any, each once, in no promised order."""
+        """The keys that have the state of that name, in one namespace or in any, each once, unordered."""
         from_bytes = self._store.key_serializer.from_bytes
         if namespace is EVERY_NAMESPACE:
             return (from_bytes(key) for (_, key), _ in itertools.groupby(self._addresses(name), _key_of_address))
@@ -147,10 +147,10 @@ class KeyEnumeration:
         set_key: KeySetter,
         function: Callable[[Any, Any], object],
     ) -> None:
-        """Calls ``function(key, state)`` for every key that has the state in the namespace, with that key current.
+        """Call ``function(key, state)`` for every key that has the state in the namespace, with that key current.
 
         The keys are listed first, so the function may change the state, of any key. Afterwards key and namespace are
-        what they were; what the function raises ends the pass and is passed on.
+        restored. An exception of the function ends the pass and is passed on.
         """
         if namespace is None:
             raise null_namespace(name)
@@ -197,17 +197,17 @@ _key_of_address = operator.itemgetter(0, 1)
 
 
 def null_namespace(state_name: str) -> SerializationError:
-    """The rejection of None as a namespace."""
+    """The error for None as a namespace."""
     return SerializationError(f"state {state_name!r}, the namespace", ("None is no namespace",))
 
 
 @define(eq=False)
 class Registration:
-    """One registered state: ``descriptor`` and ``namespace_serializer`` as they were given, and what follows from them.
+    """One registered state: ``descriptor`` and ``namespace_serializer`` as given, and the results of the registration.
 
-    ``compatibility result`` is that on what was restored, None for a new state. ``stored`` is what the store keeps:
-    the descriptor with the serializers in use, or the one of the timed form. ``schema`` is what the entries are to be
-    in, ``in_use`` the user's descriptor for the handle, which is there once the state is opened.
+    ``compatibility`` is the result for the restored state, None for a new state. ``stored`` is the descriptor of the
+    stored form, with the serializers in use. ``schema`` is the schema of the entries after the migration. ``in_use`` is
+    the user's descriptor for the handle. ``handle`` is set when the state is opened.
     """
 
     descriptor: Any
@@ -221,7 +221,7 @@ class Registration:
 
 
 class Registrations:
-    """The registered states of one backend; ``reports`` has one entry for each of them that was restored."""
+    """The registered states of one backend; ``reports`` has an entry for each registered state that was restored."""
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
@@ -233,7 +233,7 @@ class Registrations:
         return {name: registration.handle for name, registration in self._registered.items()}
 
     def find(self, descriptor: Descriptor, namespace_serializer: TypeSerializer[Any]) -> Registration | None:
-        """What was registered under that name; raises `StateRegistrationError` if that was something else."""
+        """The registration of that name; raises `StateRegistrationError` if its descriptor differs."""
         known = self._registered.get(descriptor.name)
         if known is None:
             return None
@@ -245,9 +245,9 @@ class Registrations:
         return known
 
     def register(self, descriptor: Descriptor, namespace_serializer: Any) -> Registration:
-        """The record of a state that is not registered; changes nothing.
+        """Create the record of a state that is not registered yet; change nothing.
 
-        Raises `StateMigrationException` if what was restored under that name cannot be taken over.
+        Raises `StateMigrationException` if the restored state of that name is incompatible.
         """
         uid = self._store.parameters.operator_uid
         if not isinstance(namespace_serializer, TypeSerializer):
@@ -267,9 +267,9 @@ class Registrations:
         return Registration(descriptor, namespace_serializer, compatibility, stored, stored, schema)
 
     def bring_to_schema(self, registration: Registration) -> StateTable:
-        """Brings the entries of a registered state, if there are any, to its schema; returns their table.
+        """Convert existing entries of a registered state to its schema; return the table.
 
-        Raises `StateMigrationException`, naming the entry and with nothing changed, for one that cannot be migrated.
+        Raises `StateMigrationException` with the entry, changing nothing, if an entry cannot be migrated.
         """
         store, schema, compatibility = self._store, registration.schema, registration.compatibility
         table = store.tables.get(schema.meta.name)
@@ -282,7 +282,7 @@ class Registrations:
                 "only a queue has none, and the elements of a queue never migrate"
             )
             migration = self._migration(known, registration, compatibility)
-            # Before the first entry: that a state is migrated is worth telling.
+            # Before the first entry, so that every migration is reported.
             migration.progress(0)
             entries = store.rewrite(known, schema, migration)
             migration.done()
@@ -292,7 +292,7 @@ class Registrations:
         return known
 
     def open(self, registration: Registration, handle: Any) -> None:
-        """Notes the handle, whose state counts as registered from then on."""
+        """Set the handle; the state is registered from here on."""
         registration.handle = handle
         self._registered[registration.descriptor.name] = registration
 
@@ -348,9 +348,9 @@ def states_measured(
     statistics_of: Callable[[str], StateStatistics],
     sizes: Mapping[str, tuple[int, int]],
 ) -> dict[str, StateMetrics]:
-    """The metrics of the states whose handles are measured ones.
+    """The metrics of all states with measured handles.
 
-    ``sizes`` are, by state, the bytes of all its files in the last snapshot, and of those it wrote; 0 if missing.
+    ``sizes`` are, by state, the bytes of all its files in the last snapshot, and of the files it wrote; 0 if missing.
     """
     states = {}
     for name, handle in handles.items():
@@ -383,7 +383,7 @@ VOID_NAMESPACE_SERIALIZER: Final = VoidNamespaceSerializer()
 
 @final
 class KeyedStateBackend:
-    """The keyed state of one subtask. ``store`` has been restored from the handles of ``parameters``."""
+    """The keyed state of one subtask. ``store`` was restored from the handles of ``parameters``."""
 
     def __init__(self, parameters: KeyedStateBackendParameters, store: StateStore) -> None:
         self.parameters = parameters
@@ -398,34 +398,34 @@ class KeyedStateBackend:
         self._last_times = SnapshotTimes()
         self._is_closed = False
         self.is_bulk = False
-        """Whether states that are registered from now on are accessed by `KeyBatch`."""
+        """Whether states registered from now on are accessed with `KeyBatch`."""
 
     @property
     def is_local(self) -> bool:
-        """Whether what it continues from was here already, on the local disk or in the process: no full restore."""
+        """Whether the restored state was found on the local disk or in the process, without a full restore."""
         return self._store.is_local
 
     @property
     def restore_reports(self) -> list[StateRestoreReport]:
-        """What happened to the restored states that were registered."""
+        """The results for the restored states that were registered."""
         return self._registrations.reports
 
     def set_current_key(self, key: Any, key_group: int) -> None:
-        """Makes ``key`` current; its group must be in the range, which is checked where an entry is stored.
+        """Make ``key`` current. Its key group must be in the range; this is checked when an entry is stored.
 
-        For many keys, ask for `key_setter` once.
+        For many keys, call `key_setter` once.
         """
         self.key_setter()(key, key_group)
 
     def key_setter(self) -> KeySetter:
-        """A function ``set_key(key, key_group)`` that does what `set_current_key` does, without looking anything up.
+        """Return a function ``set_key(key, key_group)`` that does the same as `set_current_key`, without look-ups.
 
-        It is made for the states that are registered now: ask for it after `open()`, and again after a registration.
+        It is valid for the states registered now: call this after `open()`, and again after each registration.
         """
         return compile_key_setter(self._context, self.key_serializer, self._record_sweeps)
 
     def leave_key(self) -> None:
-        """Makes no key current: every access to state is an error until the next `set_current_key`."""
+        """Clear the current key: every access to state raises an error until the next `set_current_key`."""
         self._context.leave()
 
     @overload
@@ -442,10 +442,10 @@ class KeyedStateBackend:
     def get_state(self, descriptor: StateDescriptor) -> State: ...
 
     def get_state(self, descriptor: StateDescriptor) -> State:
-        """The handle of a state without namespaces, registered on first use.
+        """Return the handle of a state without namespaces, registered on first use.
 
-        Raises `StateRegistrationError` if the name was registered with another descriptor, and
-        `StateMigrationException`, with nothing changed, if restored state cannot be taken over.
+        Raises `StateRegistrationError` if the name was registered with another descriptor. Raises
+        `StateMigrationException`, changing nothing, if the restored state is incompatible.
         """
         return self.get_or_create_keyed_state(VOID_NAMESPACE_SERIALIZER, descriptor)
 
@@ -477,10 +477,9 @@ class KeyedStateBackend:
     def get_or_create_keyed_state(
         self, namespace_serializer: TypeSerializer[Any], descriptor: StateDescriptor
     ) -> InternalState:
-        """The handle of a state with namespaces, registered on first use; its namespace is as it was left.
+        """Return the handle of a state with namespaces, registered on first use; its current namespace is unchanged.
 
-        Raises as `get_state`. Namespaces written by another serializer are taken over if the new one can read them as
-        they are, reconfigured if need be; they are never migrated.
+        Raises as `get_state`. Restored namespaces can be read by a reconfigured serializer, but are never migrated.
         """
         if not isinstance(descriptor, StateDescriptor):
             raise self._no_keyed_state(descriptor)
@@ -493,10 +492,10 @@ class KeyedStateBackend:
         return state
 
     def get_priority_queue(self, descriptor: PriorityQueueDescriptor[T]) -> KeyGroupedPriorityQueue[T]:
-        """The queue of that name, registered on first use; raises as `get_state`.
+        """Return the queue of that name, registered on first use; raises as `get_state`.
 
-        The elements of a restored queue may be read by a reconfigured serializer, but are never migrated, because their
-        order is that of their bytes.
+        The elements of a restored queue can be read by a reconfigured serializer. They are never migrated, because they
+        are ordered by their bytes.
         """
         if not isinstance(descriptor, PriorityQueueDescriptor):
             raise StateRegistrationError(
@@ -544,10 +543,10 @@ class KeyedStateBackend:
     def get_partitioned_state(
         self, namespace: Any, namespace_serializer: TypeSerializer[Any], descriptor: StateDescriptor
     ) -> State:
-        """The handle of a state, set to a namespace.
+        """Return the handle of a state, set to a namespace.
 
-        It is the same handle for all namespaces, so it stays in this one until the next call with another. Raises as
-        `get_state`, and `SerializationError`, leaving it where it was, for a namespace that is None or does not fit.
+        All namespaces share one handle, so it keeps this namespace until the next call with another. Raises as
+        `get_state`. Raises `SerializationError`, keeping the namespace, if the new one is None or invalid.
         """
         if namespace is None:
             raise null_namespace(descriptor.name)
@@ -556,10 +555,10 @@ class KeyedStateBackend:
         return state
 
     def get_keys(self, name: str, namespace: Any = EVERY_NAMESPACE) -> Iterator[Any]:
-        """The keys that have the state of that name, in one namespace or in any, each once, in no promised order.
+        """The keys that have the state of that name, in one namespace or in any, each once, unordered.
 
-        Works for unregistered states too. Costs a pass over the whole state. Whether what changes meanwhile is seen is
-        open; `apply_to_all_keys` lists the keys first.
+        Works for unregistered states too. The cost is a pass over the whole state. Changes during the iteration may or
+        may not be visible; `apply_to_all_keys` lists the keys first.
         """
         self.check_open()
         return self._enumeration.keys(name, namespace)
@@ -576,20 +575,20 @@ class KeyedStateBackend:
         descriptor: StateDescriptor,
         function: Callable[[Any, Any], object],
     ) -> None:
-        """Calls ``function(key, state)`` for every key that has the state in the namespace, with that key current.
+        """Call ``function(key, state)`` for every key that has the state in the namespace, with that key current.
 
         The keys are listed first, so the function may change the state, of any key. Afterwards key and namespace are
-        what they were; what the function raises ends the pass and is passed on.
+        restored. An exception of the function ends the pass and is passed on.
         """
         state = self.get_or_create_keyed_state(namespace_serializer, descriptor)
         self._enumeration.visit(descriptor.name, state, namespace, self._context, self.key_setter(), function)
 
     def current_meta(self) -> KeyedStateMeta:
-        """The states as they are now, registered or not, without files."""
+        """The current metadata of all states, registered or not, without files."""
         return self._store.meta_now()
 
     def state_meta(self, name: str) -> StateMeta | None:
-        """The state of that name as it is now, registered or not, without files; None for an unknown name."""
+        """The current metadata of a state, registered or not, without files; None for an unknown name."""
         return self._store.state_meta_now(name)
 
     def export_state(self, name: str) -> Iterator[CanonicalBatch]:
@@ -598,23 +597,23 @@ class KeyedStateBackend:
         return batches_of(self._store.tables[name].rows())
 
     def declare_ttl(self, name: str, ttl: StateTtlConfig) -> None:
-        """Says how long the entries of a state live that nobody registers: what is written whole leaves them out."""
+        """Set the time-to-live of an unregistered state; what is written whole then omits expired entries."""
         table = self._store.tables.get(name)
         if table is not None:
             table.schema = table.schema.expiring(ttl, self.parameters.clock)
 
     def row_filter(self, name: str) -> RowFilter | None:
-        """What is left out, as of now, where the state is written whole; None for nothing."""
+        """The filter of expired rows for a snapshot that writes the state whole now; None to keep all rows."""
         table = self._store.tables.get(name)
         row_filter: RowFilter | None = None if table is None else table.schema.snapshot_filter()
         return row_filter
 
     def prepare_snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
-        """The synchronous part of a snapshot: freezes the state as it is now, and returns the task that writes it.
+        """Freeze the current state, and return the task that writes it: the synchronous part of a snapshot.
 
-        ``state_id`` is unique to this attempt. What is written, removed or registered afterwards is not in the
-        snapshot. Several tasks may be under way at once, and end in any order; what a failed or cancelled one did not
-        write, the next one writes.
+        ``state_id`` is unique to this attempt. Later writes, removals and registrations are not in the snapshot.
+        Several tasks may run at once, and end in any order. The next snapshot writes the changes that a failed or
+        cancelled one did not write.
         """
         self.check_open()
         started = time.monotonic()
@@ -625,15 +624,15 @@ class KeyedStateBackend:
         return task
 
     def snapshot(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshot:
-        """Both parts of a snapshot at once."""
+        """Run both parts of a snapshot at once."""
         snapshot = self.prepare_snapshot(checkpoint_id, state_id).run()
         self._store.snapshot_written(checkpoint_id)
         return snapshot
 
     def collect_metrics(self, snapshot: KeyedStateSnapshot | None = None) -> KeyedStateMetrics:
-        """What was counted since the states were registered; with the last snapshot, what that wrote, and sizes.
+        """Return the metrics since the states were registered; with the last snapshot, also its cost and sizes.
 
-        No state is in it if metrics are off. To be called on the backend's thread, before it is closed.
+        States are included only if metrics are on. Call it on the backend's thread, before it is closed.
         """
         handles, tables = self._registrations.handles(), self._store.tables
         if snapshot is None:
@@ -649,23 +648,23 @@ class KeyedStateBackend:
         return KeyedStateMetrics(states_measured(handles, lambda name: tables[name].statistics(), sizes), costs)
 
     def release(self) -> StateStore:
-        """Ends the backend and leaves its store, with all that is in it, to the caller; raises if it is closed.
+        """End the backend, and return its store with the state; the caller then owns it. Raises if it is closed.
 
-        Snapshots under way go on. State handles are dead once the store says so.
+        Running snapshots continue. State handles are valid until the store invalidates them.
         """
         self.check_open()
         self._is_closed = True
         return self._store
 
     def close(self) -> None:
-        """Cancels the snapshots under way and frees everything; may be called twice. State handles are dead then."""
+        """Cancel running snapshots and free all resources; may be called twice. State handles become invalid."""
         if not self._is_closed:
             self._is_closed = True
             self._tasks.cancel()
             self._store.close()
 
     def check_open(self) -> None:
-        """Raises `StateBackendClosedError` after `close`."""
+        """Raise `StateBackendClosedError` after `close`."""
         if self._is_closed:
             raise closed_error(self.parameters.operator_uid)
 
@@ -680,7 +679,7 @@ class KeyedStateBackend:
         return self._registrations.find(descriptor, namespace_serializer)
 
     def _handle(self, table: StateTable, registered: Registration) -> InternalState:
-        """The handle that a user is given: that of the store, within time-to-live, within metrics."""
+        """The handle for the user: the handle of the store, wrapped for time-to-live and for metrics."""
         stored: StateDescriptor = registered.stored
         context = self._context_for(stored.name, registered.schema.serializers[NAMESPACE_ROLE])
         source = table.for_bulk_access() if self.is_bulk else table
@@ -698,7 +697,7 @@ class KeyedStateBackend:
         return handle if metrics is None else measured_state(handle, stored.kind, metrics)
 
     def _context_for(self, state_name: str, namespace_serializer: TypeSerializer[Any]) -> AnyKeyContext:
-        """What the handle of a state sees of the current key: its own context if it has namespaces."""
+        """The key context for the handle of a state: its own context if it has namespaces."""
         if not has_namespaces(namespace_serializer):
             return self._context
         return NamespacedKeyContext(self._context, namespace_serializer, state_name)

@@ -141,7 +141,7 @@ class ListStateDescriptor(StateDescriptor, OnClass[ListState[T]]):
 
 
 class TtlListState(TtlState, InternalListState[T]):
-    """Each element expires by itself."""
+    """List state with a time-to-live. Each element expires separately."""
 
     __slots__ = ("_name",)
 
@@ -176,7 +176,7 @@ class TtlListState(TtlState, InternalListState[T]):
 
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
         self._clean_up()
-        # What expired in a source is removed when the source is read.
+        # Expired elements of a source are removed when the source is read.
         fold_namespaces(self, target, sources, self._fresh_or_none, self._add_stored)
 
     def remove_expired(self) -> None:

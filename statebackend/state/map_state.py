@@ -1,7 +1,7 @@
 """Map state: a map per key and namespace, with one stored entry per map entry. Values may be None, keys may not.
 
 stored entry                       nullable(value), under the bytes of its user key
-stored entry with a time-to-live   nullable(ttl value(nullable(value))): never null outside, each expires by itself
+stored entry with a time-to-live   nullable(ttl value(nullable(value))): the outer one is never null; each entry expires
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class MapKind(StateKind):
     fixed_roles = MappingProxyType({USER_KEY_ROLE: "the keys of the map"})
     timed_role = VALUE_ROLE
     timestamp_offset = 1
-    """Behind the flag that says whether a stored value is null."""
+    """The time follows a flag, which marks a null value."""
     reads = MappingProxyType({"get": "key", "contains": "key", "items": "", "keys": "", "values": "", "is_empty": ""})
     writes = MappingProxyType({"put": "key, value", "put_all": "entries", "remove": "key", "clear": ""})
 
@@ -87,7 +87,7 @@ class MapKind(StateKind):
     def expiring_part_plan(self, values: Plan, old: TypeSerializerSnapshot[Any], new: TypeSerializer[Any]) -> Plan:
         if not isinstance(old, NullableSerializerSnapshot):
             return PartsPlan((values,))
-        # One flag says of both that an entry is null; a converter from values that may be null gets the null.
+        # One flag marks null in both forms; a converter for nullable values receives the null.
         return values if isinstance(new, NullableSerializer) else BecameOptionalPlan(values)
 
     def timed_descriptor(
@@ -114,7 +114,7 @@ MAP: Final = MapKind()
 
 @frozen
 class MapStateDescriptor(StateDescriptor, OnClass[MapState[K, V]]):
-    """A map per key, each entry stored by itself."""
+    """A map per key, with separately stored entries."""
 
     key_serializer: TypeSerializer[K] = field(converter=as_key_serializer)
     value_serializer: TypeSerializer[V] = field(converter=as_serializer)
@@ -130,7 +130,7 @@ class MapStateDescriptor(StateDescriptor, OnClass[MapState[K, V]]):
 
 
 class TtlMapState(TtlState, InternalMapState[K, V]):
-    """Each entry expires by itself, one whose value is null too."""
+    """Map state with a time-to-live. Each entry expires separately, also one whose value is null."""
 
     __slots__ = ()
 
@@ -180,20 +180,20 @@ class TtlMapState(TtlState, InternalMapState[K, V]):
         return None if stored is None else self._accessed(key, stored)
 
     def _visible_items(
-        self, begun_at: tuple[Any, int], items: Iterator[tuple[K, TtlValue[V | None]]]
+        self, started_at: tuple[Any, int], items: Iterator[tuple[K, TtlValue[V | None]]]
     ) -> Iterator[tuple[K, V | None]]:
         context, lifetime = self.key_context, self.lifetime
         for key, stored in items:
-            if (context.key, context.key_group) == begun_at:
+            if (context.key, context.key_group) == started_at:
                 visible = self._accessed(key, stored)
             else:
-                # Another key has become current, whose map must not be touched.
+                # Another key is current now; its map must not be changed.
                 visible = stored if lifetime.is_visible(stored) else None
             if visible is not None:
                 yield key, visible.value
 
     def _accessed(self, key: K, stored: TtlValue[V | None]) -> TtlValue[V | None] | None:
-        """The entry if it may be seen; removes it if its time is over, renews it if reading does so."""
+        """The entry if it is visible. Removes it if it has expired, and renews it if reads renew."""
         lifetime = self.lifetime
         now_ms = lifetime.clock()
         if stored.last_access_timestamp + lifetime.ttl_ms <= now_ms:

@@ -26,7 +26,7 @@ from typeserializers.kernel.code_generation import GeneratedFunction
 
 
 class MeasuredHandle:
-    """What the methods of a handle count and time. Its subclasses are made by `_measured_class`."""
+    """The counts and times of a handle's methods. `_measured_class` creates the subclasses."""
 
     __slots__ = ("_read_counts", "_write_counts", "read_latency", "wrapped", "write_latency")
 
@@ -58,17 +58,17 @@ class MeasuredHandle:
 
     @property
     def reads(self) -> int:
-        """How many reads there were."""
+        """The number of reads."""
         return sum(count() for count in self._read_counts)
 
     @property
     def writes(self) -> int:
-        """How many writes there were."""
+        """The number of writes."""
         return sum(count() for count in self._write_counts)
 
 
 class MeasuredState(MeasuredHandle, InternalState):
-    """A measured handle of state by key and namespace."""
+    """A measured handle of keyed state."""
 
     __slots__ = ()
 
@@ -95,14 +95,14 @@ class MeasuredQueue(MeasuredHandle, KeyGroupedPriorityQueue[Any]):
         self._write_counts.append(lambda: self._polled)
 
     def poll_while(self, is_due: Callable[[Any], bool]) -> Iterator[tuple[Any, int]]:
-        # One write per element, like polling them one by one; what is_due does is not the queue's time.
+        # One write per element, as when polling one by one; the time of `is_due` is not counted.
         for entry in self.wrapped.poll_while(is_due):
             self._polled += 1
             yield entry
 
 
 def _measurement(name: str, parameters: str) -> Callable[..., Any]:
-    """``measure(call, record, distance)`` makes a method that measures ``call``, and a function that says how often.
+    """``measure(call, record, distance)`` returns a method that measures ``call``, and a function with its count.
 
     A method may be called again while it is being timed: ``left`` then falls below 0, and the count stays exact.
     """
@@ -130,7 +130,7 @@ def _measurement(name: str, parameters: str) -> Callable[..., Any]:
 def _measured_class(
     name: str, bases: tuple[type, ...], reads: Mapping[str, str], writes: Mapping[str, str]
 ) -> type[MeasuredHandle]:
-    """A class with a slot for each method, whose parameters are given, in the place of the bases' method."""
+    """Create a class with a slot for each method, which replaces the method of the bases; values are parameters."""
     return type(
         name,
         bases,
@@ -173,14 +173,14 @@ def _class_of_queues() -> type[MeasuredHandle]:
 
 
 def measured_state(handle: InternalState, kind: StateKind, config: StateMetricsConfig) -> InternalState:
-    """A measured handle around one of that kind."""
+    """Wrap a handle of that kind in a measured one."""
     measured: Any = _class_of_kind(kind)(handle, config)
     state: InternalState = measured
     return state
 
 
 def measured_queue(queue: KeyGroupedPriorityQueue[Any], config: StateMetricsConfig) -> KeyGroupedPriorityQueue[Any]:
-    """A measured handle around a priority queue."""
+    """Wrap a priority queue in a measured handle."""
     measured: Any = _class_of_queues()(queue, config)
     handle: KeyGroupedPriorityQueue[Any] = measured
     return handle

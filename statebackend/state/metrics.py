@@ -10,8 +10,8 @@ counters and keeping the newest gauges.
     snapshot                JSON object with the fields of `SnapshotMetrics`
 
 Latencies are recorded in histograms with fixed buckets, so that any two can be merged. The boundaries are all numbers
-of nanoseconds with four significant bits: 0, 1, ... 15, 16, 18, 20, ... 30, 32, 36, ... A latency is thus known to
-within an eighth, and a histogram has at most a few dozen buckets that are not empty (HdrHistogram, Gil Tene).
+of nanoseconds with four significant bits: 0, 1, ... 15, 16, 18, 20, ... 30, 32, 36, ... So the error of a latency is at
+most an eighth, and a histogram has at most a few dozen buckets that are not empty (HdrHistogram, Gil Tene).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LatencyHistogram:
         self.maximum_ns = 0
 
     def record(self, latency_ns: int) -> None:
-        """Counts one latency; a negative one, of a clock that went back, counts as 0."""
+        """Count one latency; a negative one, from a clock that went back, counts as 0."""
         latency_ns = min(max(latency_ns, 0), LONGEST_NS)
         bucket = _bucket_of(latency_ns)
         self._counts[bucket] = self._counts.get(bucket, 0) + 1
@@ -53,7 +53,7 @@ class LatencyHistogram:
         self.maximum_ns = max(self.maximum_ns, latency_ns)
 
     def merged_with(self, other: LatencyHistogram) -> LatencyHistogram:
-        """A histogram of the latencies of both."""
+        """Return a histogram of the latencies of both."""
         merged = LatencyHistogram()
         merged._counts = dict(self._counts)
         for bucket, count in other._counts.items():
@@ -64,11 +64,11 @@ class LatencyHistogram:
         return merged
 
     def copy(self) -> LatencyHistogram:
-        """What was recorded so far."""
+        """Copy the histogram."""
         return self.merged_with(LatencyHistogram())
 
     def since(self, earlier: LatencyHistogram) -> LatencyHistogram:
-        """What was recorded behind an earlier state of this histogram; of the maximum it is not known when it was."""
+        """Return the latencies recorded since ``earlier``; the maximum may be older."""
         later = LatencyHistogram()
         for bucket, count in self._counts.items():
             if count > earlier._counts.get(bucket, 0):
@@ -84,10 +84,10 @@ class LatencyHistogram:
         return self.total_ns / self.count if self.count else 0.0
 
     def percentile_ns(self, percent: float) -> int:
-        """The least latency that at least ``percent`` % of the recorded ones do not exceed, rounded up to its bucket.
+        """The smallest latency that at least ``percent`` % of the recorded ones do not exceed, rounded up to a bucket.
 
         At most an eighth above the exact one, and never above the maximum; 0 if nothing was recorded. Raises
-        `ValueError` for a percentage that is not above 0 and at most 100.
+        `ValueError` unless ``percent`` is above 0 and at most 100.
         """
         if not 0 < percent <= 100:
             raise ValueError(f"percent is {percent}; it must be above 0 and at most 100")
@@ -105,7 +105,7 @@ class LatencyHistogram:
 
     @classmethod
     def from_json(cls, value: Any) -> LatencyHistogram:
-        """The histogram of such a value; raises `ValueError` for anything else."""
+        """Read a histogram from `to_json`; raise `ValueError` for any other value."""
         histogram = cls()
         try:
             total, maximum, pairs = value
@@ -160,7 +160,7 @@ _SNAPSHOT: Final = "snapshot"
 class StateMetricsConfig:
     """Turns metrics on. Every access is counted; one in ``latency_sample_interval`` is timed, at random distances.
 
-    An interval of 1 times all of them. Raises `ValueError` for one that is less.
+    An interval of 1 times every access. Raises `ValueError` for a smaller one.
     """
 
     latency_sample_interval: int = field(default=100, validator=[instance_of(int), ge(1)])
@@ -168,7 +168,7 @@ class StateMetricsConfig:
 
 @frozen(kw_only=True)
 class StateStatistics:
-    """What a backend knows of one state itself; None for what it does not know. The fields are as in `StateMetrics`."""
+    """The metrics of a state that only its store knows, None if unknown. The fields are as in `StateMetrics`."""
 
     entries: int | None = None
     entries_are_exact: bool = True
@@ -177,14 +177,13 @@ class StateStatistics:
 
 @frozen(kw_only=True)
 class StateMetrics:
-    """One state.
+    """The metrics of one state.
 
-    ``reads`` and ``writes`` count calls of the handle's methods; a fold into a reducing or aggregating state is a
-    write, an iteration one read, timed until its iterator is there. ``cache_misses`` counts the accesses that went to
-    the engine below a cache, and is None in a backend that has none. ``entries`` counts values, lists (in some backends
-    parts of them), map entries or elements; None where the backend cannot tell, an estimate unless
-    ``entries_are_exact``. ``size_bytes`` is the size of the files that the last snapshot says the state is made of,
-    ``bytes_written`` of those that it wrote.
+    ``reads`` and ``writes`` count calls of the handle's methods. A fold into a reducing or aggregating state is a
+    write. An iteration is one read, timed until its iterator exists. ``cache_misses`` counts the accesses that read the
+    engine below a cache; None in a backend without a cache. ``entries`` counts values, lists (in some backends parts of
+    lists), map entries or elements; None if unknown, an estimate unless ``entries_are_exact``. ``size_bytes`` is the
+    size of the state's files in the last snapshot, ``bytes_written`` the size of the files that it wrote.
     """
 
     reads: int = 0
@@ -204,7 +203,7 @@ class StateMetrics:
 
     @property
     def cache_hits(self) -> int | None:
-        """The accesses that needed nothing from the engine below the cache; None without a cache."""
+        """The accesses that did not read the engine below the cache; None without a cache."""
         return None if self.cache_misses is None else max(self.accesses - self.cache_misses, 0)
 
     def merged_with(self, other: StateMetrics) -> StateMetrics:
@@ -229,7 +228,7 @@ class StateMetrics:
         )
 
     def since(self, earlier: StateMetrics) -> StateMetrics:
-        """What came behind an earlier state of these metrics; gauges and the last snapshot are as they are."""
+        """Return the counters since ``earlier``; gauges and the last snapshot are unchanged."""
         misses = None if self.cache_misses is None else self.cache_misses - (earlier.cache_misses or 0)
         return evolve(
             self,
@@ -243,9 +242,9 @@ class StateMetrics:
 
 @frozen(kw_only=True)
 class SnapshotMetrics:
-    """What snapshots cost: how many there were, entries and bytes written, and seconds of both parts.
+    """The cost of snapshots: their number, entries and bytes written, and the seconds of both parts.
 
-    Seconds of several subtasks are those of the slowest; of several epochs their sum.
+    For several subtasks the seconds are those of the slowest one, for several epochs their sum.
     """
 
     snapshots: int = 0
@@ -270,7 +269,7 @@ class SnapshotMetrics:
 
 @frozen
 class KeyedStateMetrics:
-    """All the state of an operator, or of one of its subtasks: by name the states that it registers, and snapshots."""
+    """The metrics of an operator's keyed state, or of one subtask: registered states by name, and snapshots."""
 
     states: Mapping[str, StateMetrics] = field(factory=dict)
     snapshot: SnapshotMetrics = field(factory=SnapshotMetrics)
@@ -288,21 +287,21 @@ class KeyedStateMetrics:
         )
 
     def since(self, earlier: KeyedStateMetrics) -> KeyedStateMetrics:
-        """What came behind an earlier state of the metrics of one backend, with its last snapshot."""
+        """Return the metrics of one backend since ``earlier``, with its last snapshot."""
         known = earlier.states
         return KeyedStateMetrics(
             {name: one.since(known[name]) if name in known else one for name, one in self.states.items()}, self.snapshot
         )
 
     def to_report(self) -> dict[str, str]:
-        """The form in which they travel in the metrics of an acknowledgement."""
+        """Convert to the form in the metrics of an acknowledgement."""
         report = {_STATE_PREFIX + name: _to_json(metrics) for name, metrics in self.states.items()}
         report[_SNAPSHOT] = _to_json(self.snapshot)
         return report
 
     @classmethod
     def from_report(cls, report: Mapping[str, Any]) -> KeyedStateMetrics | None:
-        """What is in the metrics of an acknowledgement; None if it holds none. Raises `ValueError` if malformed."""
+        """Read the metrics of an acknowledgement, None if there are none. Raises `ValueError` if malformed."""
         if _SNAPSHOT not in report:
             return None
         states = {
@@ -337,7 +336,7 @@ def _to_json(metrics: StateMetrics | SnapshotMetrics) -> str:
 
 
 def _from_json(of: type[Any], text: Any) -> Any:
-    """Metrics from a text that may be anything; a field that is not known here is passed over."""
+    """Read metrics from untrusted text; unknown fields are skipped."""
     values = json.loads(text) if isinstance(text, str) else None
     if not isinstance(values, dict):
         raise ValueError(f"no metrics: {shown(text)}")

@@ -1,10 +1,10 @@
 """The operator state of one subtask: registration, snapshots and export. It is on the heap with every keyed backend.
 
 Restored state stays in its files until a descriptor is registered. Then the compatibility result is resolved and the
-rows are read once and decoded, before anything changes. A state that is not registered is not read: it travels on in
-the part that this subtask carries. Every role may be migrated, the keys of a broadcast state too, because no address
-depends on their bytes. The parts of a state may have different schemas. One set of serializers must then be compatible
-with all of them: a reconfigured serializer is checked against each part again until no part asks for another.
+rows are read once and decoded, before anything changes. A state that is not registered is not read: the subtask that
+carries it copies or refers to its part. Every role may be migrated, even the keys of a broadcast state, because no
+address depends on their bytes. The parts of a state may have different schemas. One set of serializers must then be
+compatible with all of them: a reconfigured serializer is checked against each part again until no part needs another.
 
 A snapshot freezes the states at the barrier; a task writes them, on any thread. Each state is written, copied, or
 referred to. A snapshot refers to the files of an unchanged state only if they are files of its own store, belong to a
@@ -89,9 +89,9 @@ _CANCEL_CHECK_ROWS: Final = 1024
 
 @frozen
 class KeptParts:
-    """A state that is already in the store: only referred to.
+    """A state that is already in the store and is only referred to.
 
-    ``table`` is what it holds, if that is known and a digest of the rows is not.
+    ``table`` holds its rows, if they are known and have no digest yet.
     """
 
     parts: tuple[StatePart, ...]
@@ -100,7 +100,7 @@ class KeptParts:
 
 @frozen
 class CopiedParts:
-    """A state that nobody registered, in files that must not be referred to: copied, under the schemas it has."""
+    """A state that is not registered, in files that must not be referred to. It is copied with its schemas."""
 
     parts: tuple[StatePart, ...]
     source: CheckpointFileSystem
@@ -108,7 +108,7 @@ class CopiedParts:
 
 @frozen
 class FrozenOperatorTable:
-    """A registered state as it was at the barrier, and duplicates of its serializers."""
+    """A registered state at the barrier, with duplicates of its serializers."""
 
     row_count: int
     rows: FrozenRows
@@ -150,7 +150,7 @@ class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
 
     def remove_written(self) -> None:
         for file in self._files:
-            # The first error is the one to report; a file that stays behind is an orphan and harms nothing.
+            # The first error is the one to report; a file that remains is a harmless orphan.
             with contextlib.suppress(CheckpointError):
                 self._file_system.delete(file.path)
 
@@ -160,9 +160,9 @@ class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
 
     def _written(self, state: FrozenOperatorState) -> OperatorStateMeta:
         self.raise_if_cancelled()
-        # Lengths and counts go first throughout, so that no two contents look alike.
+        # Lengths and counts come first, so that different contents have different bytes.
         self._digest.update(f"{len(state.name)} {state.name} {state.mode.value} ".encode("utf-8", "surrogatepass"))
-        # The order of a map is not part of what it holds.
+        # The order of a map does not matter.
         new_digest = _UnorderedDigest if state.mode is OperatorStateMode.BROADCAST else _OrderedDigest
         return OperatorStateMeta(state.name, state.mode, _WRITERS[type(state.content)](self, state.content, new_digest))
 
@@ -171,14 +171,14 @@ class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
         if content.table is not None:
             rows = content.table.rows(content.table.serializers)
             digest = _digest_of(self._counted(rows), new_digest())
-            # Several parts under one schema are one in what a table writes.
+            # Several parts under one schema are one part when a table writes them.
             self._add(content.table.row_count, digest)
             return (evolve(parts[0], digest=digest),) if len(parts) == 1 else parts
         for part in parts:
             if part.digest is not None:
                 self._add(part.row_count, part.digest)
             else:
-                # Nobody has read these rows; every attempt refers to the same slices.
+                # These rows were not read; every attempt refers to the same slices.
                 self._digest.update(f"unread {len(part.slices)} ".encode())
                 for one in part.slices:
                     self._digest.update(f"{one.file.checksum} {one.start} {one.stop} ".encode())
@@ -192,7 +192,7 @@ class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
 
     def _write_table(self, content: FrozenOperatorTable, new_digest: NewDigest) -> tuple[StatePart, ...]:
         part = self._write_rows(content.row_count, content.rows(content.serializers), {}, new_digest())
-        # Taken after the rows were written, for serializers that learn from what they write.
+        # Read it after the rows were written, since some serializers learn from what they write.
         return (evolve(part, envelopes=envelopes_of(content.serializers)),)
 
     def _write_rows(
@@ -224,10 +224,10 @@ class OperatorStateSnapshotTask(SnapshotTask[OperatorStateSnapshot]):
 
 
 class RowDigest(Protocol):
-    """The digest of rows, one after the other."""
+    """A digest over a sequence of rows."""
 
     def add(self, row: OperatorStateRow) -> None:
-        """Adds a row."""
+        """Add a row."""
 
     def value(self) -> bytes:
         """The digest of the rows so far, 16 bytes."""
@@ -266,7 +266,7 @@ def _digest_of(rows: Iterator[OperatorStateRow], digest: RowDigest) -> bytes:
 
 
 def _row_bytes(row: OperatorStateRow) -> bytes:
-    # Lengths go first, so that no two rows look alike.
+    # Lengths come first, so that different rows have different bytes.
     return b"".join([b"\xff" if column is None else len(column).to_bytes(8, "big") + column for column in row])
 
 
@@ -279,10 +279,10 @@ _WRITERS: Final[Mapping[type, Callable[[OperatorStateSnapshotTask, Any, NewDiges
 
 @frozen
 class OperatorStateTakeover:
-    """The compatibility result on the parts of a restored state, and how those of its schemas that are migrated are.
+    """The compatibility result for the parts of a restored state, and the migration of each schema.
 
-    ``plans`` are by role and by the envelope of what the serializer was; they lead to the serializers of the
-    compatibility result.
+    ``plans`` are by role and by the envelope of the old serializer. They lead to the serializers of the compatibility
+    result.
     """
 
     compatibility: StateCompatibility
@@ -305,10 +305,9 @@ def plan_operator_state(
     descriptor: OperatorStateDescriptor,
     rules: CompatibilityRules = RULES,
 ) -> OperatorStateTakeover:
-    """The compatibility result on a descriptor taking over the parts of a restored state, with the serializers to use
-    by role.
+    """Resolve the compatibility of a descriptor with the parts of a restored state, and the serializers by role.
 
-    Raises `StateRestoreError` if what an old serializer was cannot be read here.
+    Raises `StateRestoreError` if the snapshot of an old serializer cannot be read.
     """
     if mode is not descriptor.mode:
         issue = CompatibilityIssue(
@@ -341,7 +340,7 @@ def _resolve_role(
 ) -> tuple[CompatibilityKind, list[CompatibilityIssue], TypeSerializer[Any], dict[bytes, Plan]]:
     kinds = [CompatibilityKind.AS_IS]
     issues: list[CompatibilityIssue] = []
-    # Each round but the last adopts what at least one more schema asks for.
+    # Each round but the last adopts the serializer that at least one more schema needs.
     for _ in range(len(snapshots) + 1):
         is_settled, plans = True, dict[bytes, Plan]()
         for envelope, snapshot in snapshots.items():
@@ -367,7 +366,7 @@ def _resolve_role(
 
 
 def _is_like(one: TypeSerializer[Any], other: TypeSerializer[Any]) -> bool:
-    """Whether both know the same: serializers that have learned other things may be equal all the same."""
+    """Whether both have the same snapshot; equal serializers may have learned different things."""
     return snapshot_to_bytes(one.snapshot_configuration()) == snapshot_to_bytes(other.snapshot_configuration())
 
 
@@ -378,10 +377,10 @@ V = TypeVar("V")
 
 @frozen(kw_only=True)
 class OperatorStateBackendParameters:
-    """Everything the operator state of a subtask is made from.
+    """The parameters from which the operator state of a subtask is created.
 
-    ``file_system`` and ``file_prefix`` say where snapshots put their files; they may be those of the keyed backend.
-    ``rules`` judge what is restored, and ``conversions`` say how it is migrated.
+    Snapshots write their files to ``file_system``, below ``file_prefix``; both may be shared with the keyed backend.
+    ``rules`` decide the compatibility of restored state, and ``conversions`` define its migration.
     """
 
     operator_uid: str
@@ -395,7 +394,7 @@ class OperatorStateBackendParameters:
 
 @define
 class _Reference:
-    """The parts in the store that hold a state at one version of its content; for unregistered state that is None."""
+    """The parts in the store that hold a state at one version of its content; None for unregistered state."""
 
     version: int | None
     parts: tuple[StatePart, ...]
@@ -426,7 +425,7 @@ class OperatorStateBackend:
         self._held: dict[str, _HeldState] = {}
         self._tasks: SnapshotTasks[OperatorStateSnapshot] = SnapshotTasks()
         self._written: dict[int, dict[str, _Reference]] = {}
-        # Guards what tasks touch when they are done, on their threads.
+        # Guards what tasks change on their own threads at their end.
         self._lock = threading.Lock()
         self._closed = False
         self._restored_files = parameters.restore.file_system if parameters.restore is not None else None
@@ -448,10 +447,10 @@ class OperatorStateBackend:
     def get_state(self, descriptor: OperatorStateDescriptor) -> State: ...
 
     def get_state(self, descriptor: OperatorStateDescriptor) -> State:
-        """The state of a descriptor, registered on first use.
+        """Return the state of a descriptor, registered on first use.
 
-        Raises `StateRegistrationError` if the name was registered with another descriptor, and
-        `StateMigrationException`, with nothing changed, if restored state cannot be taken over.
+        Raises `StateRegistrationError` if the name was registered with another descriptor. Raises
+        `StateMigrationException`, changing nothing, if the restored state is incompatible.
         """
         self._check_open()
         held = self._held.get(descriptor.name)
@@ -474,18 +473,18 @@ class OperatorStateBackend:
         return cast(State, held.table)
 
     def state_names(self, mode: OperatorStateMode | None = None) -> tuple[str, ...]:
-        """The names of all states, or of those of one mode, registered or only restored."""
+        """The names of all states, or of the states of one mode, registered or only restored."""
         return tuple(name for name, held in self._held.items() if mode is None or held.mode is mode)
 
     def unregistered_names(self) -> tuple[str, ...]:
-        """The names of the restored states that nobody has registered yet."""
+        """The names of the restored states that are not registered yet."""
         return tuple(name for name, held in self._held.items() if held.table is None)
 
     def prepare_snapshot(self, checkpoint_id: int, state_id: str) -> OperatorStateSnapshotTask:
-        """Freezes the state as it is now and returns the task that writes it; ``state_id`` is unique to this attempt.
+        """Freeze the current state, and return the task that writes it; ``state_id`` is unique to this attempt.
 
-        What is put, cleared or registered afterwards is not in the snapshot. Takes time in proportion to the number of
-        states, not of their elements. Several tasks may be under way at once.
+        Later changes and registrations are not in the snapshot. The time is proportional to the number of states, not
+        of elements. Several tasks may run at once.
         """
         self._check_open()
         states = [self._frozen(name, held) for name, held in self._held.items()]
@@ -503,21 +502,21 @@ class OperatorStateBackend:
         return task
 
     def snapshot(self, checkpoint_id: int, state_id: str) -> OperatorStateSnapshot:
-        """Both parts of a snapshot at once."""
+        """Run both parts of a snapshot at once."""
         return self.prepare_snapshot(checkpoint_id, state_id).run()
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """From now on snapshots may refer to the files of this checkpoint instead of writing the same rows again."""
+        """Let later snapshots refer to the files of this checkpoint instead of writing the same rows again."""
         with self._lock:
             references = self._written.get(checkpoint_id, {})
             self._written = {other: kept for other, kept in self._written.items() if other > checkpoint_id}
         for name, reference in references.items():
-            # A closed backend has nothing left to refer from.
+            # A closed backend takes no more snapshots.
             if name in self._held:
                 self._held[name].reference = reference
 
     def close(self) -> None:
-        """Cancels the snapshots under way and frees everything; may be called twice. States are dead afterwards."""
+        """Cancel running snapshots and free all resources; may be called twice. States become invalid."""
         if self._closed:
             return
         self._closed = True
@@ -557,7 +556,7 @@ class OperatorStateBackend:
         for part in restored.content:
             migrated += self._load(table, part, takeover.plans, progress)
         progress.done()
-        # Files go on being referred to only where they say what would be written now.
+        # Later snapshots refer to files only if these equal what would be written now.
         schema = envelopes_of(compatibility.serializers)
         is_reusable = self._may_refer_to_restored and all(part.envelopes == schema for part in restored.content)
         held.reference = _Reference(table.version, restored.content) if is_reusable else None
@@ -573,7 +572,7 @@ class OperatorStateBackend:
         plans: Mapping[tuple[str, bytes], Plan],
         progress: StateProgress,
     ) -> int:
-        """Loads one part into a table; returns how many rows were migrated."""
+        """Load one part into a table; return the number of migrated rows."""
         assert self._restored_files is not None
         migrations: dict[str, SchemaMigration[Any]] = {}
         try:
@@ -634,7 +633,7 @@ def export_operator_state(
     directory: str,
     file_stem: str,
 ) -> tuple[OpaqueStateHandle | None, dict[str, int]]:
-    """Copies the operator part of a subtask's state; returns that part in the target and the rows of each state."""
+    """Copy the operator part of a subtask's state; return the part in the target, and the rows of each state."""
     states = []
     for state in decode_operator_state(part).states:
         prefix = f"{directory}/operator={state.mode.value}/{path_segment(state.name)}/{file_stem}"

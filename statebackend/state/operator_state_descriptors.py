@@ -1,4 +1,4 @@
-"""Descriptors of operator state: state that belongs to a subtask and not to a key.
+"""Descriptors of operator state: state that belongs to a subtask instead of a key.
 
 Each descriptor class has one mode of redistribution. In Flink one descriptor is passed to ``getListState``,
 ``getUnionListState`` or ``getBroadcastState``. Here the states of a job can be checked from their descriptors alone.
@@ -32,7 +32,7 @@ __all__ = ["MAX_UID_CHARACTERS", "uid_problem"]
 
 
 MAX_UID_CHARACTERS: Final = 200
-"""Most characters of a uid."""
+"""The limit of characters of a uid."""
 
 
 def uid_problem(uid: str) -> str | None:
@@ -55,7 +55,7 @@ VALUE_ROLE: Final = "value"
 
 
 class OperatorStateMode(enum.Enum):
-    """How state is dealt out at a restore; the values are written to disk and frozen."""
+    """How state is redistributed at a restore; the values are written to disk and frozen."""
 
     SPLIT = "split"
     UNION = "union"
@@ -76,7 +76,7 @@ def _check_name(instance: Any, attribute: Any, name: Any) -> None:
 
 @frozen
 class OperatorStateDescriptor:
-    """What all modes share; use one of the subclasses."""
+    """The base of all modes; use one of the subclasses."""
 
     name: str = field(validator=_check_name)
 
@@ -90,7 +90,7 @@ class OperatorStateDescriptor:
 
 @frozen
 class SplitListStateDescriptor(OperatorStateDescriptor, OnClass[ListState[T]]):
-    """A list whose elements are dealt out evenly when the parallelism changes, and stay where they are when not."""
+    """A list whose elements are distributed evenly when the parallelism changes, and stay in place otherwise."""
 
     element_serializer: TypeSerializer[T] = field(converter=as_serializer, validator=check_elements)
 
@@ -105,7 +105,7 @@ class SplitListStateDescriptor(OperatorStateDescriptor, OnClass[ListState[T]]):
 class UnionListStateDescriptor(OperatorStateDescriptor, OnClass[ListState[T]]):
     """A list; every restored subtask gets the elements of all subtasks, in the order of the subtasks.
 
-    A subtask that goes on without choosing its own among them writes all of them into the next snapshot, as in Flink.
+    A subtask that keeps all of them, instead of choosing its own, writes all into the next snapshot, as in Flink.
     """
 
     element_serializer: TypeSerializer[T] = field(converter=as_serializer, validator=check_elements)

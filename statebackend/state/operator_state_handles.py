@@ -2,14 +2,14 @@
 
 A state consists of *parts*, one per schema, and a part of *slices*, ranges of rows of files. A rescale assigns slices
 and neither reads nor copies rows. A part keeps the snapshots of its serializers as bytes, so that an unregistered state
-travels on although this process does not know its serializers.
+is copied although this process does not know its serializers.
 
     meta  := i32(version 3) i32(states) state*
     state := UTF(name) UTF(mode) i32(parts) part*
     part  := i32(roles) (UTF(role) i32(n) envelope)* i32(slices) slice* i32(0 or 16) digest
     slice := i32(number of a file) i64(first row) i64(end row, exclusive)
 
-The digest is that of the rows, where it is known. It shows that referenced state equals rewritten state. The first file
+The digest covers the rows, if it is known. It shows that referenced state equals rewritten state. The first file
 of the handle has the number 0. Both reader and writer check these invariants: names are unique, modes are known, the
 roles are those of the mode, a state has a part, a slice has rows, and each file of the handle is referenced.
 
@@ -48,10 +48,10 @@ VERSION: Final = 3
 DIGEST_BYTES: Final = 16
 
 FORMAT: Final = "operator_state"
-"""The format of a handle in a checkpoint; in a savepoint it is that of savepoints."""
+"""The format of a handle in a checkpoint; a savepoint has its own."""
 
 MAX_SLICES: Final = 16
-"""A state in more slices is rewritten. A union list may have the rows of its file several times, once a slice."""
+"""A state in more slices is rewritten. A union list may contain the rows of a file once per slice."""
 
 _MAX_ROWS_PER_BYTE: Final = 1 << 10
 """A row group takes more than 64 bytes of a file and has at most 65,536 rows."""
@@ -75,12 +75,12 @@ class FileSlice:
 
 @frozen
 class StatePart:
-    """Rows under one schema: the envelopes of the serializers' snapshots by role, and where the rows are."""
+    """Rows under one schema: the envelopes of the serializers' snapshots by role, and the slices with the rows."""
 
     envelopes: Mapping[str, bytes] = field(repr=lambda envelopes: "{" + ", ".join(envelopes) + "}")
     slices: tuple[FileSlice, ...] = ()
     digest: bytes | None = field(default=None, eq=False, repr=False)
-    """Of the rows; None if it is not known, as of rows that were dealt out again."""
+    """The digest of the rows; None if it is not known, as after a redistribution."""
 
     @property
     def row_count(self) -> int:
@@ -88,7 +88,7 @@ class StatePart:
         return sum(one.row_count for one in self.slices)
 
     def snapshot(self, state_name: str, role: str) -> TypeSerializerSnapshot[Any]:
-        """What the serializer of that role was; raises `StateRestoreError` if that cannot be read here."""
+        """Read the snapshot of the serializer of a role; raise `StateRestoreError` if it cannot be read."""
         try:
             return snapshot_from_bytes(self.envelopes[role])
         except StateFormatError as error:
@@ -99,7 +99,7 @@ class StatePart:
 
 @frozen
 class OperatorStateMeta:
-    """One state of one subtask; a state without rows has a part without slices, which keeps its schema."""
+    """One state of one subtask. A state without rows has a part without slices, which keeps its schema."""
 
     name: str
     mode: OperatorStateMode
@@ -119,7 +119,7 @@ class OperatorStateHandle:
 
     @property
     def files(self) -> tuple[FileHandle, ...]:
-        """Every file that is referred to, once, in the order of first mention."""
+        """Every referenced file, once, in the order of first mention."""
         return tuple(dict.fromkeys(one.file for state in self.states for part in state.parts for one in part.slices))
 
     def state(self, name: str) -> OperatorStateMeta | None:
@@ -129,7 +129,7 @@ class OperatorStateHandle:
 
 @frozen
 class OperatorStateSnapshot:
-    """What a barrier gives: the handle, a digest of what changed and what stayed, and what it cost."""
+    """The result of a snapshot: the handle, a digest of changed and unchanged state, and its cost."""
 
     handle: OperatorStateHandle
     digest: str
@@ -138,12 +138,12 @@ class OperatorStateSnapshot:
 
 
 def envelopes_of(serializers: Mapping[str, TypeSerializer[Any]]) -> dict[str, bytes]:
-    """What the serializers are now, by role."""
+    """The current snapshots of serializers as envelopes, by role."""
     return {role: snapshot_to_bytes(serializer.snapshot_configuration()) for role, serializer in serializers.items()}
 
 
 def encode_operator_state(operator: OperatorStateHandle, format_name: str = FORMAT) -> OpaqueStateHandle | None:
-    """The operator part of a subtask's state; None if there is no state.
+    """Encode the operator part of a subtask's state; None if there is no state.
 
     Raises `StateRestoreError` if the invariants do not hold.
     """
@@ -154,7 +154,7 @@ def encode_operator_state(operator: OperatorStateHandle, format_name: str = FORM
 
 
 def decode_operator_state(part: OpaqueStateHandle | None) -> OperatorStateHandle:
-    """The operator state in that part of a subtask's state. Raises `StateRestoreError` for anything malformed."""
+    """Decode the operator part of a subtask's state. Raises `StateRestoreError` if it is malformed."""
     if part is None:
         return OperatorStateHandle()
     try:
@@ -164,7 +164,7 @@ def decode_operator_state(part: OpaqueStateHandle | None) -> OperatorStateHandle
 
 
 def check_subtask_states(states: Iterable[OperatorStateMeta]) -> None:
-    """Raises `StateRestoreError` unless the invariants of one subtask's states hold."""
+    """Raise `StateRestoreError` unless the invariants of one subtask's states hold."""
     names: set[str] = set()
     for state in states:
         _require(state.name not in names, state.name, "appears twice in one handle")
@@ -187,7 +187,7 @@ def check_subtask_states(states: Iterable[OperatorStateMeta]) -> None:
 
 
 def check_overlaps(state_name: str, parts: Iterable[StatePart], most: int) -> None:
-    """Raises `StateRestoreError` if more than ``most`` slices refer to one row."""
+    """Raise `StateRestoreError` if more than ``most`` slices refer to one row."""
     by_file: dict[FileHandle, list[FileSlice]] = {}
     for part in parts:
         for one in part.slices:
@@ -283,17 +283,17 @@ SCHEMA: Final = pa.schema(
 )
 
 BATCH_ROWS: Final = MAX_ROW_GROUP_ROWS
-"""How many rows a batch and a row group hold at most."""
+"""The limit of rows in a batch and a row group."""
 
 BATCH_BYTES: Final = 16 << 20
-"""How many bytes of keys and values they hold at most, unless one row alone has more."""
+"""The limit of bytes of keys and values in a batch; a larger row is a batch by itself."""
 
 OperatorStateRow = tuple["bytes | None", "bytes | None"]
 """Key and value."""
 
 
 def encoded_rows(rows: Iterable[OperatorStateRow]) -> bytes:
-    """The bytes of a Parquet file of the rows."""
+    """Encode rows as a Parquet file."""
     target = pa.BufferOutputStream()
     written: list[pq.FileMetaData] = []
     with pq.ParquetWriter(
@@ -308,7 +308,7 @@ def encoded_rows(rows: Iterable[OperatorStateRow]) -> bytes:
 
 
 def batches(rows: Iterable[OperatorStateRow]) -> Iterator[list[OperatorStateRow]]:
-    """The rows in order, so many together that neither their number nor their bytes are too many."""
+    """Group rows, in order, into batches that are bounded in rows and bytes."""
     batch: list[OperatorStateRow] = []
     size_bytes = 0
     for row in rows:
@@ -323,10 +323,10 @@ def batches(rows: Iterable[OperatorStateRow]) -> Iterator[list[OperatorStateRow]
 
 
 def read_slice(file_system: CheckpointFileSystem, wanted: FileSlice) -> Iterator[OperatorStateRow]:
-    """The rows of a slice; the file is read whole and its checksum verified.
+    """Read the rows of a slice. The file is read whole and its checksum verified.
 
-    Raises `CheckpointError`s for a missing or damaged file and `StateRestoreError` for one that is not operator state,
-    or is shorter than the slice; all name the file.
+    Raises a `CheckpointError` for a missing or damaged file, and `StateRestoreError` if it is not operator state or is
+    shorter than the slice. All name the file.
     """
     path = file_system.location(wanted.file.path)
     content = file_system.read_file(wanted.file)

@@ -9,8 +9,8 @@ A pure function of the old subtasks' handles and the new parallelism, as Flink's
 * *union*: every subtask gets everything.
 * *broadcast*: new subtask i gets the whole copy of old subtask ``i % old parallelism``.
 
-An unregistered state travels on in what its subtask *carries*. A carried union state is split like a list: exactly one
-subtask carries each element, so that carrying does not multiply it.
+Each subtask *carries* a share of an unregistered state. A carried union state is split like a list: exactly one subtask
+carries each element, so that carrying does not multiply it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Parts = tuple[StatePart, ...]
 
 @frozen
 class AssignedState:
-    """One state for one new subtask: its ``content`` once registered, and what is ``carried`` on until then."""
+    """One state for one new subtask: its ``content`` if it is registered, and the ``carried`` parts otherwise."""
 
     name: str
     mode: OperatorStateMode
@@ -48,9 +48,9 @@ class AssignedState:
 
 @frozen
 class RestoredOperatorState:
-    """What one subtask restores; picklable.
+    """The operator state that one subtask restores; picklable.
 
-    ``may_refer`` says whether later checkpoints in the same store may refer to the files: not to those of a savepoint.
+    ``may_refer`` means that later checkpoints in the same store may refer to the files; it is False for savepoints.
     """
 
     states: tuple[AssignedState, ...]
@@ -64,10 +64,10 @@ def restored_operator_state(
     parallelism: int,
     decoded: Sequence[OperatorStateHandle] | None = None,
 ) -> tuple[RestoredOperatorState, ...]:
-    """For each subtask of the new run, its operator state from that part of all old subtasks, in order.
+    """Redistribute the operator state of all old subtasks, in order, to the subtasks of the new run.
 
-    ``decoded`` are the parts, if the caller has decoded them. Raises `StateRestoreError` for a malformed part, or a
-    state that is of different modes in different subtasks.
+    ``decoded`` are the parts, if the caller has decoded them. Raises `StateRestoreError` for a malformed part, or for a
+    state with different modes in different subtasks.
     """
     operators = [decode_operator_state(part) for part in parts] if decoded is None else decoded
     assigned = redistribute(operators, parallelism)
@@ -78,7 +78,7 @@ def restored_operator_state(
 def continued_operator_state(
     parts: Sequence[OpaqueStateHandle | None], file_system: CheckpointFileSystem
 ) -> tuple[RestoredOperatorState, ...]:
-    """For each subtask what it had, from that part of its own: for the next epoch of a run, which deals nothing out.
+    """Return each subtask's own state unchanged, for the next epoch of a run.
 
     Raises `StateRestoreError` for a malformed part.
     """
@@ -97,9 +97,9 @@ def _may_refer(part: OpaqueStateHandle | None) -> bool:
 
 
 def redistribute(handles: Sequence[OperatorStateHandle], parallelism: int) -> tuple[tuple[AssignedState, ...], ...]:
-    """The states of each of ``parallelism`` new subtasks from those of the old subtasks, in order.
+    """Assign the states of the old subtasks, in order, to ``parallelism`` new subtasks.
 
-    Takes time in proportion to states, slices and subtasks, whatever the number of elements.
+    The time is proportional to states, slices and subtasks, not to elements.
     """
     if parallelism < 1:
         raise ValueError(f"parallelism is {parallelism}; it must be at least 1")
@@ -140,7 +140,7 @@ def _modes(handles: Sequence[OperatorStateHandle]) -> dict[str, OperatorStateMod
 
 
 def _copies(pieces: Sequence[Parts], parallelism: int) -> list[Parts]:
-    # A subtask that never registered the state has no copy; one that has stands in for it.
+    # A subtask that did not register the state has no copy; another subtask's copy replaces it.
     copies = [parts for parts in pieces if parts]
     return [pieces[index % len(pieces)] or copies[index % len(copies)] for index in range(parallelism)]
 
@@ -157,7 +157,7 @@ def _dealt(pieces: Sequence[Parts], parallelism: int, first: int) -> list[Parts]
 
 
 class _Cutter:
-    """Takes rows off the front of the parts of all subtasks."""
+    """Takes rows from the parts of all subtasks, in order."""
 
     def __init__(self, pieces: Sequence[Parts]) -> None:
         self._slices: Iterator[tuple[StatePart, FileSlice]] = (
@@ -166,7 +166,7 @@ class _Cutter:
         self._rest: tuple[StatePart, FileSlice] | None = None
 
     def take(self, rows: int) -> Iterator[StatePart]:
-        """The next so many rows, as parts of one slice each."""
+        """Take the next ``rows`` rows, as parts of one slice each."""
         while rows > 0:
             part, one = self._rest or next(self._slices)
             stop = min(one.stop, one.start + rows)
@@ -176,14 +176,14 @@ class _Cutter:
 
 
 def _merged(parts: Iterator[StatePart]) -> Parts:
-    """The parts in order, neighbours under one schema as one, and slices that continue each other as one."""
+    """Merge neighbouring parts with one schema, and slices that continue each other."""
     merged: list[StatePart] = []
     for part in parts:
         if merged and merged[-1].envelopes == part.envelopes:
             merged[-1] = StatePart(part.envelopes, _continued(merged[-1].slices, part.slices))
         else:
             merged.append(part)
-    # A part without rows only says what the schema was; it is not needed next to another.
+    # A part without rows only holds the schema; it is not needed next to another part.
     return tuple(part for part in merged if part.slices) or tuple(merged[:1])
 
 
@@ -199,9 +199,9 @@ def _without_rows(pieces: Sequence[Parts]) -> Parts:
 
 
 def operator_state_metas(operators: Sequence[OperatorStateHandle]) -> tuple[OperatorStateMeta, ...]:
-    """The operator states of all subtasks as those of one, to check descriptors before anything is changed.
+    """Merge the operator states of all subtasks into one list, to check descriptors before anything changes.
 
-    Raises `StateRestoreError` for a state that is of different modes in different subtasks.
+    Raises `StateRestoreError` for a state with different modes in different subtasks.
     """
     metas = []
     for name, mode in _modes(operators).items():

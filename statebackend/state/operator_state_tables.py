@@ -2,7 +2,7 @@
 
 Values of immutable types are kept as objects, values of mutable types as bytes, as in the heap backend (`MemoryForm`).
 So a caller that changes its own object never changes the state. All functions here are made from the serializers of the
-compatibility result, so that every use gets a reconfigured serializer.
+compatibility result, so every use has the reconfigured serializer.
 
 A snapshot writes a *frozen* table while the state changes. Freezing is independent of the size of the state: a list is
 only appended to or replaced, so its object and length are enough; a map is copied at the first change after it was
@@ -33,21 +33,21 @@ Serializers = Mapping[str, TypeSerializer[Any]]
 """Serializers by role."""
 
 Migrations = Mapping[str, SchemaMigration[Any]]
-"""What leads to the serializers of a table, for the roles that are migrated."""
+"""The migrations to the serializers of a table, for the roles that are migrated."""
 
 FrozenRows = Callable[[Serializers], Iterator[OperatorStateRow]]
-"""The rows of a frozen table, written by these duplicates of its serializers, on any thread."""
+"""Writes the rows of a frozen table with these duplicates of its serializers, on any thread."""
 
 
 class _ClosedRows(ClosedEntries):
-    """Rejects the methods of lists and dicts too."""
+    """Also rejects the methods of lists and dicts."""
 
     def __getattr__(self, name: str) -> Any:
         return self._reject()
 
 
 class OperatorStateTable(ABC):
-    """What both kinds of table share: the name for messages, the serializers, and the version of the content."""
+    """The common part of both kinds: the name for messages, the serializers, and the version of the content."""
 
     __slots__ = ("name", "serializers", "version")
 
@@ -57,14 +57,14 @@ class OperatorStateTable(ABC):
         self.version = 0
 
     def describe(self) -> str:
-        """The state, as it is called in messages."""
+        """The state's name for messages."""
         return f"operator state {self.name!r}"
 
     def load_rows(self, rows: Iterable[OperatorStateRow], migrations: Migrations) -> int:
-        """Adds restored rows, some roles by ``migrations`` to its serializers; returns how many.
+        """Add restored rows, and migrate the roles in ``migrations``; return the number of rows.
 
-        Raises `StateMigrationException` or `StateRestoreError`, naming the row, for one that cannot be taken over; the
-        table is then of no use.
+        Raises `StateMigrationException` or `StateRestoreError` for a row that cannot be migrated or read. Discard the
+        table then.
         """
         load = self._row_loader(migrations)
         count = 0
@@ -79,19 +79,19 @@ class OperatorStateTable(ABC):
 
     @abstractmethod
     def _row_loader(self, migrations: Migrations) -> Callable[[OperatorStateRow], None]:
-        """What adds one restored row."""
+        """Return a function that adds one restored row."""
 
     @abstractmethod
     def freeze(self) -> tuple[int, FrozenRows]:
-        """The number of rows now, and the rows."""
+        """Return the current number of rows, and the frozen rows."""
 
     @abstractmethod
     def close(self) -> None:
-        """Makes every later access an error that says why."""
+        """Make every later access raise an error with the reason."""
 
 
 class _ValueForm:
-    """How the values of one role are kept, checked, read, loaded and written."""
+    """The memory form of the values of one role, with its checks and conversions."""
 
     __slots__ = ("is_encoded", "read", "serializer", "store")
 
@@ -106,7 +106,7 @@ class _ValueForm:
             self.store = compile_exact(serializer, describe)
 
     def loader(self, migration: SchemaMigration[Any] | None) -> Callable[[bytes], Any]:
-        """From restored bytes to what is kept; bytes are read once, so that a bad one is found now and not later."""
+        """Return a function from restored bytes to the memory form. It reads them once, to find damage now."""
         form = MemoryForm(self.serializer, self.is_encoded)
         if migration is None:
             if not self.is_encoded:
@@ -132,7 +132,7 @@ class _ValueForm:
         return migrated
 
     def writer(self, duplicate: TypeSerializer[Any]) -> Callable[[Any], bytes]:
-        """From what is kept to bytes."""
+        """Return a function from the memory form to bytes."""
         return _itself if self.is_encoded else duplicate.to_bytes
 
 
@@ -274,11 +274,11 @@ class BroadcastTable(OperatorStateTable, BroadcastState[K, V]):
 
     def _row_loader(self, migrations: Migrations) -> Callable[[OperatorStateRow], None]:
         of_keys = migrations.get(KEY_ROLE)
-        # Checked as a put would be: a custom pair of serializers may pass a key through that does not fit.
+        # Checked like a put: a custom pair of serializers may return an invalid key unchanged.
         key_of = self._key_serializer.from_bytes if of_keys is None else of_keys.to_value
         load, entries, entry_key = self._form.loader(migrations.get(VALUE_ROLE)), self._entries, self._entry_key
         old_serializer = self._key_serializer if of_keys is None else of_keys.old
-        # As it was written: the program's class may not tell the two keys apart.
+        # The old serializer shows the key as it was written: in the program's class the two keys may be equal.
         written = old_serializer.snapshot_configuration().restore_serializer()
         stored_bytes: dict[Any, bytes] = {}
 
@@ -303,7 +303,7 @@ class BroadcastTable(OperatorStateTable, BroadcastState[K, V]):
 
 
 class BroadcastView(ReadOnlyBroadcastState[K, V], Generic[K, V]):
-    """A table that can only be read."""
+    """A read-only view of a table."""
 
     __slots__ = ("_table",)
 
@@ -328,7 +328,7 @@ TABLES: Final[Mapping[OperatorStateMode, Callable[[str, Serializers], OperatorSt
     OperatorStateMode.UNION: OperatorListTable,
     OperatorStateMode.BROADCAST: BroadcastTable,
 }
-"""What makes the table of a state, by mode, from its name and serializers."""
+"""Creates the table of a state from its name and serializers, by mode."""
 
 
 def _encoder(serializer: TypeSerializer[Any], describe: Callable[[], str]) -> Callable[[Any], bytes]:

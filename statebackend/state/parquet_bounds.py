@@ -1,6 +1,6 @@
 """Reads Parquet files of byte columns with memory bounds that follow from the size of the file.
 
-A few bytes of Parquet can stand for gigabytes: a page may decompress to 32,000 times its size, and one value of a
+A few bytes of Parquet can encode gigabytes: a page may decompress to 32,000 times its size, and one value of a
 dictionary may be repeated in every row. pyarrow trusts the file. So this module checks a row group before pyarrow
 decodes it, in three steps:
 
@@ -28,13 +28,13 @@ import pyarrow.parquet as pq
 from statebackend.state.errors import StateBackendError
 
 MAX_ROW_GROUP_ROWS: Final = 1 << 16
-"""No release has written more."""
+"""The limit of rows in a row group. No release has written more."""
 
 _FREE_BYTES: Final = 128 << 20
 _MAX_RATIO: Final = 1024
 
 _STREAM_BYTES: Final = 1 << 20
-"""How much of a column is read from a file at a time."""
+"""How many bytes of a column are read from a file at a time."""
 
 _HEADER_BYTES: Final = 1 << 10
 _MAX_HEADER_BYTES: Final = 1 << 20
@@ -66,7 +66,7 @@ class BoundedParquetFile:
     def __init__(self, source: str | pa.NativeFile, *, checks_pages: bool = False) -> None:
         self._options = {
             "buffer_size": _STREAM_BYTES,
-            # Pages are read as they are needed: a row group of an earlier release may be larger than the memory.
+            # Pages are read when needed: a row group of an earlier release may be larger than the memory.
             "pre_buffer": False,
             "page_checksum_verification": checks_pages,
         }
@@ -75,7 +75,7 @@ class BoundedParquetFile:
             self._file = opening.enter_context(pq.ParquetFile(self._source, **self._options))
             self.schema: pa.Schema = self._file.schema_arrow
             self.metadata: pq.FileMetaData = self._file.metadata
-            # pyarrow ends the process when it is asked for the column chunks of some damaged files.
+            # pyarrow ends the process if asked for the column chunks of some damaged files.
             self._row_groups = _row_groups_of(self._source)
             if len(self._row_groups) != self.metadata.num_row_groups:
                 raise ValueError("the footer is damaged")
@@ -108,7 +108,7 @@ class BoundedParquetFile:
     def batches(
         self, row_group: int, columns: Sequence[str], batch_rows: int, batch_bytes: int
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a row group in batches of at most so many rows, and of about so many bytes."""
+        """Read the rows of a row group in batches of at most ``batch_rows`` rows and about ``batch_bytes`` bytes."""
         rows = self.rows_of_group(row_group)
         size_bytes, limit, dictionaries = self._checked_pages(row_group, columns)
         batch_rows = min(batch_rows, max(1, rows * batch_bytes // max(size_bytes, 1)))
@@ -203,7 +203,7 @@ class BoundedParquetFile:
 
 
 def check_written(metadata: pq.FileMetaData) -> None:
-    """Raises `StateBackendError` for row groups that could not be read: a value of zeros that is too large."""
+    """Raise `StateBackendError` if row groups could not be read again, because of a large value of zeros."""
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         if group.total_byte_size > _FREE_BYTES:

@@ -1,6 +1,6 @@
 """Priority queues per key group, which hold the timers of a keyed operator: interface, descriptor and rows.
 
-    row := key group, element in the place of the key, the void namespace, no user key, an empty value
+    row := key group, element instead of the key, the void namespace, no user key, an empty value
 
 A queue returns the smallest element of all key groups of the subtask first. Elements are ordered by the bytes that
 their serializer writes, compared as unsigned, as Flink requires of its queue in RocksDB. So a backend can sort a queue
@@ -10,7 +10,7 @@ element. Equal elements in two key groups are two elements; the lower key group 
 A queue is not a kind of keyed state: it has no current key, namespace or time-to-live, and its elements are never
 migrated. The caller passes the key group of an element and gets it back at a poll. A queue belongs to one thread until
 its backend is closed. A snapshot contains exactly what was added, removed and polled before it, also within
-`poll_while`. In a snapshot queues are listed among the states, under a kind of their own.
+`poll_while`. A snapshot lists queues among the states, with a kind of their own.
 
 Queues of timers are named as in Flink: `_timer_state/event_<service>` and `_timer_state/processing_<service>`. The
 prefix is reserved for them. The names come from Flink's ``KeyGroupedInternalPriorityQueue``.
@@ -37,54 +37,54 @@ T = TypeVar("T")
 
 
 class KeyGroupedPriorityQueue(ABC, Generic[T]):
-    """A priority queue per key group. Every method raises `StateBackendClosedError` once the backend is closed.
+    """A priority queue per key group. Every method raises `StateBackendClosedError` after the backend is closed.
 
-    Methods that are given an element raise `SerializationError` if it does not fit the serializer, and those that are
-    given a key group raise `StateBackendError` if it belongs to another subtask; the queue is then as it was.
+    A method with an element raises `SerializationError` if the serializer rejects it. A method with a key group raises
+    `StateBackendError` if it belongs to another subtask. The queue is then unchanged.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def add(self, element: T, key_group: int) -> bool:
-        """Adds an element, if the key group does not hold it; returns whether the head is another one now.
+        """Add an element, unless the key group holds it; return whether the head has changed.
 
         Costs O(log n).
         """
 
     @abstractmethod
     def add_all(self, entries: Iterable[tuple[T, int]]) -> None:
-        """Adds elements, each with its key group; if one is rejected, none is added."""
+        """Add elements, each with its key group; if one is rejected, add none."""
 
     @abstractmethod
     def remove(self, element: T, key_group: int) -> bool:
-        """Removes an element, if the key group holds it; returns whether the head is another one now.
+        """Remove an element, if the key group holds it; return whether the head has changed.
 
-        So False is returned for an absent element and for one that was not the head. Costs O(log n) amortized.
+        So the result is False for an absent element, and for one that was not the head. Costs O(log n) amortized.
         """
 
     @abstractmethod
     def peek(self) -> T | None:
-        """The smallest element, which stays; None if there is none."""
+        """The smallest element, without removing it; None if the queue is empty."""
 
     @abstractmethod
     def peek_key_group(self) -> int | None:
-        """The key group of the smallest element; None if there is none."""
+        """The key group of the smallest element; None if the queue is empty."""
 
     @abstractmethod
     def poll(self) -> T | None:
-        """Removes and returns the smallest element; None if there is none. Costs O(log n) amortized."""
+        """Remove and return the smallest element; None if the queue is empty. Costs O(log n) amortized."""
 
     @abstractmethod
     def poll_while(self, is_due: Callable[[T], bool]) -> Iterator[tuple[T, int]]:
-        """Polls elements, with their key groups, as long as the smallest one is due.
+        """Poll elements, with their key groups, as long as the smallest one is due.
 
-        Each is removed at the moment it is given out, so the caller may stop anywhere, and add and remove elements
-        meanwhile: one that is added and due is given out in its turn. ``is_due`` must leave the queue alone.
+        Each element is removed when it is yielded, so the caller may stop at any time. It may also add and remove
+        elements meanwhile; an added element that is due is yielded in order. ``is_due`` must not change the queue.
         """
 
     def is_empty(self) -> bool:
-        """Whether there is no element."""
+        """Whether the queue is empty."""
         return self.peek_key_group() is None
 
     @abstractmethod
@@ -93,14 +93,14 @@ class KeyGroupedPriorityQueue(ABC, Generic[T]):
 
     @abstractmethod
     def entries(self) -> Iterator[tuple[T, int]]:
-        """All elements with their key groups, by key group and in order within one.
+        """All elements with their key groups, sorted by key group and element.
 
-        Costs a pass over the whole queue. The queue may be changed meanwhile; whether that is seen is open.
+        The cost is a pass over the whole queue. Changes during the iteration may or may not be visible.
         """
 
     @abstractmethod
     def subset_of_key_group(self, key_group: int) -> Iterator[T]:
-        """The elements of one key group in order; otherwise as `entries`."""
+        """The sorted elements of one key group; otherwise as `entries`."""
 
     def __iter__(self) -> Iterator[T]:
         """All elements; otherwise as `entries`."""
@@ -110,18 +110,18 @@ class KeyGroupedPriorityQueue(ABC, Generic[T]):
 TimeDomain = Literal["event", "processing"]
 
 TIMER_STATES: Final = "_timer_state/"
-"""What all of these names begin with, and no others may."""
+"""The reserved prefix of the names of timer queues."""
 
 _QUEUE_NAME: Final = re.compile(rf"{TIMER_STATES}(event|processing)_(.*)", re.DOTALL)
 
 
 def timer_state_name(domain: TimeDomain, service: str) -> str:
-    """The name of the queue of a service's timers of event time, or of processing time."""
+    """The name of a service's timer queue, for event time or processing time."""
     return f"{TIMER_STATES}{domain}_{service}"
 
 
 def domain_and_service(state_name: str) -> tuple[str, str] | None:
-    """``event`` or ``processing``, and the service, by the name of a queue of timers; None for any other name."""
+    """``event`` or ``processing``, and the service, from the name of a timer queue; None for any other name."""
     matched = _QUEUE_NAME.fullmatch(state_name)
     return None if matched is None else (matched[1], matched[2])
 
@@ -142,10 +142,10 @@ PRIORITY_QUEUE: Final = QueueKind()
 
 @frozen
 class PriorityQueueDescriptor(Descriptor, Generic[T]):
-    """A queue of elements in the order of their bytes, kept by key group and not by key: timers.
+    """A queue of elements in the order of their bytes, by key group instead of key: timers.
 
-    The serializer must write what comes first as the smaller bytes, compared as unsigned, as `TimerSerializer` does.
-    It is registered with `KeyedStateBackend.get_priority_queue`.
+    The serializer must write smaller elements as smaller bytes, compared as unsigned, as `TimerSerializer` does.
+    Register it with `KeyedStateBackend.get_priority_queue`.
     """
 
     element_serializer: TypeSerializer[T] = field(converter=as_serializer)
@@ -157,5 +157,5 @@ class PriorityQueueDescriptor(Descriptor, Generic[T]):
         return {ELEMENT_ROLE: self.element_serializer}
 
     def with_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> PriorityQueueDescriptor[T]:
-        """The same queue with another serializer, after it was reconfigured."""
+        """Return the queue with another serializer, after it was reconfigured."""
         return evolve(self, element_serializer=serializers[ELEMENT_ROLE])

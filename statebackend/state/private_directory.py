@@ -1,7 +1,7 @@
 """Directories on the local disk that only this user can read or change, and their locks.
 
 They hold state, and RocksDB trusts its files. A directory is created with mode 0700. An existing one is used only if it
-is a real directory, belongs to this user, and nobody else can write to it. Everything below it is then protected.
+is a real directory, belongs to this user, and no other user can write to it. Everything below it is then protected.
 
 The lock is a kernel lock (`FileLock`) on the file ``lock`` in the directory; it ends with the process that holds it.
 The holder of the exclusive lock may remove the directory. A removed file can still be locked, so a lock counts only if
@@ -30,19 +30,19 @@ _SCRATCH_PREFIX: Final = "scratch-"
 
 
 class PrivateDirectoryError(StateBackendError):
-    """A directory for local files cannot be used: a link, somebody else's, or open to others."""
+    """A directory for local files cannot be used: it is a link, belongs to another user, or others can write to it."""
 
 
 def default_local_root() -> str:
-    """Where local files are put if no directory is named: one for all users would belong to the first of them."""
+    """The default directory of local files, one per user, because its first user would own a shared one."""
     return os.path.join(tempfile.gettempdir(), f"{_ROOT_PREFIX}{os.getuid()}")
 
 
 def make_private_directory(path: str) -> None:
-    """Makes a directory with the mode 0700, and what is missing above it; one that is there is made private.
+    """Create a directory with the mode 0700, and missing parents; make an existing directory private.
 
-    Raises `PrivateDirectoryError` for a link, for what is no directory, for one of another user, and for one that
-    others may write to: what is in it may be theirs.
+    Raises `PrivateDirectoryError` for a link, for what is not a directory, for a directory of another user, and for one
+    that others can write to: its content may be theirs.
     """
     while True:
         status = _made_or_checked(path)
@@ -54,15 +54,15 @@ def make_private_directory(path: str) -> None:
 
 
 def make_given_directory(path: str) -> None:
-    """As `make_private_directory`, for a directory that the user has named: if it is there, its mode is left alone."""
+    """Like `make_private_directory`, for a directory that the user named: the mode of an existing one is unchanged."""
     _made_or_checked(path)
 
 
 def lock_directory(path: str, *, is_shared: bool = False) -> FileLock | None:
-    """Makes a private directory and locks it.
+    """Create a private directory and lock it.
 
-    An exclusive lock is not waited for: None if somebody holds another. A shared one is waited for, since an exclusive
-    one is only held for good by who removes the directory, which is then made again. Raises as
+    An exclusive lock does not wait: it returns None if the directory is locked. A shared lock waits, since only a
+    process that removes the directory keeps an exclusive lock; the directory is then created again. Raises as
     `make_private_directory`.
     """
     file = os.path.join(path, LOCK_NAME)
@@ -87,22 +87,22 @@ def lock_directory(path: str, *, is_shared: bool = False) -> FileLock | None:
 
 @contextlib.contextmanager
 def scratch_directory(parent: str) -> Iterator[str]:
-    """A fresh private directory below another for as long as the context lasts; raises as `make_private_directory`.
+    """Create a private directory below another for the duration of the context; raise as `make_private_directory`.
 
-    What processes that were killed have left in ``parent`` goes before that.
+    First remove what killed processes left in ``parent``.
     """
     make_private_directory(parent)
     for name in _names_in(parent):
         if name.startswith(_SCRATCH_PREFIX):
             _remove_if_unused(os.path.join(parent, name))
     path = os.path.join(parent, f"{_SCRATCH_PREFIX}{uuid.uuid4().hex}")
-    # Waited for: somebody may take it for one that was left before it is locked, and it is then made again.
+    # Wait: another process may remove it as a leftover before it is locked; it is then created again.
     lock = lock_directory(path, is_shared=True)
     assert lock is not None
     try:
         yield path
     finally:
-        # In a child that was forked within the context it is its parent's.
+        # In a child that was forked within the context, the directory belongs to the parent.
         if lock.is_held:
             shutil.rmtree(path, ignore_errors=True)
         lock.release()
@@ -110,26 +110,26 @@ def scratch_directory(parent: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def temporary_directory(directory: str | None = None) -> Iterator[str]:
-    """A fresh private directory below this user's own in an existing one, by default that of the system for such.
+    """Create a private directory below this user's own in an existing one, by default the system's temporary one.
 
-    What processes that were killed have left there goes before that. Raises `FileNotFoundError` or `NotADirectoryError`
-    for a directory that is none, else as `make_private_directory`.
+    First remove what killed processes left there. Raises `FileNotFoundError` or `NotADirectoryError` if the given path
+    is not a directory, otherwise as `make_private_directory`.
     """
     root = default_local_root() if directory is None else os.path.join(directory, f"{_ROOT_PREFIX}{os.getuid()}")
-    # What is missing is made below it, and a name that was misspelt is not.
+    # Missing directories are created below it, but a misspelt name is an error.
     os.scandir(os.path.dirname(root)).close()
     try:
         with scratch_directory(root) as path:
             yield path
     finally:
         if directory is not None:
-            # Another process may be at work in it.
+            # Another process may be using it.
             with contextlib.suppress(OSError):
                 os.rmdir(root)
 
 
 def private_opener(path: str, flags: int) -> int:
-    """The ``opener`` of a file that only this user reads and writes."""
+    """The ``opener`` for a file that only this user can read and write."""
     return os.open(path, flags, 0o600)
 
 
@@ -144,7 +144,7 @@ def _remove_if_unused(path: str) -> None:
 
 
 def _make(path: str) -> bool:
-    """Makes the directory, and says whether there was something in its place."""
+    """Create the directory; return whether something already existed at the path."""
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
@@ -156,9 +156,9 @@ def _make(path: str) -> bool:
 
 
 def _made_or_checked(path: str) -> os.stat_result | None:
-    """Makes the directory, or checks the one that is there: None, or the status of the latter."""
+    """Create the directory and return None, or check the existing one and return its status."""
     while _make(path):
-        # Whoever holds its lock may remove it meanwhile.
+        # The holder of its lock may remove it meanwhile.
         with contextlib.suppress(FileNotFoundError):
             return _checked_status(path)
     return None
@@ -168,7 +168,7 @@ def _names_in(directory: str) -> list[str]:
     try:
         return os.listdir(directory)
     except FileNotFoundError:
-        # Removed since by another process, to which nothing was left in it.
+        # Another process has removed it, because it was empty.
         return []
 
 

@@ -1,7 +1,7 @@
 """Progress of long operations: restoring, migrating and reading state, and writing it to a savepoint.
 
     operation     entries                              bytes
-    RESTORE       rows read, 0 where files are copied  of the files downloaded, of all files to download
+    RESTORE       rows read, 0 if files are copied     of the files downloaded, of all files to download
     MIGRATION     entries in the new schema            of the values read
     SAVEPOINT     rows written                         of the files written
     READ          rows read                            of their values
@@ -21,7 +21,7 @@ __all__ = ["Operation", "Progress", "ProgressListener", "StateProgress", "no_pro
 
 
 class Operation(enum.Enum):
-    """What is done to a state, as it is told to people."""
+    """An operation on a state; the values are shown to users."""
 
     RESTORE = "restoring"
     MIGRATION = "migrating"
@@ -31,9 +31,9 @@ class Operation(enum.Enum):
 
 @frozen(kw_only=True)
 class Progress:
-    """One notice. ``total_bytes`` is None where it is not known before; ``subtask_index`` where nobody told it.
+    """One notice. ``total_bytes`` and ``subtask_index`` are None if unknown.
 
-    ``part`` is how much of the whole is done, from 0 to 1, where that is known otherwise than by bytes.
+    ``part`` is the completed fraction, from 0 to 1, if it is known by other means than bytes.
     """
 
     operation: Operation
@@ -48,15 +48,15 @@ class Progress:
 
 
 ProgressListener = Callable[[Progress], object]
-"""Called on the thread that does the work, which waits for it. What it raises ends the operation."""
+"""Called on the thread that does the work, which waits for it. Its exceptions end the operation."""
 
 
 def no_progress(progress: Progress) -> None:
-    """Tells nobody."""
+    """Ignore the notice."""
 
 
 class StateProgress:
-    """One operation on one state, counted up for a listener."""
+    """Reports one operation on one state to a listener."""
 
     def __init__(
         self,
@@ -72,22 +72,22 @@ class StateProgress:
         )
 
     def add(self, entries: int = 0, size_bytes: int = 0) -> None:
-        """So many more are done."""
+        """Add to the completed entries and bytes."""
         now = self._now
         self.reach(now.entries + entries, now.size_bytes + size_bytes)
 
     def reach(self, entries: int, size_bytes: int) -> None:
-        """So many are done in all."""
+        """Set the completed entries and bytes."""
         self._now = evolve(self._now, entries=entries, size_bytes=size_bytes)
         self._listener(self._now)
 
     def reach_part(self, part: float, entries: int, size_bytes: int) -> None:
-        """So many more are done, and with them so much of the whole, from 0 to 1."""
+        """Add to the completed entries and bytes, and set the completed fraction, from 0 to 1."""
         now = self._now
         self._now = evolve(now, part=part, entries=now.entries + entries, size_bytes=now.size_bytes + size_bytes)
         self._listener(self._now)
 
     def done(self) -> None:
-        """The operation has come to its end."""
+        """Report the end of the operation."""
         self._now = evolve(self._now, is_done=True)
         self._listener(self._now)

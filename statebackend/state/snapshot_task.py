@@ -2,7 +2,7 @@
 
     prepared --run--> running --all written--> done
     prepared --cancel--> cancelled
-    running  --cancel--> cancelled     at the next step of the writing
+    running  --cancel--> cancelled     at the next step of `write`
     running  --error--> failed
 
 Any other event is an error and changes nothing. A task that is cancelled or fails removes the files it wrote, and
@@ -27,7 +27,7 @@ S = TypeVar("S")
 
 
 class SnapshotEvent(enum.Enum):
-    """What can happen to a task."""
+    """The events of a task."""
 
     RUN = "run"
     WRITTEN = "all written"
@@ -36,7 +36,7 @@ class SnapshotEvent(enum.Enum):
 
 
 class SnapshotTaskState(enum.Enum):
-    """Where a task is."""
+    """The states of a task."""
 
     PREPARED = "prepared"
     RUNNING = "running"
@@ -55,22 +55,22 @@ TRANSITIONS: Final[Mapping[tuple[SnapshotTaskState, SnapshotEvent], SnapshotTask
 
 
 class SnapshotTaskError(StateBackendError, RuntimeError):
-    """A snapshot was told to do what it cannot do in its state."""
+    """A snapshot task cannot do this in its state."""
 
 
 @define
 class SnapshotTimes:
-    """How long the two parts took. Apart from the task, so that who wants to know does not keep what was frozen."""
+    """The duration of both parts; separate from the task, so that keeping it does not keep the frozen state."""
 
     synchronous_s: float = 0.0
     asynchronous_s: float = 0.0
 
 
 class SnapshotTask(ABC, Generic[S]):
-    """The asynchronous part; `run` may be called on any thread, once, and `cancel` on any thread at any time.
+    """The asynchronous part. Call `run` once, on any thread; call `cancel` on any thread at any time.
 
-    A backend's author implements `write` and, where files or frozen state are to be let go, `remove_written` and
-    `ended`. They run on the thread that runs the task, so they may read only what nobody changes.
+    A backend's author implements `write` and, to release files or frozen state, `remove_written` and `ended`. They run
+    on the thread of the task, so they may read only immutable data.
     """
 
     def __init__(self) -> None:
@@ -80,32 +80,32 @@ class SnapshotTask(ABC, Generic[S]):
 
     @abstractmethod
     def write(self) -> S:
-        """Writes everything and returns the snapshot; calls `raise_if_cancelled` between two steps."""
+        """Write everything and return the snapshot; call `raise_if_cancelled` between steps."""
 
     def remove_written(self) -> None:
-        """Removes what `write` has written of a snapshot that was cancelled or failed. Must not raise."""
+        """Remove the files of a snapshot that was cancelled or failed. Must not raise."""
 
     def ended(self, snapshot: S | None) -> None:
-        """Called once, when nothing more will happen: with the snapshot if it is done, else with None.
+        """Called once at the end: with the snapshot if it is done, else with None.
 
-        On the thread of `run`, or on that of `cancel` if the task never ran. Must not raise.
+        Runs on the thread of `run`, or of `cancel` if the task never ran. Must not raise.
         """
 
     @property
     def state(self) -> SnapshotTaskState:
-        """Where the task is."""
+        """The state of the task."""
         return self._state
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is done, cancelled or failed; a cancelled one may still be on its way out of `run`."""
+        """Whether it is done, cancelled or failed; `run` of a cancelled task may not have returned yet."""
         return self._state not in (SnapshotTaskState.PREPARED, SnapshotTaskState.RUNNING)
 
     def run(self) -> S:
-        """Writes the files and returns the snapshot.
+        """Write the files and return the snapshot.
 
-        Raises `concurrent.futures.CancelledError` if it is or was cancelled, `SnapshotTaskError` if it ran before, and
-        what the store and the serializers raise.
+        Raises `concurrent.futures.CancelledError` if the task is cancelled, `SnapshotTaskError` if it ran before, and
+        the errors of the store and the serializers.
         """
         try:
             self._move(SnapshotEvent.RUN)
@@ -123,7 +123,7 @@ class SnapshotTask(ABC, Generic[S]):
             try:
                 self.remove_written()
             finally:
-                # Somebody may be waiting for this, whatever happened.
+                # Another thread may be waiting for this, even after an error.
                 self.ended(None)
             if end is SnapshotTaskState.CANCELLED:
                 raise CancelledError from error
@@ -132,7 +132,7 @@ class SnapshotTask(ABC, Generic[S]):
         return snapshot
 
     def cancel(self) -> bool:
-        """Cancels the task; returns whether it is cancelled now, which one that has ended otherwise is not."""
+        """Cancel the task; return whether it is cancelled now, False if it ended in another way."""
         with self._transition_lock:
             before = self._state
             self._state = TRANSITIONS.get((before, SnapshotEvent.CANCEL), before)
@@ -142,16 +142,16 @@ class SnapshotTask(ABC, Generic[S]):
         return is_cancelled
 
     def submit(self, executor: Executor) -> Future[S]:
-        """Has an executor run the task; to cancel the future before it runs is to cancel the task.
+        """Run the task on an executor. Cancelling the future before it runs cancels the task.
 
-        A future that runs cannot be cancelled: cancel the task, and the future raises `CancelledError`.
+        A running future cannot be cancelled: cancel the task, and the future raises `CancelledError`.
         """
         future = executor.submit(self.run)
         future.add_done_callback(self._cancel_with)
         return future
 
     def raise_if_cancelled(self) -> None:
-        """Raises `concurrent.futures.CancelledError` if the task was cancelled."""
+        """Raise `concurrent.futures.CancelledError` if the task was cancelled."""
         if self._state is SnapshotTaskState.CANCELLED:
             raise CancelledError
 
@@ -169,24 +169,24 @@ class SnapshotTask(ABC, Generic[S]):
             self._state = following
 
     def _fail(self) -> SnapshotTaskState:
-        """Ends a task after an error; one that was cancelled stays cancelled."""
+        """End a task after an error; a cancelled task stays cancelled."""
         with self._transition_lock:
             self._state = TRANSITIONS.get((self._state, SnapshotEvent.ERROR), self._state)
             return self._state
 
 
 class SnapshotTasks(Generic[S]):
-    """The tasks of one backend that may be under way."""
+    """The tasks of one backend that may still be running."""
 
     def __init__(self) -> None:
         self._tasks: list[SnapshotTask[S]] = []
 
     def add(self, task: SnapshotTask[S]) -> None:
-        """Takes a task in; those that have ended are forgotten."""
+        """Add a task, and forget those that have ended."""
         self._tasks = [*(known for known in self._tasks if not known.has_ended), task]
 
     def cancel(self) -> None:
-        """Cancels all that have not ended."""
+        """Cancel all tasks that have not ended."""
         for task in self._tasks:
             task.cancel()
         self._tasks = []

@@ -43,7 +43,7 @@ class StateBackend(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name that finds the backend, and that its snapshots store."""
+        """The name under which the backend is found, and which its snapshots store."""
 
     def can_restore(self, written_by: str) -> bool:
         """Whether this backend restores handles of that backend; by default its own and canonical ones (savepoints)."""
@@ -51,7 +51,7 @@ class StateBackend(ABC):
 
     @abstractmethod
     def create_store(self, parameters: KeyedStateBackendParameters, key_serializer: TypeSerializer[Any]) -> StateStore:
-        """Creates an empty store for one subtask.
+        """Create an empty store for one subtask.
 
         Args:
             parameters: The subtask, its file systems and its limits.
@@ -59,7 +59,7 @@ class StateBackend(ABC):
         """
 
     def create_keyed_state_backend(self, parameters: KeyedStateBackendParameters) -> KeyedStateBackend:
-        """Creates a backend for one subtask, restored from ``parameters.restore``.
+        """Create a backend for one subtask, restored from ``parameters.restore``.
 
         Raises:
             StateRestoreError: A handle cannot be restored by this backend (`read_restored_states`).
@@ -78,7 +78,7 @@ class StateBackend(ABC):
     def lease_keyed_state_backend(
         self, parameters: KeyedStateBackendParameters, subtask: SubtaskIdentity
     ) -> KeyedStateBackend:
-        """Returns a backend for one epoch of a subtask: a new one, or a kept one that caught up.
+        """Return a backend for one epoch of a subtask: a new one, or a kept one that caught up.
 
         Pass it to `return_keyed_state_backend` at the end of the epoch.
         """
@@ -87,7 +87,7 @@ class StateBackend(ABC):
     def return_keyed_state_backend(
         self, backend: KeyedStateBackend, subtask: SubtaskIdentity, *, succeeded: bool
     ) -> None:
-        """Takes back a leased backend: closes it, or keeps it if its last call was a snapshot (``succeeded``)."""
+        """Take back a leased backend: close it, or keep it if its last call was a snapshot (``succeeded``)."""
         backend.close()
 
     def kept_bytes_of_host(self) -> int:
@@ -97,7 +97,7 @@ class StateBackend(ABC):
 
 ENTRY_POINT_GROUP: Final = "statebackend.backends"
 
-# A checkout has no metadata of this distribution, so these are found without it.
+# A checkout has no distribution metadata, so the built-in backends are found without it.
 _BUILT_IN: Final = {
     "heap": "statebackend.state.heap.heap_state_backend:HeapStateBackend",
     "rocksdb": "statebackend.state.rocksdb.rocksdb_state_backend:RocksDBStateBackend",
@@ -109,7 +109,7 @@ class UnknownStateBackendError(StateBackendError, LookupError):
 
 
 def state_backend(name_or_instance: str | StateBackend) -> StateBackend:
-    """Returns the backend of that name in its default configuration; an instance is returned as it is.
+    """Return the backend of that name in its default configuration; return an instance unchanged.
 
     Raises:
         UnknownStateBackendError: No backend has that name, or it cannot be loaded. The message lists the known names.

@@ -4,7 +4,7 @@ The driver checks before anything changes; every backend checks when a state is 
 serializers may stay or be reconfigured, but not migrated, because their bytes are the address of an entry. The same
 holds for the user keys of a map, and for the elements of a priority queue, whose order is that of their bytes.
 
-One exception: namespaces and user keys of which some become equal (two constants of an enum became one). All entries
+One exception: namespaces and user keys of which some become equal (two constants of an enum were merged). All entries
 are then rewritten, and the migration fails if two entries get the same address.
 
 Everything else follows the serializers' compatibility results for the values that the user sees. A state that gets or
@@ -35,15 +35,15 @@ from statebackend.state.ttl_change import RowPlan, TimeToLiveChange
 from typeserializers.kernel.type_serializer import TypeSerializer
 
 NOTHING_CHANGED: Final = "nothing was changed"
-"""What is told of a rejection before anything is touched."""
+"""The ending of the message for a rejection before any change."""
 
 RESTORED_AS_IT_WAS: Final = "what it was restored from is as it was"
-"""What is told of a rejection in the middle of a run."""
+"""The ending of the message for a rejection during a run."""
 
 _FIXED_ROLES: Final[Mapping[str, str]] = {"key": "the keys of the operator", "namespace": "the namespaces of the state"}
 
 _REWRITABLE_ROLES: Final = (NAMESPACE_ROLE, USER_KEY_ROLE)
-"""The fixed roles whose bytes are rewritten if some of the values become equal; they do not decide the key group."""
+"""The fixed roles whose bytes are rewritten if some of the values become equal; they do not affect the key group."""
 
 _FIXES: Final[Mapping[str, str]] = {
     "key": "Keep the types of the columns in key_by; or start from a savepoint that was rewritten with other keys "
@@ -54,9 +54,9 @@ _FIXES: Final[Mapping[str, str]] = {
 
 @frozen
 class StateCompatibility:
-    """The compatibility result on one state: the worst of its roles, all issues, and the serializers to use by role.
+    """The compatibility result for one state: the worst of its roles, all issues, and the serializers to use by role.
 
-    ``row_plan`` is what a migration of keyed state carries out, so that nothing has to be judged again for it.
+    ``row_plan`` is the plan of a migration of keyed state, so that the migration resolves nothing again.
     """
 
     state_name: str
@@ -65,7 +65,7 @@ class StateCompatibility:
     serializers: Mapping[str, TypeSerializer[Any]]
     row_plan: RowPlan | None = field(default=None, eq=False, repr=False)
     key_plans: Mapping[str, Plan] = field(factory=dict, eq=False, repr=False)
-    """By role, for namespaces and user keys that are rewritten."""
+    """The plans by role, for namespaces and user keys that are rewritten."""
 
     def __str__(self) -> str:
         lines = [f"state {self.state_name!r}: {self.kind.label}", *(f"  {issue}" for issue in self.issues)]
@@ -75,14 +75,14 @@ class StateCompatibility:
 def check_key_serializer(
     old_snapshot: TypeSerializerSnapshot[Any], new_serializer: TypeSerializer[Any], rules: CompatibilityRules = RULES
 ) -> StateCompatibility:
-    """The compatibility result on the key serializer of an operator."""
+    """Resolve the compatibility of an operator's key serializer."""
     return _resolve("(key)", {"key": old_snapshot}, {"key": new_serializer}, _FIXED_ROLES, rules)[0]
 
 
 def check_state(
     old: StateMeta, descriptor: Descriptor, namespace_serializer: TypeSerializer[Any], rules: CompatibilityRules = RULES
 ) -> StateCompatibility:
-    """The compatibility result on a descriptor taking over a restored state."""
+    """Resolve the compatibility of a descriptor with a restored state."""
     if old.kind is not descriptor.kind:
         issue = CompatibilityIssue(
             "",
@@ -101,7 +101,7 @@ def check_state(
     before, after = change.values_before(snapshots), change.values_after(serializers)
     compatibility, plans = _resolve(old.name, before, after, fixed_roles, rules)
     stored = change.of_stored_form(compatibility.kind, compatibility.issues, compatibility.serializers, serializers)
-    # All other roles are fixed, so that the rows are migrated by what happens to this one.
+    # All other roles are fixed, so the plan of this role migrates the rows.
     plan = plans.get(descriptor.kind.timed_role)
     row_plan = None if plan is None else change.row_plan(plan, snapshots, serializers)
     return StateCompatibility(old.name, *stored, row_plan=row_plan, key_plans=compatibility.key_plans)
@@ -114,9 +114,7 @@ def _resolve(
     fixed_roles: Mapping[str, str],
     rules: CompatibilityRules,
 ) -> tuple[StateCompatibility, dict[str, Plan]]:
-    """The compatibility result, and the plans of the roles that can be taken over, to the serializers as they were
-    given.
-    """
+    """Return the compatibility result, and the plans of compatible roles to the serializers as given."""
     plans: dict[str, Plan] = {}
     key_plans: dict[str, Plan] = {}
     issues: list[CompatibilityIssue] = []
@@ -141,7 +139,7 @@ def _resolve(
         reconfigured = compatibility.is_with_reconfigured_serializer
         serializers[role] = compatibility.reconfigured_serializer if reconfigured else new
     if key_plans:
-        # All rows are rewritten, so that values need not be reconfigured to what was written before.
+        # All rows are rewritten, so values need not be reconfigured to the old form.
         serializers |= {role: new for role, new in new_serializers.items() if role not in fixed_roles}
     return StateCompatibility(name, worst_kind(kinds), tuple(issues), serializers, key_plans=key_plans), plans
 
@@ -156,17 +154,17 @@ def _reject_change(
         f"{what} decide where an entry is stored, so their bytes cannot be migrated on restore",
         _FIXES.get(role, "Keep their type, or register the state under another name and fill it from the old one"),
     )
-    # What the serializers advise would make another value readable, and is no way out here.
+    # The serializers' advice would make another value readable, which does not help here.
     issues = (evolve(issue, fix="") for issue in compatibility.issues)
     return TypeSerializerSchemaCompatibility.incompatible(rejection, *issues)
 
 
 @frozen
 class SchemaReport:
-    """The compatibility results on all states of an operator, and the restored states that nobody registered.
+    """The compatibility results for all states of an operator, and the restored states that are not registered.
 
-    Keyed and operator state are told apart: their names may be the same. Keyed state whose keys are rejected cannot be
-    taken over either, whatever it holds: its compatibility results say so, so that who reads only them misses nothing.
+    Keyed and operator state are separate, since their names may be the same. If the keys are incompatible, so is all
+    keyed state, and each of its results says so.
     """
 
     operator_uid: str
@@ -191,7 +189,7 @@ class SchemaReport:
         return not self._rejected()
 
     def raise_if_incompatible(self, aftermath: str = NOTHING_CHANGED) -> None:
-        """Raises `StateMigrationException` with every rejected state and field; ``aftermath`` says what was changed."""
+        """Raise `StateMigrationException` with every incompatible state and field; ``aftermath`` ends the message."""
         rejected = self._rejected()
         if rejected:
             raise StateMigrationException(incompatibility_message(self.operator_uid, rejected, aftermath))
@@ -212,7 +210,7 @@ class SchemaReport:
     def _rejected(self) -> list[StateCompatibility]:
         states = self.compatibilities
         if self.key_compatibility.kind is CompatibilityKind.INCOMPATIBLE:
-            # What is said of the keys is said once.
+            # The issues of the keys are listed once.
             own = len(self.key_compatibility.issues)
             states = tuple(
                 evolve(compatibility, issues=compatibility.issues[own:])
@@ -229,7 +227,7 @@ class SchemaReport:
 def incompatibility_message(
     operator_uid: str, rejected: Iterable[StateCompatibility], aftermath: str = NOTHING_CHANGED
 ) -> str:
-    """What a person reads when state cannot be taken over: states, field paths, reasons, what to do."""
+    """Format the message for incompatible state: states, field paths, reasons and fixes."""
     lines = [f"operator {operator_uid!r} cannot take over its state; {aftermath}:"]
     for compatibility in rejected:
         lines.append(f"  state {compatibility.state_name!r}:")

@@ -6,8 +6,8 @@ base, one new base replaces all, so a restore reads at most about three times th
 threshold, so that subtasks with equal growth do not all write a base in the same epoch.
 
 When there are too many files, the `MERGED_AT_ONCE` adjacent increments with the smallest total become one. This costs
-their size, never that of the state. The merged file is large and is left alone for long (the tiers of a log-structured
-merge tree).
+their size, never that of the state. The merged file is large, so it is not merged again for a long time (the tiers of a
+log-structured merge tree).
 
 The content of a state is the result of applying its files in order. If one list of files is a prefix of another, the
 longer one is the shorter one's state plus the changes in the remaining files.
@@ -26,13 +26,13 @@ from statebackend.state.key_groups import KeyGroupRange
 from statebackend.state.state_meta import KeyedStateMeta, StateFile, StateMeta, encode_meta
 
 MAX_FILES: Final = 48
-"""Files of one state beyond which increments are merged: each is looked into at every read, and opened at a restore."""
+"""Increments are merged if a state has more files. Each file is read at every look-up, and opened at a restore."""
 
 MERGED_AT_ONCE: Final = 16
-"""How many increments become one when there are too many files."""
+"""How many increments are merged into one."""
 
 MIN_MERGE_BYTES: Final = 1 << 20
-"""Increments below this are not merged because of their size."""
+"""Increments smaller than this are not merged because of their size."""
 
 
 _GOLDEN_RATIO: Final = 0.6180339887498949
@@ -40,7 +40,7 @@ _GOLDEN_RATIO: Final = 0.6180339887498949
 
 @frozen
 class StoredFile:
-    """A file in the store, and the state id of the snapshot that wrote it."""
+    """A file in the store, with the state id of the snapshot that wrote it."""
 
     handle: FileHandle
     written_by: str
@@ -48,9 +48,9 @@ class StoredFile:
 
 @define
 class StateFiles:
-    """The files of one state, in the order in which they apply: those in the store, then the local ``pending`` ones.
+    """The files of one state, in the order in which they apply: first files in the store, then local ``pending`` ones.
 
-    ``needs_base`` says that the files do not add up to the state, so that the next snapshot must write it whole.
+    ``needs_base`` means that the files do not contain the whole state, so the next snapshot must write all of it.
     """
 
     stored: list[StoredFile] = field(factory=list)
@@ -60,45 +60,45 @@ class StateFiles:
     def has_outgrown(self, patience: float) -> bool:
         """Whether the next snapshot should write one base instead of another increment.
 
-        Increments are borne up to ``patience`` times the base; see `patience_of`.
+        The increments may be up to ``patience`` times as large as the base; see `patience_of`.
         """
         base, increments = self._sizes_bytes()
         return increments > max(base * patience, MIN_MERGE_BYTES)
 
     @property
     def is_mostly_gone(self) -> bool:
-        """Whether there are too many files, and a base is much smaller than what merging some of them would write.
+        """Whether there are too many files, and a base is much smaller than the result of merging some of them.
 
-        What increments say of entries that are long gone is left out of a base, and of nothing else.
+        Only a base leaves out entries that were deleted long ago.
         """
         base, increments = self._sizes_bytes()
         return len(self.stored) + len(self.pending) > MAX_FILES and increments * MERGED_AT_ONCE > 2 * base * MAX_FILES
 
     def _sizes_bytes(self) -> tuple[int, int]:
-        """Those of the base and of the increments together; without increments nothing is to be merged."""
+        """The bytes of the base, and of all increments; 0 and 0 without increments."""
         if len(self.stored) < 2:
             return 0, 0
         sizes = [file.handle.size_bytes for file in self.stored]
         return sizes[0], sum(sizes[1:])
 
     def increments_to_merge(self) -> range | None:
-        """The places in ``stored`` of the increments that should become one, or None while there are few files."""
+        """The range in ``stored`` of the increments to merge, or None if there are few files."""
         if len(self.stored) + len(self.pending) <= MAX_FILES or len(self.stored) <= MERGED_AT_ONCE:
             return None
         sizes = [file.handle.size_bytes for file in self.stored]
-        # The base, in the first place, is never part of a merge of increments.
+        # The base, which comes first, is never merged with increments.
         first = min(
             range(1, len(sizes) - MERGED_AT_ONCE + 1), key=lambda start: sum(sizes[start : start + MERGED_AT_ONCE])
         )
         return range(first, first + MERGED_AT_ONCE)
 
     def replace(self, places: range, merged: StoredFile | None) -> None:
-        """Puts one file in the place of neighbouring ones; None if nothing is left of them."""
+        """Replace neighbouring files by a merged one; None if the merged file would be empty."""
         self.stored[places.start : places.stop] = [] if merged is None else [merged]
 
 
 def patience_of(key_groups: KeyGroupRange) -> float:
-    """From 1 to 2, as different as can be for the neighbours of a subtask: see `StateFiles.has_outgrown`."""
+    """A number from 1 to 2, very different for neighbouring subtasks (`StateFiles.has_outgrown`)."""
     place = key_groups.start // (key_groups.end - key_groups.start + 1)
     return 1 + place * _GOLDEN_RATIO % 1
 
@@ -116,7 +116,7 @@ def handle_of_files(
     sequence: int,
     states: Iterable[tuple[StateMeta, StateFiles]],
 ) -> KeyedStateHandle:
-    """The handle of a snapshot whose states are made of the stored files given with them."""
+    """Create the handle of a snapshot from its states and their stored files."""
     files: list[FileHandle] = []
     metas: list[StateMeta] = []
     for meta, state_files in states:

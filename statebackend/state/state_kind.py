@@ -1,9 +1,9 @@
-"""What a kind of keyed state declares, and what it needs from a store.
+"""The interface of a kind of keyed state, and its requirements for a store.
 
 State with a time-to-live is stored as the same kind of state over `TtlValue`s: values with the time of their last
 access, in the serializer of ``timed_role``. A store gets a descriptor of that form, without a time-to-live, and stores
-it like any other. The serializers' snapshots distinguish the two forms at a restore. The *expiring part* is what
-expires by itself: a value, an element, a map entry (whose value may be null), or an accumulator.
+it like any other. The serializers' snapshots distinguish the two forms at a restore. The *expiring part* is the part
+that expires separately: a value, an element, a map entry (whose value may be null), or an accumulator.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 RowFilter = Callable[[bytes], "bytes | None"]
-"""From the value of a row to the value to write: itself, a list chunk with fewer elements, or None for no row."""
+"""Maps the value of a row to the value to write: unchanged, a list chunk with fewer elements, or None for no row."""
 
 _TIMESTAMP: Final = struct.Struct(">q")
 
 
 class TableForm(enum.Enum):
-    """What a store keeps under a key and namespace: all there is to tell apart for it."""
+    """The form of the content under a key and namespace; a store needs no other distinction."""
 
     VALUE = "one value"
     LIST = "a list that grows at its end"
@@ -45,10 +45,10 @@ class TableForm(enum.Enum):
 
 
 class HandleSource(Protocol):
-    """What a kind makes its handle from: a table of the kind's form, which gives the handle of that form."""
+    """A table of the kind's form, which creates the inner handle of that form."""
 
     def value_state(self, context: Any, serializer: TypeSerializer[Any], default: Any) -> Any:
-        """The handle of a table of values; None is the default of a state that has none."""
+        """The handle of a table of values; ``default`` is None for a state without a default."""
 
     def list_state(self, context: Any, element_serializer: TypeSerializer[Any]) -> Any:
         """The handle of a table of lists."""
@@ -68,49 +68,49 @@ class StateKind(StoredKind):
     reads: ClassVar[Mapping[str, str]]
     writes: ClassVar[Mapping[str, str]]
     timestamp_offset: ClassVar[int] = 0
-    """Where in the stored entry of a single value the time of its last access is."""
+    """The position of the last access time in the stored entry of a single value."""
 
     @abstractmethod
     def create_handle(self, table: HandleSource, context: Any, descriptor: Any) -> InternalState:
-        """The handle over a table of the kind's form."""
+        """Create the handle over a table of the kind's form."""
 
     @abstractmethod
     def timed_descriptor(
         self, descriptor: Any, serializers: Mapping[str, TypeSerializer[Any]], lifetime: Lifetime
     ) -> StateDescriptor:
-        """The descriptor of what is stored for one with a time-to-live, by the serializers of the stored form."""
+        """The descriptor of the stored form of state with a time-to-live, with the serializers of that form."""
 
     def descriptor_in_use(self, descriptor: Any, serializers: Mapping[str, TypeSerializer[Any]]) -> Any:
-        """The user's descriptor of state with a time-to-live, if the serializers of its stored form matter to it."""
+        """The user's descriptor of state with a time-to-live, adapted to the serializers of the stored form."""
         return descriptor
 
     @abstractmethod
     def timed_handle(self, stored: Any, lifetime: Lifetime, descriptor: Any) -> TtlState:
-        """The handle that looks at the times, over the one of what is stored."""
+        """Create the handle that checks times, over the handle of the stored form."""
 
     def row_plan(self, part: Plan) -> Plan:
-        """How the value of a row is migrated, from how what expires by itself is, with its time if it has one."""
+        """The plan for the value of a row, from the plan of its expiring part, with its time if it has one."""
         return part
 
     def expiring_part(self, serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
-        """The serializer of what has a time of its own, from the user's."""
+        """The serializer of the expiring part, from the user's serializer."""
         return serializer
 
     def expiring_part_snapshot(self, snapshot: TypeSerializerSnapshot[Any]) -> TypeSerializerSnapshot[Any]:
-        """The snapshot of `expiring_part`, from that of the timed role with or without time-to-live."""
+        """The snapshot of `expiring_part`, from the snapshot of the timed role, with or without time-to-live."""
         return snapshot.value_snapshot if isinstance(snapshot, TtlSerializerSnapshot) else snapshot
 
     def expiring_part_plan(self, values: Plan, old: TypeSerializerSnapshot[Any], new: TypeSerializer[Any]) -> Plan:
-        """The plan of `expiring_part`, from that of the user's values, whose snapshot and serializer these are."""
+        """The plan of `expiring_part`, from the plan, old snapshot and new serializer of the user's values."""
         return values
 
     def timed_serializers(self, serializers: Mapping[str, TypeSerializer[Any]]) -> dict[str, TypeSerializer[Any]]:
-        """The serializers of the stored form of state with a time-to-live, from the user's."""
+        """The serializers of the stored form of state with a time-to-live, from the user's serializers."""
         role = self.timed_role
         return {**serializers, role: TtlSerializer(self.expiring_part(serializers[role]))}
 
     def expired_rows(self, serializer: TtlSerializer[Any], last_expired_ms: int) -> RowFilter:
-        """A filter by time, of rows of this serializer of the timed role; may raise anything for malformed ones."""
+        """A filter of expired rows; ``serializer`` is that of the timed role. May raise anything for damaged rows."""
         read, offset = _TIMESTAMP.unpack_from, self.timestamp_offset
         return lambda value: value if read(value, offset)[0] > last_expired_ms else None
 
@@ -122,9 +122,9 @@ def _check_ttl(instance: Any, attribute: Any, ttl: Any) -> None:
 
 @frozen
 class StateDescriptor(Descriptor):
-    """What the descriptors of all kinds of keyed state share; use that of a kind.
+    """The base of the descriptors of all kinds of keyed state.
 
-    With ``ttl``, values, list elements and map entries expire each by themselves (`StateTtlConfig`).
+    With ``ttl``, each value, list element and map entry expires separately (`StateTtlConfig`).
     """
 
     ttl: StateTtlConfig | None = field(default=None, validator=_check_ttl, kw_only=True)

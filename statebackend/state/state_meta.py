@@ -10,8 +10,8 @@ next number of a list chunk. Reader and writer check: names are unique, kinds ar
 In memory a state is a list of *parts*, each a schema and the files that were written under it. Version 1 has exactly
 one part. A lazy migration would add a second part for the entries in the old schema, and a version 2 of the format.
 
-A state has its new schema only after its entries have it. Registering is earlier: until `StateStore.restore_as_is` or
-`StateStore.rewrite` has run, the table keeps the schema that its entries are in.
+A state has its new schema only after its entries have it. Registration comes first: until `StateStore.restore_as_is` or
+`StateStore.rewrite` has run, the table keeps the schema of its entries.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STATE_KINDS: Final[Mapping[str, StateKind]] = {kind.name: kind for kind in (VALU
 
 
 CANONICAL_BACKEND: Final = "canonical"
-"""What a handle of canonical Parquet files has as its backend; every backend restores it."""
+"""The backend name of a handle of canonical Parquet files; every backend restores it."""
 
 MAGIC: Final = 0x53424D31
 VERSION: Final = 1
@@ -61,7 +61,7 @@ class StateFile:
 
 @frozen
 class SchemaPart:
-    """What was written under one schema: the snapshots of the serializers, and the files in their order."""
+    """The content of one schema: the snapshots of the serializers, and the files in order."""
 
     namespace_snapshot: TypeSerializerSnapshot[Any]
     role_snapshots: Mapping[str, TypeSerializerSnapshot[Any]]
@@ -70,7 +70,7 @@ class SchemaPart:
 
 @frozen
 class StateMeta:
-    """One state: name, kind, and its parts, the newest schema last. There is one part today."""
+    """One state: name, kind, and its parts, the newest schema last. There is only one part today."""
 
     name: str
     kind: StoredKind
@@ -85,22 +85,22 @@ class StateMeta:
         role_snapshots: Mapping[str, TypeSerializerSnapshot[Any]],
         files: tuple[StateFile, ...] = (),
     ) -> StateMeta:
-        """A state that is written under one schema as a whole."""
+        """Create a state with one schema."""
         return cls(name, kind, (SchemaPart(namespace_snapshot, role_snapshots, files),))
 
     @property
     def form(self) -> TableForm | None:
-        """The form of its table; None of a priority queue."""
+        """The form of its table; None for a priority queue."""
         return self.kind.form if isinstance(self.kind, StateKind) else None
 
     @property
     def namespace_snapshot(self) -> TypeSerializerSnapshot[Any]:
-        """That of the newest schema."""
+        """The namespace snapshot of the newest schema."""
         return self.parts[-1].namespace_snapshot
 
     @property
     def role_snapshots(self) -> Mapping[str, TypeSerializerSnapshot[Any]]:
-        """Those of the newest schema."""
+        """The role snapshots of the newest schema."""
         return self.parts[-1].role_snapshots
 
     @property
@@ -109,21 +109,20 @@ class StateMeta:
         return tuple(file for part in self.parts for file in part.files)
 
     def with_files(self, files: tuple[StateFile, ...]) -> StateMeta:
-        """The same state, of these files, which are all of the newest schema."""
+        """Return the state with other files, all of the newest schema."""
         return evolve(self, parts=(evolve(self.parts[-1], files=files),))
 
     def as_written_by(self, serializers: Mapping[str, TypeSerializer[Any]]) -> StateMeta:
-        """The same state under what these serializers are now, by role and "namespace".
+        """Return the state with the current snapshots of these serializers, by role and "namespace".
 
-        To be asked when a snapshot is taken and not only when the state is registered: a serializer may learn while it
-        writes.
+        Call it when a snapshot is taken, and not only at registration: a serializer may learn while it writes.
         """
         snapshots = {role: serializer.snapshot_configuration() for role, serializer in serializers.items()}
         namespace_snapshot = snapshots.pop("namespace")
         return StateMeta.of_one_schema(self.name, self.kind, namespace_snapshot, snapshots, self.files)
 
     def has_schema_of(self, other: StateMeta) -> bool:
-        """Whether both were written under the same kind and the same serializers, to the byte."""
+        """Whether both have the same kind and the same serializer snapshots, to the byte."""
         return _schema(self) == _schema(other)
 
 
@@ -141,12 +140,12 @@ class KeyedStateMeta:
 
 
 def meta_of_descriptor(descriptor: Descriptor, namespace_serializer: TypeSerializer[Any]) -> StateMeta:
-    """A registered state as it is now, without files: what its serializers know changes with what they write."""
+    """The current metadata of a registered state, without files. Serializers may learn while they write."""
     return _meta_of(descriptor, descriptor.serializers, namespace_serializer)
 
 
 def first_meta_of(descriptor: Descriptor, namespace_serializer: TypeSerializer[Any]) -> StateMeta:
-    """What a state is stored as that begins with this descriptor of the user's, with its time-to-live."""
+    """The first metadata of a new state with this descriptor, with its time-to-live."""
     if isinstance(descriptor, StateDescriptor) and descriptor.ttl is not None:
         return _meta_of(descriptor, descriptor.kind.timed_serializers(descriptor.serializers), namespace_serializer)
     return meta_of_descriptor(descriptor, namespace_serializer)
@@ -164,11 +163,11 @@ def _meta_of(
 
 
 def merge_metas(metas: Sequence[KeyedStateMeta]) -> KeyedStateMeta | None:
-    """The states of several subtasks as those of one; None if there are no metas.
+    """Merge the metadata of several subtasks into one; None if there is none.
 
-    Serializers that learn while they write have learned other things in every subtask: what they knew is merged. Raises
-    `StateRestoreError` if the keys, or a state, have another schema in one subtask than in another. For a state that
-    happens when it was registered, and so migrated, in some of them only.
+    Serializers that learn while they write have learned different things in each subtask; their snapshots are merged.
+    Raises `StateRestoreError` if the keys or a state have different schemas in different subtasks. This happens
+    to a state that only some subtasks registered, and so migrated.
     """
     if not metas:
         return None
@@ -211,7 +210,7 @@ def _merged_state(one: StateMeta, other: StateMeta) -> StateMeta | None:
 
 
 def distinct_metas(metas: Sequence[KeyedStateMeta]) -> tuple[KeyedStateMeta, ...]:
-    """One of each group of metas that have the same keys and the same states under the same schemas."""
+    """Return one of each group of metas that have the same keys and the same states with the same schemas."""
     distinct: dict[object, KeyedStateMeta] = {}
     for meta in metas:
         states = frozenset((state.name, _schema(state)) for state in meta.states)
@@ -225,7 +224,7 @@ def _schema(state: StateMeta) -> tuple[object, ...]:
 
 
 def encode_meta(meta: KeyedStateMeta) -> bytes:
-    """The bytes of the meta data."""
+    """Encode the metadata."""
     out = DataOutputView()
     out.write_int(MAGIC)
     out.write_int(VERSION)
@@ -250,7 +249,7 @@ def encode_meta(meta: KeyedStateMeta) -> bytes:
 
 
 def decode_meta(data: bytes, file_count: int) -> KeyedStateMeta:
-    """The meta data of a handle with ``file_count`` files; raises `StateRestoreError` for anything malformed."""
+    """Decode the metadata of a handle with ``file_count`` files; raise `StateRestoreError` if it is malformed."""
     try:
         return _decode(DataInputView(data), file_count)
     except StateFormatError as error:
@@ -297,15 +296,15 @@ def _decode_state(source: DataInputView, file_count: int) -> StateMeta:
 
 
 NAMESPACE_ROLE: Final = "namespace"
-"""The role of the serializer of namespaces, beside those of a descriptor."""
+"""The role of the namespace serializer, in addition to the roles of a descriptor."""
 
 
 @frozen(eq=False)
 class StateSchema:
-    """One state: ``serializers`` are by role, with that of the namespaces; none while nobody has registered it.
+    """One state: ``serializers`` are by role, including the namespace role; empty while it is not registered.
 
-    ``expiry`` is that of a registered state with a time-to-live. ``is_released`` says that the serializers are those of
-    an epoch that is over: they tell the form that entries are held in, and ``meta`` alone what the state is.
+    ``expiry`` is set for a registered state with a time-to-live. ``is_released`` means that the serializers are of an
+    earlier epoch: they define the form of the entries in memory, but only ``meta`` describes the state.
     """
 
     meta: StateMeta
@@ -314,23 +313,23 @@ class StateSchema:
     is_released: bool = False
 
     def meta_now(self) -> StateMeta:
-        """What the state is after all that its serializers have written: they may learn while they write."""
+        """The metadata with the present snapshots of the serializers, which may learn while they write."""
         is_written = self.serializers and not self.is_released
         return self.meta.as_written_by(self.serializers) if is_written else self.meta
 
     def expired_filter(self) -> RowFilter | None:
-        """A filter of what has expired by now, or None."""
+        """A filter of the entries that have expired by now, or None."""
         return None if self.expiry is None else self.expiry.filter_now()
 
     def snapshot_filter(self) -> RowFilter | None:
-        """What is left out, as of now, where the state is written whole; None for nothing.
+        """The filter of expired rows for a snapshot that writes the state whole now; None to keep all rows.
 
-        To be called in the synchronous part of a snapshot, once per snapshot.
+        Call it once per snapshot, in the synchronous part.
         """
         return self.expired_filter() if self.expiry is not None and self.expiry.config.cleanup_full_snapshot else None
 
     def expiring(self, ttl: StateTtlConfig, clock: Clock) -> StateSchema:
-        """The same with a time-to-live that is known though nobody registers it, if its entries have their times."""
+        """Set the time-to-live of an unregistered state, if its entries have access times."""
         kind = self.meta.kind
         if not isinstance(kind, StateKind):
             return self
@@ -340,5 +339,5 @@ class StateSchema:
         return evolve(self, expiry=Expiry(kind, serializer, ttl, clock))
 
     def unregistered(self) -> StateSchema:
-        """The same of a state that nobody has registered yet in another epoch; what wrote its entries is remembered."""
+        """Return the schema as not yet registered, for the next epoch; keep the serializers that wrote the entries."""
         return evolve(self, meta=self.meta_now(), expiry=None, is_released=True)

@@ -2,21 +2,21 @@
 
 A `StateStore` keeps the entries of one subtask's states, each in a `StateTable`. It does not know about current keys,
 registrations, compatibility, time-to-live or metrics: `KeyedStateBackend` adds these. A table has one of three forms
-(`TableForm`), or is that of a priority queue. It returns a handle of its form; every kind of state is built on one.
+(`TableForm`), or holds a priority queue. It returns a handle of its form; every kind of state is built on one.
 
 The life of a state in a store:
 
-    restore       the tables of all restored states exist; their bytes are as they were written
+    restore       the tables of all restored states exist; their bytes are unchanged
     create_table  an empty table, for a state that was not restored
-    restore_as_is the entries already are in the schema of the descriptor; its serializers read them
+    restore_as_is the entries already have the schema of the descriptor; its serializers read them
     rewrite       all entries are rewritten in the schema of the descriptor
     value_state, list_state, map_state, queue    the handle; once per epoch
 
 A state that is not registered keeps its bytes and its schema, and is part of every snapshot.
 
-A later store of *generations* migrates lazily: a table has a part per schema
+A later store of *generations* could migrate lazily: a table has a part per schema
 (`statebackend.state.state_meta.SchemaPart`), and its handle looks in the newest part first and moves what it finds in
-an older one. So callers ask a table and not a location, and get a handle only after `restore_as_is` or `rewrite`.
+an older one. So callers use a table instead of a location, and get a handle only after `restore_as_is` or `rewrite`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class StateTable(ABC):
         raise StateRegistrationError(f"state {self.name!r}: this backend keeps no priority queues; use another one")
 
     def for_bulk_access(self) -> HandleSource:
-        """What makes the handles of a function that accesses the keys of a batch together: by default the table."""
+        """The source of handles for a function that accesses many keys together; by default the table itself."""
         return self
 
     @abstractmethod
@@ -104,7 +104,7 @@ class StateTable(ABC):
     def addresses(self) -> Iterator[Address]:
         """Yields the addresses that have the state, each once, in order; otherwise as `rows`.
 
-        The elements of a priority queue are in the place of the keys.
+        For a priority queue, elements replace the keys.
         """
 
     def cleanup_pass(self, start: PassStart) -> Pass:
@@ -166,10 +166,10 @@ class StateStore(ABC):
 
     @abstractmethod
     def restore_as_is(self, table: Any, schema: StateSchema) -> None:
-        """Keeps the entries as they are; the serializers of the schema read them from now on.
+        """Keeps the entries unchanged; the serializers of the schema read them from now on.
 
         Raises:
-            StateRestoreError: The store reads the entries now, and cannot. The table is unchanged.
+            StateRestoreError: The store reads the entries now, and fails. The table is unchanged.
         """
 
     @abstractmethod
@@ -183,7 +183,7 @@ class StateStore(ABC):
 
     @abstractmethod
     def freeze(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
-        """Freezes the present state, and returns the task that writes the changes since the last snapshot.
+        """Freezes the current state, and returns the task that writes the changes since the last snapshot.
 
         This call does everything that another thread cannot do. A fully synchronous store writes here, and its task
         only returns the result.
@@ -203,7 +203,7 @@ class StateStore(ABC):
         return number
 
     def meta_now(self) -> KeyedStateMeta:
-        """The present metadata of all states, registered or not, without files.
+        """The current metadata of all states, registered or not, without files.
 
         Serializers may learn while they write, so each call takes their snapshots again.
         """
@@ -211,7 +211,7 @@ class StateStore(ABC):
         return KeyedStateMeta(self.key_serializer.snapshot_configuration(), self.sequence, states)
 
     def state_meta_now(self, name: str) -> StateMeta | None:
-        """The present metadata of one state; None for an unknown name."""
+        """The current metadata of one state; None for an unknown name."""
         table = self.tables.get(name)
         return None if table is None else table.schema.meta_now()
 

@@ -3,8 +3,8 @@
 Semantics and names are Flink's. A handle reads and writes the state of the current key. A returned object belongs to
 the caller: a change of it has no effect on any backend until it is passed to an update.
 
-The *accumulator* of an aggregate function is what is stored. Its type may be mutable: a function may change the
-accumulator that it receives, or return another one. Only the returned one is stored.
+An aggregate function's *accumulator* is stored. Its type may be mutable: a function may change the accumulator that it
+receives, or return another one. Only the returned one is stored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ReduceFunction = Callable[[T, T], T]
 
 
 class AggregateFunction(ABC, Generic[I, A, O]):
-    """Folds values of type ``I`` into an accumulator of type ``A``, from which a result of type ``O`` follows."""
+    """Folds values of type ``I`` into an accumulator of type ``A``, and computes a result of type ``O`` from it."""
 
     @abstractmethod
     def create_accumulator(self) -> A:
@@ -67,7 +67,7 @@ class ValueState(State, Generic[T]):
 
     @abstractmethod
     def update(self, value: T | None) -> None:
-        """Sets the value; None clears. Raises `SerializationError`, changing nothing, if the value does not fit."""
+        """Sets the value; None clears. Raises `SerializationError`, changing nothing, if the serializer rejects it."""
 
 
 class DefaultedValueState(ValueState[T]):
@@ -95,7 +95,7 @@ class ListState(State, Generic[T]):
 
     @abstractmethod
     def add_all(self, elements: Iterable[T]) -> None:
-        """Appends the elements: all of them or, if one does not fit, none."""
+        """Appends all elements, or none if the serializer rejects one."""
 
     @abstractmethod
     def update(self, elements: Iterable[T]) -> None:
@@ -117,19 +117,19 @@ class MapState(State, Generic[K, V]):
 
     @abstractmethod
     def put_all(self, entries: Mapping[K, V | None]) -> None:
-        """Sets the entries: all of them or, if one does not fit, none."""
+        """Sets all entries, or none if a serializer rejects one."""
 
     @abstractmethod
     def remove(self, key: K) -> None:
-        """Removes one entry; a missing one is no error."""
+        """Removes one entry, if it exists."""
 
     @abstractmethod
     def contains(self, key: K) -> bool:
-        """Whether there is an entry, be its value None."""
+        """Whether an entry exists, even if its value is None."""
 
     @abstractmethod
     def items(self) -> Iterator[tuple[K, V | None]]:
-        """All entries, in no promised order; entries may be changed while iterating."""
+        """All entries, unordered; entries may be changed during the iteration."""
 
     def keys(self) -> Iterator[K]:
         """All keys."""
@@ -141,11 +141,11 @@ class MapState(State, Generic[K, V]):
 
     @abstractmethod
     def is_empty(self) -> bool:
-        """Whether there is no entry."""
+        """Whether the map is empty."""
 
 
 class ReducingState(State, Generic[T]):
-    """One value, into which every added value is folded by the reduce function of the descriptor."""
+    """One value; the reduce function of the descriptor folds every added value into it."""
 
     __slots__ = ()
 
@@ -159,7 +159,7 @@ class ReducingState(State, Generic[T]):
 
 
 class AggregatingState(State, Generic[I, O]):
-    """An accumulator, into which every added value is folded by the aggregate function of the descriptor."""
+    """An accumulator; the aggregate function of the descriptor folds every added value into it."""
 
     __slots__ = ()
 
@@ -173,9 +173,9 @@ class AggregatingState(State, Generic[I, O]):
 
 
 class BroadcastState(MapState[K, V]):
-    """A map of which every subtask has a copy. Each applies the same changes, from the same records in the same order.
+    """A map with a copy in every subtask. All apply the same changes, from the same records in the same order.
 
-    Entries keep the order in which they were first put, over snapshots too.
+    Entries keep the order of their first put, also in snapshots.
     """
 
     __slots__ = ()
@@ -186,7 +186,7 @@ class BroadcastState(MapState[K, V]):
 
 
 class ReadOnlyBroadcastState(ABC, Generic[K, V]):
-    """The reading half of a `BroadcastState`."""
+    """The read methods of a `BroadcastState`."""
 
     __slots__ = ()
 
@@ -196,11 +196,11 @@ class ReadOnlyBroadcastState(ABC, Generic[K, V]):
 
     @abstractmethod
     def contains(self, key: K) -> bool:
-        """Whether there is an entry, be its value None."""
+        """Whether an entry exists, even if its value is None."""
 
     @abstractmethod
     def items(self) -> Iterator[tuple[K, V | None]]:
-        """All entries, in the order in which they were first put."""
+        """All entries, in the order of their first put."""
 
     def keys(self) -> Iterator[K]:
         """All keys."""
@@ -212,4 +212,4 @@ class ReadOnlyBroadcastState(ABC, Generic[K, V]):
 
     @abstractmethod
     def is_empty(self) -> bool:
-        """Whether there is no entry."""
+        """Whether the map is empty."""

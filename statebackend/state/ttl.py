@@ -5,16 +5,16 @@ Each access visits a few further entries, of any key, and removes the expired on
 it is visited. So a visit goes through the state's handle, which sees the current entry, if there is one. A removal is
 an ordinary write of the current epoch, also while a snapshot is being written.
 
-After a pass the sweep rests until a quarter of the time-to-live has passed since the pass began. So an entry is visited
-about four times in its life, and an expired entry stays for a quarter longer, plus the time of a pass. If the clock
-goes backwards, the sweep rests longer by as much.
+After a pass the sweep rests until a quarter of the time-to-live has passed since the pass started. So an entry is
+visited about four times in its life, and an expired entry stays for a quarter longer, plus the time of a pass. If the
+clock goes backwards, the sweep rests longer by the same time.
 
-A pass begins near the current key. A backend may live for only one epoch; passes with a fixed start would never get
-beyond what one epoch covers.
+A pass starts near the current key. A backend may live for only one epoch, so passes with a fixed start would never
+visit more than one epoch covers.
 
-A row filter drops expired entries from what is written whole. It works on the canonical bytes of a row's value
+A row filter drops expired entries when a state is written whole. It works on the canonical bytes of a row's value
 (`statebackend.state.canonical`), so it is the same for every store. It is immutable and made for one snapshot, with the
-time at which that began. The kind of the state defines where in a row the time is.
+start time of the snapshot. The kind of the state defines where in a row the time is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ AnyRow = TypeVar("AnyRow", bound=tuple[Any, ...])
 
 
 def expired_row_filter(kind: StateKind, serializer: TtlSerializer[Any], ttl_ms: int, now_ms: int) -> RowFilter:
-    """The filter of what has expired at ``now_ms``; ``serializer`` is that of the values, elements or accumulators.
+    """The filter of rows that have expired at ``now_ms``; ``serializer`` is that of values, elements or accumulators.
 
     It raises `StateRestoreError` for bytes that cannot be such a value.
     """
@@ -70,7 +70,7 @@ def _kept_rows(row_filter: RowFilter, rows: Iterable[AnyRow]) -> Iterator[AnyRow
 
 
 def kept_batches(row_filter: RowFilter | None, batches: Iterable[CanonicalBatch]) -> Iterable[CanonicalBatch]:
-    """The same for batches of canonical rows; empty batches are dropped."""
+    """Like `kept_rows`, for batches of canonical rows; empty batches are dropped."""
     return batches if row_filter is None else _kept_batches(row_filter, batches)
 
 
@@ -83,7 +83,7 @@ def _kept_batches(row_filter: RowFilter, batches: Iterable[CanonicalBatch]) -> I
 
 @frozen(eq=False)
 class Expiry:
-    """The time-to-live of a registered state; ``serializer`` is that of its timed role, as its handle uses it."""
+    """The time-to-live of a registered state; ``serializer`` is the one that the handle uses for the timed role."""
 
     kind: StateKind
     serializer: TtlSerializer[object]
@@ -91,9 +91,9 @@ class Expiry:
     clock: Clock
 
     def filters(self) -> Callable[[], RowFilter]:
-        """Makes filters of what has expired, each as of when it is made. They share nothing with the handle.
+        """Return a function that makes filters of rows that have expired by then. They share nothing with the handle.
 
-        Of the values nothing is made: only where they end is asked for.
+        Values are not decoded; only their ends are found.
         """
         restored = restored_with(self.serializer.snapshot_configuration(), self.serializer)
         assert isinstance(restored, TtlSerializer)
@@ -102,7 +102,7 @@ class Expiry:
         return lambda: expired_row_filter(kind, serializer, ttl_ms, clock())
 
     def filter_now(self) -> RowFilter:
-        """A filter of what has expired by now."""
+        """A filter of rows that have expired by now."""
         return self.filters()()
 
 
@@ -112,17 +112,17 @@ PASSES_PER_LIFE: Final = 4
 ALWAYS_DUE: Final = -(1 << 64)
 
 Place = tuple[int, Any, Any]
-"""A key group, and key and namespace as the contexts of handles hold them."""
+"""A key group, with key and namespace as entry keys."""
 
 Pass = Iterator["Place | None"]
-"""The places of a state; None for an entry that has been looked at already and is alive."""
+"""The places of a state; None for an entry that was checked already and has not expired."""
 
 
 @frozen(eq=False)
 class PassStart:
-    """Where a pass begins, and how to recognise expired entries.
+    """The start of a pass, and how to recognise expired entries.
 
-    ``key_group`` and ``key``, as bytes, are the current ones: -1 and nothing if there is no current key.
+    ``key_group`` and ``key`` (bytes) are the current ones; -1 and empty without a current key.
     """
 
     key_group: int
@@ -132,7 +132,7 @@ class PassStart:
 
 
 class CurrentKey(Protocol):
-    """The key that is current, as what stands for it, and its key group."""
+    """The entry key of the current key, and its key group."""
 
     key: Any
     key_group: int
@@ -143,19 +143,19 @@ class CurrentKey(Protocol):
 
 
 class ExpirySweep:
-    """The clean-up of one state; a call looks at the next ``entries`` entries, and begins a pass when there is none.
+    """The clean-up of one state. A call checks the next ``entries`` entries, and starts a pass if there is none.
 
-    Before ``due_ms`` a call does nothing, and a hot path may leave it out.
+    Before ``due_ms`` a call does nothing, so a hot path may skip it.
     """
 
     __slots__ = (
         "_begin_pass",
-        "_begun_ms",
         "_clock",
         "_context",
         "_entries",
         "_places",
         "_rest_ms",
+        "_started_ms",
         "_state",
         "due_ms",
     )
@@ -169,7 +169,7 @@ class ExpirySweep:
         self._begin_pass = begin_pass
         self._entries = entries
         self._places: Pass | None = None
-        self._begun_ms = 0
+        self._started_ms = 0
         self.due_ms = ALWAYS_DUE
 
     def __call__(self) -> None:
@@ -179,18 +179,18 @@ class ExpirySweep:
             return
         places = self._places
         if places is None:
-            self._begun_ms = now_ms
+            self._started_ms = now_ms
             self.due_ms = ALWAYS_DUE
             places = self._places = self._begin_pass()
         found = list(itertools.islice(places, self._entries))
         if len(found) < self._entries:
             self._places = None
-            self.due_ms = self._begun_ms + self._rest_ms
+            self.due_ms = self._started_ms + self._rest_ms
         if any(found):
             self._visit(found)
 
     def _visit(self, places: list[Place | None]) -> None:
-        """Removes what has expired at the places; key and namespace are afterwards what they were."""
+        """Remove expired entries at the places; afterwards restore the current key and namespace."""
         context, handle_context, remove_expired = self._context, self._state.key_context, self._state.remove_expired
         key, key_group, namespace = context.key, context.key_group, handle_context.namespace
         try:

@@ -1,6 +1,6 @@
 """State that gets or loses a time-to-live at a restore: its compatibility result and its migration.
 
-With and without the time of the last access, a value is of two different types to the serializers' snapshots. But every
+With and without the time of the last access, a value has two different types in the serializers' snapshots. But every
 value can be rewritten. So the compatibility result is resolved for the values without times
 (`TimeToLiveChange.values_before`, `values_after`), and then translated to the stored form. The plan of the migration
 adds or removes the time around the plan of the values (`RowPlan`).
@@ -37,18 +37,18 @@ class TimeToLiveChange:
 
     @classmethod
     def between(cls, kind: StateKind, old: Snapshots, has_time_to_live: bool) -> TimeToLiveChange:
-        """The change from what was restored, by role."""
+        """The change from the restored snapshots, by role."""
         return cls(kind, isinstance(old[kind.timed_role], TtlSerializerSnapshot), has_time_to_live)
 
     def values_before(self, old: Snapshots) -> Snapshots:
-        """The snapshots by role, of values without the times of their last access."""
+        """The snapshots by role, of the values without access times."""
         if not (self.had or self.has):
             return old
         role = self.kind.timed_role
         return {**old, role: self.kind.expiring_part_snapshot(old[role])}
 
     def values_after(self, serializers: Serializers) -> Serializers:
-        """The user's serializers by role, as what `values_before` is compared with."""
+        """The user's serializers by role, in the form that `values_before` is compared with."""
         if not (self.had or self.has):
             return serializers
         role = self.kind.timed_role
@@ -61,14 +61,12 @@ class TimeToLiveChange:
         judged: Serializers,
         given: Serializers,
     ) -> tuple[CompatibilityKind, tuple[CompatibilityIssue, ...], Serializers]:
-        """The compatibility result on the stored form and the serializers to use, from those on values; ``given`` are
-        the user's.
-        """
+        """Translate compatibility result and serializers from values to the stored form; ``given`` are the user's."""
         if not (self.had or self.has):
             return compatibility, issues, judged
         role, serializers = self.kind.timed_role, dict(judged)
         if self.has != self.had:
-            # Everything is rewritten, so nothing has to be reconfigured to what was written before.
+            # Everything is rewritten, so no serializer needs the old form.
             serializers[role] = self.kind.expiring_part(given[role]) if self.has else given[role]
             if compatibility is not CompatibilityKind.INCOMPATIBLE:
                 compatibility = CompatibilityKind.AFTER_MIGRATION
@@ -78,9 +76,7 @@ class TimeToLiveChange:
         return compatibility, issues, serializers
 
     def row_plan(self, values: Plan, old: Snapshots, given: Serializers) -> RowPlan:
-        """What a migration carries out, from the plan of the compatibility result on the values; ``given`` are the
-        user's.
-        """
+        """The plan of a migration, from the plan for the values; ``given`` are the user's serializers."""
         role = self.kind.timed_role
         if not (self.had or self.has):
             values = self.kind.expiring_part_plan(values, old[role], given[role])
@@ -89,18 +85,18 @@ class TimeToLiveChange:
 
 @frozen
 class RowPlan:
-    """How the rows of a state are migrated: by the plan of what expires by itself, and what a change of that adds."""
+    """The migration of a state's rows: the plan of the expiring part, and the change of its time-to-live."""
 
     change: TimeToLiveChange
     part: Plan
 
     def at(self, now_ms: int) -> Plan:
-        """From the storage serializer of what was restored to that of what is in use, for a migration at that time.
+        """The plan from the old storage serializer to the new one, for a migration at this time.
 
         Values that get a time-to-live count as accessed at ``now_ms``.
         """
         kind, had, has, plan = self.change.kind, self.change.had, self.change.has, self.part
-        # Where a flag stands before the time, it says that the entry is not null: with a time-to-live it never is.
+        # A flag before the time marks a null entry. With a time-to-live the entry is never null.
         is_flagged = kind.timestamp_offset > 0
         if had and has:
             timed = PartsPlan((AS_IS, plan))

@@ -25,14 +25,14 @@ LONGEST_TTL_MS: Final = (1 << 63) - 1
 
 
 class TtlUpdateType(enum.Enum):
-    """What renews the life of an entry."""
+    """The accesses that renew an entry."""
 
     ON_CREATE_AND_WRITE = "on create and write"
     ON_READ_AND_WRITE = "on read and write"
 
 
 class TtlStateVisibility(enum.Enum):
-    """Whether what has expired can be seen until it is removed."""
+    """Whether a read may return an expired entry that was not removed yet."""
 
     NEVER_RETURN_EXPIRED = "never return expired"
     RETURN_EXPIRED_IF_NOT_CLEANED_UP = "return expired if not cleaned up"
@@ -64,11 +64,11 @@ def _check_kind(*kinds: type) -> Any:
 
 @frozen
 class IncrementalCleanup:
-    """Each access to the state looks at some further entries, of any key, and removes those that have expired.
+    """Each access to the state checks some further entries, of any key, and removes the expired ones.
 
-    ``entries_per_access`` bounds what an access costs more; a whole list or map may count as one. The default suffices:
-    an access adds one entry at most, and looks at two. With ``for_every_record`` the same happens whenever a key
-    becomes current, so that a state that few records touch is cleaned up too.
+    ``entries_per_access`` bounds the extra cost of an access; a whole list or map may count as one. The default is
+    enough: an access adds one entry at most, and checks two. With ``for_every_record`` the check also runs whenever a
+    key becomes current, which cleans up a state that few records access.
     """
 
     entries_per_access: int = field(default=2, validator=_check_positive)
@@ -80,8 +80,8 @@ class StateTtlConfig:
     """The time-to-live of a state. Raises `StateRegistrationError` for an invalid combination.
 
     ``cleanup_full_snapshot`` leaves expired entries out of savepoints, and out of checkpoints that write the state
-    again as a whole. ``incremental_cleanup`` is None for none: what expired then stays, unseen, until it is met by an
-    access or by such a snapshot.
+    whole. ``incremental_cleanup`` is None for no clean-up: an expired entry then stays, invisible, until an access or
+    such a snapshot finds it.
     """
 
     ttl_ms: int = field(converter=_as_ttl_ms)

@@ -31,9 +31,9 @@ from typeserializers.kernel.value_hooks import compile_exact_parts, exact_condit
 def compile_exact(
     serializer: TypeSerializer[Any], describe: Callable[[], str], reject_none: bool = False
 ) -> Callable[[Any], Any]:
-    """A function from a given value to the one to keep; raises `SerializationError`, with ``describe()`` in it.
+    """Return a function from a given value to the value to keep; its errors contain ``describe()``.
 
-    With ``reject_none`` None does not fit even if the serializer would write it.
+    With ``reject_none`` it rejects None even if the serializer accepts it.
     """
     to_bytes, from_bytes = serializer.to_bytes, serializer.from_bytes
     by_parts: Callable[[Any], Any] | None = None
@@ -43,7 +43,7 @@ def compile_exact(
         if by_parts is None:
             by_parts = compile_exact_parts(serializer) or from_bytes
         if by_parts is not from_bytes and value is not None:
-            # A value that does not fit is rejected below, with the reason.
+            # An invalid value is rejected below, with the reason.
             with contextlib.suppress(Exception):
                 return by_parts(value)
         if value is None and reject_none:
@@ -65,14 +65,14 @@ def compile_exact(
 
 
 def guarded(condition: str, statement: str) -> list[str]:
-    """Lines that run the statement if the condition holds; a missing attribute counts as 'does not hold'."""
+    """Lines that run the statement if the condition holds; a missing attribute counts as False."""
     return ["try:", f"    if {condition}: {statement}", "except AttributeError: pass"]
 
 
 def exact_or_none_lines(serializer: TypeSerializer[Any], function: GeneratedFunction, none: str) -> list[str]:
-    """Lines that make the variable ``value`` of a method what is to be kept, by a condition or by ``self._exact``.
+    """Lines that set the variable ``value`` to the value to keep, by a condition or by ``self._exact``.
 
-    ``none`` is the statement for None. For whom a call of what `compile_exact` makes would cost as much as the rest.
+    ``none`` is the statement for None. For methods in which a call of a `compile_exact` function would double the cost.
     """
     condition = exact_condition(serializer, "value", "value", function) or "False"
     if ":=" in condition:
@@ -82,13 +82,13 @@ def exact_or_none_lines(serializer: TypeSerializer[Any], function: GeneratedFunc
 
 
 Load = Callable[[bytes, int], tuple[Any, int]]
-"""From the bytes of a row at a position to the stored form, and the position behind them."""
+"""Converts the bytes of a row at a position to the stored form; also returns the end position."""
 
 
 class MemoryForm:
-    """The form of the rows of one state: ``serializer`` is its storage serializer.
+    """The form of the rows of one state in memory: ``serializer`` is its storage serializer.
 
-    Rows of a state that nobody has registered stay bytes, and have none.
+    Rows of an unregistered state stay bytes, without a serializer.
     """
 
     __slots__ = ("is_encoded", "load", "serializer", "write")
@@ -102,9 +102,9 @@ class MemoryForm:
             self.write, self.load = serializer.codec.write, serializer.codec.read
 
     def load_migrated(self, migration: SchemaMigration[Any]) -> Load:
-        """Loads rows of before a migration: directly from old bytes to the new object, or to the new bytes.
+        """Return a function that loads old rows: directly from old bytes to the new object, or to new bytes.
 
-        An object is checked as an update would be, because a custom pair of serializers may pass the old one through.
+        An object is checked like an update, because a custom pair of serializers may return the old one unchanged.
         """
         if self.is_encoded or self.serializer is None:
             return migration.transcode
@@ -126,7 +126,7 @@ def _whole(data: bytes, position: int) -> tuple[bytes, int]:
 
 
 def compile_size(serializer: TypeSerializer[Any]) -> Callable[[Any], int] | None:
-    """A function from a value, not None, to about how many bytes it takes up; None if all values are small alike."""
+    """A function that estimates the bytes of a value other than None; None if all values are small."""
     if serializer.length >= 0:
         return None
     function = GeneratedFunction("size", "value")

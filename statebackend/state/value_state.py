@@ -100,7 +100,7 @@ class ValueKind(StateKind):
     def descriptor_in_use(
         self, descriptor: ValueStateDescriptor[Any], serializers: Mapping[str, TypeSerializer[Any]]
     ) -> ValueStateDescriptor[Any]:
-        # The default is copied by the serializer that is in use, which may be a reconfigured one.
+        # The serializer in use, perhaps a reconfigured one, copies the default.
         stored: Any = serializers[VALUE_ROLE]
         return descriptor.with_serializers({VALUE_ROLE: stored.value_serializer})
 
@@ -115,7 +115,7 @@ VALUE: Final = ValueKind()
 
 @frozen(init=False)
 class ValueStateDescriptor(StateDescriptor, OnClass[ValueState[T]]):
-    """One value per key; ``default`` is what `value()` returns while there is none.
+    """One value per key; `value()` returns ``default`` if there is none.
 
     Raises `StateRegistrationError` for a default that the serializer cannot write. For type checkers, `value()` of a
     state with a default is never None, and a default of another type is an error (`statebackend.state.descriptors`).
@@ -124,7 +124,7 @@ class ValueStateDescriptor(StateDescriptor, OnClass[ValueState[T]]):
     serializer: TypeSerializer[T] = field(converter=as_serializer)
     default: T | None = field(default=None, eq=False)
     _default_bytes: bytes | None = field(default=None, init=False, repr=False)
-    """What descriptors are compared by: a NaN differs from itself, and a value may define equality as it likes."""
+    """Descriptors are compared by these bytes: a NaN differs from itself, and a value may define its own equality."""
 
     kind = VALUE
 
@@ -182,7 +182,7 @@ class ValueStateDescriptor(StateDescriptor, OnClass[ValueState[T]]):
 if TYPE_CHECKING:
 
     class DefaultedValueStateDescriptor(ValueStateDescriptor[T]):
-        """What a `ValueStateDescriptor` with a default is to type checkers."""
+        """The type of a `ValueStateDescriptor` with a default, for type checkers."""
 
         @overload
         def __get__(self, instance: StateHolder, owner: type | None = None) -> DefaultedValueState[T]: ...
@@ -192,7 +192,7 @@ if TYPE_CHECKING:
 
 
 class TtlValueState(TtlState, InternalValueState[T]):
-    """A value expires whole; then the default applies."""
+    """Value state with a time-to-live. An expired value is replaced by the default."""
 
     __slots__ = ("_clock", "_default", "_encoded_default", "_read_default", "_ttl_ms")
 
@@ -205,7 +205,7 @@ class TtlValueState(TtlState, InternalValueState[T]):
         self._default = descriptor.default
         self._encoded_default: bytes | None = None
         if descriptor.default is not None and not serializer.is_immutable_type:
-            # A caller owns what it is given, so each gets a copy.
+            # The caller owns the returned value, so each call returns a copy.
             self._encoded_default = serializer.to_bytes(descriptor.default)
         self._read_default = serializer.from_bytes
 
