@@ -3,7 +3,7 @@
 A part of a value is encoded as an array of bytes, and Arrow joins the parts of a record. To decode, a part reads at an
 array of positions and returns the positions after it. The bytes are the same as those of the serializers:
 
-| Vectorized | Converted one by one |
+| Vectorised | Converted one by one |
 |---|---|
 | booleans and numbers of fixed width, bytes, optional values, lists of numbers | |
 | ASCII strings of at most 126 characters | a column with any other string |
@@ -45,11 +45,11 @@ _NO_SEPARATOR: Final = pa.scalar(b"", pa.binary())
 
 
 class CodecMissError(Exception):
-    """The vectorized code does not support a column or its bytes."""
+    """The vectorised code does not support a column or its bytes."""
 
 
 class _Part(Protocol):
-    """The vectorized code of one serializer. Columns have no nulls, positions are 64-bit numbers."""
+    """The vectorised code of one serializer. Columns have no nulls, positions are 64-bit numbers."""
 
     @property
     def width(self) -> int | None:
@@ -305,7 +305,7 @@ _LENGTH: Final = _FIXED[ts.IntSerializer]
 
 
 def _part(serializer: Any) -> _Part | None:
-    """Return the vectorized code of a serializer, or None."""
+    """Return the vectorised code of a serializer, or None."""
     kind = type(serializer)
     fixed = _FIXED.get(kind)
     if fixed is not None:

@@ -233,7 +233,7 @@ class RowSorter:
 
 
 def fewer_runs(runs: Sequence[Run], directory: str, most: int = MOST_RUNS) -> tuple[Run, ...]:
-    """Merge neighboring runs until at most ``most`` are left. Merged runs are deleted.
+    """Merge neighbouring runs until at most ``most`` are left. Merged runs are deleted.
 
     Each run in a merge is an open file, so their number is limited.
     """

@@ -112,7 +112,7 @@ class _Input(Generic[C]):
         return self.is_at_end_of_time or all(one in self._ended_idle for one in self._valve.channels)
 
     def take(self, channel: C, element: WatermarkElement) -> tuple[WatermarkElement, ...]:
-        """Return the elements that the valve sends. After the end of time this is Flink's behavior."""
+        """Return the elements that the valve sends. After the end of time this is Flink's behaviour."""
         if self.is_at_end_of_time:
             return self._valve.take(channel, element)
         if channel in self._removed:
