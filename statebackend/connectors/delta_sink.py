@@ -51,6 +51,9 @@ _FILES: Final = "statebackend.files"
 _ROLLBACK: Final = "rollback"
 """The value in place of the number of files, in the log entry of a rollback."""
 
+_COMPUTED: Final = ("delta.generationExpression", "delta.identity.", "delta.invariants")
+"""Metadata of columns that a writer must compute or check."""
+
 _PATH_SIZE: Final = ("path", "size_bytes")
 
 _T = TypeVar("_T")
@@ -59,7 +62,8 @@ _T = TypeVar("_T")
 class DeltaSink(Sink):
     """Writes each epoch as one transaction of a Delta Lake table. Needs the extra ``delta``.
 
-    The table is created with the first epoch that has rows. Other writers may append to it, compact it and vacuum it.
+    The table is created with the first epoch that has rows. A table with CHECK constraints, generated or identity
+    columns, or column mapping is rejected. Other writers may append to it, compact it and vacuum it.
     A rollback of the job removes the files of later epochs from the table. It needs their entries in the log, and fails
     if another writer has compacted these files.
 
@@ -120,10 +124,16 @@ class DeltaSink(Sink):
         missing = [name for name in self._partition_by if name not in schema.names]
         if missing:
             raise SinkError(f"{self}: the rows have no column {missing[0]!r} to partition by")
+        if set(schema.names) <= set(self._partition_by):
+            raise SinkError(f"{self}: all columns are in partition_by, so the files would have no rows; leave one out")
+        required = [one.name for one in self._table_schema or () if not one.nullable]
 
         def converted() -> Any:
             for batch in rows:
                 if batch.num_rows:
+                    for name in required:
+                        if name not in schema.names or batch.column(name).null_count:
+                            raise SinkError(f"{self}: column {name!r} of the table is NOT NULL, and a row has no value")
                     yield _converted(batch, schema)
 
         files = self._reported(
@@ -194,6 +204,7 @@ class DeltaSink(Sink):
                     f"another one"
                 )
             self._check_parent(table, lineage, newest)
+            self._check_features(table)
             self._table_schema = pa.schema(table.schema().to_arrow())
         for epoch_id in range(last_id + 1, last_id + 1 + _MOST_OPEN_EPOCHS):
             self._delete_staged(lineage, epoch_id, lambda name: True)
@@ -261,6 +272,7 @@ class DeltaSink(Sink):
 
     def _fit_schema(self, table: DeltaTable, schema: Any) -> None:
         """Add missing columns to the table, if allowed. Raises `SinkError` for a column of another type."""
+        self._check_features(table)
         self._check_schema(schema, table.schema())
         partition_by = table.metadata().partition_columns
         if list(partition_by) != list(self._partition_by):
@@ -271,6 +283,19 @@ class DeltaSink(Sink):
             table.alter.add_columns([_deltalake().Field(one.name, one.type, nullable=True) for one in added])
             table.update_incremental()
         self._table_schema = pa.schema(table.schema().to_arrow())
+
+    def _check_features(self, table: DeltaTable) -> None:
+        """Raise `SinkError` if writers must check or compute values of the table, or map its columns."""
+        found = [name for name in table.metadata().configuration if name.startswith("delta.constraints.")]
+        if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+            found.append("delta.columnMapping.mode")
+        for one in table.schema().fields:
+            found += [name for name in one.metadata if name.startswith(_COMPUTED)]
+        if found:
+            raise SinkError(
+                f"{self}: the table has {found[0]}, which this sink does not apply. Remove it from the table, or write "
+                f"to another table"
+            )
 
     def _check_schema(self, schema: Any, table: Any) -> None:
         """Raise `SinkError` if rows of a schema do not fit the table. Tasks check this too, before the commit."""

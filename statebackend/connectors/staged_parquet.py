@@ -25,6 +25,7 @@ _MOST_OPEN: Final = 64
 
 _INDEXED_COLUMNS: Final = 32
 _LONGEST_TEXT: Final = 256
+_LATEST_BOUND: Final = datetime.datetime.max.replace(microsecond=999_000)
 
 
 @frozen
@@ -213,6 +214,8 @@ def _json_value(value: Any, *, is_upper: bool) -> Any:
         rest = value.microsecond % 1000
         rounded = value - datetime.timedelta(microseconds=rest)
         if is_upper and rest:
+            if value.replace(tzinfo=None) > _LATEST_BOUND:
+                return None
             rounded += datetime.timedelta(milliseconds=1)
         zone = "Z" if value.tzinfo is not None else ""
         return rounded.replace(tzinfo=None).isoformat(timespec="milliseconds") + zone

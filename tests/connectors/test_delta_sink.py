@@ -207,6 +207,55 @@ def test_a_table_with_other_partitions_is_an_error(tmp_path: Path) -> None:
         stage(DeltaSink(tmp_path / "other", partition_by=["day"]), 1, numbers(1))
 
 
+def not_null(path: Path) -> None:
+    DeltaTable.create(path, pa.schema([pa.field("k", pa.string()), pa.field("n", pa.int64(), nullable=False)]))
+
+
+def checked(path: Path) -> None:
+    write_deltalake(path, numbers(0))
+    DeltaTable(path).alter.add_constraint({"positive": "n >= 0"})
+
+
+def mapped(path: Path) -> None:
+    DeltaTable.create(path, numbers().schema, configuration={"delta.columnMapping.mode": "name"})
+
+
+def test_a_row_without_a_value_of_a_not_null_column_fails_before_the_checkpoint(tmp_path: Path) -> None:
+    not_null(tmp_path)
+    sink = DeltaSink(tmp_path)
+    sink.recover(LINEAGE, None)
+    for rows in (numbers(1, None), numbers(1).select(["k"])):
+        with pytest.raises(SinkError, match="column 'n' of the table is NOT NULL"):
+            stage(sink, 0, rows)
+    write(sink, 0, numbers(1))
+    assert table_rows(DeltaTable(tmp_path)) == [("k1", 1)]
+
+
+@pytest.mark.parametrize(
+    ("make", "feature"), [(checked, "delta.constraints.positive"), (mapped, "delta.columnMapping.mode")]
+)
+def test_a_table_whose_rows_the_sink_cannot_check_is_an_error(
+    tmp_path: Path, make: Callable[[Path], None], feature: str
+) -> None:
+    make(tmp_path)
+    sink = DeltaSink(tmp_path)
+    with pytest.raises(SinkError, match=f"the table has {feature}, which this sink does not apply"):
+        sink.recover(LINEAGE, None)
+    with pytest.raises(SinkError, match=f"the table has {feature}"):
+        write(sink, 0, numbers(1))
+
+
+def test_partitions_by_all_columns_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match="all columns are in partition_by"):
+        stage(DeltaSink(tmp_path, partition_by=["k", "n"]), 0, numbers(1))
+
+
+def test_the_last_timestamp_is_written(tmp_path: Path) -> None:
+    rows = [{"at": dt.datetime.max}]
+    write(DeltaSink(tmp_path), 0, pa.Table.from_pylist(rows))
+    assert DeltaTable(tmp_path).to_pyarrow_table().to_pylist() == rows
+
+
 def test_a_parent_that_ran_on_after_the_savepoint_is_an_error(tmp_path: Path) -> None:
     sink = DeltaSink(tmp_path)
     for epoch_id in range(3):
