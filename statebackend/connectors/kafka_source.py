@@ -101,6 +101,11 @@ class KafkaSource:
             )
         if isinstance(start, datetime) and start.tzinfo is None:
             raise JobDefinitionError("KafkaSource: start needs a time zone, such as datetime(..., tzinfo=timezone.utc)")
+        if isinstance(start, Mapping) and not all(type(one) is int and one >= 0 for one in start.values()):
+            raise JobDefinitionError(
+                f"KafkaSource: start is {format_value(start, 100)}; offsets are integers of 0 or more, since -1 and -2 "
+                f"would be other records after a restart"
+            )
         if until not in (None, "latest"):
             raise JobDefinitionError(f"KafkaSource: until is {until!r}; pass 'latest' or None")
         self._name = f"KafkaSource({kafka_name(settings)!r}, {', '.join(map(repr, self._topics))})"

@@ -320,6 +320,12 @@ def test_settings_that_do_not_fit_are_rejected(kafka_server: KafkaServer) -> Non
         KafkaSource({**settings, "no.such": "x"}, topic).splits()
 
 
+@pytest.mark.parametrize("offset", [-1, -2, 1.0, True, "latest"])
+def test_a_start_that_is_no_offset_is_rejected(offset: Any) -> None:
+    with pytest.raises(JobDefinitionError, match="offsets are integers of 0 or more"):
+        KafkaSource({"bootstrap.servers": "127.0.0.1:1"}, "t", start={"t-0": offset})
+
+
 def test_secrets_are_not_in_errors() -> None:
     settings = {"bootstrap.servers": "127.0.0.1:1", "sasl.password": "s3cret", "ssl.key.password": "an0ther"}
     assert without_secrets(settings, "wrong s3cret for an0ther") == "wrong *** for ***"
