@@ -1,4 +1,4 @@
 """Job harness, contract suites for serializers, upgrades, backends and stores, and the pytest plugin.
 
-No part of the product imports this package.
+Other packages of Statebackend do not import this package.
 """

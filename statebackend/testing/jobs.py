@@ -1,6 +1,6 @@
-"""A harness for whole jobs: the test plays the sources event by event, and sees the outputs when a call returns.
+"""A harness for whole jobs: the test sends events to the sources and reads the outputs.
 
-A job is built with the public interface. `HarnessJob.source` makes a stream that the test plays; `HarnessJob.output`
+A job is built with the public API. `HarnessJob.source` adds a source; the test sends its events. `HarnessJob.output`
 names a stream that the test reads. Each event (a record, a watermark, an idle source, an advance of the clock) passes
 through all operators before the call returns. All outputs form one sequence of records, watermarks and statuses, in the
 order in which they were emitted.
@@ -51,10 +51,10 @@ __all__ = [
 
 @frozen
 class Emitted:
-    """A record that came out.
+    """An emitted record.
 
-    ``timestamp_ms`` is its timestamp, None for a record without. ``watermark_ms`` is the watermark that the operator
-    was at when it emitted the record, the smallest time (``-(1 << 63)``) if it had none.
+    ``timestamp_ms`` is its timestamp or None. ``watermark_ms`` is the watermark of the operator when it emitted the
+    record, or the smallest time (``-(1 << 63)``).
     """
 
     output: str
@@ -65,7 +65,7 @@ class Emitted:
 
 @frozen
 class EmittedWatermark:
-    """A watermark that came behind all the records before it."""
+    """An emitted watermark."""
 
     output: str
     timestamp_ms: int
@@ -73,7 +73,7 @@ class EmittedWatermark:
 
 @frozen
 class EmittedStatus:
-    """The output became idle, or active again."""
+    """An emitted status: the output became idle or active."""
 
     output: str
     status: WatermarkStatus
@@ -83,7 +83,7 @@ EmittedElement: TypeAlias = Emitted | EmittedWatermark | EmittedStatus
 
 
 class HarnessJob:
-    """What a job under test is built with."""
+    """Builds a job under test."""
 
     def __init__(self, environment: LocalStreamEnvironment) -> None:
         self.environment = environment
@@ -91,7 +91,7 @@ class HarnessJob:
         self._sources: dict[str, SourceNode] = {}
 
     def source(self, name: str, schema: Any = None) -> DataStream:
-        """Add a source whose records the test sends.
+        """Add a source. The test sends its records.
 
         Args:
             name: The name of the source in the test, and its uid in snapshots.
@@ -112,7 +112,7 @@ class HarnessJob:
         return stream
 
     def output(self, name: str, stream: DataStream) -> None:
-        """Lets the test see a stream, under this name; raises `JobDefinitionError` for a name that is taken."""
+        """Make a stream readable for the test by a name. Raises `JobDefinitionError` if the name exists already."""
         stream.sink_to(_Seen(), uid=name)
 
     @property
@@ -122,9 +122,9 @@ class HarnessJob:
 
 
 class ScriptedSource:
-    """A source that a test plays. Whatever a job raises is raised by the call that fed it, and ends the job.
+    """A source whose events a test sends. The call that sends an event raises errors of the job, which end the job.
 
-    A source of an alignment group that is too far ahead reads on when the others have come closer.
+    A source of an alignment group that is too far ahead is paused until the others have caught up.
     """
 
     def __init__(
@@ -136,22 +136,22 @@ class ScriptedSource:
 
     @property
     def is_paused(self) -> bool:
-        """Whether it waits for others of its alignment group."""
+        """Whether it waits for other sources of its alignment group."""
         return self._source.is_paused
 
     @property
     def unread(self) -> int:
-        """How many events it has been given and not read, since it is paused."""
+        """The number of events that the paused source has not read yet."""
         return self._source.unread
 
     def send(self, record: Any, timestamp_ms: int | None = None) -> None:
-        """A record, with its timestamp in milliseconds if it has one; a strategy of the job may give it another."""
+        """Send a record, with or without a timestamp in milliseconds. A strategy of the job may assign another one."""
         self.send_all([record], [timestamp_ms])
 
     def send_all(self, records: Sequence[Any], timestamps_ms: Sequence[int | None] | None = None) -> None:
-        """Several records as one batch, as a runtime brings them; without timestamps none has one.
+        """Send several records as one batch, with or without timestamps.
 
-        Raises `ValueError` for what is no timestamp, and what the schema of the source says of a record.
+        Raises `ValueError` for an invalid timestamp, and errors of the schema of the source for an invalid record.
         """
         times = [None] * len(records) if timestamps_ms is None else list(timestamps_ms)
         if len(times) != len(records):
@@ -164,22 +164,22 @@ class ScriptedSource:
         self._feed(partial(LocalSource.read, records=rows, timestamps=times))
 
     def watermark(self, timestamp_ms: int) -> None:
-        """Sends a watermark: no record follows whose timestamp is not after this time. `ValueError` for no time.
+        """Send a watermark: all later records have larger timestamps. Raises `ValueError` for an invalid time.
 
-        With a watermark strategy it counts as one of the strategy, unless that is further already.
+        With a watermark strategy it is handled like a watermark of the strategy: smaller ones are ignored.
         """
         self._feed(partial(LocalSource.read_given_time, element=Watermark(timestamp_ms)))
 
     def idle(self) -> None:
-        """The source is not to be waited for; the watermarks that it sends meanwhile are dropped."""
+        """Mark the source idle. Watermarks that it sends while it is idle are dropped."""
         self._feed(partial(LocalSource.read_given_time, element=WatermarkStatus.IDLE))
 
     def active(self) -> None:
-        """The source is to be waited for again."""
+        """Mark the source active."""
         self._feed(partial(LocalSource.read_given_time, element=WatermarkStatus.ACTIVE))
 
     def end(self) -> None:
-        """Nothing follows, and time is at its end; raises `IllegalTransitionError` when it was said before."""
+        """End the source and its event time. Raises `IllegalTransitionError` if it has ended."""
         self._source.feed_end()
         self._process()
 
@@ -189,14 +189,20 @@ class ScriptedSource:
 
 
 class JobTestHarness:
-    """Builds a job, starts it, and lets a test play it; to be closed, best by ``with``.
+    """Builds and starts a job for a test. Use it as a context manager, or call `close`.
 
-    ``build`` is called with a `HarnessJob`. ``processing_time_ms`` is where the clock begins, which moves only when it
-    is told. ``from_snapshot`` is the path of a savepoint: of a harness, or of a job anywhere. ``seed`` lets subtasks
-    move in an order by chance, which is the same for the same seed; without one there is one fixed order. ``capacity``
-    is how many elements a channel between two subtasks has room for.
+    Args:
+        build: Builds the job with a `HarnessJob`.
+        backend: The state backend.
+        parallelism: The parallelism of the job.
+        max_parallelism: The maximum parallelism of the job.
+        processing_time_ms: The initial time of the clock. `advance_processing_time` changes it.
+        from_snapshot: The path of a savepoint, of a harness or of any job.
+        allow_non_restored_state: Drop state in the savepoint that the job does not register.
+        seed: The seed of a random order in which subtasks run. Without it the order is fixed.
+        capacity: The maximum number of elements in a channel between two subtasks.
 
-    Raises what the start of a job raises.
+    Errors of the start of a job are raised unchanged.
     """
 
     def __init__(
@@ -251,15 +257,15 @@ class JobTestHarness:
             opening.pop_all()
 
     def source(self, name: str) -> ScriptedSource:
-        """A source by the name that the job gave it; raises `KeyError` for a name that no output depends on."""
+        """Return a source by its name. Raises `KeyError` for an unknown source, or if no output depends on it."""
         if name not in self._sources:
             raise KeyError(f"the job reads no source {name!r}; it reads {', '.join(map(repr, self._sources))}")
         return self._sources[name]
 
     def advance_processing_time(self, time_ms: int) -> None:
-        """The clock moves on to a time in milliseconds: timers fire, then strategies look at it, as at an interval.
+        """Advance the clock to a time in milliseconds: timers fire, then watermark strategies emit periodically.
 
-        Raises `ValueError` for a time that lies behind.
+        Raises `ValueError` for an earlier time.
         """
         if time_ms < self._processing_time_ms:
             raise ValueError(f"the clock is at {self._processing_time_ms} ms and cannot go back to {time_ms} ms")
@@ -268,25 +274,25 @@ class JobTestHarness:
         self._run.process_all()
 
     def taken(self) -> list[EmittedElement]:
-        """What has come out and was not taken yet, of all outputs, in order."""
+        """Return and remove the emitted elements of all outputs, in order."""
         return self._output.taken()
 
     def taken_records(self, output: str) -> list[Any]:
-        """The records of one output since it was taken last. Records of other outputs stay until they are taken.
+        """Return the records of one output, and remove all its elements. Elements of other outputs stay.
 
-        Takes the watermarks and statuses of this output too. Raises `KeyError` for a name that is no output.
+        Watermarks and statuses of this output are also removed. Raises `KeyError` for an unknown output.
         """
         return [one.record for one in self._output.taken_of(output) if isinstance(one, Emitted)]
 
     def watermarks(self) -> Mapping[str, int]:
-        """How far event time is, by operator uid and by name of source, in milliseconds; without one, left out."""
+        """Return the watermarks in milliseconds, by operator uid and source name. Those without one are missing."""
         return self._run.watermarks()
 
     def snapshot(self, path: str | os.PathLike[str]) -> str:
-        """Takes a snapshot of the whole job into a new directory, and goes on; returns the path.
+        """Write a snapshot of the whole job to a new directory and return the path. The job continues.
 
-        It is a savepoint: all operators take it at the same place in the stream, ordinary sinks get what has come out
-        by then, and functions stay open.
+        It is a savepoint: all operators take it at the same position in the stream, sinks commit the output up to it,
+        and functions stay open.
         """
         self._run.end_epoch()
         LocalJob(self._run, self._temporary).savepoint(path)
@@ -294,7 +300,7 @@ class JobTestHarness:
         return os.fspath(path)
 
     def close(self) -> None:
-        """Gives up the job and removes what it has written; may be called twice."""
+        """Stop the job and remove its files. May be called twice."""
         self._closing.close()
 
     def __enter__(self) -> JobTestHarness:
@@ -307,7 +313,7 @@ class JobTestHarness:
 
 
 class _Output:
-    """What has come out since it was taken last; an `OutputListener`. Other sinks than `_Seen` have no name here."""
+    """An `OutputListener` that collects emitted elements until they are taken. Only `_Seen` sinks have names."""
 
     def __init__(self) -> None:
         self.names: list[str | None] = []
@@ -344,7 +350,7 @@ class _Output:
 
 
 class _Seen:
-    """A sink of records that the harness has seen before."""
+    """A sink for outputs that the harness reads through its listener."""
 
     def __call__(self, record: Any) -> None:
-        """Keeps nothing."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""The text of a failed schema lockfile test: the differences, and how to accept them."""
+"""Checks a job against its schema lockfile. A failure describes the differences and how to accept them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LockCheck"]
 
 @frozen
 class LockCheck:
-    """A job, the path of its schema lockfile, and the directory of former lockfiles if there is one."""
+    """A job, the path of its schema lockfile, and the directory of earlier lockfiles, if any."""
 
     given: Any
     path: Path
@@ -27,7 +27,7 @@ class LockCheck:
     allow_loss: bool = False
 
     def failure(self, accept: str) -> str | None:
-        """The reason of a failure, with ``accept`` as the command that accepts the change; None if there is none."""
+        """Return the message of a failure, or None. ``accept`` is the command that accepts the change."""
         try:
             job = self._job()
             if not is_lock_file(self.path):
@@ -49,7 +49,7 @@ class LockCheck:
         return None
 
     def update(self) -> str | None:
-        """Writes the lockfile and adds it to the history; returns the reason of a failure, or None."""
+        """Write the lockfile and add it to the history. Returns the message of a failure, or None."""
         try:
             write_locks(self.path, self.history, self._job().lock())
         except (StateLockError, JobLoadingError, JobDefinitionError) as error:
@@ -63,7 +63,7 @@ class LockCheck:
 
 
 class _Text:
-    """The report, line by line, without colours."""
+    """Collects the lines of the report, without colours."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -1,7 +1,7 @@
-"""A harness for one operator over a real backend, called as a subtask calls it; for authors of operators.
+"""A harness for one operator with a real backend, for authors of operators. It calls the operator as a subtask does.
 
-A test sees the inside: state by its entries, pending timers, and what each call emits. Use `statebackend.testing.jobs`
-to test what a job does with an operator.
+A test can check the entries of state, pending timers, and the output of each call. Use `statebackend.testing.jobs` to
+test an operator inside a job.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UID: Final = "operator"
 
 
 class CountingTimers(InternalTimerService[Any]):
-    """Counts what is registered for event time."""
+    """Counts the registrations of event-time timers."""
 
     registrations = 0
 
@@ -52,7 +52,7 @@ class CountingTimers(InternalTimerService[Any]):
 
 
 class HarnessContext(RuntimeContext):
-    """What the operator is opened with."""
+    """The context of `Operator.open`."""
 
     operator_uid = UID
     subtask_index = 0
@@ -109,7 +109,7 @@ class HarnessContext(RuntimeContext):
 
 @frozen
 class EmittedRow:
-    """One row that came out, with the watermark at which it did."""
+    """An emitted row, with the watermark at that time."""
 
     tag: OutputTag[Any] | None
     row: Any
@@ -119,14 +119,14 @@ class EmittedRow:
 
 @define
 class RecordingEmitter:
-    """Keeps what is emitted, in order."""
+    """Records emitted rows, in order."""
 
     side_outputs: Collection[OutputTag[Any]]
     watermark: Callable[[], int]
     emitted: list[EmittedRow]
 
     def encoder(self, tag: OutputTag[Any] | None) -> RowEncoder:
-        """Rows stay what they are, and are copied if they can change."""
+        """Return an encoder that only copies mutable rows."""
         return ENCODER_WITHOUT_SCHEMA
 
     def emit(
@@ -137,13 +137,13 @@ class RecordingEmitter:
             self.emitted.append(EmittedRow(tag, row, time, self.watermark()))
 
     def emit_watermark(self, timestamp_ms: int) -> None:
-        """Nothing: a test of an operator that holds watermarks back has an emitter of its own."""
+        """Do nothing. Tests of operators that hold watermarks back use another emitter."""
 
 
 class OperatorTestHarness:
-    """An operator that was opened over a backend of its own. Times are milliseconds.
+    """An open operator with its own backend. Times are in milliseconds.
 
-    ``restore`` and ``operator_state`` are what it goes on from.
+    ``restore`` and ``operator_state`` are the state to restore.
     """
 
     def __init__(
@@ -179,20 +179,20 @@ class OperatorTestHarness:
         return timers
 
     def records(self, *records: tuple[Any, Any, int | None], input_index: int = 0) -> None:
-        """Records as (key, record, timestamp), in one batch."""
+        """Process records, as (key, record, timestamp), in one batch."""
         keys = [key for key, _, _ in records]
         groups = [self.harness.key_group(key) for key in keys]
         times = [time for _, _, time in records]
         self.operator.process_batch(input_index, ObjectBatch([record for _, record, _ in records], keys, groups, times))
 
     def broadcast(self, *records: tuple[Any, int | None], input_index: int = 1) -> None:
-        """Records of a broadcast input as (record, timestamp), in one batch, which cannot be asked for keys."""
+        """Process records of a broadcast input, as (record, timestamp), in one batch without keys."""
         unasked: Any = None
         batch = ObjectBatch([record for record, _ in records], unasked, unasked, [time for _, time in records])
         self.operator.process_batch(input_index, batch)
 
     def watermark(self, watermark: int) -> None:
-        """A watermark, which is swallowed if it is no progress."""
+        """Advance the watermark. A watermark that is not larger is ignored."""
         if watermark > self.timers.current_watermark():
             if self.operator.fires_together:
                 self.timers.advance_watermark_together(watermark, self.operator.on_event_time_timers)
@@ -201,7 +201,7 @@ class OperatorTestHarness:
             self.operator.on_watermark(watermark)
 
     def processing_time(self, now_ms: int) -> None:
-        """The clock moves on; what is due by it fires."""
+        """Advance the clock, and fire the timers that are due."""
         self.context.now_ms = now_ms
         self.timers.advance_processing_time(self._fires(self.operator.on_processing_time_timer))
 
@@ -213,22 +213,22 @@ class OperatorTestHarness:
         return fire
 
     def rows(self) -> list[Any]:
-        """The rows of the main output so far."""
+        """Return the rows of the main output so far."""
         return [one.row for one in self.emitted if one.tag is None]
 
     def snapshot(self) -> KeyedStateHandle:
-        """A snapshot of the state, as at a barrier."""
+        """Take a snapshot of keyed state, as at a barrier."""
         self.operator.prepare_snapshot()
         return self.harness.snapshot(self.backend).handle
 
     def subtask_state(self) -> SubtaskState:
-        """A snapshot of all state, that of the subtask too; the operator is closed, as at the end of an epoch."""
+        """Close the operator and take a snapshot of keyed and operator state, as at the end of an epoch."""
         self.operator.prepare_snapshot()
         self.operator.close()
         return self.context.backends.snapshot(1, uuid.uuid4().hex).state
 
     def entries(self) -> dict[str, int]:
-        """How many keys and namespaces each state has, and each queue timers; what is empty is left out."""
+        """Return the number of pairs of key and namespace by state, and of timers. Empty states are missing."""
         self.operator.prepare_snapshot()
         found = {
             state.name: len(list(self.backend.get_keys_and_namespaces(state.name)))

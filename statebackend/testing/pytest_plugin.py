@@ -18,7 +18,7 @@ _UPDATE = "--statebackend-lock-update"
 
 
 class StateLockFixture(Protocol):
-    """What the fixture gives."""
+    """The type of the fixture ``statebackend_lock``."""
 
     def __call__(
         self,
@@ -28,17 +28,20 @@ class StateLockFixture(Protocol):
         history: str | os.PathLike[str] | None = None,
         allow_loss: bool = False,
     ) -> None:
-        """Fails the test if the job does not restore from the lock at ``path``, or the lock is not that of the job.
+        """Fail the test if the job cannot restore the state in its schema lockfile, or if the file is outdated.
 
-        ``job`` is an environment, a function without arguments that returns one, or ``"module:factory"``. Paths begin
-        in pytest's root directory. With ``history`` the job has to restore from every lock there has been. What would
-        be lost fails the test unless ``allow_loss``. With ``--statebackend-lock-update`` the lock is written instead,
-        and added to the history.
+        With ``--statebackend-lock-update`` the lockfile is written instead, and added to the history.
+
+        Args:
+            job: An environment, a function without arguments that returns one, or ``"module:factory"``.
+            path: The schema lockfile, relative to pytest's root directory.
+            history: A directory with all earlier lockfiles. The job must restore from each of them.
+            allow_loss: Accept changes that lose data.
         """
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option that accepts changes."""
+    """Add the option that accepts changes."""
     parser.getgroup("statebackend").addoption(
         _UPDATE, action="store_true", help="write the locks of jobs' state as the programs are, instead of comparing"
     )
@@ -46,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def statebackend_lock(request: pytest.FixtureRequest) -> StateLockFixture:
-    """Compares a job with the lock of its state, see `StateLockFixture`."""
+    """Compare a job with its schema lockfile. See `StateLockFixture` for the arguments."""
     from statebackend.testing.lock_check import LockCheck
 
     accept = f"pytest {_UPDATE} '{request.node.nodeid}'"

@@ -1,4 +1,4 @@
-"""The contract of every serializer, as a pytest class to derive from; its golden files; and random damage to its bytes.
+"""The contract of serializers as a pytest class, golden files of serializers, and damaged bytes for tests.
 
     class TestPointSerializer(SerializerContract):
         def serializer(self):
@@ -13,13 +13,13 @@
         def strategy(self):                         # optional: hypothesis makes more values
             return st.builds(Point, st.integers(...), st.integers(...))
 
-The laws are those of Flink's ``SerializerTestBase`` (copy, round trip alone and in sequence, no trailing bytes, null,
-duplicates in threads, snapshot, equality) and these: generated and view-based code agree on every byte and every
-rejection; a failed write leaves nothing behind; foreign bytes produce a value or an error, within bounded memory and
-without waiting for more bytes. Foreign bytes are made from real encodings, because random bytes fail at the first
+The contract has the tests of Flink's ``SerializerTestBase`` (copy, round trip alone and in sequence, no trailing bytes,
+null, duplicates in threads, snapshot, equality) and more: generated and view-based code write the same bytes and reject
+the same values; a failed write leaves no bytes; damaged bytes result in a value or an error, within bounded memory and
+without waiting for more bytes. Damaged bytes are created from real encodings, because random bytes fail at the first
 field.
 
-Golden files are written once for each released version and never again. The data is written before the snapshot,
+Golden files are written once for each released version and never changed. The data is written before the snapshot,
 because a serializer may learn while it writes:
 
     <directory>/<version>/serializer-snapshot      the versioned snapshot
@@ -63,7 +63,7 @@ VALUES_FILE = "values"
 
 @frozen
 class GoldenVersion:
-    """What one released version has written."""
+    """The golden files of one released version."""
 
     version: str
     snapshot_bytes: bytes
@@ -71,32 +71,32 @@ class GoldenVersion:
 
     @property
     def snapshot(self) -> TypeSerializerSnapshot[Any]:
-        """The snapshot, read again."""
+        """Read and return the snapshot."""
         return snapshot_from_bytes(self.snapshot_bytes)
 
 
 @frozen
 class GoldenFiles:
-    """The golden files of one serializer in a directory of its own."""
+    """The golden files of one serializer in its own directory."""
 
     directory: Path
 
     def generate(self, version: str, serializer: TypeSerializer[Any], values: Sequence[Any]) -> GoldenVersion:
-        """Writes the files of a version; raises `FileExistsError` if it has been written before."""
+        """Write the files of a version. Raises `FileExistsError` if they exist."""
         folder = self.directory / version
         folder.mkdir(parents=True)
         encoded = tuple(serializer.to_bytes(value) for value in values)
         snapshot = snapshot_to_bytes(serializer.snapshot_configuration())
         (folder / DATA_FILE).write_bytes(b"".join(encoded))
         (folder / SNAPSHOT_FILE).write_bytes(snapshot)
-        # A repr may have several lines, and a value has one.
+        # A repr may have several lines, but each value needs one line.
         shown = [" ".join(ascii(value).split()) for value in values]
         lines = [f"{len(data)} {text}\n" for data, text in zip(encoded, shown, strict=True)]
         (folder / VALUES_FILE).write_text("".join(lines), encoding="ascii")
         return GoldenVersion(version, snapshot, encoded)
 
     def versions(self) -> Iterator[GoldenVersion]:
-        """Every version there is, in the order of their names."""
+        """Yield all versions, sorted by name."""
         for folder in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
             if not (folder / SNAPSHOT_FILE).is_file():
                 continue
@@ -118,14 +118,14 @@ HOSTILE_NUMBERS: Final = (
     b"\xff\xff\xff\xff\x0f",
     b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f",
 )
-"""Counts and lengths as a hostile writer would claim them: the largest and the most negative, and long varints."""
+"""Counts and lengths of a hostile writer: the largest and smallest numbers, and long varints."""
 
 MEMORY_PER_BYTE: Final = 4096
 MEMORY_AT_LEAST: Final = 64 * 1024 * 1024
 
 
 def damaged(encoded: bytes) -> st.SearchStrategy[bytes]:
-    """Encodings with a few bytes changed, a hostile number put in, or a part repeated many times."""
+    """Return a strategy for damaged encodings: a few bytes changed, a hostile number inserted, or a part repeated."""
     places = st.integers(0, max(len(encoded) - 1, 0))
     changed = st.lists(st.tuples(places, st.integers(0, 255)), min_size=1, max_size=4).map(
         lambda changes: _with_changes(encoded, changes)
@@ -140,9 +140,9 @@ def damaged(encoded: bytes) -> st.SearchStrategy[bytes]:
 
 
 def damaged_everywhere(encoded: bytes, limit: int = 300) -> Iterator[bytes]:
-    """Every truncation, and every byte with each bit flipped and as the largest and the smallest there is.
+    """Yield all truncations, and all changes of one byte: each bit flipped, and the largest and smallest value.
 
-    More than ``limit`` are sampled, the same ones each time, unless the environment sets ``STATEBACKEND_FUZZ=all``.
+    If there are more than ``limit``, a fixed sample is used, unless the environment sets ``STATEBACKEND_FUZZ=all``.
     """
     places = [(place, None) for place in range(len(encoded))]
     flips = [(place, flip) for place in range(len(encoded)) for flip in (*(1 << bit for bit in range(8)), 0xFF, 0x7F)]
@@ -164,7 +164,7 @@ def _with_changes(encoded: bytes, changes: list[tuple[int, int]]) -> bytes:
 
 
 def peak_memory_of(action: Callable[[], Any]) -> int:
-    """The most bytes of Python objects alive at once while the action runs, beyond those before it."""
+    """Return the peak memory of Python objects in bytes that the action allocates."""
     was_tracing = tracemalloc.is_tracing()
     if not was_tracing:
         tracemalloc.start()
@@ -193,50 +193,50 @@ class Misfit:
 
 
 class SerializerContract:
-    """Derive, name the class ``Test...``, and say what the serializer and its values are."""
+    """The tests of a serializer. Derive a class ``Test...`` and implement `serializer` and `values`."""
 
     expected_length: int = -1
     """The number of bytes of every value, or -1."""
 
     is_picklable = True
-    """Whether the serializer can be sent to another process; False for one around a class local to a function."""
+    """Whether the serializer can be pickled. False for a serializer of a class that is local to a function."""
 
     reads_hostile_bytes = True
-    """False for a serializer that must trust its bytes, such as pickle: it is not given any that were changed."""
+    """False for a serializer that must trust its bytes, such as pickle. It is not tested with damaged bytes."""
 
     is_generated = True
-    """False for one that emits code and whose own codec is not compiled from it."""
+    """False for a serializer that emits code for others, but does not use compiled code itself."""
 
     def serializer(self) -> TypeSerializer[Any]:
-        """A new serializer; equal to every other one that this returns."""
+        """Return a new serializer. All returned serializers must be equal."""
         raise NotImplementedError
 
     def values(self) -> Sequence[Any]:
-        """Some values, edge cases first; not None."""
+        """Return example values, edge cases first. None is not allowed."""
         raise NotImplementedError
 
     def different_serializers(self) -> Sequence[TypeSerializer[Any]]:
-        """Serializers of the same class that are configured otherwise, each in one respect, if there are any."""
+        """Return serializers of the same class. Each differs in one part of the configuration."""
         return []
 
     def strategy(self) -> st.SearchStrategy[Any] | None:
-        """More values, by hypothesis."""
+        """Return a hypothesis strategy for more values, or None."""
         return None
 
     def misfits(self) -> Sequence[Any]:
-        """Values that must be rejected."""
+        """Return values that the serializer must reject."""
         return [Misfit()]
 
     def equal(self, left: Any, right: Any) -> bool:
-        """Whether two values are the same; override for values without an equality of their own."""
+        """Return whether two values are equal. Override it for values without ``__eq__``."""
         return bool(left == right) or (left != left and right != right)
 
     def assert_equal(self, left: Any, right: Any) -> None:
-        """Fails with both values unless they are the same."""
+        """Fail with both values if they are not equal."""
         assert self.equal(left, right), f"{left!r} is not {right!r}"
 
     def all_values(self) -> st.SearchStrategy[Any]:
-        """The given values and, if there are any, those of the strategy."""
+        """Return a strategy for the example values and the values of `strategy`."""
         given_values = st.sampled_from(list(self.values()))
         more = self.strategy()
         return given_values if more is None else given_values | more
@@ -271,7 +271,7 @@ class SerializerContract:
             try:
                 other = snapshot.create_outer_serializer([*parts[:index], instead, *parts[index + 1 :]])
             except (StateFormatError, ValueError, TypeError):
-                continue  # It does not take such a part, and so cannot be confused with one that has it.
+                continue  # The serializer does not accept such a part.
             if snapshot_to_bytes(other.snapshot_configuration()) != snapshot_to_bytes(snapshot):
                 assert other != serializer, f"it equals {other!r}: does configuration() leave a part out?"
 
@@ -300,7 +300,7 @@ class SerializerContract:
         if type(restored) is type(serializer):
             assert snapshot_to_bytes(restored.snapshot_configuration()) == data
         else:
-            # A wrapper may be left away when it has nothing to add to reading; the rest must still be compatible.
+            # The restored serializer may omit a wrapper that does not affect reading. It must still be compatible.
             assert not resolve_compatibility(restored.snapshot_configuration(), self.serializer()).is_incompatible
 
     def test_a_snapshot_of_an_unknown_version_is_rejected(self) -> None:
@@ -338,7 +338,7 @@ class SerializerContract:
                 str(resolve_compatibility(serializer.snapshot_configuration(), restored))
             except StateFormatError:
                 continue
-            # What was restored from it reads values that are not its own, or rejects them.
+            # The restored serializer reads other values, or rejects them.
             for value in self.values() if self.reads_hostile_bytes else ():
                 with contextlib.suppress(StateFormatError):
                     restored.from_bytes(serializer.to_bytes(value))
@@ -358,7 +358,7 @@ class SerializerContract:
                         serializer.deserialize(DataInputView(data))
 
         longest = max((len(serializer.to_bytes(value)) for value in values), default=0)
-        # What is made once must not be charged to the bytes.
+        # Run once before measuring, because objects that are created once do not count.
         read_all()
         assert peak_memory_of(read_all) <= MEMORY_AT_LEAST + MEMORY_PER_BYTE * longest
 
@@ -366,7 +366,7 @@ class SerializerContract:
         serializer = self.serializer()
         if not isinstance(serializer, CompiledTypeSerializer) or not self.is_generated:
             pytest.skip("the serializer says that it runs through the views")
-        # What cannot be compiled runs through the views, more slowly and unnoticed.
+        # Code that does not compile would silently be replaced by the slower view-based code.
         for function in (serializer.codec.write, serializer.codec.read):
             assert hasattr(function, "__generated_source__"), f"{serializer!r} emits code that Python does not compile"
 
@@ -419,7 +419,7 @@ class SerializerContract:
         encoded = [[writer.to_bytes(value) for value in half] for writer, half in zip(writers, halves, strict=True)]
         one, other = (snapshot_from_bytes(snapshot_to_bytes(writer.snapshot_configuration())) for writer in writers)
         for merged in (merge_snapshots(one, other), merge_snapshots(other, one)):
-            # Who has learned what contradicts the other need not have a merged snapshot.
+            # Contradicting snapshots need not have a merged snapshot.
             if merged is None:
                 continue
             restored = restored_with(snapshot_from_bytes(snapshot_to_bytes(merged)), *writers)
@@ -507,7 +507,7 @@ class SerializerContract:
         if not encoded:
             return
         cut = encoded[: data.draw(st.integers(0, len(encoded) - 1))]
-        # The beginning of one value may be another whole one only if no end is ever looked for; ours all do.
+        # No serializer may read a truncated value as a complete one.
         with pytest.raises(StateFormatError):
             serializer.from_bytes(cut)
         with pytest.raises(StateFormatError):
@@ -523,7 +523,7 @@ class SerializerContract:
         serializer = self.serializer()
         sound = serializer.to_bytes(data.draw(self.all_values()))
         hostile = data.draw(damaged(sound))
-        # What is made once per process, such as a parsed schema, is not charged to the hostile bytes.
+        # Run once before measuring, because objects that are created once per process do not count.
         self._generated(serializer, sound)
         self._view_based(serializer, sound)
 

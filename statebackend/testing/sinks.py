@@ -1,4 +1,4 @@
-"""What every sink promises, as a pytest class to derive from.
+"""The contract of sinks, as a pytest class to derive from.
 
     class TestMySink(SinkContract):
         def new_sink(self, target): return MySink(target)
@@ -40,7 +40,7 @@ class KilledError(Exception):
 
 @frozen
 class Checkpoint:
-    """The newest checkpoint of a job: its epoch, and what the sink has to commit."""
+    """The newest checkpoint of a job: its epoch, and the committables of the sink."""
 
     epoch_id: int
     committable: bytes
@@ -48,7 +48,7 @@ class Checkpoint:
 
 @define
 class SinkDriver:
-    """One run of a job with one sink. ``kill_at`` raises after so many steps: calls of the sink and the checkpoint."""
+    """One run of a job with one sink. The driver is killed after ``kill_at`` calls of the sink and the checkpoint."""
 
     sink: Sink
     lineage: SinkLineage
@@ -109,7 +109,7 @@ class SinkDriver:
 
 
 def rows_of_epoch(epoch_id: int, tag: str = "") -> list[Row]:
-    """Four rows of an epoch, distinct among all epochs and tags."""
+    """Return four rows of an epoch. Rows of other epochs or tags are different."""
     return [(f"{tag}k{index % 2}", epoch_id * 10 + index) for index in range(4)]
 
 
@@ -124,7 +124,7 @@ class SinkContract:
     """Whether `roll_back` hides output. Otherwise it must raise `SinkError`."""
 
     secrets: Sequence[str] = ()
-    """Texts that must not appear: passwords and keys that `new_sink` passes."""
+    """Strings that must not appear, such as passwords and keys that `new_sink` passes."""
 
     def new_sink(self, target: Any) -> Sink:
         """Return a new object of the sink for a target."""
@@ -135,7 +135,7 @@ class SinkContract:
         raise NotImplementedError
 
     def broken_sink(self, target: Any) -> Sink:
-        """Return a sink whose target cannot be reached; its errors must have no secrets."""
+        """Return a sink with an unreachable target. Its errors must not contain secrets."""
         pytest.skip("the sink names no target that cannot be reached")
 
     def faults(self) -> Sequence[Callable[[], AbstractContextManager[Any]]]:
@@ -144,12 +144,12 @@ class SinkContract:
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> Any:
-        """A new, empty target."""
+        """Return a new, empty target."""
         return tmp_path / "target"
 
     @pytest.fixture
     def second_target(self, tmp_path: Path) -> Any:
-        """Another one."""
+        """Return another new, empty target."""
         return tmp_path / "second"
 
     def driver(self, target: Any, run_id: str = "run-1", job_id: str = "job", **options: Any) -> SinkDriver:
@@ -188,7 +188,7 @@ class SinkContract:
 
     @pytest.fixture
     def target_of(self, request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Any]:
-        """Returns a new target at each call."""
+        """Return a function that returns a new target at each call."""
         count = iter(range(1000))
         return lambda: tmp_path / f"target-{next(count)}"
 
@@ -240,13 +240,13 @@ class SinkContract:
         former.stage(1, 0, rows_of_epoch(1, "former"))
         leader = self.driver(target, "run-2", checkpoint=former.checkpoint)
         leader.start()
-        # A task of the former driver is late.
+        # A late task of the earlier driver.
         former.stage(1, 1, rows_of_epoch(1, "late"))
         staged = [leader.stage(1, 0, rows_of_epoch(1))]
         former.sink.abort(former.epoch(1))
         leader.store(1, staged)
         leader.commit()
-        # Its last commit is late, too.
+        # A late commit of the earlier driver.
         former.commit()
         leader.run(2)
         assert self.visible(target) == rows_of_epochs(0, 1, 2)
@@ -281,7 +281,7 @@ class SinkContract:
         driver.run(0)
         driver.stage(1, 0, rows_of_epoch(1, "aborted"))
         driver.sink.abort(driver.epoch(1))
-        # An epoch that staged nothing can be aborted, too.
+        # An epoch without staged output can also be aborted.
         driver.sink.abort(driver.epoch(7))
         again = self.driver(target, "run-2", checkpoint=driver.checkpoint)
         again.start()
@@ -341,7 +341,7 @@ class SinkContract:
             second.start(last_epoch_id=0)
             second.run(1, rows)
         except SinkError:
-            # A target that has one place for an epoch must say so.
+            # A target with one place per epoch must raise an error.
             assert self.visible(target) == rows_of_epochs(0, 1)
         else:
             assert self.visible(target) == sorted([*rows_of_epochs(0, 1), *rows])
@@ -362,7 +362,7 @@ class SinkContract:
             one.start()
             one.run(0)
             one.store(1, [one.stage(1, 0, rows_of_epoch(1))])
-        # The driver dies between the commits of the two.
+        # The driver crashes between the two commits.
         first.commit()
         for one, place in ((first, target), (second, second_target)):
             again = SinkDriver(self.new_sink(place), one.lineage, "run-2", one.checkpoint)

@@ -38,15 +38,15 @@ __all__ = ["CONTENT", "LedStore", "StorageContract", "checkpoint", "file_handle"
 
 
 CONTENT = b"data"
-"""What is in every data file."""
+"""The content of each data file."""
 
 
 @frozen
 class LedStore:
-    """The store of a job, not recovered yet, for a driver that leads it.
+    """The store of a job for the leading driver, before its recovery.
 
-    ``file_system`` is where data files are. ``lose`` lets the driver lose the leadership without knowing it, as far as
-    that can be: a later `lead` succeeds, while the store can still be called. ``close`` lets go of everything.
+    ``file_system`` contains the data files. ``lose`` ends the leadership without notifying the driver: a later `lead`
+    succeeds, but this store can still be called. ``close`` releases all resources.
     """
 
     store: CompletedCheckpointStore
@@ -55,7 +55,7 @@ class LedStore:
     close: Callable[[], None] = field(repr=False)
 
     def add(self, checkpoint_id: int, *names: str, **changes: Any) -> FileHandle:
-        """Uploads what is not there yet, then adds a checkpoint whose parent is the newest."""
+        """Write missing data files, and add a checkpoint with the newest one as its parent."""
         for name in names:
             if not self.file_system.exists(f"shared/{name}"):
                 self.file_system.write_file(f"shared/{name}", CONTENT)
@@ -70,20 +70,20 @@ class LedStore:
 
     @property
     def ids(self) -> list[int]:
-        """Of all checkpoints of the store, oldest first."""
+        """The ids of all checkpoints in the store, oldest first."""
         return [metadata.checkpoint_id for metadata in self.store.all()]
 
     def shared(self) -> list[str]:
-        """The names of the data files that are there."""
+        """Return the names of the existing data files."""
         return [path.removeprefix("shared/") for path in self.file_system.list_files("shared")]
 
     def metadata_paths(self, checkpoint_id: int) -> list[str]:
-        """The metadata files of that checkpoint that are there, complete or not."""
+        """Return the existing metadata files of a checkpoint, complete or not."""
         paths = [path for path in self.file_system.list_files() if path.endswith(f"/{METADATA_FILE_NAME}")]
         return [path for path in paths if self._id_of(path) == checkpoint_id]
 
     def damage(self, checkpoint_id: int) -> str:
-        """Truncates the only metadata file of a checkpoint by one byte; returns its path."""
+        """Truncate the only metadata file of a checkpoint by one byte, and return its path."""
         [path] = self.metadata_paths(checkpoint_id)
         self.file_system.write_file(path, self.file_system.read_file(path)[:-1])
         return path
@@ -93,17 +93,17 @@ class LedStore:
 
 
 def file_handle(path: str) -> FileHandle:
-    """The handle of a data file."""
+    """Return the handle of a data file."""
     return FileHandle(path, len(CONTENT), checksum_of_bytes(CONTENT))
 
 
 def subtask_state(files: Iterable[FileHandle]) -> SubtaskState:
-    """The state of the only subtask."""
+    """Return the state of the only subtask."""
     return SubtaskState(KeyedStateHandle("state", "heap", 0, 3, b"meta", tuple(files)))
 
 
 def checkpoint(checkpoint_id: int, files: Iterable[FileHandle] = (), **changes: Any) -> CheckpointMetadata:
-    """A checkpoint of one operator."""
+    """Return the metadata of a checkpoint with one operator."""
     content: dict[str, Any] = {
         "checkpoint_id": checkpoint_id,
         "kind": CheckpointKind.CHECKPOINT,
@@ -117,18 +117,18 @@ def checkpoint(checkpoint_id: int, files: Iterable[FileHandle] = (), **changes: 
 
 
 class StorageContract:
-    """Subclass it and implement `make_files`; pytest collects the subclass if its name begins with Test.
+    """The tests of a checkpoint storage. Derive a class ``Test...`` and implement `make_files`.
 
-    A storage whose place is not a directory of this machine overrides the fixture `files` instead.
+    If the storage is not a local directory, override the fixture `files` instead.
     """
 
     def make_files(self, directory: pathlib.Path) -> CheckpointFileSystem:
-        """The files of the storage below a directory, which does not exist yet."""
+        """Return the storage for a directory that does not exist yet."""
         raise NotImplementedError(f"{type(self).__name__} must implement make_files")
 
     @pytest.fixture
     def files(self, tmp_path: pathlib.Path) -> CheckpointFileSystem:
-        """The files of an empty storage."""
+        """Return an empty storage."""
         return self.make_files(tmp_path / "a root")
 
     def test_what_is_written_is_read_back(self, files: CheckpointFileSystem) -> None:
@@ -262,24 +262,25 @@ Lead = Callable[..., LedStore]
 
 
 class CompletedCheckpointStoreContract:
-    """Subclass it and implement `lead`; pytest collects the subclass if its name begins with Test."""
+    """The tests of a store of completed checkpoints. Derive a class ``Test...`` and implement `lead`."""
 
     def lead(self, directory: pathlib.Path, max_retained: int) -> LedStore:
-        """A new store, not recovered, of the job in a directory, which nobody leads.
+        """Return a new store of the job in a directory, before its recovery.
 
-        The directory does not exist for a job that is new. Who led it before has been closed, or has lost it.
+        The job has no leader: earlier leaders were closed or have lost the leadership. The directory of a new job does
+        not exist yet.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement lead")
 
     @pytest.fixture
     def opened(self, tmp_path: pathlib.Path) -> Iterator[Lead]:
-        """Opens and recovers the store of one job; the one before is closed."""
+        """Return a function that opens and recovers the store of a job, after closing the previous one."""
         with self.opening(tmp_path / "job") as opened:
             yield opened
 
     @contextlib.contextmanager
     def opening(self, directory: pathlib.Path) -> Iterator[Lead]:
-        """`opened`, for the job of a directory."""
+        """Return the function of `opened` for the job in a directory."""
         with contextlib.ExitStack() as stack:
 
             def open_next(max_retained: int = 3, *, recovers: bool = True) -> LedStore:
@@ -505,7 +506,7 @@ class CompletedCheckpointStoreContract:
             led.add(checkpoint_id, f"f{checkpoint_id}", "all")
         led.damage(3)
         led.store.recover(roll_back_to=1)
-        # Nobody knows any more which files the damaged one had.
+        # The files of the damaged checkpoint are unknown.
         assert led.store.delete_orphans() == ("shared/f3",)
         led = opened()
         assert led.store.delete_orphans() == ()
@@ -536,13 +537,13 @@ class CompletedCheckpointStoreContract:
         assert led.store.next_checkpoint_id() == 6
         led.store.recover()
         assert led.store.next_checkpoint_id() == 7
-        # What was given out without a checkpoint is not known any more.
+        # Ids that were returned without a checkpoint are not stored.
         led = opened()
         assert led.store.next_checkpoint_id() == 6
-        # Neither is the id of an abandoned checkpoint.
+        # The id of an abandoned checkpoint is not used again.
         led.store.recover(roll_back_to=1)
         assert opened().store.next_checkpoint_id() == 6
-        # Counting from the checkpoint of a rollback reaches the id of the abandoned one; both are kept.
+        # Counting from the checkpoint of a rollback reaches the id of the abandoned checkpoint. Both are kept.
         led = opened()
         for counted in (2, 5):
             led.add(counted)
@@ -570,7 +571,7 @@ class CompletedCheckpointStoreContract:
             before = next_one.file_system.list_files()
             with pytest.raises(LeadershipLostError):
                 former.add(2, "kept", "attempt")
-            # It may even have completed it, for all that it knows.
+            # The earlier leader cannot know whether its checkpoint was completed.
             assert former.store.discard([subtask_state([file_handle("shared/attempt")])]) == ()
             for call in (former.store.delete_orphans, former.store.recover, pin.close):
                 with contextlib.suppress(CheckpointError):

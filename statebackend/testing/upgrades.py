@@ -10,10 +10,11 @@
 
 The assertions are those of Flink's ``TypeSerializerUpgradeTestBase``: the restored serializer reads the old bytes, and
 the compatibility result is the expected one. Depending on the result, the migrated bytes are valid for the new
-serializer, the reconfigured serializer reads the old bytes, or the new one does. Bytes are *valid* for a serializer if
-it, the serializer restored from its snapshot, and a duplicate of that read and rewrite the value.
+serializer, or the reconfigured serializer reads the old bytes, or the new serializer reads them. Bytes are *valid* for
+a serializer if three serializers read and rewrite the value: this one, the one restored from its snapshot, and a
+duplicate of that.
 
-With ``golden_directory`` the same is asserted for the golden files of every release. Call `generate` once per release.
+With ``golden_directory`` the golden files of all releases are also tested. Call `generate` once per release.
 """
 
 from __future__ import annotations
@@ -42,16 +43,14 @@ def _equal(left: Any, right: Any) -> bool:
 def migration_between(
     old: TypeSerializer[Any] | TypeSerializerSnapshot[Any], new: TypeSerializer[Any]
 ) -> SchemaMigration[Any]:
-    """The migration from what ``old`` wrote, as its compatibility result plans it; an error if the compatibility
-    result is a rejection.
-    """
+    """Return the migration of values that ``old`` wrote. Raises an error if the serializers are incompatible."""
     snapshot = old if isinstance(old, TypeSerializerSnapshot) else old.snapshot_configuration()
     snapshot = snapshot_from_bytes(snapshot_to_bytes(snapshot))
     return SchemaMigration.of_compatibility(snapshot, new, resolve_compatibility(snapshot, new))
 
 
 def assert_valid(serializer: TypeSerializer[Any], data: bytes, expected: Any, equal: Equal = _equal) -> None:
-    """The serializer reads the value and rewrites it, and so do the one its snapshot restores and a duplicate of it."""
+    """Assert that the serializer, the one restored from its snapshot, and its duplicate read and rewrite the value."""
     snapshot = snapshot_from_bytes(snapshot_to_bytes(serializer.snapshot_configuration()))
     restored = restored_with(snapshot, serializer)
     for one in (serializer, restored, restored.duplicate()):
@@ -68,9 +67,9 @@ def check_upgrade(
     equal: Equal = _equal,
     known: Sequence[TypeSerializer[Any]] = (),
 ) -> None:
-    """Asserts the five things about an old snapshot, the new serializer, and old bytes with what they become.
+    """Assert the upgrade of old bytes to new values, from an old snapshot to a new serializer.
 
-    ``known`` are serializers beside the new one whose classes the old one is restored with.
+    ``known`` are further serializers; the old serializer is restored with their classes.
     """
     compatibility = resolve_compatibility(snapshot, new)
     assert compatibility.kind is expected, f"expected {expected.label}, found {compatibility}"
@@ -94,29 +93,29 @@ def check_upgrade(
 
 
 class UpgradeContract:
-    """Derive, name the class ``Test...``, and say what is upgraded and to what."""
+    """The tests of an upgrade. Derive a class ``Test...`` and implement both serializers and `values`."""
 
     expected: ClassVar[CompatibilityKind]
     golden_directory: ClassVar[Path | None] = None
 
     def old_serializer(self) -> TypeSerializer[Any]:
-        """The serializer of the version before."""
+        """Return the serializer of the old version."""
         raise NotImplementedError
 
     def new_serializer(self) -> TypeSerializer[Any]:
-        """The new serializer."""
+        """Return the new serializer."""
         raise NotImplementedError
 
     def values(self) -> Sequence[tuple[Any, Any]]:
-        """Old values, each with what it becomes; the new half does not matter if the upgrade is rejected."""
+        """Return old values with the expected new values. New values are ignored if the upgrade is incompatible."""
         raise NotImplementedError
 
     def equal(self, left: Any, right: Any) -> bool:
-        """Whether two new values are the same."""
+        """Return whether two new values are equal."""
         return _equal(left, right)
 
     def generate(self, version: str) -> None:
-        """Writes the golden files of a version that is about to be released."""
+        """Write the golden files of a version, before its release."""
         assert self.golden_directory is not None, "say where the golden files are: golden_directory"
         old_values = [old for old, _ in self.values()]
         GoldenFiles(self.golden_directory).generate(version, self.old_serializer(), old_values)

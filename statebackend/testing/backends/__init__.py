@@ -1,4 +1,4 @@
-"""What every keyed state backend promises, as pytest classes.
+"""The contract of keyed state backends, as pytest classes.
 
     from statebackend.testing.backends import StateBackendContract
 
@@ -6,7 +6,7 @@
         def create_state_backend(self) -> StateBackend:
             return PagedStateBackend()
 
-`StateBackendContract` is the whole suite. Each part is exported too, for a backend that supports only some of it.
+`StateBackendContract` is the whole suite. Its parts are also exported, for a backend that supports only some of them.
 """
 
 import pytest
@@ -43,7 +43,7 @@ _ASSERTING_MODULES = (
     "ttl_cases",
 )
 
-# Only modules that are imported after this call show what the two sides of a failed assertion were.
+# pytest shows the values of failed assertions only for modules that are imported after this call.
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _ASSERTING_MODULES))
 
 from statebackend.testing.backends.asynchronous_snapshot_contract import AsynchronousSnapshotContract

@@ -14,7 +14,7 @@ QUEUE: PriorityQueueDescriptor[int] = PriorityQueueDescriptor("queue", int)
 
 
 def fill_all_kinds(harness: BackendHarness, backend: KeyedStateBackend) -> None:
-    """Fills states of every kind, and a queue, for `KEYS`."""
+    """Fill states of every kind, and a queue, for `KEYS`."""
     fill(harness, backend, KEYS)
     queue = backend.get_priority_queue(QUEUE)
     for key in KEYS:
@@ -25,7 +25,7 @@ def fill_all_kinds(harness: BackendHarness, backend: KeyedStateBackend) -> None:
 
 
 def change_all_kinds(harness: BackendHarness, backend: KeyedStateBackend) -> None:
-    """Every way of writing, on old keys and new ones."""
+    """Call every write method, for old and new keys."""
     queue = backend.get_priority_queue(QUEUE)
     for key in range(30):
         harness.at(backend, key)
@@ -54,13 +54,13 @@ def change_all_kinds(harness: BackendHarness, backend: KeyedStateBackend) -> Non
 
 
 def all_kinds(harness: BackendHarness, backend: KeyedStateBackend) -> tuple[Any, ...]:
-    """What is in them."""
+    """Return the content of the states and the queue."""
     folded = [content(harness, backend, descriptor) for descriptor in (SUM, MUTABLE_SUM)]
     return (*contents(harness, backend), *folded, queued(backend))
 
 
 def queued(backend: KeyedStateBackend) -> list[int]:
-    """What is in the queue."""
+    """Return the content of the queue."""
     return sorted(element for element, _ in backend.get_priority_queue(QUEUE).entries())
 
 

@@ -1,6 +1,6 @@
 """The contract of asynchronous snapshots: isolated, cancellable, several at once, on any thread.
 
-A backend that writes everything in the synchronous part also meets it; the tests then have nothing to wait for.
+A backend that writes everything in the synchronous part also passes these tests.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AsynchronousSnapshotContract(GatedStoreContract):
         snapshot = task.run()
         assert all_kinds(harness, subject) == CHANGED
         assert all_kinds(harness, self.reopen(harness, snapshot.handle)) == FILLED
-        # What was changed meanwhile is in the next one, which builds upon this.
+        # The next snapshot, based on this one, contains the later changes.
         again = harness.snapshot(subject).handle
         assert all_kinds(harness, self.reopen(harness, again)) == CHANGED
 
@@ -99,7 +99,7 @@ class AsynchronousSnapshotContract(GatedStoreContract):
         first = harness.prepare(subject).submit(threads)
         await_waiting(store, [first])
         fill(harness, subject, KEYS, 1)
-        # On this thread, so it does not wait.
+        # Writes on this thread do not wait.
         second = harness.prepare(subject).run()
         assert contents(harness, self.reopen(harness, second.handle)) == filled(KEYS, 0, 1)
         fill(harness, subject, KEYS, 2)
@@ -177,7 +177,7 @@ class AsynchronousSnapshotContract(GatedStoreContract):
             restored = self.reopen(harness, future.result(PATIENCE_S).handle)
             expected = filled(KEYS, *range(epoch + 1))
             for key in range(1, epoch + 1):
-                # It was cleared at the end of the epoch of its number, and filled in those after it.
+                # The key was cleared at the end of the epoch with its number, and filled in later epochs.
                 later = range(key + 1, epoch + 1)
                 expected[1].pop(key)
                 expected[2].pop(key)

@@ -1,4 +1,4 @@
-"""The contract of bulk operations: they do for many keys what single ones do for each."""
+"""The contract of bulk operations: they have the same effect as single operations for each key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUM: ReducingStateDescriptor[int] = ReducingStateDescriptor("sum", lambda left, 
 
 
 def batch_of(harness: BackendHarness, backend: KeyedStateBackend, keys: Sequence[int]) -> KeyBatch:
-    """Keys with their key groups."""
+    """Return keys with their key groups."""
     return KeyBatch(keys, [harness.key_group(key) for key in keys], backend.key_setter())
 
 
@@ -31,11 +31,11 @@ HandleOf = Callable[[KeyedStateBackend, StateDescriptor], Any]
 
 
 class BulkContract(ContractBase):
-    """Bulk operations on a backend, on the handles of functions by record and by batch."""
+    """Bulk operations on a backend, with the handles of per-record functions and of batch functions."""
 
     @pytest.fixture(params=[False, True], ids=["by record", "by batch"])
     def handle_of(self, request: pytest.FixtureRequest) -> HandleOf:
-        """Returns the internal handle of a state of a backend."""
+        """Return a function that returns the internal handle of a state."""
 
         def handle(backend: KeyedStateBackend, descriptor: StateDescriptor) -> Any:
             backend.is_bulk = request.param

@@ -1,4 +1,4 @@
-"""The contract of a `StateBackend`: it is pickled to workers, found by its name, and makes backends epoch by epoch."""
+"""The contract of a `StateBackend`: it is pickled for workers, found by its name, and creates backends for epochs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = range(20)
 
 
 def readable_by_others(directory: Path) -> Iterator[Path]:
-    """The files below a directory that the group or all users can open by their path, below it."""
+    """Yield the files in a directory that the group or all users can open."""
     for path in directory.iterdir():
         if stat.S_IMODE(path.lstat().st_mode) & 0o077:
             if path.is_dir():
@@ -43,7 +43,7 @@ class BackendConfigurationContract(ContractBase):
         parallelism: int = 1,
         local: str = "leased",
     ) -> tuple[KeyedStateBackend, SubtaskIdentity]:
-        """A backend of one subtask for an epoch, in the local directory that the subtask always has."""
+        """Lease a backend of one subtask for an epoch. A subtask always has the same local directory."""
         identity = SubtaskIdentity(f"job in {harness.directory}", subtask, parallelism)
         parameters = harness.parameters(
             *restore, subtask=subtask, parallelism=parallelism, local=f"{local}-{subtask}-of-{parallelism}"
@@ -60,7 +60,7 @@ class BackendConfigurationContract(ContractBase):
     def test_a_backend_is_found_by_the_name_that_its_handles_carry(
         self, harness: BackendHarness, backend: KeyedStateBackend
     ) -> None:
-        # Savepoints are exported by whoever has that name.
+        # The backend with this name exports savepoints.
         fill(harness, backend, KEYS)
         handle = harness.snapshot(backend).handle
         assert handle.backend == self.create_state_backend().name

@@ -1,7 +1,7 @@
-"""The contract of digests: two attempts at an epoch agree if they lead to the same content.
+"""The contract of digests: two attempts at an epoch have equal digests if they have the same content.
 
-Spark may recompute a task with its records in another order. The digest must not depend on the order of keys, on how
-often a cache was written out, or on how the state is split into files. It must differ if the content differs.
+Spark may recompute a task with its records in another order. The digest must not depend on the order of keys, on the
+number of cache flushes, or on the division of the state into files. It must differ if the content differs.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ STEPS: tuple[Step, ...] = (_value, _lists, _map)
 
 
 class DigestContract(ContractBase):
-    """What a digest says."""
+    """Digests of snapshots."""
 
     @pytest.mark.parametrize("seed", range(4))
     def test_the_order_of_the_keys_does_not_show_in_a_digest(self, harness: BackendHarness, seed: int) -> None:
@@ -67,7 +67,7 @@ class DigestContract(ContractBase):
         digests = set()
         for attempt in range(3):
             backend = _opened(self, harness, base)
-            # Each key goes through its own steps in their order, whatever comes in between.
+            # The steps of each key are in order. Steps of other keys may be between them.
             shuffled = random.Random(10 * seed + attempt)
             left = {key: list(STEPS) for key in KEYS}
             while left:
@@ -124,7 +124,7 @@ class DigestContract(ContractBase):
                 if snapshot_fails:
                     harness.prepare(backend).cancel()
                 for key in KEYS[::3]:
-                    # What comes back to what it was is no change either.
+                    # A value that is changed and changed back is not a change.
                     harness.at(backend, key)
                     before = value.value()
                     value.update(-1)
@@ -170,7 +170,7 @@ class DigestContract(ContractBase):
             backend = self.reopen(harness, handle)
             value, elements, entries = (backend.get_state(descriptor) for descriptor in descriptors)
             for key in met:
-                # What is read and has expired is removed.
+                # Reading removes expired entries.
                 harness.at(backend, key)
                 value.value(), elements.get(), entries.get("a"), entries.get("b")
             harness.at(backend, 3)

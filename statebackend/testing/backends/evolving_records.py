@@ -1,8 +1,8 @@
 """Records that change, and aggregate functions, for the contracts of migration and folding.
 
 They are attrs classes, and Flink POJOs with unregistered subclasses. The bytes of a POJO contain the names of its
-subclasses; only the snapshot contains their fields. A backend that loses what a `PojoSerializer` has learned reads
-wrong values, or none.
+subclasses; only the snapshot contains their fields. A backend that does not store what a `PojoSerializer` has learned
+reads wrong values, or fails.
 
 The aggregate functions are sums, with accumulators of an immutable and of a mutable type.
 """
@@ -25,7 +25,7 @@ from typeserializers.scalars.fixed_width import IntSerializer
 
 
 class ImmutableSum(AggregateFunction[int, int, str]):
-    """A number as the accumulator, and its text as the result."""
+    """The accumulator is a number, the result its string."""
 
     def create_accumulator(self) -> int:
         return 0
@@ -48,7 +48,7 @@ class Tally:
 
 
 class MutableSum(AggregateFunction[int, Tally, str]):
-    """Changes the accumulators that it is given, all of them."""
+    """Modifies all accumulators that are passed to it."""
 
     def create_accumulator(self) -> Tally:
         return Tally()
@@ -90,7 +90,7 @@ class DelayV1:
 
 @attrs.frozen
 class DelayV2:
-    """A field widened, one added."""
+    """One field widened, one added."""
 
     minutes: float
     cause: str
@@ -137,7 +137,7 @@ class LegV1:
 
 @attrs.define
 class LegV2:
-    """A field widened, one added that is made by a factory."""
+    """One field widened, one with a factory added."""
 
     airport: str
     minutes: float
@@ -170,13 +170,13 @@ def leg_v2() -> AttrsSerializer[LegV2]:
 
 
 def migrated_flight(old: FlightV1) -> FlightV2:
-    """What a migration must make of a flight."""
+    """Return the expected result of migrating a flight."""
     delay = None if old.delay is None else DelayV2(float(old.delay.minutes), old.delay.cause)
     return FlightV2(old.number, float(old.late), delay)
 
 
 def migrated_leg(old: LegV1) -> LegV2:
-    """What a migration must make of a leg."""
+    """Return the expected result of migrating a leg."""
     return LegV2(old.airport, float(old.minutes))
 
 
@@ -193,7 +193,7 @@ PORT_NAME = "statebackend.contract.Port"
 
 @attrs.define
 class PlaceV1:
-    """The class that is declared."""
+    """The declared class."""
 
     __pojo_class__ = BASE_NAME
     id: Int
@@ -201,7 +201,7 @@ class PlaceV1:
 
 @attrs.define
 class TownV1(PlaceV1):
-    """A subclass that nobody registers."""
+    """An unregistered subclass."""
 
     __pojo_class__ = TOWN_NAME
     area: Int = 0
@@ -210,7 +210,7 @@ class TownV1(PlaceV1):
 
 @attrs.define
 class PortV1(PlaceV1):
-    """Another one."""
+    """Another unregistered subclass."""
 
     __pojo_class__ = PORT_NAME
     berths: Int = 0
@@ -219,7 +219,7 @@ class PortV1(PlaceV1):
 
 @attrs.define
 class PlaceV2:
-    """The same class of the next program."""
+    """The declared class in the next version of the program."""
 
     __pojo_class__ = BASE_NAME
     id: Int
@@ -227,7 +227,7 @@ class PlaceV2:
 
 @attrs.define
 class TownV2(PlaceV2):
-    """A field removed and one added: as many bytes as before, and other ones."""
+    """One field removed, one added. The number of bytes is the same, but the bytes differ."""
 
     __pojo_class__ = TOWN_NAME
     extra: Int = 0
@@ -236,7 +236,7 @@ class TownV2(PlaceV2):
 
 @attrs.define
 class PortV2(PlaceV2):
-    """The same with its fields in another alphabetical order."""
+    """Changed as `TownV2`, with another alphabetical order of fields."""
 
     __pojo_class__ = PORT_NAME
     anchorages: Int = 0
@@ -245,7 +245,7 @@ class PortV2(PlaceV2):
 
 @attrs.define
 class PlaceV3:
-    """A class whose own fields change, while its subclasses stay what they are in version 1."""
+    """The declared class with changed fields. Its subclasses are as in version 1."""
 
     __pojo_class__ = BASE_NAME
     id: Int
@@ -263,7 +263,7 @@ class TownV3(PlaceV3):
 
 @attrs.define
 class PlaceV4:
-    """What version 3 becomes."""
+    """The declared class of version 4."""
 
     __pojo_class__ = BASE_NAME
     id: Int
@@ -280,20 +280,20 @@ class TownV4(PlaceV4):
 
 
 def places_v1() -> PojoSerializer[Any]:
-    """The serializer of the first program."""
+    """Return the serializer of version 1."""
     return PojoSerializer(PlaceV1)
 
 
 def places_v2() -> PojoSerializer[Any]:
-    """The serializer of the second program."""
+    """Return the serializer of version 2."""
     return PojoSerializer(PlaceV2)
 
 
 def places_v3() -> PojoSerializer[Any]:
-    """The serializer of a program that changes the class, and no subclass."""
+    """Return the serializer of version 3, which changes the declared class but no subclass."""
     return PojoSerializer(PlaceV3)
 
 
 def places_v4() -> PojoSerializer[Any]:
-    """The serializer of the program behind that, which changes a subclass."""
+    """Return the serializer of version 4, which changes a subclass."""
     return PojoSerializer(PlaceV4)

@@ -1,4 +1,4 @@
-"""Hand-written serializers that change, as a user would write them: words by number, and longs that may be rejected.
+"""Hand-written serializers that evolve: words stored as numbers, and longs with a check.
 
 A `LearningWordSerializer` assigns the next number to each new word. The bytes are numbers and only the snapshot has the
 words, so every snapshot of a backend must store the current serializer snapshot.
@@ -19,7 +19,7 @@ from typeserializers.kernel.type_serializer import TypeSerializer
 
 
 class WordsSnapshot(TypeSerializerSnapshot[str]):
-    """The words in their order; subclasses check compatibility and restore."""
+    """The words in order. Subclasses check compatibility and restore."""
 
     def __init__(self, words: Iterable[str] = ()) -> None:
         self.words = tuple(words)
@@ -39,7 +39,7 @@ class WordsSnapshot(TypeSerializerSnapshot[str]):
 
 
 class WordSerializer(TypeSerializer[str]):
-    """One byte, the index of the word; hand-written against the views, as a user's serializer would be."""
+    """Writes one byte, the index of the word. It uses the views, as a user's serializer does."""
 
     def __init__(self, *words: str) -> None:
         self.words = words
@@ -85,7 +85,7 @@ class WordSerializer(TypeSerializer[str]):
 
 @register_snapshot("statebackend.contract.WordSerializerSnapshot")
 class WordSerializerSnapshot(WordsSnapshot):
-    """The words in their order; reconfigures a serializer that has all of them."""
+    """The words in order. Reconfigures a serializer that has all of them."""
 
     def restore_serializer(self) -> WordSerializer:
         return WordSerializer(*self.words)
@@ -106,9 +106,9 @@ class WordSerializerSnapshot(WordsSnapshot):
 
 
 class LearningWordSerializer(TypeSerializer[str]):
-    """One byte, the number of the word; a word that was not written before gets the next number.
+    """Writes one byte, the number of the word. A new word gets the next number.
 
-    What one instance has learned, its duplicates know.
+    Duplicates share the learned words.
     """
 
     def __init__(self, words: tuple[str, ...] = ()) -> None:

@@ -1,7 +1,7 @@
-"""The contract of failing migrations: nothing changes, and the error names the entry as the user knows it.
+"""The contract of failing migrations: nothing changes, and the error names the entry in the user's terms.
 
-Migrated bytes must be readable by the new serializer before they count: a converter may return a value that a record
-rejects, and a class may now reject a value that it once accepted.
+A migration must check that the new serializer reads the migrated bytes: a converter may return a value that a record
+rejects, and a class may reject a value that its old version accepted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ORDER_NAME = "statebackend.contract.Order"
 LINE_NAME = "statebackend.contract.OrderLine"
 
 REJECTED = 13
-"""The number for which every conversion below fails."""
+"""The number for which all conversions below fail."""
 
 
 @attrs.frozen
@@ -45,19 +45,19 @@ class LineV1:
 
 @attrs.frozen
 class OrderV1:
-    """What is stored."""
+    """The stored record."""
 
     number: int
     lines: list[LineV1]
 
 
 def code_of(number: int) -> str | None:
-    """A converter that forgets a case."""
+    """Convert a number; returns None for one number."""
     return None if number == REJECTED else str(number)
 
 
 def code_of_or_error(number: int) -> str:
-    """A converter that raises."""
+    """Convert a number; raises for one number."""
     if number == REJECTED:
         raise LookupError("no such order")
     return str(number)
@@ -72,7 +72,7 @@ class LineV2:
 
 @attrs.define
 class WithCode:
-    """The converter's result is required, and StringSerializer would write None."""
+    """The field is required, but StringSerializer would write the converter's None."""
 
     lines: list[LineV2]
     number: str = attrs.field(metadata=converted_by(code_of))
@@ -80,7 +80,7 @@ class WithCode:
 
 @attrs.frozen
 class WithFrozenCode:
-    """The same, for values that are kept as objects."""
+    """As `WithCode`, for values that are kept as objects."""
 
     number: str = attrs.field(metadata=converted_by(code_of))
 
@@ -100,14 +100,14 @@ def _not_rejected(instance: Any, attribute: Any, value: int) -> None:
 
 @attrs.define
 class ValidatedLine:
-    """A validator that old lines need not pass."""
+    """A line with a validator that may reject old lines."""
 
     amount: int = attrs.field(validator=_not_rejected)
 
 
 @attrs.define
 class WithValidatedLines:
-    """Validated inside a list; something else makes it a migration."""
+    """Validated lines inside a list. Another field requires the migration."""
 
     number: int
     lines: list[ValidatedLine]
@@ -116,7 +116,7 @@ class WithValidatedLines:
 
 @attrs.define
 class WithCheck:
-    """The class looks at itself once it is made."""
+    """A class that validates itself after creation."""
 
     number: int
     lines: list[LineV2]
@@ -128,13 +128,13 @@ class WithCheck:
 
 
 def order_v1() -> AttrsSerializer[OrderV1]:
-    """The serializer of what is stored."""
+    """Return the serializer of the stored record."""
     lines: ListSerializer[LineV1] = ListSerializer(AttrsSerializer(LineV1, name=LINE_NAME))
     return AttrsSerializer(OrderV1, name=ORDER_NAME, field_serializers={"lines": lines})
 
 
 def order_of(record_class: type, line_class: type | None = LineV2) -> AttrsSerializer[Any]:
-    """The serializer of a class that an order became."""
+    """Return the serializer of a new version of an order."""
     if line_class is None:
         return AttrsSerializer(record_class, name=ORDER_NAME)
     lines: ListSerializer[Any] = ListSerializer(AttrsSerializer(line_class, name=LINE_NAME))
@@ -193,7 +193,7 @@ PLACES = {"map": "the entry of 'the order'"}
 
 
 class SloppyLongSerializer(UncheckedLongSerializer):
-    """Writes a byte that its snapshot knows nothing of."""
+    """Writes an extra byte that its snapshot does not describe."""
 
     def serialize(self, value: int, out: DataOutputView) -> None:
         out.write_long(value)

@@ -1,4 +1,4 @@
-"""Checkpoint stores whose writes wait or fail on request, and threads, for the contracts of asynchronous snapshots."""
+"""Checkpoint stores with writes that wait or fail on request, and threads, for tests of asynchronous snapshots."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from statebackend.state.keyed_state_backend import KeyedStateBackend
 from statebackend.testing.backends.harness import BackendHarness, ContractBase
 
 PATIENCE_S = 600.0
-"""After this long a test that waits has failed."""
+"""The timeout of waiting tests, in seconds."""
 
 
 class GatedFileSystem(CheckpointFileSystem):
-    """A local store in which writes of threads other than its maker's wait while the gate is shut.
+    """A local store. While its gate is shut, writes of other threads than its creator wait.
 
-    The maker's own writes never wait: a backend that writes in the synchronous part of a snapshot would wait for ever.
+    Writes of its creator never wait, because a backend that writes in the synchronous part would wait forever.
     """
 
     def __init__(self, uri: str, storage: object) -> None:
@@ -32,16 +32,16 @@ class GatedFileSystem(CheckpointFileSystem):
         self._gate = threading.Event()
         self._gate.set()
         self.waits = threading.Semaphore(0)
-        """Released whenever a thread begins to wait."""
+        """Released when a thread starts to wait."""
         self.fails_from_write: int | None = None
-        """How many writes succeed before all fail; None for none failing."""
+        """The number of writes that succeed before all fail; None if no write fails."""
 
     def shut(self) -> None:
-        """From now on other threads wait."""
+        """Let writes of other threads wait from now on."""
         self._gate.clear()
 
     def open(self) -> None:
-        """Lets everybody on."""
+        """Let all waiting threads continue."""
         self._gate.set()
 
     def write_file(self, path: str, data: bytes, *, durable: bool = True) -> FileHandle:
@@ -53,7 +53,7 @@ class GatedFileSystem(CheckpointFileSystem):
         return super().upload(local_path, path, may_link=may_link)
 
     def stored_paths(self) -> set[str]:
-        """The paths of all files in the store."""
+        """Return the paths of all files in the store."""
         root = self.local_path()
         assert root is not None
         return {
@@ -75,11 +75,11 @@ class GatedFileSystem(CheckpointFileSystem):
 
 
 class GatedStoreContract(ContractBase):
-    """The fixtures."""
+    """The fixtures of tests with a gated store."""
 
     @pytest.fixture
     def store(self, harness: BackendHarness) -> Iterator[GatedFileSystem]:
-        """The store of all backends of the harness; its gate is open."""
+        """Yield the store of all backends of the harness, with an open gate."""
         store = GatedFileSystem.from_uri(os.path.join(harness.directory, "store"))
         assert isinstance(store, GatedFileSystem)
         harness.file_system = store
@@ -88,20 +88,20 @@ class GatedStoreContract(ContractBase):
 
     @pytest.fixture
     def threads(self) -> Iterator[ThreadPoolExecutor]:
-        """As many threads as there are snapshots in any test."""
+        """Yield enough threads for the snapshots of each test."""
         with ThreadPoolExecutor(10) as threads:
             yield threads
 
     @pytest.fixture
     def subject(self, harness: BackendHarness, store: GatedFileSystem) -> KeyedStateBackend:
-        """A fresh backend in the store, at key 1."""
+        """Return a new backend in the store, at key 1."""
         backend = harness.open(self.create_state_backend())
         harness.at(backend, 1)
         return backend
 
 
 def await_waiting(store: GatedFileSystem, futures: list[Future[Any]]) -> None:
-    """Until a thread waits for the gate, or all futures are done: a synchronous backend has nothing to wait for."""
+    """Wait until a thread waits for the gate, or all futures are done, as with a synchronous backend."""
     for future in futures:
         future.add_done_callback(lambda _: store.waits.release())
     assert store.waits.acquire(timeout=PATIENCE_S)

@@ -1,6 +1,6 @@
 """The base of the backend contracts: the factory method of a backend, fixtures, a clock and a harness.
 
-The harness makes, snapshots and restores the backends of one operator in a temporary directory, as a runtime does.
+The harness creates, snapshots and restores the backends of one operator in a temporary directory, as a runtime does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from typeserializers.scalars.fixed_width import LongSerializer
 
 
 class ManualClock:
-    """Stands still until ``now_ms`` is set."""
+    """A clock that changes only when ``now_ms`` is set."""
 
     def __init__(self, now_ms: int = 0) -> None:
         self.now_ms = now_ms
@@ -53,9 +53,9 @@ OPERATOR_UID = "operator-under-test"
 
 
 class BackendHarness:
-    """One operator's store and local directories; closes every backend it has opened.
+    """The store and local directories of one operator. Closes all backends that it has opened.
 
-    ``clock`` is that of the backends opened from then on.
+    ``clock`` is the clock of backends that are opened later.
     """
 
     def __init__(self, directory: str, max_parallelism: int = 10) -> None:
@@ -77,7 +77,7 @@ class BackendHarness:
         progress: ProgressListener | None = None,
         metrics: StateMetricsConfig | None = None,
     ) -> KeyedStateBackend:
-        """A backend restored from handles, in a fresh local directory unless ``local`` names one."""
+        """Open a backend, restored from handles. It has a new local directory unless ``local`` names one."""
         backend = state_backend.create_keyed_state_backend(
             self.parameters(
                 *restore,
@@ -102,7 +102,7 @@ class BackendHarness:
         progress: ProgressListener | None = None,
         metrics: StateMetricsConfig | None = None,
     ) -> KeyedStateBackendParameters:
-        """What `open` makes a backend from."""
+        """Return the parameters of `open`."""
         parameters = KeyedStateBackendParameters(
             operator_uid=OPERATOR_UID,
             key_serializer=LongSerializer() if key_serializer is None else key_serializer,
@@ -118,37 +118,37 @@ class BackendHarness:
         return parameters if progress is None else evolve(parameters, progress=progress)
 
     def key_group(self, key: Any) -> int:
-        """The key group of a key: of an int in order, so that tests can foresee it; of anything else by its text."""
+        """Return the key group of a key. Integers are assigned in order, so that tests know their key groups."""
         return key % self.max_parallelism if type(key) is int else zlib.crc32(repr(key).encode()) % self.max_parallelism
 
     def at(self, backend: KeyedStateBackend, key: Any) -> None:
-        """Makes a key current."""
+        """Set the current key."""
         backend.set_current_key(key, self.key_group(key))
 
     def snapshot(self, backend: KeyedStateBackend) -> KeyedStateSnapshot:
-        """A snapshot with ids that are used once."""
+        """Take a snapshot with unique ids."""
         number = next(self._numbers)
         return backend.snapshot(number, f"state-{number}")
 
     def prepare(self, backend: KeyedStateBackend) -> KeyedStateSnapshotTask:
-        """The synchronous part of a snapshot with ids that are used once."""
+        """Run the synchronous part of a snapshot with unique ids."""
         number = next(self._numbers)
         return backend.prepare_snapshot(number, f"state-{number}")
 
     def export(self, backend: KeyedStateBackend, part: str = "part") -> KeyedStateHandle:
-        """A canonical savepoint of one subtask."""
+        """Export a canonical savepoint of one subtask."""
         number = next(self._numbers)
         directory = f"savepoint-{number}/{OPERATOR_UID}"
         return export_canonical_handle(backend, self.file_system, directory, part, f"savepoint-{number}")[0]
 
     def store_path(self, path: str) -> str:
-        """Where a file of the store is on the local disk."""
+        """Return the local path of a file in the store."""
         local = self.file_system.local_path(path)
         assert local is not None
         return local
 
     def close(self, backends: Iterable[KeyedStateBackend] | None = None) -> None:
-        """Closes the given backends, or all that were opened."""
+        """Close these backends, or all that were opened."""
         for backend in list(self._opened if backends is None else backends):
             backend.close()
 
@@ -159,15 +159,15 @@ MAP: MapStateDescriptor[str, int] = MapStateDescriptor("map", str, int)
 
 
 class ContractBase:
-    """Subclass `StateBackendContract`, not this."""
+    """The base of the contracts. Derive from `StateBackendContract` instead."""
 
     def create_state_backend(self) -> StateBackend:
-        """The backend under test, in a configuration of the author's choice."""
+        """Return the backend under test, in any configuration."""
         raise NotImplementedError(f"{type(self).__name__} must implement create_state_backend")
 
     @pytest.fixture
     def harness(self, tmp_path: pathlib.Path) -> Iterator[BackendHarness]:
-        """An operator with ten key groups. Its clock stands still: nothing expires however long a test takes."""
+        """Yield a harness with ten key groups. Its clock does not move, so nothing expires during a slow test."""
         harness = BackendHarness(str(tmp_path))
         harness.clock = ManualClock(1_700_000_000_000)
         yield harness
@@ -175,13 +175,13 @@ class ContractBase:
 
     @pytest.fixture
     def backend(self, harness: BackendHarness) -> KeyedStateBackend:
-        """A fresh backend for all key groups, at key 1."""
+        """Return a new backend for all key groups, at key 1."""
         backend = harness.open(self.create_state_backend())
         harness.at(backend, 1)
         return backend
 
     def reopen(self, harness: BackendHarness, handle: KeyedStateHandle, **options: Any) -> KeyedStateBackend:
-        """A backend restored from a handle, at key 1."""
+        """Return a backend restored from a handle, at key 1."""
         backend = harness.open(self.create_state_backend(), handle, **options)
         if "key_serializer" not in options:
             harness.at(backend, 1)
@@ -189,7 +189,7 @@ class ContractBase:
 
 
 def content(harness: BackendHarness, backend: KeyedStateBackend, descriptor: StateDescriptor) -> dict[Any, Any]:
-    """Everything a state holds, by key: values, lists, maps as dicts, and what was folded."""
+    """Return the content of a state by key: values, lists, maps as dicts, and folded values."""
     state: Any = backend.get_state(descriptor)
     result = {}
     for key in list(backend.get_keys(descriptor.name)):
@@ -208,7 +208,7 @@ _READERS: dict[StateKind, Any] = {
 
 
 def fill(harness: BackendHarness, backend: KeyedStateBackend, keys: range, offset: int = 0) -> None:
-    """Writes all three kinds of state for the keys; ``offset`` makes another epoch write other values."""
+    """Write value, list and map state for the keys. Use another ``offset`` for other values."""
     value, elements, entries = backend.get_state(VALUE), backend.get_state(LIST), backend.get_state(MAP)
     for key in keys:
         harness.at(backend, key)
@@ -219,7 +219,7 @@ def fill(harness: BackendHarness, backend: KeyedStateBackend, keys: range, offse
 
 
 def filled(keys: range, *offsets: int) -> tuple[dict[int, int], dict[int, list[int]], dict[int, dict[str, int]]]:
-    """What value, list and map state hold after `fill` with these offsets."""
+    """Return the content of value, list and map state after `fill` with these offsets."""
     return (
         {key: key + offsets[-1] for key in keys},
         {key: list(offsets) for key in keys},
@@ -228,5 +228,5 @@ def filled(keys: range, *offsets: int) -> tuple[dict[int, int], dict[int, list[i
 
 
 def contents(harness: BackendHarness, backend: KeyedStateBackend) -> tuple[Any, Any, Any]:
-    """What value, list and map state hold."""
+    """Return the content of value, list and map state."""
     return tuple(content(harness, backend, descriptor) for descriptor in (VALUE, LIST, MAP))  # type: ignore[return-value]

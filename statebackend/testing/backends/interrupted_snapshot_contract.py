@@ -100,7 +100,7 @@ class InterruptedSnapshotContract(GatedStoreContract):
         cancel = prepared.cancel
 
         def cancel_and_open() -> bool:
-            # The other one was cancelled before; a backend may wait for it to get out.
+            # The other task was cancelled before. A backend may wait until it has ended.
             is_cancelled = cancel()
             store.open()
             return is_cancelled

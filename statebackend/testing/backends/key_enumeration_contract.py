@@ -124,7 +124,7 @@ class KeyEnumerationContract(ContractBase):
     def test_a_walk_meets_the_keys_that_were_there_at_its_start(
         self, harness: BackendHarness, backend: KeyedStateBackend, descriptor: StateDescriptor, after_a_barrier: bool
     ) -> None:
-        # A backend whose listing is a look at one moment keeps this promise even if keys are listed one by one.
+        # This also applies to backends that list keys lazily.
         write = WRITE[descriptor.name]
         state: Any = backend.get_partitioned_state("first", TEXT, descriptor)
         for key in range(200):

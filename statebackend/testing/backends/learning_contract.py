@@ -1,7 +1,8 @@
 """The contract of serializers that learn while they write: each snapshot of a backend stores what they have learned.
 
-A serializer snapshot taken at registration does not contain later learning. So a backend takes it with each of its own
-snapshots, as of their content: in an increment, in an export, and in a task that writes while the state changes.
+A serializer snapshot from the registration does not contain what was learned later. So each snapshot of a backend must
+contain a new serializer snapshot that fits its content. This includes increments, exports, and tasks that write while
+the state changes.
 """
 
 from __future__ import annotations
@@ -92,13 +93,13 @@ class LearningContract(ContractBase):
     """Serializers that learn while they write."""
 
     def stored(self, harness: BackendHarness, backend: KeyedStateBackend, canonical: bool) -> KeyedStateHandle:
-        """A snapshot of its own, or a savepoint."""
+        """Return a snapshot in the backend's format, or a canonical savepoint."""
         return harness.export(backend) if canonical else harness.snapshot(backend).handle
 
     def put(
         self, harness: BackendHarness, backend: KeyedStateBackend, kind: str, key: int, value: Any, serializer: Any
     ) -> None:
-        """Writes a value under a key."""
+        """Write a value for a key."""
         describe, write, _ = KINDS[kind]
         harness.at(backend, key)
         write(backend.get_state(describe(serializer)), value)

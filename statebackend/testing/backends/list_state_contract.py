@@ -85,7 +85,7 @@ class ListStateContract(ContractBase):
         assert state.get() == [1]
 
     def test_null_elements_and_null_lists_are_rejected_and_change_nothing(self, backend: KeyedStateBackend) -> None:
-        # The serializer of text would write None; a list of text has none all the same.
+        # The string serializer would write None, but a list must reject it.
         texts: Any = backend.get_state(ListStateDescriptor("texts", StringSerializer()))
         numbers: Any = backend.get_state(LIST)
         for state, first, second in ((numbers, 1, 2), (texts, "1", "2")):

@@ -147,7 +147,7 @@ class MapStateContract(ContractBase):
         backend.get_state(MAP).put_all(expected)
         restored = self.reopen(harness, harness.snapshot(backend).handle)
         state = restored.get_state(MAP)
-        # Before all that is stored, between, in the place of one, and behind the last.
+        # Before all stored entries, between them, in place of one, and after the last.
         changed = {"a": -1, "k00000+": -2, "k00001": -3, "k00001+": -4, "y": -5, "z": -6}
         for key, value in changed.items():
             state.put(key, value)
@@ -165,7 +165,7 @@ class MapStateContract(ContractBase):
     def test_an_iteration_over_which_a_barrier_passes_gives_what_there_is(
         self, harness: BackendHarness, backend: KeyedStateBackend, size: int, started: int, read: str
     ) -> None:
-        # What an iteration goes by is as of its making, not of its first step; and barriers may come at any time.
+        # An iteration returns the entries at its creation, not at its first step. Barriers may come at any time.
         for barriers in itertools.product([False, True], repeat=3):
             state = backend.get_state(NUMBERS)
             state.put_all({number: number for number in range(size)})

@@ -26,7 +26,7 @@ from typeserializers.scalars.void import VOID_NAMESPACE
 
 TEXT = StringSerializer()
 
-# What is added per key and namespace; everything is merged into "first".
+# The added values by key and namespace. All are merged into "first".
 ADDED: dict[str, dict[str, list[int]]] = {
     "abc": {"first": [33, 55], "second": [22, 11], "third": [44]},
     "def": {"first": [11, 44], "third": [22, 55, 33]},
@@ -63,10 +63,10 @@ class UnmergeableMutableSum(MutableSum):
 
 
 class MergingContract(ContractBase):
-    """Merging namespaces keeps every element, whatever the sources and the target hold."""
+    """Merging namespaces keeps all elements of the sources and the target."""
 
     def open_filled(self, harness: BackendHarness, descriptor: StateDescriptor, barrier: bool) -> KeyedStateBackend:
-        """A backend with the values above; restored from a snapshot of them after a barrier."""
+        """Return a backend with the values above, restored from a snapshot if ``barrier`` is True."""
         backend = harness.open(self.create_state_backend(), key_serializer=TEXT)
         for key, namespaces in ADDED.items():
             harness.at(backend, key)

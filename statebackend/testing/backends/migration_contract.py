@@ -1,4 +1,4 @@
-"""The contract of a restore under another schema, and of entries that cannot be read.
+"""The contract of a restore with another schema, and of entries that cannot be read.
 
 The cases are those of Flink's ``StateBackendMigrationTestBase``, and records. A custom serializer may resolve as
 compatible as is with bytes that it cannot read. Each kind of state then raises `StateRestoreError` with the name of the
@@ -53,12 +53,12 @@ LEGS = [LegV1("EWR", 1), LegV1("JFK", 2), LegV1("", -(2**40))]
 
 
 def last(_: Any, value: Any) -> Any:
-    """A reduce function that keeps what was added last."""
+    """Return the last added value: a reduce function."""
     return value
 
 
 class Last(AggregateFunction[Any, Any, Any]):
-    """An aggregate function that keeps what was added last."""
+    """An aggregate function that keeps the last added value."""
 
     def create_accumulator(self) -> Any:
         return None
@@ -97,15 +97,15 @@ VALUE_NEW: dict[str, StateDescriptor] = {
     "leg total": AggregatingStateDescriptor("leg total", LAST, leg_v2()),
 }
 
-# What version 2 adds by itself: values that version 1 could not have written.
+# Values that only version 2 can write.
 ADDED = {"flight": FlightV2(7, 0.5, None, 3), "leg": LegV2("LGA", 0.5, ["late"])}
 
 
 class MigrationContract(ContractBase):
-    """Restores under another schema."""
+    """Restores with another schema."""
 
     def old_state(self, harness: BackendHarness, canonical: bool) -> KeyedStateHandle:
-        """All kinds of state of version 1, in two epochs, the second of which overwrites and removes."""
+        """Return state of all kinds of version 1, written in two epochs. The second one overwrites and removes."""
         backend = harness.open(self.create_state_backend())
         for key in range(12):
             harness.at(backend, key)
@@ -178,7 +178,7 @@ class MigrationContract(ContractBase):
         state: Any = backend.get_state(VALUE_NEW[name])
         added = ADDED["flight" if "flight" in name else "leg"]
         expected: dict[Any, Any] = {}
-        # Written without a read before, as a function that only appends would do.
+        # Write without reading before, as a function does that only appends.
         for key, value in old.items():
             harness.at(backend, key)
             if isinstance(value, list):
@@ -342,7 +342,7 @@ class MigrationContract(ContractBase):
 
 
 def _migrated(value: Any) -> Any:
-    """What a value, list or map of version 1 must become."""
+    """Return the expected migration of a value, list or map of version 1."""
     if isinstance(value, dict):
         return {key: _migrated(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -356,7 +356,7 @@ Box = list[int]
 
 
 class BoxSerializer(TypeSerializer[Box]):
-    """A list of one number, behind which is a byte that says nothing.
+    """Writes a list of one number, followed by an unused byte.
 
     ``largest`` is the largest number that is read; ``is_short`` leaves the last byte unread.
     """
@@ -396,7 +396,7 @@ class BoxSerializer(TypeSerializer[Box]):
 
 @register_snapshot("statebackend.contract.BoxSerializerSnapshot")
 class BoxSerializerSnapshot(SimpleTypeSerializerSnapshot[Box]):
-    """Says of every box that it is read as it is."""
+    """Resolves each box serializer as compatible as is."""
 
     def restore_serializer(self) -> BoxSerializer:
         return BoxSerializer()
@@ -442,5 +442,5 @@ class UnreadableEntriesContract(ContractBase):
         handle = harness.snapshot(backend).handle
         with pytest.raises(StateRestoreError, match=r"state 'boxes'.* cannot be read by"):
             read(self.reopen(harness, handle).get_state(described(hasty)))
-        # Nothing was changed by that.
+        # The failure changed nothing.
         assert read(self.reopen(harness, handle).get_state(described(BoxSerializer(7))))

@@ -1,4 +1,4 @@
-"""The contract of namespaces: state of every kind lives under a key and a namespace."""
+"""The contract of namespaces: state of every kind is stored by key and namespace."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _number(text: str | None) -> int | None:
 def namespaced_content(
     harness: BackendHarness, backend: KeyedStateBackend, serializer: TypeSerializer[Any], descriptor: StateDescriptor
 ) -> dict[tuple[Any, Any], Any]:
-    """Everything a state of one of the kinds above holds, by key and namespace."""
+    """Return the content of a state by key and namespace."""
     result = {}
     for key, namespace in list(backend.get_keys_and_namespaces(descriptor.name)):
         harness.at(backend, key)
@@ -76,14 +76,14 @@ def write_namespaces(
     descriptor: StateDescriptor,
     written: dict[tuple[Any, Any], int],
 ) -> None:
-    """Writes numbers by key and namespace."""
+    """Write numbers by key and namespace."""
     for (key, namespace), number in written.items():
         harness.at(backend, key)
         WRITE[descriptor.name](backend.get_partitioned_state(namespace, serializer, descriptor), number)
 
 
 class NamespaceContract(ContractBase):
-    """State of every kind under a key and a namespace."""
+    """State of every kind by key and namespace."""
 
     @pytest.mark.parametrize("descriptor", ALL_KINDS, ids=lambda descriptor: descriptor.name)
     @pytest.mark.parametrize("after_a_barrier", [False, True])
@@ -134,7 +134,7 @@ class NamespaceContract(ContractBase):
         assert sorted(backend.get_keys_and_namespaces("list")) == [(key, "b") for key in range(5)]
 
     def test_null_and_unfit_namespaces_are_rejected_and_the_current_one_stays(self, backend: KeyedStateBackend) -> None:
-        # The serializer of text would write None; there is no null namespace all the same.
+        # The string serializer would write None, but a namespace must not be null.
         for descriptor in ALL_KINDS:
             state: Any = backend.get_partitioned_state("a", TEXT, descriptor)
             WRITE[descriptor.name](state, 5)

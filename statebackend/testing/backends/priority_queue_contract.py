@@ -47,12 +47,12 @@ def timer(timestamp: int, key: int = 0, namespace: str = "") -> Timer[int, str]:
 
 
 def order(entry: Entry) -> tuple[bytes, int]:
-    """What a queue of timers is ordered by."""
+    """Return the sort key of a timer."""
     return TIMERS.element_serializer.to_bytes(entry[0]), entry[1]
 
 
 class QueueModel:
-    """What a queue of timers must do, as a sorted list; every call asks the queue as well."""
+    """A model of a queue of timers, as a sorted list. Every call also calls the queue and compares the results."""
 
     def __init__(self, queue: KeyGroupedPriorityQueue[Timer[int, str]]) -> None:
         self.queue = queue
@@ -67,47 +67,47 @@ class QueueModel:
         return self._in_order[0][1] if self._in_order else None
 
     def take(self, element: Timer[int, str], key_group: int) -> None:
-        """Adds an element to the model alone."""
+        """Add an element to the model only."""
         placed = order((element, key_group)), (element, key_group)
         place = bisect_left(self._in_order, placed)
         if self._in_order[place : place + 1] != [placed]:
             self._in_order.insert(place, placed)
 
     def drop(self, element: Timer[int, str], key_group: int) -> None:
-        """Removes an element from the model alone."""
+        """Remove an element from the model only."""
         placed = order((element, key_group)), (element, key_group)
         place = bisect_left(self._in_order, placed)
         if self._in_order[place : place + 1] == [placed]:
             del self._in_order[place]
 
     def add(self, element: Timer[int, str], key_group: int) -> None:
-        """Adds an element, and compares whether the head changed."""
+        """Add an element, and compare whether the head changed."""
         before = self.head()
         self.take(element, key_group)
         assert self.queue.add(element, key_group) is (self.head() != before)
 
     def remove(self, element: Timer[int, str], key_group: int) -> None:
-        """Removes an element, and compares whether the head changed."""
+        """Remove an element, and compare whether the head changed."""
         before = self.head()
         self.drop(element, key_group)
         assert self.queue.remove(element, key_group) is (self.head() != before)
 
     def poll(self) -> None:
-        """Polls, and compares what was polled."""
+        """Poll, and compare the polled element."""
         head = self.head()
         assert self.queue.peek_key_group() == (head and head[1])
         assert self.queue.poll() == (head and head[0])
         del self._in_order[:1]
 
     def poll_until(self, timestamp: int) -> None:
-        """Polls all timers that are due, and compares what was polled."""
+        """Poll all due timers, and compare them."""
         due = [entry for entry in self.entries() if entry[0].timestamp <= timestamp]
         assert list(self.queue.poll_while(lambda element: element.timestamp <= timestamp)) == due
-        # The order is that of the bytes, in which the time stands first.
+        # Timers are ordered by their bytes, and the time is first in these.
         del self._in_order[: len(due)]
 
     def check(self) -> None:
-        """Compares everything that can be asked without changing the queue."""
+        """Compare all results that do not change the queue."""
         head = self.head()
         assert self.queue.peek() == (head and head[0])
         assert self.queue.is_empty() is (head is None)
@@ -116,12 +116,12 @@ class QueueModel:
 
 
 class PriorityQueueContract(ContractBase):
-    """Priority queues on a backend, against a sorted list."""
+    """Priority queues on a backend, compared with a sorted list."""
 
     def layout(
         self, harness: BackendHarness, subtask: int, parallelism: int, max_parallelism: int, *handles: KeyedStateHandle
     ) -> KeyedStateBackend:
-        """A backend for some of the key groups."""
+        """Return a backend for the key groups of one subtask."""
         harness.max_parallelism = max_parallelism
         return harness.open(self.create_state_backend(), *handles, subtask=subtask, parallelism=parallelism)
 
@@ -173,7 +173,7 @@ class PriorityQueueContract(ContractBase):
 
     def test_elements_of_which_very_many_were_removed_can_be_added_again(self, backend: KeyedStateBackend) -> None:
         queue = backend.get_priority_queue(TIMERS)
-        # None of those that go is the head, so a queue may put off what it does about them.
+        # No removed element is the head, so a queue may delay their removal.
         for time in range(1500):
             queue.add(timer(time), time % 10)
         for time in range(1499, 0, -1):
@@ -370,7 +370,7 @@ class PriorityQueueContract(ContractBase):
     @pytest.mark.parametrize("seed", range(4))
     def test_a_queue_does_what_a_sorted_set_does(self, harness: BackendHarness, seed: int, spread: int) -> None:
         generator = random.Random(seed)
-        # In few key groups each becomes long; in many the heads decide.
+        # With few key groups, the queues are long. With many, the order of their heads matters.
         subtask, parallelism, max_parallelism = LAYOUTS[1 + seed]
         groups = list(key_group_range_of_subtask(subtask, parallelism, max_parallelism))
         backend = self.layout(harness, subtask, parallelism, max_parallelism)

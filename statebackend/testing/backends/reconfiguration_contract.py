@@ -1,4 +1,4 @@
-"""The contract of reconfigured serializers over restored state, and of key serializers, which cannot be migrated."""
+"""The contract of reconfigured serializers with restored state, and of key serializers, which cannot be migrated."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PLACES_OF_KEYS: dict[str, tuple[Callable[[Any], TypeSerializer[Any]], Callable[[
     "tuple": (lambda colour: TupleSerializer([LONG, EnumSerializer(colour)]), lambda constant: (5, constant)),
     "frozenset": (lambda colour: FrozenSetSerializer(EnumSerializer(colour)), lambda constant: frozenset([constant])),
 }
-"""The serializer of a key that holds an enum, and a key made of a constant."""
+"""The serializer of a key that contains an enum, and a function that creates such a key from a constant."""
 
 
 class ReconfigurationContract(ContractBase):

@@ -62,4 +62,4 @@ class StateBackendContract(
     StateMetricsContract,
     BackendConfigurationContract,
 ):
-    """Subclass it and implement `create_state_backend`; pytest collects the subclass if its name begins with Test."""
+    """All tests of a keyed state backend. Derive a class ``Test...`` and implement `create_state_backend`."""

@@ -1,4 +1,4 @@
-"""The contract of metrics: off, a function gets the unwrapped handles; on, every access is counted."""
+"""The contract of metrics. Without metrics, functions get unwrapped handles. With metrics, each access is counted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FOLDING_WRITES: list[Callable[[Any], object]] = [
     lambda state: state.clear(),
 ]
 
-# By state: the accesses that are reads, and those that are writes.
+# The read accesses and the write accesses of each state.
 ACCESSES: list[tuple[StateDescriptor, list[Callable[[Any], object]], list[Callable[[Any], object]]]] = [
     (
         VALUE,
@@ -83,7 +83,7 @@ class StateMetricsContract(ContractBase):
     def open_measured(
         self, harness: BackendHarness, *restore: KeyedStateHandle, config: StateMetricsConfig = EVERY_ACCESS
     ) -> KeyedStateBackend:
-        """A backend with metrics, at key 1."""
+        """Return a backend with metrics, at key 1."""
         backend = harness.open(self.create_state_backend(), *restore, metrics=config)
         harness.at(backend, 1)
         return backend
@@ -240,7 +240,7 @@ class StateMetricsContract(ContractBase):
         fill(harness, backend, range(50))
         restored = self.open_measured(harness, harness.snapshot(backend).handle)
         state = restored.get_state(VALUE)
-        # The accesses of a key are next to each other, so that a cache of one entry has the same hits.
+        # The accesses of a key are consecutive, so a cache with one entry has the same hits.
         for key in range(50):
             for _ in range(4):
                 harness.at(restored, key)

@@ -1,4 +1,4 @@
-"""The kinds of state with which the contracts of time-to-live run, as in Flink's ``TtlStateTestBase``."""
+"""The kinds of state in the contracts of time-to-live, as in Flink's ``TtlStateTestBase``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RELAXED_ON_READ = evolve(ON_READ, visibility=TtlStateVisibility.RETURN_EXPIRED_I
 
 @frozen
 class TtlCase:
-    """One kind: ``write(state, n)`` makes ``content(n)`` of the state, ``read`` gives it back, or ``nothing``."""
+    """One kind of state. ``write(state, n)`` writes ``content(n)``, and ``read`` returns it, or ``nothing``."""
 
     descriptor: StateDescriptor
     write: Callable[[Any, int], object]
@@ -38,7 +38,7 @@ class TtlCase:
     name: str
 
     def with_ttl(self, ttl: StateTtlConfig | None) -> StateDescriptor:
-        """The descriptor with that time-to-live."""
+        """Return the descriptor with this time-to-live."""
         return evolve(self.descriptor, ttl=ttl)
 
 
@@ -126,17 +126,17 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 class TtlContractBase(ContractBase):
-    """Fixtures and steps: one state, at key 1 unless said otherwise, on a clock that the test sets."""
+    """Fixtures and steps for one state. The key is 1 by default, and the test sets the clock."""
 
     @pytest.fixture
     def clock(self, harness: BackendHarness) -> ManualClock:
-        """The clock of all backends that are opened in the test."""
+        """Return the clock of all backends in the test."""
         clock = ManualClock()
         harness.clock = clock
         return clock
 
     def fresh(self, harness: BackendHarness) -> KeyedStateBackend:
-        """An empty backend, at key 1."""
+        """Return an empty backend, at key 1."""
         backend = harness.open(self.create_state_backend())
         harness.at(backend, 1)
         return backend
@@ -144,12 +144,12 @@ class TtlContractBase(ContractBase):
     def restored(
         self, harness: BackendHarness, backend: KeyedStateBackend, *, as_savepoint: bool = False
     ) -> KeyedStateBackend:
-        """The backend that restores a snapshot of ``backend``, at key 1."""
+        """Return a backend that is restored from a snapshot of ``backend``, at key 1."""
         handle: KeyedStateHandle = harness.export(backend) if as_savepoint else harness.snapshot(backend).handle
         backend.close()
         return self.reopen(harness, handle)
 
 
 def is_stored(backend: KeyedStateBackend, descriptor: StateDescriptor) -> bool:
-    """Whether anything is kept for the state, expired or not."""
+    """Return whether anything is stored for the state, expired or not."""
     return next(backend.get_keys_and_namespaces(descriptor.name), None) is not None

@@ -1,4 +1,4 @@
-"""The contract of the incremental clean-up: it finds expired entries that nothing reads."""
+"""The contract of the incremental clean-up: it removes expired entries that are not read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from statebackend.testing.backends.ttl_cases import ON_WRITE, TTL_MS, TtlCase, T
 from typeserializers.scalars.strings import StringSerializer
 
 KEYS = range(2, 42)
-"""Those of the entries that are to be cleaned up; key 1 is the one that is accessed."""
+"""The keys of the entries to clean up. The tests access key 1."""
 
 TEXT = StringSerializer()
 
@@ -24,7 +24,7 @@ VALUE: ValueStateDescriptor[int] = ValueStateDescriptor("value", int)
 
 
 def cleaning(entries: int, *, for_every_record: bool = False) -> StateTtlConfig:
-    """A configuration that cleans up as many entries at each access."""
+    """Return a configuration that checks this number of entries at each access."""
     return evolve(
         ON_WRITE,
         cleanup_full_snapshot=False,
@@ -36,7 +36,7 @@ class TtlCleanupContract(TtlContractBase):
     """The incremental clean-up on a backend."""
 
     def filled(self, harness: BackendHarness, case: TtlCase, ttl: StateTtlConfig) -> KeyedStateBackend:
-        """A backend restored with entries for `KEYS`, at key 1, with the state registered."""
+        """Return a backend with restored entries for `KEYS`, at key 1, with the registered state."""
         backend, descriptor = self.fresh(harness), case.with_ttl(ttl)
         state: Any = backend.get_state(descriptor)
         for key in KEYS:
@@ -47,7 +47,7 @@ class TtlCleanupContract(TtlContractBase):
         return backend
 
     def stored_keys(self, backend: KeyedStateBackend, name: str) -> list[int]:
-        """The keys of what is kept, expired or not."""
+        """Return the keys of all stored entries, expired or not."""
         return sorted(backend.get_keys(name))
 
     @every_case
@@ -62,7 +62,7 @@ class TtlCleanupContract(TtlContractBase):
         assert self.stored_keys(backend, descriptor.name) == list(KEYS)
         accesses = 0
         left = len(KEYS)
-        # A map has a row for each entry, and a row may be what is counted; a pass may be under way already.
+        # A backend may count the rows of a map, and a pass may have started already.
         while left and accesses < 10 * len(KEYS):
             accesses += 1
             clock.now_ms = TTL_MS + accesses
@@ -163,7 +163,7 @@ class TtlCleanupContract(TtlContractBase):
     def test_a_backend_that_lives_for_one_epoch_gets_everywhere_in_the_end(
         self, harness: BackendHarness, clock: ManualClock, hot_keys: range
     ) -> None:
-        """However little an epoch covers, and whatever lives on in between."""
+        """Clean up everything over many epochs, also if each epoch covers few entries."""
         descriptor = evolve(VALUE, ttl=evolve(cleaning(3), ttl_ms=2 * TTL_MS))
         backend = self.fresh(harness)
         state = backend.get_state(descriptor)

@@ -1,4 +1,4 @@
-"""The contract of restoring state whose time-to-live is added, removed or changed, with other schemas and a filter."""
+"""The contract of restores with an added, removed or changed time-to-live, with other schemas, and with a filter."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _of_every_kind(serializer: Any) -> dict[str, StateDescriptor]:
     }
 
 
-# Serializers before and after, the values, and what a migration makes of them: an immutable and a mutable record.
+# Old and new serializer, values, and the expected migration: for an immutable and a mutable record.
 RECORDS: dict[str, Any] = {
     "immutable record": (flight_v1, flight_v2, FLIGHTS, migrated_flight),
     "mutable record": (leg_v1, leg_v2, LEGS, migrated_leg),
@@ -52,7 +52,7 @@ RECORDS: dict[str, Any] = {
 
 KINDS = list(_of_every_kind(leg_v1()))
 
-# Time-to-live before and after, and the issue that says what has happened to it.
+# Old and new time-to-live, and the compatibility issue that is reported.
 TOGGLES = {
     "turned on": (None, ON_WRITE, "ttl-enabled"),
     "turned off": (ON_WRITE, None, "ttl-disabled"),
@@ -80,7 +80,7 @@ def _written(kind: str, values: list[Any]) -> Any:
 
 
 class TtlRestoreContract(TtlContractBase):
-    """Restores of state whose time-to-live, schema or both changed."""
+    """Restores of state with another time-to-live, another schema, or both."""
 
     @pytest.mark.parametrize("as_savepoint", [False, True], ids=["checkpoint", "savepoint"])
     @pytest.mark.parametrize("toggle", list(TOGGLES))
@@ -113,7 +113,7 @@ class TtlRestoreContract(TtlContractBase):
         assert found == ([] if issue is None else [issue])
         assert any(one.path == ".minutes" for one in report.compatibility.issues) or record == "immutable record"
         assert report.entries_migrated >= 12
-        # What gets a time-to-live counts as accessed at the migration; what had one keeps its time.
+        # Entries that get a time-to-live are accessed at the migration. Entries that had one keep their time.
         expires_at = {"turned on": 150, "turned off": None, "changed": 200}[toggle]
         for _ in range(2):
             backend = self.restored(harness, backend)
@@ -149,7 +149,7 @@ class TtlRestoreContract(TtlContractBase):
         backend = self.fresh(harness)
         case.write(backend.get_state(case.with_ttl(ON_WRITE)), 1)
         clock.now_ms = TTL_MS
-        # What has expired, and nobody has met, is there for good when time-to-live is taken away.
+        # Expired entries that were not removed stay when the time-to-live is removed.
         backend = self.restored(harness, backend)
         assert case.read(backend.get_state(case.with_ttl(None))) == case.content(1)
         backend = self.restored(harness, backend, as_savepoint=True)
@@ -217,7 +217,7 @@ class TtlRestoreContract(TtlContractBase):
             harness.at(backend, key)
             case.write(backend.get_partitioned_state(namespace, TEXT, descriptor), key)
         if way == "new base":
-            # Files that another parallelism wrote are not referred to: the state is rewritten.
+            # State of another parallelism is rewritten.
             handle = harness.snapshot(backend).handle
             backend = harness.open(self.create_state_backend(), handle, subtask=0, parallelism=2)
             backend.get_or_create_keyed_state(TEXT, descriptor)
@@ -264,7 +264,7 @@ class TtlRestoreContract(TtlContractBase):
         clock.now_ms = 50
         filters = [backend.row_filter("list")]
         task = backend.prepare_snapshot(100, "state-100")
-        # The snapshot is as of its preparation, whenever it is written.
+        # The filter uses the time of the synchronous part, not of the write.
         clock.now_ms = TTL_MS
         filters.append(backend.row_filter("list"))
         written = task.run().handle

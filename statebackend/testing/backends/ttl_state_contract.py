@@ -77,7 +77,7 @@ class TtlStateContract(TtlContractBase):
         clock.now_ms = 120
         state: Any = backend.get_state(descriptor)
         if case.nothing is False:
-            # To ask whether the entry is there is the one access.
+            # contains() is the one access that returns the expired entry.
             assert state.contains("null")
         else:
             assert case.read(state) == case.content(1)
@@ -301,7 +301,7 @@ class TtlStateContract(TtlContractBase):
                 clock.now_ms = TTL_MS
                 entries.remove("4")
             seen.add(key)
-        # Only the first one was met before the time moved.
+        # Only the first entry was read before the time advanced.
         assert {"0", "1", "2", "3"} <= seen
         assert len(seen - {"0", "1", "2", "3"}) <= 1
         assert dict(entries.items()) == {str(number): number for number in range(4)}
@@ -337,7 +337,7 @@ class TtlStateContract(TtlContractBase):
         backend, descriptor = self.fresh(harness), evolve(descriptor, ttl=ON_WRITE)
         merged: dict[int, list[int]] = {}
         for key in range(8):
-            # Bit by bit: the target and two sources are written early, and have expired, or late.
+            # The bits of the key: the target and both sources are written early (and have expired) or late.
             for position, (namespace, added) in enumerate((("target", 1), ("source", 2), ("other", 4))):
                 is_late = bool(key >> position & 1)
                 clock.now_ms = 60 if is_late else 0

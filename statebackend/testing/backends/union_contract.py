@@ -1,8 +1,8 @@
-"""The contract of state with union values that is restored under a union with other members.
+"""The contract of state with union values that is restored with other members of the union.
 
-Members are identified by type, so a union may list them in another order and get more of them, and state of one type
-may become a union. Every value keeps being read by the member that wrote it, also when one file holds values of before
-and after the change.
+Members are identified by type. So a union may list them in another order and get more members, and state of one type
+may become a union. Every value is read by the member that wrote it, also if one file contains values from before and
+after the change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BOOL, BYTES, LONG, STRING = BooleanSerializer(), BytesSerializer(), LongSerializ
 
 @attrs.frozen
 class Reading:
-    """A record with a field that may be of several types; its own type is the same in every version."""
+    """A record with a field of a union type. The record type is the same in every version."""
 
     sensor: str
     value: Any
@@ -46,7 +46,7 @@ def _in_a_record(serializer: TypeSerializer[Any]) -> tuple[TypeSerializer[Any], 
     return AttrsSerializer(Reading, field_serializers={"value": serializer}), lambda value: Reading("s", value)
 
 
-# An old serializer and a new one, the compatibility result, values of before the change and values of after it.
+# Old and new serializer, the compatibility result, and values from before and after the change.
 CHANGES: dict[str, tuple[TypeSerializer[Any], TypeSerializer[Any], CompatibilityKind, list[Any], list[Any]]] = {
     "the same": (_union(STRING, BYTES), _union(STRING, BYTES), CompatibilityKind.AS_IS, ["é", b"\xff"], [b"", ""]),
     "members in another order": (
@@ -74,7 +74,7 @@ CHANGES: dict[str, tuple[TypeSerializer[Any], TypeSerializer[Any], Compatibility
 
 
 class UnionContract(ContractBase):
-    """State of a union type, restored under other members."""
+    """State of a union type, restored with other members."""
 
     @pytest.mark.parametrize("canonical", [False, True], ids=["snapshot", "savepoint"])
     @pytest.mark.parametrize("place", [_at_the_top, _in_a_record], ids=["at the top", "in a record"])
@@ -128,7 +128,7 @@ class UnionContract(ContractBase):
 
 
 def _kinds() -> dict[str, tuple[Any, Any, Any]]:
-    """Every kind of state, each under a name of its own, so that one backend holds all of them."""
+    """Return every kind of state, with distinct names for use in one backend."""
     return {
         name: (
             lambda state_name, serializer, describe=describe: attrs.evolve(describe(serializer), name=state_name),
@@ -140,5 +140,5 @@ def _kinds() -> dict[str, tuple[Any, Any, Any]]:
 
 
 def _typed(values: Any) -> str:
-    """Equal only for equal values of equal types: True is no 1, and "a" no b"a"."""
+    """Return a text that is equal only for equal values of equal types: True is not 1, and "a" is not b"a"."""
     return repr(values)
