@@ -122,7 +122,7 @@ class HarnessJob:
 
 
 class ScriptedSource:
-    """A source whose events a test sends. The call that sends an event raises errors of the job, which end the job.
+    """A source for which a test sends the events. An error of the job is raised by the sending call and ends the job.
 
     A source of an alignment group that is too far ahead is paused until the others have caught up.
     """

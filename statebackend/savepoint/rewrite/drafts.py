@@ -45,7 +45,7 @@ class StoredInput:
     schema: EntrySchema
     steps: tuple[Step, ...] = ()
     uncounted_steps: int = 0
-    """The number of leading steps whose removed entries are counted elsewhere."""
+    """The number of leading steps with removed entries that are counted elsewhere."""
 
     def with_step(self, step: Step) -> StoredInput:
         """Return the input with one more step."""

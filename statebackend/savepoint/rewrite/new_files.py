@@ -153,7 +153,7 @@ class NewOperator:
     rows: Mapping[str, int]
     operator_state_rows: Mapping[str, int]
     earliest_timers_ms: Mapping[str, int]
-    """The earliest timer of each queue whose timers were read."""
+    """The earliest timer of each queue that was read."""
     origins: tuple[str, ...] = ()
     has_copied_timers: bool = True
     """Whether the source operators may have timers that were not read."""

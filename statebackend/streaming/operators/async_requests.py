@@ -50,7 +50,7 @@ __all__ = [
 
 
 class StatelessContext(DelegatingContext):
-    """The runtime context of an operator whose function cannot have state."""
+    """The runtime context of an operator with a stateless function."""
 
     def register(self, descriptor: StateDescriptor) -> NoReturn:
         raise self._rejection()
@@ -215,7 +215,7 @@ class Requests(Protocol):
         """Start a request. Its outcome is reported once under that number."""
 
     def cancel(self, number: int) -> None:
-        """Cancel a request that has not ended. Its outcome is still reported."""
+        """Cancel a running request. Its outcome is still reported."""
 
     def outcomes(self, wait_s: float) -> list[RequestOutcome]:
         """Return new outcomes in order of arrival, waiting up to this time for the first one."""

@@ -139,7 +139,7 @@ class GuardedBroadcastState(_Readable[K, V], BroadcastState[K, V]):
 
 
 class _RejectingView(_Readable[K, V], ReadOnlyBroadcastState[K, V]):
-    """A read-only state whose write methods raise."""
+    """A read-only state. Its write methods raise."""
 
     __slots__ = ()
 

@@ -5,8 +5,8 @@ each of its timers. When it fires, the function receives the contents.
 
 An event-time window is disposed at its *clean-up time*, its last millisecond plus the allowed lateness: a timer of the
 operator clears its contents, the trigger's state, its entry among merging windows, and calls ``clear`` of the function.
-A processing-time window is disposed at its last millisecond, the global window never. A record whose windows are all
-disposed is *late*. A restored window may have been registered with another lateness. After its clean-up time it is
+A processing-time window is disposed at its last millisecond, the global window never. If all windows of a record are
+disposed, it is *late*. A restored window may have been registered with another lateness. After its clean-up time it is
 disposed at the next access. If it fires earlier, it registers the new timer. After an error of a user function the
 epoch is processed again from the last snapshot.
 

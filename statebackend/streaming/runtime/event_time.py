@@ -4,9 +4,9 @@
   If the clock is set back, or the job moves to a host with a slower clock, time stops until the clock has caught up.
 * **Graph of watermarks**: sources and operators, without sinks. A union or a stateless step is transparent: its senders
   are channels of the next operator. Operators are identified by uid, sources by a name that the runtime sets.
-* **Epochs**: in a runtime whose epochs are a watermark and then the records of a batch, tasks report the largest
-  timestamp of each channel, and `JobWatermarks` computes the watermarks of the next epoch. A custom watermark generator
-  needs every record, so `check_follows_from_epochs` rejects it there.
+* **Epochs**: on Spark an epoch is a watermark, followed by the records of a batch. Tasks report the largest timestamp
+  of each channel, and `JobWatermarks` computes the watermarks of the next epoch. A custom watermark generator needs
+  every record, so `check_follows_from_epochs` rejects it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class EventTime:
 
     @classmethod
     def of_sources(cls, graph: JobGraph) -> EventTime:
-        """Return the event time of a job whose sources may emit watermarks. Raises as `of`."""
+        """Return the event time of a job; its sources may emit watermarks themselves. Raises as `of`."""
         by_source: dict[SourceNode, TimestampsNode] = {}
         for node in graph.nodes:
             if not isinstance(node, TimestampsNode):
@@ -107,7 +107,7 @@ class EventTime:
         return tuple(node.uid for node in self.graph.operators if getattr(node.function, "follows_watermarks", False))
 
     def name_of(self, node: TimestampsNode) -> str:
-        """Return the name of the source whose timestamps a node assigns."""
+        """Return the name of the source for a node that assigns timestamps."""
         return next(name for name, one in self.nodes.items() if one is node)
 
     def watermark_nodes(self) -> tuple[WatermarkNode, ...]:

@@ -121,7 +121,7 @@ def check_no_roll_back(file_system: CheckpointFileSystem) -> None:
 
 
 def check_has_every_epoch(point: StartingPoint, committed: int | None, file_system: CheckpointFileSystem) -> None:
-    """Raise `SourceProgressMismatchError` if Spark committed a batch whose checkpoint is missing.
+    """Raise `SourceProgressMismatchError` if Spark committed a batch and its checkpoint is missing.
 
     ``committed`` is the last batch that Spark committed. Spark commits a batch after its epoch, except for batches in
     the source progress of a savepoint. Continuing from an older checkpoint would remove the files of the missing one.

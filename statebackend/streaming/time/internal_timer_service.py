@@ -38,7 +38,7 @@ N = TypeVar("N")
 NO_KEY_GROUP: Final = -1
 
 _FIRED_TOGETHER: Final = 8192
-"""The batch size for timers whose firing changes no other timers."""
+"""The maximum number of timers in one call of `FireTogether`."""
 
 
 @define

@@ -7,8 +7,8 @@ it has caught up. The state of a channel follows from its status, its watermark 
 | state of the channel  | watermark T        | idle                 | active                               |
 |-----------------------|--------------------|----------------------|--------------------------------------|
 | aligned: active, W>=V | W = max(W, T) (1)  | idle (1) (2)         | nothing                              |
-| behind: active, W<V   | W = max(W, T) (1)  | idle (2)             | nothing                              |
-| idle                  | dropped            | nothing              | aligned if W>=V (1), else behind (3) |
+| lagging: active, W<V  | W = max(W, T) (1)  | idle (2)             | nothing                              |
+| idle                  | dropped            | nothing              | aligned if W>=V (1), else lagging (3)|
 
 1. The valve advances to the smallest watermark of aligned channels if that is larger than V, and sends it. This happens
    when there are aligned channels and none of them *holds* the valve (W = V). Two counters are enough to check it.

@@ -1,7 +1,8 @@
 """Window assigners: which windows a record belongs to.
 
 - *Aligned* windows start at ``offset + n * slide`` and have a fixed size. With ``slide == size`` they tumble. A smaller
-  slide makes them overlap, so a record is in several. A larger slide leaves gaps, whose records are in no window.
+  slide makes them overlap, so a record is in several windows. A larger slide leaves gaps; records in gaps are in no
+  window.
 - *Session* windows start with a record and last for a gap. Sessions of a key that overlap or touch *merge*.
 - The *global* window holds all records of a key.
 

@@ -1,7 +1,7 @@
 """Evictors: which records a firing window removes, before or after its function.
 
-A window with an evictor stores every record, whatever its function. Evicted records stay out in later firings; other
-windows keep their copies.
+A window with an evictor stores every record, also with a reduce or aggregate function. Evicted records are removed from
+this window only, also for later firings.
 """
 
 from __future__ import annotations

@@ -130,11 +130,11 @@ class Trigger(ABC, Generic[T, W]):
 
     @abstractmethod
     def on_event_time(self, timestamp_ms: int, window: W, context: TriggerContext) -> TriggerResult:
-        """Called when the watermark reaches a timer of the window, possibly one that others registered."""
+        """Called when the watermark reaches a timer of the window. Other code may have registered the timer."""
 
     @abstractmethod
     def on_processing_time(self, timestamp_ms: int, window: W, context: TriggerContext) -> TriggerResult:
-        """Called when the clock reaches a timer of the window, possibly one that others registered."""
+        """Called when the clock reaches a timer of the window. Other code may have registered the timer."""
 
     def can_merge(self) -> bool:
         """Whether the trigger supports windows that merge."""
@@ -188,7 +188,7 @@ class EventTimeTrigger(Trigger[Any, Any]):
         return True
 
     def on_merge(self, window: Any, context: OnMergeContext) -> None:
-        # A window whose end has passed fires with the record that merges it.
+        # If the end of the window has passed, the record that merges it fires the window.
         if window.max_timestamp > context.current_watermark():
             context.register_event_time_timer(window.max_timestamp)
 
