@@ -1,1 +1,1 @@
-"""What the channels of a task do with barriers, as transition tables: tracker, aligner, unaligner, alternating."""
+"""Barrier handling in the channels of a task, as transition tables: tracker, aligner, unaligner, alternating."""

@@ -3,9 +3,9 @@
     AT_LEAST_ONCE      no channel is blocked; after a restore records may count twice
     ALIGNED            exactly once; channels are blocked after their barriers
     UNALIGNED          exactly once; barriers overtake records, which become part of the checkpoint
-    unaligned_after    aligned for some time, unaligned from then on
+    unaligned_after    aligned for some time, then unaligned
 
-A barrier says whether it overtakes, and from when; the mode selects the table that handles it. If records must not be
+A barrier records whether and when it overtakes; the mode selects the table that handles it. If records must not be
 overtaken (`may_overtake`), every barrier is aligned. A savepoint is aligned in every mode except at least once, so it
 never has in-flight records.
 """
@@ -26,10 +26,10 @@ __all__ = ["CheckpointingMode"]
 
 @frozen(kw_only=True)
 class CheckpointingMode:
-    """How barriers travel.
+    """The handling of barriers.
 
     Barriers overtake at once if ``is_unaligned``, otherwise ``alignment_timeout_ms`` after their creation (None:
-    never). Raises `InvariantViolationError` for barriers that overtake in the mode of at least once, where none waits.
+    never). Raises `InvariantViolationError` for barriers that overtake in at-least-once mode, which blocks no channel.
     """
 
     is_exactly_once: bool = True
@@ -50,16 +50,16 @@ class CheckpointingMode:
 
     @classmethod
     def unaligned_after(cls, alignment_timeout_ms: int) -> CheckpointingMode:
-        """Aligned for that many milliseconds since a barrier was made, unaligned from then on."""
+        """Aligned until that many milliseconds after the creation of a barrier, then unaligned."""
         return cls(alignment_timeout_ms=alignment_timeout_ms)
 
     @property
     def may_be_unaligned(self) -> bool:
-        """Whether a checkpoint may have records that were on their way."""
+        """Whether a checkpoint may contain in-flight records."""
         return self.is_unaligned or self.alignment_timeout_ms is not None
 
     def barrier(self, checkpoint_id: int, created_ms: int, *, is_savepoint: bool = False) -> CheckpointBarrier:
-        """A barrier of a checkpoint that is made at that time, in milliseconds of the clock of the handlers."""
+        """Create a barrier of a checkpoint at that time, in milliseconds of the handlers' clock."""
         return CheckpointBarrier(
             checkpoint_id=checkpoint_id,
             created_ms=created_ms,
@@ -69,7 +69,7 @@ class CheckpointingMode:
         )
 
     def handler(self, channel_count: int, *, may_overtake: bool = True) -> BarrierHandler:
-        """Who says what a task with so many channels does with barriers; with none, `InvariantViolationError`."""
+        """Create the barrier handler of a task. Raises `InvariantViolationError` if it has no channels."""
         if not self.is_exactly_once:
             return BarrierTracker(channel_count)
         return ExactlyOnceHandler(channel_count, alternating if may_overtake else always_aligned)

@@ -42,10 +42,10 @@ __all__ = [
 
 @frozen(kw_only=True)
 class CheckpointBarrier:
-    """A barrier as it travels.
+    """A barrier of a checkpoint or savepoint.
 
-    An unaligned one overtakes records. One that is not may begin to when ``alignment_timeout_ms`` have passed since
-    ``created_ms``; None is never. A savepoint is never unaligned: it holds no records on their way.
+    An unaligned barrier overtakes records. Any other may become unaligned ``alignment_timeout_ms`` after
+    ``created_ms`` (None: never). A savepoint is never unaligned, because it has no in-flight records.
     """
 
     checkpoint_id: int
@@ -64,14 +64,14 @@ class CheckpointBarrier:
 
     @property
     def overtakes_from_ms(self) -> int | None:
-        """When it begins to overtake records, or None if it never does by itself."""
+        """The time from which it overtakes records, None if it never times out."""
         if self.is_savepoint or self.alignment_timeout_ms is None:
             return None
         return self.created_ms + self.alignment_timeout_ms
 
 
 class EndOfChannel(enum.Enum):
-    """What the end of a channel means to a checkpoint that waits for a barrier of it."""
+    """The effect of a channel's end on a checkpoint that waits for its barrier."""
 
     ABORTS = "the checkpoint is aborted"
     IS_ALIGNED = "nothing of the channel is missing any more"
@@ -115,7 +115,7 @@ class CancellationArrived:
 
 @frozen
 class ChannelEnded:
-    """A channel delivers nothing any more."""
+    """A channel delivers no more elements."""
 
     channel: int
     now_ms: int
@@ -123,7 +123,7 @@ class ChannelEnded:
 
 @frozen
 class AlignmentTimedOut:
-    """The time of `StartTimer` has come."""
+    """The time of `StartTimer` was reached."""
 
     checkpoint_id: int
     now_ms: int
@@ -131,7 +131,7 @@ class AlignmentTimedOut:
 
 @frozen
 class DataPassed:
-    """A channel has delivered records of so many bytes."""
+    """A channel has delivered records of this size in bytes."""
 
     channel: int
     byte_count: int
@@ -142,10 +142,10 @@ BarrierEvent = BarrierArrived | BarrierAnnounced | CancellationArrived | Channel
 
 @frozen
 class Trigger:
-    """The task takes its snapshot now, and sends the barrier on.
+    """The task takes its snapshot now, and forwards the barrier.
 
-    ``start_delay_ms`` lies between the making of the barrier and its first arrival; ``alignment_ms`` between the first
-    arrival and now, while ``alignment_bytes`` of other channels passed.
+    ``start_delay_ms`` is the time from the creation of the barrier to its first arrival. ``alignment_ms`` is the time
+    from the first arrival until now, in which other channels delivered ``alignment_bytes``.
     """
 
     barrier: CheckpointBarrier
@@ -156,7 +156,7 @@ class Trigger:
 
 @frozen
 class Abort:
-    """The task aborts a checkpoint, and sends the cancellation on."""
+    """The task aborts a checkpoint, and forwards the cancellation."""
 
     checkpoint_id: int
     reason: AbortReason
@@ -171,21 +171,21 @@ class Block:
 
 @frozen
 class Resume:
-    """The channels deliver again."""
+    """The channels deliver elements again."""
 
     channels: tuple[int, ...]
 
 
 @frozen
 class Overtake:
-    """The barrier announced in the channel comes out next; the records that it overtakes belong to the checkpoint."""
+    """The channel delivers the announced barrier next; the records that it overtakes belong to the checkpoint."""
 
     channel: int
 
 
 @frozen
 class StartCapture:
-    """From now on, what the channels deliver also belongs to the checkpoint."""
+    """From now on, elements of the channels also belong to the checkpoint."""
 
     checkpoint_id: int
     channels: tuple[int, ...]
@@ -193,7 +193,7 @@ class StartCapture:
 
 @frozen
 class StopCapture:
-    """From now on, what the channels deliver does not belong to the checkpoint."""
+    """From now on, elements of the channels do not belong to the checkpoint."""
 
     checkpoint_id: int
     channels: tuple[int, ...]
@@ -201,7 +201,7 @@ class StopCapture:
 
 @frozen
 class CaptureComplete:
-    """No in-flight element of the checkpoint is missing: the time it took, and the bytes delivered meanwhile."""
+    """The checkpoint has all its in-flight elements; holds the duration, and the bytes delivered meanwhile."""
 
     checkpoint_id: int
     capture_ms: int
@@ -210,7 +210,7 @@ class CaptureComplete:
 
 @frozen
 class StartTimer:
-    """`AlignmentTimedOut` is awaited at that time."""
+    """Send `AlignmentTimedOut` at that time."""
 
     checkpoint_id: int
     at_ms: int
@@ -218,7 +218,7 @@ class StartTimer:
 
 @frozen
 class StopTimer:
-    """`AlignmentTimedOut` is not awaited any more."""
+    """Do not send `AlignmentTimedOut`."""
 
     checkpoint_id: int
 
@@ -233,7 +233,7 @@ class BarrierHandler(Protocol):
 
     @property
     def open_channels(self) -> frozenset[int]:
-        """Those that have not ended."""
+        """The channels that have not ended."""
 
     @property
     def blocked_channels(self) -> frozenset[int]:
@@ -248,7 +248,7 @@ class BarrierHandler(Protocol):
         """The checkpoints that wait for barriers, oldest first."""
 
     def handle(self, event: BarrierEvent) -> Sequence[BarrierAction]:
-        """What is to be done, in order.
+        """Handle an event; return the actions in order.
 
-        Raises `BarrierProtocolError`, and has changed nothing then, for what a channel cannot deliver there.
+        Raises `BarrierProtocolError`, changing nothing, for an element that a channel cannot deliver at this point.
         """

@@ -78,7 +78,7 @@ class AlignmentPhase(enum.Enum):
 
 
 class SeenAs(enum.Enum):
-    """What an event is to the pending checkpoint."""
+    """The meaning of an event for the pending checkpoint."""
 
     ANNOUNCEMENT = "a barrier of it is in a channel"
     ALIGNED_BARRIER = "a barrier of it came out, and others are missing"
@@ -96,7 +96,7 @@ class SeenAs(enum.Enum):
 
 
 class AlignmentStep(enum.Enum):
-    """What is done; "it" is the channel of the event."""
+    """The steps; "it" is the channel of the event."""
 
     BEGIN = "make the checkpoint the pending one"
     NOTE = "note that a barrier is in it"
@@ -141,7 +141,7 @@ EXACTLY_ONCE_TRANSITIONS: Final[
             _P.IDLE,
             (_S.BEGIN, _S.TRIGGER_UNALIGNED, _S.COMPLETE, _S.RESUME),
         ),
-        # It becomes the newest one, so that no late barrier of it begins it again.
+        # It becomes the newest one, so that a late barrier does not start it again.
         (_P.IDLE, _E.CANCELLATION): (_P.IDLE, (_S.BEGIN, _S.ABORT)),
         (_P.IDLE, _E.CHANNEL_ENDED): (_P.IDLE, ()),
         (_P.ANNOUNCED, _E.ANNOUNCEMENT): (_P.ANNOUNCED, (_S.NOTE,)),
@@ -222,7 +222,7 @@ def exactly_once_as_text() -> str:
 
 
 AlignmentPolicy = Callable[[CheckpointBarrier], CheckpointBarrier]
-"""The barrier as the handler reads it."""
+"""Returns the barrier as the handler interprets it."""
 
 _NO_CHECKPOINT: Final = -1
 
@@ -233,18 +233,18 @@ def always_aligned(barrier: CheckpointBarrier) -> CheckpointBarrier:
 
 
 def always_unaligned(barrier: CheckpointBarrier) -> CheckpointBarrier:
-    """For an unaligner: every barrier overtakes but those of savepoints, which hold no records on their way."""
+    """For an unaligner: every barrier overtakes, except those of savepoints, which have no in-flight records."""
     return barrier if barrier.is_savepoint else evolve(barrier, is_unaligned=True)
 
 
 def alternating(barrier: CheckpointBarrier) -> CheckpointBarrier:
-    """As the barrier says."""
+    """The barrier decides."""
     return barrier
 
 
 @define
 class _Pending:
-    """The pending checkpoint: whose barriers came out, and what was counted."""
+    """The pending checkpoint: the channels that delivered its barrier, and its counters."""
 
     barrier: CheckpointBarrier
     first_ms: int
@@ -267,7 +267,7 @@ class _Seen:
 
 
 class ExactlyOnceHandler:
-    """See the module; a `BarrierHandler`. Takes time proportional to the channels for the last barrier, else O(1)."""
+    """The `BarrierHandler` for exactly once. The last barrier costs time proportional to the channels, others O(1)."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class ExactlyOnceHandler:
         policy: AlignmentPolicy = alternating,
         end_of_channel: EndOfChannel = EndOfChannel.IS_ALIGNED,
     ) -> None:
-        """Raises `InvariantViolationError` if there are no channels: a source has no barriers to wait for."""
+        """Raise `InvariantViolationError` if there are no channels: a source does not wait for barriers."""
         if channel_count < 1:
             raise InvariantViolationError(f"barriers come by channels, and there are {channel_count}")
         self._policy = policy
@@ -309,7 +309,7 @@ class ExactlyOnceHandler:
         return (self._newest_id,) if self._pending is not None else ()
 
     def handle(self, event: BarrierEvent) -> Sequence[BarrierAction]:
-        """What is to be done; raises `IllegalTransitionError`, and has changed nothing then."""
+        """Handle an event; raise `IllegalTransitionError`, changing nothing, if the table does not allow it."""
         return _EVENTS[type(event)](self, event)
 
     def _data(self, event: DataPassed) -> Sequence[BarrierAction]:
@@ -333,7 +333,7 @@ class ExactlyOnceHandler:
         overtakes = barrier.is_unaligned or (
             pending is not None and self._phase in (AlignmentPhase.OVERTAKING, AlignmentPhase.CAPTURING)
         )
-        # Nothing is left to overtake when the last barrier is there: it is late, and needs no other form.
+        # After the last barrier there is nothing to overtake, so it stays aligned even if it is late.
         overtakes = overtakes or (not is_last and _is_late(barrier, event.now_ms))
         kind = _BARRIERS[overtakes, is_last]
         return self._take([*self._superseded_by(checkpoint_id), _Seen(kind, event.channel, barrier, event.now_ms)])
@@ -383,7 +383,7 @@ class ExactlyOnceHandler:
         is_awaited = event.checkpoint_id == self._newest_id and self._phase in _AWAITING
         kind = SeenAs.TIMED_OUT if is_awaited else SeenAs.STALE
         if is_awaited:
-            # The timer has gone off: there is none to stop.
+            # The timer has fired, so there is none to stop.
             self._of_pending().is_timed = False
         return self._take([_Seen(kind, None, None, event.now_ms)])
 
@@ -443,7 +443,7 @@ class ExactlyOnceHandler:
         assert seen.barrier is not None
         pending = self._of_pending()
         if not pending.arrived:
-            # A checkpoint that was announced first begins to align with the first barrier that comes out.
+            # A checkpoint that was announced first starts to align with the first delivered barrier.
             pending.first_ms = seen.now_ms
             pending.start_delay_ms = max(0, seen.now_ms - seen.barrier.created_ms)
         pending.arrived.add(seen.channel)
@@ -473,7 +473,7 @@ class ExactlyOnceHandler:
         pending = self._of_pending()
         pending.barrier = evolve(pending.barrier, is_unaligned=True)
         triggered = self._trigger(seen)
-        # From here on what passes is what is captured.
+        # From here on, the bytes that pass are the captured ones.
         pending.bytes_passed = 0
         return triggered
 
@@ -524,7 +524,7 @@ class ExactlyOnceHandler:
 
 
 _AWAITING: Final = (AlignmentPhase.ANNOUNCED, AlignmentPhase.ALIGNING)
-"""The phases that the end of the time to align changes."""
+"""The phases in which the alignment can time out."""
 
 _BARRIERS: Final[Mapping[tuple[bool, bool], SeenAs]] = {
     (False, False): SeenAs.ALIGNED_BARRIER,
@@ -532,7 +532,7 @@ _BARRIERS: Final[Mapping[tuple[bool, bool], SeenAs]] = {
     (True, False): SeenAs.UNALIGNED_BARRIER,
     (True, True): SeenAs.LAST_UNALIGNED_BARRIER,
 }
-"""Whether it overtakes, and whether it is the last one."""
+"""The event of a barrier, by whether it overtakes and whether it is the last one."""
 
 _EVENTS: Final[Mapping[type, Callable[[ExactlyOnceHandler, Any], Sequence[BarrierAction]]]] = {
     DataPassed: ExactlyOnceHandler._data,

@@ -3,10 +3,10 @@
 Records that other channels deliver between the first and the last barrier are in the snapshot, and come again after a
 restore. Several checkpoints may be pending at once, each in its own row of the table. When the last barrier of one
 arrives, older pending checkpoints are dropped, because the newer one replaces them. A cancelled checkpoint is
-remembered until every channel was heard, so that no late barrier starts it again.
+remembered until every channel has reported, so that no late barrier starts it again.
 
 At most `MAX_TRACKED_CHECKPOINTS` are remembered; beyond that the oldest is dropped. A channel that ended counts as
-heard for every checkpoint. Invariants: remembered ids are not newer than the newest id seen; an older id that is not
+reported for every checkpoint. Invariants: remembered ids are not newer than the newest id seen; an older id that is not
 remembered is finished. This is Flink's `CheckpointBarrierTracker`. `docs/barriers.md` is generated from the table.
 """
 
@@ -58,7 +58,7 @@ class TrackedPhase(enum.Enum):
 
 
 class Heard(enum.Enum):
-    """What an event is to one checkpoint."""
+    """The meaning of an event for one checkpoint."""
 
     BARRIER = "a barrier of it came out, and others are missing"
     LAST_BARRIER = "the last barrier of it came out"
@@ -69,7 +69,7 @@ class Heard(enum.Enum):
 
 
 class TrackingStep(enum.Enum):
-    """What is done; "it" is the checkpoint."""
+    """The steps; "it" is the checkpoint."""
 
     TRACK = "remember it"
     COUNT = "note the channel"
@@ -113,12 +113,12 @@ def at_least_once_as_text() -> str:
 
 
 MAX_TRACKED_CHECKPOINTS: Final = 50
-"""Checkpoints that may be under way at once."""
+"""The limit of pending checkpoints."""
 
 
 @define
 class _Tracked:
-    """One checkpoint: ``barrier`` is None until one came out."""
+    """One checkpoint; ``barrier`` is None until a channel has delivered one."""
 
     phase: TrackedPhase
     heard: set[int]
@@ -131,7 +131,7 @@ class _Tracked:
 
 @define
 class _Seen:
-    """An event of a channel, to one checkpoint; ``barrier`` is None if it is no barrier."""
+    """An event of a channel for one checkpoint; ``barrier`` is None for other events."""
 
     checkpoint_id: int
     channel: int
@@ -140,13 +140,13 @@ class _Seen:
 
 
 class BarrierTracker:
-    """See the module; a `BarrierHandler`."""
+    """The `BarrierHandler` for at least once."""
 
     blocked_channels: frozenset[int] = frozenset()
     captured_channels: frozenset[int] = frozenset()
 
     def __init__(self, channel_count: int) -> None:
-        """Raises `InvariantViolationError` if there are no channels: a source has no barriers to wait for."""
+        """Raise `InvariantViolationError` if there are no channels: a source does not wait for barriers."""
         if channel_count < 1:
             raise InvariantViolationError(f"barriers come by channels, and there are {channel_count}")
         self._open = set(range(channel_count))
@@ -162,7 +162,7 @@ class BarrierTracker:
         return tuple(sorted(one for one, known in self._tracked.items() if known.phase is TrackedPhase.COUNTING))
 
     def handle(self, event: BarrierEvent) -> Sequence[BarrierAction]:
-        """What is to be done; raises `IllegalTransitionError`, and has changed nothing then."""
+        """Handle an event; raise `IllegalTransitionError`, changing nothing, if the table does not allow it."""
         return _EVENTS[type(event)](self, event)
 
     def _data(self, event: DataPassed) -> Sequence[BarrierAction]:
@@ -188,7 +188,7 @@ class BarrierTracker:
     def _end(self, event: ChannelEnded) -> Sequence[BarrierAction]:
         self._check_open(event.channel, "its end")
         actions: list[BarrierAction] = []
-        # The newest one that it completes takes the place of all before it, which are forgotten when their turn comes.
+        # The newest checkpoint that this completes replaces all older ones, which are then skipped.
         for checkpoint_id in sorted(self._tracked, reverse=True):
             seen = _Seen(checkpoint_id, event.channel, None, event.now_ms)
             actions += self._take(seen, Heard.CHANNEL_ENDED, Heard.LAST_CHANNEL_ENDED)
@@ -196,7 +196,7 @@ class BarrierTracker:
         return actions
 
     def _nothing(self, event: BarrierAnnounced | AlignmentTimedOut) -> Sequence[BarrierAction]:
-        # Nothing waits here for anything to be overtaken.
+        # Nothing is blocked here, so nothing needs to overtake.
         return ()
 
     def _take(self, seen: _Seen, heard: Heard, last: Heard) -> Sequence[BarrierAction]:

@@ -1,1 +1,1 @@
-"""The checkpoint coordinator as state machines without clock, thread or file."""
+"""The checkpoint coordinator as state machines without clocks, threads or files."""

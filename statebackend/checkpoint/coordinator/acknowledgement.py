@@ -3,7 +3,7 @@
 An acknowledgement reports that an attempt of subtask s of operator o has durably stored its state for checkpoint c of
 run r of job j, and lists the parts. `digest` identifies the *content* of the state: two attempts that computed the same
 state have the same digest, although their files and `state_id` differ. It also contains what event time needs: the
-largest timestamp of each channel, and the earliest pending timers.
+state have the same digest, although their files and `state_id` differ. It also contains data for event time: the
 
 The bytes travel through the engine and are not trusted on arrival:
 
@@ -43,7 +43,7 @@ from statebackend.checkpoint.state_handles import SubtaskState
 __all__ = ["MAX_ACKNOWLEDGEMENT_BYTES", "Acknowledgement", "ReportValue", "TaskId"]
 
 MAX_ACKNOWLEDGEMENT_BYTES = 16 << 20
-"""Largest encoded acknowledgement; state belongs in files, not in `meta`."""
+"""The largest encoded acknowledgement; state belongs in files, not in `meta`."""
 
 MAX_REPORT_ENTRIES = 10_000
 
@@ -91,8 +91,8 @@ _SCHEMA: dict[str, Any] = {
 }
 _PARSED = fastavro.parse_schema(_SCHEMA)
 _check_item_count = item_count_check(_SCHEMA)
-# A record is the sequence of its fields, so that it can be read in three parts: what precedes the state,
-# the state, whose bytes are kept, and what follows it.
+# A record is the sequence of its fields, so it is read in three parts: the fields before the state, the state,
+# whose bytes are kept, and the fields after it.
 _STATE_AT = [one["name"] for one in _SCHEMA["fields"]].index("state")
 _BEFORE_STATE, _BEHIND_STATE = (
     fastavro.parse_schema({"type": "record", "name": name, "fields": fields})
@@ -141,9 +141,9 @@ def _values_of(what: str) -> Any:
 class Acknowledgement:
     """One subtask's acknowledgement of one checkpoint.
 
-    `attempt_id` names the try that produced it, `channel_timestamps` are the largest event times that it saw of each
-    channel in the epoch, `event_time_timer_ms` and `processing_time_timer_ms` the earliest timers that it still holds.
-    `report` is for the runtime, `metrics` for people. Raises `InvariantViolationError` when built from anything else.
+    `attempt_id` names the attempt that produced it. `channel_timestamps` are the largest event times of each channel in
+    the epoch. `event_time_timer_ms` and `processing_time_timer_ms` are the earliest pending timers. `report` is for the
+    runtime, `metrics` for users. Raises `InvariantViolationError` for invalid values.
     """
 
     job_id: str
@@ -173,12 +173,12 @@ class Acknowledgement:
         )
         check_distinct_channels(self.channel_timestamps)
         if self.has_timers:
-            # Whose constructor checks the times.
+            # The constructor of `TimersDue` checks the times.
             _ = self.timers_due
 
     @property
     def task(self) -> TaskId:
-        """Who acknowledges."""
+        """The task that acknowledges."""
         return TaskId(self.operator_uid, self.subtask_index)
 
     @property
@@ -188,11 +188,11 @@ class Acknowledgement:
 
     @property
     def timers_due(self) -> TimersDue:
-        """The earliest timers of this subtask, under the name of its operator."""
+        """The earliest timers of this subtask, with the uid of its operator."""
         return TimersDue(self.operator_uid, self.event_time_timer_ms, self.processing_time_timer_ms)
 
     def encode(self) -> bytes:
-        """The bytes of this acknowledgement; `MalformedAcknowledgementError` if there are too many."""
+        """Encode this acknowledgement; raise `MalformedAcknowledgementError` if it is too large."""
         record = {name: getattr(self, name) for name in _PLAIN_FIELDS}
         record["state"] = subtask_state_to_record(self.state)
         record["channel_timestamps"] = [asdict(one) for one in self.channel_timestamps]
@@ -210,9 +210,9 @@ class Acknowledgement:
 
     @classmethod
     def decode(cls, data: bytes, known_files: KnownFiles = NO_FILES) -> Acknowledgement:
-        """The acknowledgement in `data`; `MalformedAcknowledgementError` says what is wrong with it.
+        """Decode an acknowledgement; raise `MalformedAcknowledgementError` with the reason if `data` is invalid.
 
-        `known_files` are those of the checkpoint before: those that the state still has are taken from there.
+        `known_files` are the files of the previous checkpoint. Files that are still in use are taken from there.
         """
         if len(data) > MAX_ACKNOWLEDGEMENT_BYTES:
             raise _malformed(f"{len(data)} bytes, the limit is {MAX_ACKNOWLEDGEMENT_BYTES}")

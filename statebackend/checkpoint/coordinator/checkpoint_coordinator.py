@@ -1,23 +1,22 @@
 """The driver's side of the checkpoint protocol, as a pure state machine.
 
-Events come in through methods, decisions go out as return values. There is no clock, thread or storage
-here: the caller brings the time, runs the tasks, writes the metadata and discards the state that this returns.
-Each checkpoint moves along the table in `pending_checkpoint`; this class keeps several apart.
+Events are method calls, decisions are return values. There is no clock, thread or storage here: the caller passes the
+time, runs the tasks, writes the metadata, and discards the returned states. Each checkpoint follows the table in
+`pending_checkpoint`; this class manages several of them.
 
 Invariants:
-1. Checkpoint ids strictly increase within a run; an id is never used twice, so a late message about it
-   can always be recognised. A replay of an epoch after a failure is a new checkpoint in a new run, or
-   takes a greater id. Ids are given by the caller, and mean nothing but their order: the batch that the
-   records of a checkpoint come from is known to the caller, and several checkpoints may have the same or none.
-2. A message of another job or run changes nothing, and its state is never touched: a run that was
-   replaced, or one that replaced this one, may be using it.
-3. All state that was ever handed in is in exactly one place: a pending checkpoint, what `complete`
-   returned, or the states to discard of some result. An acknowledgement that arrives twice (with equal
-   state) counts once.
+1. Checkpoint ids strictly increase within a run. An id is never used twice, so a late message about it can be
+   recognised. The replay of an epoch after a failure is a new checkpoint, in a new run or with a greater id. The caller
+   assigns ids; only their order matters. The caller knows which batch the records of a checkpoint come from; several
+   checkpoints may have the same batch or none.
+2. A message of another job or run changes nothing, and its state is never touched: the replaced or the replacing run
+   may be using it.
+3. All acknowledged state is in exactly one place: a pending checkpoint, the result of `complete`, or the states to
+   discard of some result. An acknowledgement that arrives twice (with equal state) counts once.
 4. An illegal event raises `IllegalTransitionError` and changes nothing.
 
-Files of states to discard may be shared with live checkpoints; `CompletedCheckpointStore.discard`
-deletes only those that nobody else needs. The classification of acknowledgements is Flink's.
+States to discard may share files with live checkpoints; `CompletedCheckpointStore.discard` deletes only unshared
+files. The classification of acknowledgements is Flink's.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ __all__ = [
 ]
 
 _TASK_ORDER = attrgetter("operator_uid", "subtask_index")
-"""That of `TaskId`, which compares itself more slowly."""
+"""The order of `TaskId`, whose own comparison is slower."""
 
 _REMEMBERED_ENDS = 64
-"""How many ended checkpoints are remembered for the messages of errors."""
+"""How many ended checkpoints are remembered for error messages."""
 
 
 class AcknowledgementOutcome(enum.Enum):
-    """What became of an acknowledgement."""
+    """The result for an acknowledgement."""
 
     SUCCESS = "recorded"
     DUPLICATE = "the task had already acknowledged the same content"
@@ -67,7 +66,7 @@ class AcknowledgementOutcome(enum.Enum):
 
 @frozen
 class AcknowledgementResult:
-    """Outcome, and the states whose files nobody will ask for (never those of a FOREIGN message)."""
+    """The outcome, and the states whose files are no longer needed (never those of a FOREIGN message)."""
 
     outcome: AcknowledgementOutcome
     states_to_discard: tuple[SubtaskState, ...] = ()
@@ -76,7 +75,7 @@ class AcknowledgementResult:
 
 @frozen
 class AbortedCheckpoint:
-    """A checkpoint that ended without completing, and the state that had been acknowledged for it."""
+    """A checkpoint that ended without completing, and its acknowledged state."""
 
     checkpoint_id: int
     state: CheckpointState
@@ -85,13 +84,12 @@ class AbortedCheckpoint:
 
 
 class CheckpointCoordinator:
-    """Coordinates the checkpoints of one run of one job. Not thread-safe; needs no lock when one driver
-    thread feeds it.
+    """Coordinates the checkpoints of one run of one job. Not thread-safe; one driver thread needs no lock.
 
     `timeout_ms` counts from the trigger; None is no limit. `last_checkpoint_id` is the newest id already
     used in this job directory, None in a fresh one. `operator_names` gives operators their names in the
     result, by uid (default: the uid). `max_parallelism` is checked against the acknowledged key groups;
-    when None, it is taken from them. `max_concurrent_checkpoints` is None where somebody else sees to the limit.
+    when None, it is taken from them. `max_concurrent_checkpoints` is None if the caller enforces the limit.
     """
 
     def __init__(
@@ -124,7 +122,7 @@ class CheckpointCoordinator:
 
     @property
     def pending_ids(self) -> tuple[int, ...]:
-        """Ids of the checkpoints that have neither completed nor ended, oldest first."""
+        """Ids of the checkpoints that are neither completed nor ended, oldest first."""
         return tuple(self._pending)
 
     @property
@@ -133,7 +131,7 @@ class CheckpointCoordinator:
         return None if self._last_completed is None else self._last_completed.checkpoint_id
 
     def state_of(self, checkpoint_id: int) -> CheckpointState | None:
-        """State of a checkpoint; None when it was never triggered or ended too long ago."""
+        """State of a checkpoint; None if it was never triggered or ended too long ago."""
         if checkpoint_id in self._pending:
             return self._pending[checkpoint_id].state
         return next((state for known, state, _ in self._ended if known == checkpoint_id), None)
@@ -143,7 +141,7 @@ class CheckpointCoordinator:
         return self._get("MISSING_TASKS", checkpoint_id).missing_tasks()
 
     def why_late(self, checkpoint_id: int) -> str:
-        """What a pending checkpoint lacks whose time is over, for who asks why it ended."""
+        """The reason for a timeout: the tasks that a late pending checkpoint misses."""
         missing = ", ".join(map(str, self.missing_tasks(checkpoint_id)[:10])) or "nothing"
         return f"not complete after {self.timeout_ms} ms; missing: {missing}"
 
@@ -154,7 +152,7 @@ class CheckpointCoordinator:
         return self._get("ACKNOWLEDGEMENTS", checkpoint_id).acknowledgements
 
     def files_in_use(self) -> frozenset[str]:
-        """Paths of all files that pending checkpoints refer to: not to be deleted."""
+        """Paths of all files that pending checkpoints refer to, and that must not be deleted."""
         return frozenset(
             file.path for pending in self._pending.values() for state in pending.states for file in state.files
         )
@@ -162,11 +160,12 @@ class CheckpointCoordinator:
     def trigger(
         self, checkpoint_id: int, tasks: Collection[TaskId], now_ms: int, finished: Collection[TaskId] = ()
     ) -> None:
-        """Start a checkpoint that `tasks` must acknowledge; with those that have finished, which count as subtasks
-        without state, they must be 0, 1, 2, ... per operator.
+        """Start a checkpoint that `tasks` must acknowledge.
 
-        Raises `IllegalTransitionError` when the id is not greater than all before or too many checkpoints
-        are pending, `InvariantViolationError` when the tasks make no sense.
+        Tasks in `finished` count as subtasks without state. Together the subtasks of an operator must be 0, 1, 2, ...
+
+        Raises `IllegalTransitionError` if the id is not greater than all before or too many checkpoints are pending,
+        `InvariantViolationError` if the tasks are inconsistent.
         """
         check_integer("checkpoint_id", checkpoint_id, 0, MAX_ID)
         require(len(tasks) > 0, "a checkpoint needs at least one task that acknowledges it")
@@ -177,7 +176,7 @@ class CheckpointCoordinator:
         self._last_triggered_id = checkpoint_id
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> AcknowledgementResult:
-        """Take in an acknowledgement. Every message gets an answer; none raises."""
+        """Process an acknowledgement. Returns a result for every message; never raises."""
         if acknowledgement.job_id != self.job_id or acknowledgement.run_id != self.run_id:
             return AcknowledgementResult(
                 AcknowledgementOutcome.FOREIGN,
@@ -200,10 +199,10 @@ class CheckpointCoordinator:
     def complete(self, checkpoint_id: int) -> CompletedCheckpoint:
         """Complete a checkpoint that all tasks have acknowledged.
 
-        The caller now owns the state: it stores the metadata, or calls `storing_failed`. Raises
-        `IncompleteCheckpointError` naming the tasks still missing, `IllegalTransitionError`, or
-        `InvariantViolationError` when the acknowledged key groups do not cover the operator; then nothing
-        has changed and the checkpoint can be aborted.
+        The caller then owns the state: it stores the metadata, or calls `storing_failed`. Raises
+        `IncompleteCheckpointError` with the missing tasks, `IllegalTransitionError`, or
+        `InvariantViolationError` if the acknowledged key groups do not cover the operator. After an error nothing
+        has changed, and the checkpoint can be aborted.
         """
         pending = self._get(CheckpointEvent.COMPLETE.name, checkpoint_id)
         pending.check(CheckpointEvent.COMPLETE)
@@ -219,7 +218,7 @@ class CheckpointCoordinator:
         )
 
     def storing_failed(self, checkpoint_id: int, reason: str) -> AbortedCheckpoint:
-        """Take back the completion of the checkpoint completed last, since it could not be stored."""
+        """Undo the last completion, because the checkpoint could not be stored."""
         pending = self._last_completed
         if pending is None or pending.checkpoint_id != checkpoint_id:
             raise self._illegal(CheckpointEvent.FAIL_STORING.name, checkpoint_id)
@@ -246,9 +245,9 @@ class CheckpointCoordinator:
         )
 
     def subsume(self, checkpoint_id: int) -> AbortedCheckpoint:
-        """End a pending checkpoint, since the one that completed last is newer.
+        """End a pending checkpoint, because a newer one has completed.
 
-        Raises `IllegalTransitionError` if it is not.
+        Raises `IllegalTransitionError` if the last completed one is not newer.
         """
         pending = self._get(CheckpointEvent.SUBSUME.name, checkpoint_id)
         if self.last_completed_id is None or self.last_completed_id < checkpoint_id:
@@ -286,7 +285,7 @@ class CheckpointCoordinator:
         if completed is not None and completed.checkpoint_id == acknowledgement.checkpoint_id:
             known = completed.acknowledgements.get(acknowledgement.task)
             if known is not None and known.state == acknowledgement.state:
-                # The completed checkpoint owns this very state, so it must not be discarded.
+                # The completed checkpoint owns this state, so it must not be discarded.
                 return AcknowledgementResult(AcknowledgementOutcome.DISCARDED, detail="a repetition")
         state = self.state_of(acknowledgement.checkpoint_id)
         return _rejected(AcknowledgementOutcome.DISCARDED, acknowledgement, state.name if state else "never triggered")
@@ -343,7 +342,7 @@ def _check_tasks(tasks: Collection[TaskId]) -> None:
 def _judge_repetition(
     pending: PendingCheckpoint, known: Acknowledgement, acknowledgement: Acknowledgement
 ) -> AcknowledgementResult:
-    """A task acknowledged again: harmless with the same content, fatal for the epoch with another."""
+    """Classify a repeated acknowledgement: harmless with the same content, otherwise fatal for the epoch."""
     is_same_state = known.state == acknowledgement.state
     surplus = () if is_same_state else (acknowledgement.state,)
     if known.digest == acknowledgement.digest:
@@ -361,7 +360,7 @@ def _judge_repetition(
 
 
 def _key_groups_of(subtasks: Sequence[SubtaskState]) -> int:
-    """How many key groups the state covers; without keyed state as few as there can be."""
+    """The number of key groups of the state; without keyed state the smallest possible number."""
     return max([len(subtasks), *[one.keyed.key_group_end + 1 for one in subtasks if one.keyed is not None]])
 
 

@@ -1,6 +1,6 @@
 """The checkpoints of one job, from request to notification: events in, actions out.
 
-Each part decides one thing:
+Each part has one responsibility:
 
     requests                which request is next, which is rejected, and how many failures the job tolerates
     pending_checkpoint      which tasks a checkpoint waits for, and its state
@@ -71,10 +71,10 @@ _Actions = Sequence[CoordinatorAction]
 
 
 class JobCheckpoints:
-    """See the module. Not thread-safe.
+    """The checkpoints of one job. Not thread-safe.
 
-    ``coordinator`` is that of this run, without a limit of its own, for savepoints may go beyond that of ``limits``.
-    ``last_completed_id`` is the checkpoint that the run began from, if any.
+    ``coordinator`` must have no limit of its own, since savepoints may exceed that of ``limits``.
+    ``last_completed_id`` is the checkpoint that the run started from, if any.
     """
 
     def __init__(
@@ -104,17 +104,17 @@ class JobCheckpoints:
 
     @property
     def counts(self) -> CheckpointCounts:
-        """How many started, completed and failed."""
+        """The numbers of started, completed and failed checkpoints."""
         return self._attempts.counts
 
     @property
     def last_completed_id(self) -> int | None:
-        """The checkpoint that a job recovers from; never a savepoint."""
+        """The checkpoint for recovery; never a savepoint."""
         return self._attempts.last_completed_id
 
     @property
     def pending_ids(self) -> tuple[int, ...]:
-        """Those that have their id and are not over, oldest first."""
+        """Ids of the checkpoints that have an id and have not ended, oldest first."""
         return tuple(sorted(one.id for one in self._attempts.under_way.values() if one.checkpoint_id is not None))
 
     @property
@@ -123,7 +123,7 @@ class JobCheckpoints:
         return self._queue.waiting
 
     def handle(self, event: CoordinatorEvent) -> _Actions:
-        """What is to be done, in order; raises `IllegalTransitionError`, and has changed nothing then."""
+        """Handle an event; return the actions in order. Raises `IllegalTransitionError`, changing nothing."""
         return tuple(_EVENTS[type(event)](self, event))
 
     def _tasks_changed(self, event: TasksChanged) -> _Actions:
@@ -157,7 +157,7 @@ class JobCheckpoints:
         actions: list[CoordinatorAction] = [StopPeriodicTimer()]
         actions += [AnswerRequest(request.request_id, None, reason, reason.value) for request in waiting]
         for one in list(self._attempts.under_way.values()):
-            # What is being stored may be durable already: its report decides.
+            # A checkpoint that is being stored may be durable already: its report decides.
             if one.phase is not TriggeringPhase.STORING:
                 actions += self._attempts.end(one, reason, reason.value, now_ms)
         return actions
@@ -186,7 +186,7 @@ class JobCheckpoints:
         while decisions:
             for one in decisions:
                 actions += self._rejected(one, now_ms) if isinstance(one, RejectRequest) else self._begin(one.request)
-            # A request whose tasks are not running is over, and the next one has its turn.
+            # The request is rejected because its tasks are not running, so the next request is tried.
             decisions = self._queue.next(self._load(now_ms))
         return actions
 
@@ -250,7 +250,7 @@ class JobCheckpoints:
             return ()
         attempt = self._attempts.by_id(event.checkpoint_id)
         if attempt is None or attempt.phase is TriggeringPhase.STORING:
-            # What all tasks have acknowledged cannot be declined any more.
+            # After all tasks have acknowledged, a checkpoint cannot be declined.
             return ()
         return self._fail(attempt, event.reason, f"{event.task}: {event.detail}", event.now_ms)
 
@@ -298,7 +298,7 @@ _DONE: Final[Mapping[TriggeringPhase, TriggeringEvent]] = {
     TriggeringPhase.HOOKING: TriggeringEvent.HOOKED,
     TriggeringPhase.STORING: TriggeringEvent.STORED,
 }
-"""What has been done, by the phase that waited for it."""
+"""The event of a progress report, by the phase that waited for it."""
 
 _EVENTS: Final[Mapping[type, Callable[[JobCheckpoints, Any], _Actions]]] = {
     TasksChanged: JobCheckpoints._tasks_changed,

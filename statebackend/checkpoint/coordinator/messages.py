@@ -57,14 +57,14 @@ __all__ = [
 
 @frozen
 class TasksChanged:
-    """All tasks of the job, and where they are in their lives."""
+    """All tasks of the job, and their status."""
 
     tasks: Collection[CheckpointTask]
 
 
 @frozen
 class SchedulerStarted:
-    """Checkpoints are taken every so often from now on, the first one after that time."""
+    """Take checkpoints periodically from now on, the first one after that time."""
 
     interval_ms: int
     now_ms: int
@@ -72,7 +72,7 @@ class SchedulerStarted:
 
 @frozen
 class SchedulerStopped:
-    """No checkpoint is taken by the clock any more; what was asked for is."""
+    """Take no more periodic checkpoints; requests are still served."""
 
 
 @frozen
@@ -84,14 +84,14 @@ class Suspended:
 
 @frozen
 class Shutdown:
-    """No more checkpoints start."""
+    """Start no more checkpoints."""
 
     now_ms: int
 
 
 @frozen
 class PeriodicTimerFired:
-    """The time of `StartPeriodicTimer` has come; ``request_id`` is for the request that it makes."""
+    """The time of `StartPeriodicTimer` was reached; ``request_id`` is for the resulting request."""
 
     request_id: int
     now_ms: int
@@ -99,7 +99,7 @@ class PeriodicTimerFired:
 
 @frozen
 class CheckpointRequested:
-    """Somebody asks for a checkpoint or a savepoint."""
+    """A checkpoint or a savepoint was requested."""
 
     request_id: int
     kind: CheckpointRequestKind
@@ -117,7 +117,7 @@ class CheckpointNumbered:
 
 @frozen
 class CheckpointProgressed:
-    """What was asked for last of that checkpoint is done: its place, coordinators, hooks, or storage."""
+    """The last requested action of that checkpoint is done: its location, coordinators, hooks, or storage."""
 
     checkpoint_id: int
     now_ms: int
@@ -125,7 +125,7 @@ class CheckpointProgressed:
 
 @frozen
 class CheckpointFailed:
-    """A requested action failed. The request identifies a checkpoint that has no id yet."""
+    """A requested action failed. A checkpoint without an id is identified by its request."""
 
     reason: CheckpointFailureReason
     detail: str
@@ -144,7 +144,7 @@ class Acknowledged:
 
 @frozen
 class Declined:
-    """A task cannot take part."""
+    """A task cannot take part in the checkpoint."""
 
     job_id: str
     run_id: str
@@ -157,7 +157,7 @@ class Declined:
 
 @frozen
 class TimedOut:
-    """The time of `StartTimeout` has come."""
+    """The time of `StartTimeout` was reached."""
 
     checkpoint_id: int
     now_ms: int
@@ -165,7 +165,7 @@ class TimedOut:
 
 @frozen
 class RemovalsChanged:
-    """So many old checkpoints are being removed."""
+    """The number of old checkpoints that are being removed."""
 
     count: int
     now_ms: int
@@ -191,14 +191,14 @@ CoordinatorEvent = (
 
 @frozen
 class AssignId:
-    """Answer with `CheckpointNumbered`: an id greater than all before, durably taken."""
+    """Assign a durable id greater than all before, and answer with `CheckpointNumbered`."""
 
     request: CheckpointRequest
 
 
 @frozen
 class InitializeLocation:
-    """Make the place where the checkpoint will be stored."""
+    """Create the location where the checkpoint will be stored."""
 
     checkpoint_id: int
     kind: CheckpointRequestKind
@@ -206,28 +206,28 @@ class InitializeLocation:
 
 @frozen
 class RemoveLocation:
-    """Remove the place, which nothing refers to."""
+    """Remove the location, which nothing refers to."""
 
     checkpoint_id: int
 
 
 @frozen
 class SnapshotOperatorCoordinators:
-    """Ask what operators have on the driver for its state."""
+    """Take snapshots of the operator coordinators on the driver."""
 
     checkpoint_id: int
 
 
 @frozen
 class RunMasterHooks:
-    """Let what is outside of the job take part."""
+    """Run the hooks of external systems that take part."""
 
     checkpoint_id: int
 
 
 @frozen
 class TellTasks:
-    """These tasks begin the checkpoint; the barriers go on from them."""
+    """Trigger the checkpoint in these tasks, which send the barriers."""
 
     checkpoint_id: int
     kind: CheckpointRequestKind
@@ -236,7 +236,7 @@ class TellTasks:
 
 @frozen
 class StartTimeout:
-    """Tell `TimedOut` at that time."""
+    """Send `TimedOut` at that time."""
 
     checkpoint_id: int
     at_ms: int
@@ -244,26 +244,26 @@ class StartTimeout:
 
 @frozen
 class StopTimeout:
-    """Do not tell it any more."""
+    """Do not send `TimedOut`."""
 
     checkpoint_id: int
 
 
 @frozen
 class StartPeriodicTimer:
-    """Tell `PeriodicTimerFired` at that time, in place of any time before."""
+    """Send `PeriodicTimerFired` at that time, replacing any earlier timer."""
 
     at_ms: int
 
 
 @frozen
 class StopPeriodicTimer:
-    """Do not tell it any more."""
+    """Do not send `PeriodicTimerFired`."""
 
 
 @frozen
 class StoreCheckpoint:
-    """Store what was acknowledged: a checkpoint in the store, a savepoint where it was asked for."""
+    """Store the acknowledged state: a checkpoint in the store, a savepoint at the requested location."""
 
     completed: CompletedCheckpoint
     kind: CheckpointRequestKind
@@ -271,7 +271,7 @@ class StoreCheckpoint:
 
 @frozen
 class NotifyComplete:
-    """Tell tasks and coordinators that the checkpoint is complete, and that older ones are subsumed by it."""
+    """Notify tasks and coordinators that the checkpoint is complete, and that it subsumes older ones."""
 
     checkpoint_id: int
     tasks: tuple[TaskId, ...]
@@ -289,14 +289,14 @@ class NotifyAborted:
 
 @frozen
 class DiscardStates:
-    """Nobody will ask for these states: files that nothing else shares can go."""
+    """Discard these states: delete the files that no other state shares."""
 
     states: tuple[SubtaskState, ...]
 
 
 @frozen
 class AnswerRequest:
-    """The request is over: it has its checkpoint, or failed."""
+    """The request is finished: it has its checkpoint, or failed."""
 
     request_id: int
     checkpoint_id: int | None
@@ -306,7 +306,7 @@ class AnswerRequest:
 
 @frozen
 class FailJob:
-    """The job endures no more."""
+    """Fail the job: it has too many failed checkpoints."""
 
     detail: str
 

@@ -1,9 +1,9 @@
-"""One checkpoint on its way from trigger to completion: its state, its tasks, its acknowledgements.
+"""One checkpoint from trigger to completion: its state, its tasks, its acknowledgements.
 
     state         event             next state      meaning
     ------------  ----------------  --------------  ------------------------------------------------
     PENDING       ACKNOWLEDGE       PENDING         another task has stored its state
-    PENDING       ACKNOWLEDGE_LAST  ACKNOWLEDGED    now all have
+    PENDING       ACKNOWLEDGE_LAST  ACKNOWLEDGED    now all tasks have
     PENDING       CONFLICT          CONFLICTED      one task stored two different states
     ACKNOWLEDGED  CONFLICT          CONFLICTED
     ACKNOWLEDGED  COMPLETE          COMPLETED       the states go to the checkpoint's metadata
@@ -16,7 +16,7 @@
 Everything not listed raises `IllegalTransitionError` and changes nothing. A CONFLICTED checkpoint can only end: it is
 unknown which of the two states is right, so the epoch must be replayed.
 
-An `AcknowledgementPolicy` decides which tasks a checkpoint waits for and which of them are triggered. Triggered are the
+An `AcknowledgementPolicy` decides which tasks a checkpoint waits for and which of them are triggered. These are the
 tasks that receive no barrier: sources, and tasks whose upstream tasks have all finished.
 """
 
@@ -49,7 +49,7 @@ __all__ = [
 
 
 class TaskStatus(enum.Enum):
-    """Where a task is in its life."""
+    """The status of a task."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -68,7 +68,7 @@ class CheckpointTask:
 
 @frozen
 class CheckpointPlan:
-    """Tasks to tell, tasks to wait for, tasks that count as acknowledged; or why the checkpoint cannot begin."""
+    """Tasks to trigger, to wait for, and that count as acknowledged; or the reason why the checkpoint cannot start."""
 
     begin: tuple[TaskId, ...] = ()
     await_: tuple[TaskId, ...] = ()
@@ -77,16 +77,16 @@ class CheckpointPlan:
 
 
 AcknowledgementPolicy = Callable[[Collection[CheckpointTask]], CheckpointPlan]
-"""Makes the plan of a checkpoint; takes time proportional to the tasks and their inputs."""
+"""Plans a checkpoint, in time proportional to the tasks and their inputs."""
 
 
 def all_tasks(tasks: Collection[CheckpointTask]) -> CheckpointPlan:
-    """Every task must be running: one that has finished is an obstacle."""
+    """Require every task to be running; a finished task prevents checkpoints."""
     return _plan(tasks, [one for one in tasks if one.status is not TaskStatus.RUNNING])
 
 
 def all_unfinished_tasks(tasks: Collection[CheckpointTask]) -> CheckpointPlan:
-    """Tasks that have finished count as acknowledged; the others must be running, and one at least must be left."""
+    """Count finished tasks as acknowledged. All others must be running, and at least one must remain."""
     ready = (TaskStatus.RUNNING, TaskStatus.FINISHED)
     return _plan(tasks, [one for one in tasks if one.status not in ready])
 
@@ -119,7 +119,7 @@ class CheckpointState(enum.Enum):
 
 
 class CheckpointEvent(enum.Enum):
-    """What can happen to a triggered checkpoint."""
+    """The events of a triggered checkpoint."""
 
     ACKNOWLEDGE = "ACKNOWLEDGE"
     ACKNOWLEDGE_LAST = "ACKNOWLEDGE_LAST"
@@ -150,10 +150,10 @@ CHECKPOINT_TRANSITIONS: Mapping[tuple[CheckpointState, CheckpointEvent], Checkpo
 
 @frozen(kw_only=True)
 class CompletedCheckpoint:
-    """What all tasks have acknowledged together, to be stored.
+    """The acknowledgements of all tasks, to be stored.
 
-    What was read and what the clock said in the epoch is known to whoever stores it. `operators` come sorted by uid;
-    `channel_timestamps` are the largest that any subtask saw, by source and channel; `timers_due` are the earliest of
+    The source positions and the processing time of the epoch are known to the caller. `operators` are sorted by uid.
+    `channel_timestamps` are the largest of all subtasks, by source and channel. `timers_due` are the earliest timers of
     each operator that has timers.
     """
 
@@ -166,7 +166,7 @@ class CompletedCheckpoint:
 class PendingCheckpoint:
     """Tasks and acknowledgements of one checkpoint, triggered at `triggered_ms` on the caller's clock.
 
-    `finished` are tasks that acknowledge nothing any more. Only `advance` and `record` change it.
+    Tasks in `finished` do not acknowledge any more. Only `advance` and `record` change it.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class PendingCheckpoint:
 
     @property
     def acknowledgements(self) -> Mapping[TaskId, Acknowledgement]:
-        """What has been acknowledged so far."""
+        """The acknowledgements so far."""
         return MappingProxyType(self._acknowledgements)
 
     @property
@@ -190,7 +190,7 @@ class PendingCheckpoint:
         return tuple(acknowledgement.state for acknowledgement in self._acknowledgements.values())
 
     def channel_timestamps(self) -> tuple[ChannelTimestamp, ...]:
-        """The largest event time of each channel over what has been acknowledged so far, by source and channel."""
+        """The largest event time of each channel in the acknowledgements so far, by source and channel."""
         largest: dict[tuple[str, str], int] = {}
         for acknowledgement in self._acknowledgements.values():
             for one in acknowledgement.channel_timestamps:
@@ -199,7 +199,7 @@ class PendingCheckpoint:
         return tuple(ChannelTimestamp(*name, timestamp_ms) for name, timestamp_ms in sorted(largest.items()))
 
     def timers_due(self) -> tuple[TimersDue, ...]:
-        """The earliest timers of each operator over what has been acknowledged so far, sorted by uid."""
+        """The earliest timers of each operator in the acknowledgements so far, sorted by uid."""
         due: dict[str, TimersDue] = {}
         for one in self._acknowledgements.values():
             if one.has_timers:
@@ -212,7 +212,7 @@ class PendingCheckpoint:
         return tuple(sorted(self.tasks - self._acknowledgements.keys()))
 
     def check(self, event: CheckpointEvent) -> CheckpointState:
-        """The state `event` would lead to; `IllegalTransitionError` if the table does not list it."""
+        """The next state for `event`; `IllegalTransitionError` if the table does not list it."""
         try:
             return CHECKPOINT_TRANSITIONS[self.state, event]
         except KeyError:
@@ -234,7 +234,7 @@ class PendingCheckpoint:
         self.state = self.check(event)
 
     def record(self, acknowledgement: Acknowledgement) -> None:
-        """Take in the first acknowledgement of one of the tasks, or raise and change nothing."""
+        """Record the first acknowledgement of one of the tasks, or raise and change nothing."""
         is_last = len(self._acknowledgements) + 1 == len(self.tasks)
         self.advance(CheckpointEvent.ACKNOWLEDGE_LAST if is_last else CheckpointEvent.ACKNOWLEDGE)
         self._acknowledgements[acknowledgement.task] = acknowledgement

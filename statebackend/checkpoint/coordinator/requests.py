@@ -43,7 +43,7 @@ __all__ = [
 
 
 class CheckpointFailureReason(enum.Enum):
-    """Why a checkpoint did not start, or did not complete."""
+    """The reasons why a checkpoint did not start or complete."""
 
     SHUTDOWN = "the coordinator has been shut down"
     SUSPENDED = "the job has been suspended"
@@ -68,7 +68,7 @@ class CheckpointFailureReason(enum.Enum):
 
 
 class CheckpointRequestKind(enum.Enum):
-    """What is asked for."""
+    """The kinds of requests."""
 
     PERIODIC = "a checkpoint, by the clock"
     ON_DEMAND = "a checkpoint, by somebody"
@@ -78,12 +78,12 @@ class CheckpointRequestKind(enum.Enum):
 
     @property
     def is_periodic(self) -> bool:
-        """Whether it comes again by itself."""
+        """Whether it is repeated automatically."""
         return self is CheckpointRequestKind.PERIODIC
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether it belongs to who asked for it: it is never subsumed, and subsumes nothing."""
+        """Whether its requester owns it: it is never subsumed, and subsumes nothing."""
         return self not in (CheckpointRequestKind.PERIODIC, CheckpointRequestKind.ON_DEMAND)
 
     @property
@@ -94,7 +94,7 @@ class CheckpointRequestKind(enum.Enum):
 
 @frozen
 class CheckpointRequest:
-    """One request; ``request_id`` names it for who asked, and ids rise with time."""
+    """One request; ``request_id`` identifies it for the requester, and ids increase with time."""
 
     request_id: int
     kind: CheckpointRequestKind
@@ -102,7 +102,7 @@ class CheckpointRequest:
 
     @property
     def rank(self) -> tuple[bool, bool, bool, int]:
-        """Its place in the queue: smaller is earlier."""
+        """The position in the queue: smaller is earlier."""
         return (not self.kind.is_savepoint, not self.is_forced, self.kind.is_periodic, self.request_id)
 
 
@@ -115,7 +115,7 @@ class BeginCheckpoint:
 
 @frozen
 class RejectRequest:
-    """The request is over; a periodic one may come again after ``retry_in_ms``."""
+    """The request is rejected; a periodic one may be repeated after ``retry_in_ms``."""
 
     request: CheckpointRequest
     reason: CheckpointFailureReason
@@ -127,7 +127,7 @@ RequestDecision = BeginCheckpoint | RejectRequest
 
 @frozen(kw_only=True)
 class CheckpointLimits:
-    """The most concurrent checkpoints, the pause between two of them, and the most waiting requests."""
+    """The limit of concurrent checkpoints, the pause between two of them, and the limit of waiting requests."""
 
     max_concurrent_checkpoints: int = 1
     minimum_pause_ms: int = 0
@@ -141,9 +141,9 @@ class CheckpointLimits:
 
 @frozen(kw_only=True)
 class CoordinatorLoad:
-    """What the coordinator has to do: whether it begins a checkpoint, how many wait for tasks, how many are removed.
+    """The load of the coordinator: whether a checkpoint is starting, how many wait for tasks, how many are removed.
 
-    ``last_completed_ms`` is when a checkpoint completed last, on the clock of ``now_ms``; None if none has.
+    ``last_completed_ms`` is the time of the last completed checkpoint, on the clock of ``now_ms``, or None.
     """
 
     now_ms: int
@@ -162,11 +162,11 @@ class CheckpointRequestQueue:
 
     @property
     def waiting(self) -> Sequence[CheckpointRequest]:
-        """The requests that wait, first of all the next one."""
+        """The waiting requests, the next one first."""
         return tuple(self._waiting)
 
     def submit(self, request: CheckpointRequest, load: CoordinatorLoad) -> Sequence[RequestDecision]:
-        """Takes a request in; O(waiting requests)."""
+        """Add a request; O(waiting requests)."""
         is_full = len(self._waiting) >= self.limits.max_waiting_requests
         if is_full and not self._waiting[-1].kind.is_periodic:
             return (RejectRequest(request, CheckpointFailureReason.TOO_MANY_REQUESTS),)
@@ -175,7 +175,7 @@ class CheckpointRequestQueue:
         return (*dropped, *self.next(load))
 
     def next(self, load: CoordinatorLoad) -> Sequence[RequestDecision]:
-        """The request that begins, or is rejected for coming too early; none if none may."""
+        """Return the request that starts, or is rejected because it is too early; empty if none may start."""
         most = self.limits.max_concurrent_checkpoints
         if load.is_beginning or not self._waiting or load.removing_count > most:
             return ()
@@ -189,7 +189,7 @@ class CheckpointRequestQueue:
         return (BeginCheckpoint(first),)
 
     def drop_all(self) -> Sequence[CheckpointRequest]:
-        """Empties the queue; returns what was in it."""
+        """Empty the queue; return its requests."""
         dropped = tuple(self._waiting)
         self._waiting.clear()
         return dropped
@@ -197,7 +197,7 @@ class CheckpointRequestQueue:
     def _left_of_pause_ms(self, load: CoordinatorLoad) -> int:
         if load.last_completed_ms is None:
             return 0
-        # A clock that went back must not make the pause longer than it is.
+        # A clock that went back must not extend the pause.
         passed_ms = max(0, load.now_ms - load.last_completed_ms)
         return max(0, self.limits.minimum_pause_ms - passed_ms)
 
@@ -208,17 +208,17 @@ _COUNTED: Final = frozenset(
         CheckpointFailureReason.DECLINED,
         CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED,
         CheckpointFailureReason.EXPIRED,
-        # A job that can never store a checkpoint must not run for ever without one.
+        # A job that can never store a checkpoint must not run for ever.
         CheckpointFailureReason.FINALIZE_FAILED,
     }
 )
 
 
 class FailurePolicy:
-    """Counts failures of one job; ``tolerable_failures`` in a row are endured."""
+    """Counts failures of one job; ``tolerable_failures`` in a row are tolerated."""
 
     def __init__(self, tolerable_failures: int = 0) -> None:
-        """Raises `InvariantViolationError` for a negative number."""
+        """Raise `InvariantViolationError` for a negative number."""
         check_integer("tolerable_failures", tolerable_failures, 0, MAX_ID)
         self.tolerable_failures = tolerable_failures
         self._counted_ids: set[int] = set()
@@ -227,11 +227,11 @@ class FailurePolicy:
 
     @property
     def failures(self) -> int:
-        """Those that were counted since a checkpoint completed."""
+        """The failures counted since the last completed checkpoint."""
         return self._failures
 
     def completed(self, checkpoint_id: int) -> None:
-        """Begins to count again, if the checkpoint is newer than all that completed before."""
+        """Reset the count, if the checkpoint is newer than all that completed before."""
         if checkpoint_id > self._newest_completed_id:
             self._newest_completed_id = checkpoint_id
             self._failures = 0
@@ -245,7 +245,7 @@ class FailurePolicy:
         *,
         were_triggered: bool,
     ) -> bool:
-        """Takes in a failure and returns whether the job has to fail; the id is None if there is none yet."""
+        """Count a failure and return whether the job must fail; the id is None if none was assigned yet."""
         if kind.stops_job:
             return were_triggered
         if kind.is_savepoint or reason not in _COUNTED or checkpoint_id in self._counted_ids:

@@ -1,16 +1,15 @@
-"""The checkpoints of a job that are under way, each at its place in the triggering table.
+"""The running checkpoints of a job, each in a phase of the triggering table.
 
-One at a time is stored, so that they complete in the order in which their acknowledgements are in. Savepoints are never
-subsumed and subsume nothing, and are not the checkpoint that completed last, which is what a job recovers from.
+One at a time is stored, so they complete in the order in which they were fully acknowledged. Savepoints are never
+subsumed, subsume nothing, and never count as the last completed checkpoint, from which a job recovers.
 
-The caller reports what starts and what has happened; the table gives the actions.
+The caller reports starts and results; the table returns the actions. It covers one checkpoint, from the start of its
+request to the notification of its completion.
 
-The table of one checkpoint, from the start of its request to the notification that it is complete.
+Each phase waits for one report of the caller, which carries out the actions. A checkpoint may fail in every phase. What
+it has created by then is undone: its timer, its location, acknowledged state. Tasks that may know of it are notified.
 
-Each phase waits for one report of whoever carries actions out. A checkpoint may fail in every phase, and what had been
-made for it until then is undone: its timer, its location, acknowledged state; tasks are told if they could know of it.
-
-It is documented in `docs/coordinator.md`, which is generated from it.
+`docs/coordinator.md` is generated from the table.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ __all__ = [
 
 
 class TriggeringPhase(enum.Enum):
-    """What a checkpoint waits for."""
+    """The phases of a checkpoint, by what it waits for."""
 
     NUMBERING = "its id"
     LOCATING = "its storage location"
@@ -75,7 +74,7 @@ class TriggeringPhase(enum.Enum):
 
 
 class TriggeringEvent(enum.Enum):
-    """What was reported."""
+    """The reports."""
 
     NUMBERED = "it has its id"
     LOCATED = "it has its storage location"
@@ -87,7 +86,7 @@ class TriggeringEvent(enum.Enum):
 
 
 class TriggeringStep(enum.Enum):
-    """What is done."""
+    """The steps."""
 
     LOCATE = "request its storage location"
     OPEN = "start to accept acknowledgements"
@@ -130,7 +129,7 @@ TRIGGERING_TRANSITIONS: Final[
         (_P.STORING, _E.FAILED): (_P.OVER, (_S.ROLL_BACK, _S.REMOVE_LOCATION, _S.NOTIFY_ABORTED, _S.ANSWER)),
     }
 )
-"""(phase, event) -> (next phase, steps); everything else is illegal. Reports of what is over are ignored."""
+"""(phase, event) -> (next phase, steps); everything else is illegal. Reports of ended checkpoints are ignored."""
 
 
 def triggering_as_text() -> str:
@@ -164,12 +163,12 @@ class CheckpointAttempt:
 
     @property
     def kind(self) -> CheckpointRequestKind:
-        """What was asked for."""
+        """The kind of the request."""
         return self.request.kind
 
     @property
     def id(self) -> int:
-        """The id, where it has one."""
+        """The id, if one was assigned."""
         assert self.checkpoint_id is not None
         return self.checkpoint_id
 
@@ -186,7 +185,7 @@ class CheckpointAttempt:
 
 @define
 class CheckpointAttempts:
-    """See the module; attempts are found by request id."""
+    """The running attempts, found by request id."""
 
     coordinator: CheckpointCoordinator
     failures: FailurePolicy
@@ -196,17 +195,17 @@ class CheckpointAttempts:
     under_way: dict[int, CheckpointAttempt] = field(factory=dict, init=False)
 
     def by_id(self, checkpoint_id: int) -> CheckpointAttempt | None:
-        """The attempt under way with that id."""
+        """The running attempt with that id."""
         return next((one for one in self.under_way.values() if one.checkpoint_id == checkpoint_id), None)
 
     def begin(self, request: CheckpointRequest, plan: CheckpointPlan) -> _Actions:
-        """A new attempt, which waits for its id."""
+        """Start an attempt, which waits for its id."""
         self.under_way[request.request_id] = CheckpointAttempt(request, plan)
         self.counts = evolve(self.counts, started=self.counts.started + 1)
         return (AssignId(request),)
 
     def advance(self, attempt: CheckpointAttempt, event: TriggeringEvent, now_ms: int) -> _Actions:
-        """Takes an event; raises `IllegalTransitionError`, and has changed nothing then."""
+        """Process an event; raise `IllegalTransitionError`, changing nothing, if the table does not allow it."""
         following, steps = check_transition(attempt, event)
         actions: list[CoordinatorAction] = []
         for step in steps:
@@ -217,7 +216,7 @@ class CheckpointAttempts:
         return actions
 
     def end(self, attempt: CheckpointAttempt, reason: CheckpointFailureReason, detail: str, now_ms: int) -> _Actions:
-        """Ends one that does not complete, and the job if it endures no more."""
+        """End an attempt that does not complete, and the job if it has too many failures."""
         were_triggered = not attempt.is_beginning
         attempt.failure, attempt.detail = reason, detail
         actions = [*self.advance(attempt, TriggeringEvent.FAILED, now_ms)]
@@ -225,7 +224,7 @@ class CheckpointAttempts:
         return [*actions, FailJob(self._why_job_fails(attempt))] if fails_job else actions
 
     def store_next(self, now_ms: int) -> _Actions:
-        """Stores the oldest one that all tasks have acknowledged, unless one is being stored."""
+        """Store the oldest attempt that all tasks have acknowledged, unless one is being stored."""
         if any(one.phase is TriggeringPhase.STORING for one in self.under_way.values()):
             return ()
         ready = [one for one in self.under_way.values() if self._is_acknowledged(one)]
@@ -235,7 +234,7 @@ class CheckpointAttempts:
         try:
             return self.advance(oldest, TriggeringEvent.ALL_ACKNOWLEDGED, now_ms)
         except InvariantViolationError as error:
-            # What the tasks have acknowledged makes no whole: another attempt may.
+            # The acknowledgements are inconsistent; another attempt may succeed.
             failed = self.end(oldest, CheckpointFailureReason.FINALIZE_FAILED, str(error), now_ms)
             return (*failed, *self.store_next(now_ms))
 
@@ -322,7 +321,7 @@ class CheckpointAttempts:
 def check_transition(
     attempt: CheckpointAttempt, event: TriggeringEvent
 ) -> tuple[TriggeringPhase, tuple[TriggeringStep, ...]]:
-    """What the table says; raises `IllegalTransitionError` if it says nothing."""
+    """Look up the transition; raise `IllegalTransitionError` if the table has none."""
     try:
         return TRIGGERING_TRANSITIONS[attempt.phase, event]
     except KeyError:
