@@ -1,7 +1,7 @@
-"""Every exception this package raises, under one root.
+"""All exceptions of this package, with one base class.
 
-Each message says what was found, where, and what a person can do. Programming slips caught by the
-constructors of the value classes are `InvariantViolationError`, which is also a `ValueError`.
+Each message names the problem, the place, and the fix. Programming errors that the constructors of the value classes
+detect are `InvariantViolationError`, which is also a `ValueError`.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ __all__ = [
 
 
 class CheckpointError(Exception):
-    """Root of all errors of this package."""
+    """Base of all errors of this package."""
 
 
 class InvariantViolationError(CheckpointError, ValueError):
-    """A value breaks an invariant of its class; it was not built, written or accepted."""
+    """A value breaks an invariant of its class. It was not created, written or accepted."""
 
 
 class UnsafePathError(InvariantViolationError):
-    """A path could leave its directory or is not portable; nothing was touched."""
+    """A path could leave its directory or is not portable; nothing was accessed."""
 
 
 class StorageError(CheckpointError):
-    """The storage below failed (full disk, permissions, network); the cause is chained."""
+    """The underlying store failed (full disk, permissions, network); the cause is chained."""
 
 
 class UncertainCheckpointError(StorageError):
-    """Whether a checkpoint became complete is not known: the next start finds out. None of its files was deleted."""
+    """It is unknown whether a checkpoint is complete; the next start finds out. None of its files was deleted."""
 
 
 class MissingFileError(CheckpointError):
-    """A file that must be there is not."""
+    """A required file does not exist."""
 
 
 class CorruptFileError(CheckpointError):
@@ -73,9 +73,9 @@ class MalformedAcknowledgementError(CheckpointError, ValueError):
 
 
 class IllegalTransitionError(CheckpointError):
-    """An event arrived in a state that does not admit it; nothing was changed.
+    """An event is not allowed in the current state; nothing was changed.
 
-    `event` and `state` carry the two names for programs, the message carries them for people.
+    `event` and `state` are the names for programs; the message is for users.
     """
 
     def __init__(self, event: str, state: str, detail: str) -> None:
@@ -128,4 +128,4 @@ class SavepointError(CheckpointError):
 
 
 class SavepointExistsError(SavepointError):
-    """The target directory already holds something; it was left as it is."""
+    """The target directory is not empty; it was not changed."""

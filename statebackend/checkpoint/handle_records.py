@@ -100,9 +100,9 @@ _check_subtask_state = item_count_check(SUBTASK_STATE_SCHEMA)
 _check_keyed_state_handle = item_count_check(_KEYED_STATE_HANDLE_SCHEMA)
 
 KnownFiles = Mapping[str, FileHandle]
-"""Files by path that were checked before; those that are described alike again are taken from here.
+"""Checked files by path. Equal descriptions are replaced by these objects.
 
-Most files of an increment are those of the one before. A file costs a look-up then, and no memory.
+Most files of an increment are those of the previous one. Each then costs one look-up, and no memory.
 """
 
 NO_FILES: Final[KnownFiles] = MappingProxyType({})
@@ -128,7 +128,7 @@ def keyed_state_handle_to_record(handle: KeyedStateHandle) -> dict[str, Any]:
 def subtask_state_to_record(state: SubtaskState) -> dict[str, Any]:
     """`state` as a record of `SUBTASK_STATE_SCHEMA`."""
     return {
-        # With the name of its type the encoder need not find out which one of the union it is.
+        # With the name of its type, the encoder need not search the branch of the union.
         "keyed": None if state.keyed is None else (_KEYED_NAME, keyed_state_handle_to_record(state.keyed)),
         "operator": _opaque_to_record(state.operator),
         "input_channels": _opaque_to_record(state.input_channels),
@@ -137,12 +137,12 @@ def subtask_state_to_record(state: SubtaskState) -> dict[str, Any]:
 
 
 def keyed_state_handle_from_record(record: Mapping[str, Any], known_files: KnownFiles = NO_FILES) -> KeyedStateHandle:
-    """The handle in a record, with all its invariants checked."""
+    """Read a handle from a record, and check all its invariants."""
     return KeyedStateHandle(**{**record, "files": _files(record["files"], known_files)})
 
 
 def subtask_state_from_record(record: Mapping[str, Any], known_files: KnownFiles = NO_FILES) -> SubtaskState:
-    """The state in a record of `SUBTASK_STATE_SCHEMA`, with all its invariants checked."""
+    """Read a state from a record of `SUBTASK_STATE_SCHEMA`, and check all its invariants."""
     keyed = record["keyed"]
     return SubtaskState(
         keyed=None if keyed is None else keyed_state_handle_from_record(keyed, known_files),
@@ -153,17 +153,17 @@ def subtask_state_from_record(record: Mapping[str, Any], known_files: KnownFiles
 
 
 def encode_subtask_state(state: SubtaskState) -> bytes:
-    """The Avro binary encoding of `state`: the one that it was decoded from, if it has kept it."""
+    """Encode `state` in Avro binary, or return the encoding from which it was decoded, if it was kept."""
     if state.encoding is not None:
         return state.encoding
     return _encoded(_SUBTASK_STATE, subtask_state_to_record(state))
 
 
 def read_subtask_state(source: io.BytesIO, known_files: KnownFiles = NO_FILES) -> SubtaskState:
-    """The state at the position of `source`, which keeps its encoding; the position is after it then.
+    """Read a state at the position of `source`, which then is after the state. The state keeps its encoding.
 
-    Raises what the decoder does for bytes that are not one, and `InvariantViolationError`, `UnsafePathError` or
-    `TypeError` for one that breaks an invariant.
+    Raises the decoder's errors for invalid bytes, and `InvariantViolationError`, `UnsafePathError` or `TypeError` for a
+    state that breaks an invariant.
     """
     start = source.tell()
     record: Any = fastavro.schemaless_reader(source, _SUBTASK_STATE, None)
@@ -173,9 +173,9 @@ def read_subtask_state(source: io.BytesIO, known_files: KnownFiles = NO_FILES) -
 
 
 def decode_subtask_state(data: bytes) -> SubtaskState:
-    """The state of `encode_subtask_state`, with all its invariants checked.
+    """Decode `encode_subtask_state`, and check all invariants.
 
-    Raises `InvariantViolationError` for bytes that are not one.
+    Raises `InvariantViolationError` for invalid bytes.
     """
     _check_subtask_state(data)
     return subtask_state_from_record(_decoded(_SUBTASK_STATE, data, "the state of a subtask"))
@@ -187,9 +187,9 @@ def encode_keyed_state_handle(handle: KeyedStateHandle) -> bytes:
 
 
 def decode_keyed_state_handle(data: bytes) -> KeyedStateHandle:
-    """The handle of `encode_keyed_state_handle`, with all its invariants checked.
+    """Decode `encode_keyed_state_handle`, and check all invariants.
 
-    Raises `InvariantViolationError` for bytes that are not one.
+    Raises `InvariantViolationError` for invalid bytes.
     """
     _check_keyed_state_handle(data)
     return keyed_state_handle_from_record(_decoded(_KEYED_STATE_HANDLE, data, "a state handle"))

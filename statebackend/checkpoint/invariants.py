@@ -45,14 +45,14 @@ __all__ = [
 
 
 MAX_NAME_LENGTH: Final = 1024
-"""Most characters of a uid, a name or any other identifier."""
+"""The limit of characters of a uid, a name or any other identifier."""
 
 MAX_ID: Final = (1 << 63) - 1
-"""Largest id, and latest time: what fits into a long of Avro."""
+"""The largest id and time: the largest long of Avro."""
 
 
 UUID_PATTERN: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""A UUID as Python writes it."""
+"""The pattern of a UUID as Python writes it."""
 
 
 def require(condition: bool, message: str) -> None:
@@ -79,7 +79,7 @@ def check_uuid(what: str, value: object) -> None:
 
 
 def check_encodable(what: str, value: str) -> None:
-    """Require `value` to have a UTF-8 encoding, which lone surrogates have not."""
+    """Require `value` to have a UTF-8 encoding, which lone surrogates do not have."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -93,7 +93,7 @@ def check_integer(what: str, value: object, low: int, high: int) -> None:
 
 
 def check_optional_integer(what: str, value: object, low: int, high: int) -> None:
-    """Require `value` to be None, or what `check_integer` requires."""
+    """Require `value` to be None, or valid for `check_integer`."""
     if value is not None:
         check_integer(what, value, low, high)
 
@@ -104,7 +104,7 @@ MAX_SEGMENT_BYTES = 255
 _LONGEST_PLAIN_SEGMENT = 150
 _PLAIN_SEGMENT = r"[A-Za-z0-9_~%=-][A-Za-z0-9_~%=.-]*"
 _PLAIN_PATH = re.compile(f"{_PLAIN_SEGMENT}(?:/{_PLAIN_SEGMENT})*")
-"""What nearly all paths are like; such a path of no more characters than a segment may have is found good at once."""
+"""The form of nearly all paths. Such a path is accepted at once if it is no longer than a segment may be."""
 
 _DOTS = {".": "%2E", "..": "%2E%2E"}
 
@@ -128,10 +128,10 @@ def checked_segment(name: str) -> str:
 
 
 def path_segment(name: str) -> str:
-    """A segment for anything that has a name, such as an operator or a state; other names have other segments.
+    """Return a unique path segment for the name of an operator, a state, or anything else.
 
-    The name is escaped as in a URL. What gets longer than 150 characters by that is cut, and ends in a digest of the
-    name, so that there is room for a suffix. Raises `UnsafePathError` for an empty name.
+    The name is escaped as in a URL. If the result is longer than 150 characters, it is cut and ends in a digest of the
+    name, which leaves room for a suffix. Raises `UnsafePathError` for an empty name.
     """
     escaped = _DOTS.get(name) or quote(name, safe="")
     if len(escaped) > _LONGEST_PLAIN_SEGMENT:

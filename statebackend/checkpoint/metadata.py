@@ -7,10 +7,10 @@ and checkpoints that had these ids before are set aside.
 Constructors check the invariants, so they hold before a write and after a read. `parent_digest` is the checksum of the
 parent's whole `_metadata` file: the history is a hash chain, as in TigerBeetle's superblock.
 
-All times are milliseconds since the Unix epoch. Event time comes from the records and may be negative; processing time
-comes from the clock and may not, although a timer may be set to any time. None means unknown or not set yet.
+All times are milliseconds since the Unix epoch. Event time comes from the records and may be negative. Processing time
+comes from the clock and must not be negative, but a timer may be set to any time. None means unknown or not set yet.
 
-A *channel* has a watermark of its own: it is a source, or one value of a source's channel column such as a partition. A
+A *channel* has its own watermark: it is a source, or one value of a source's channel column such as a partition. A
 source without such a column has one channel named "".
 """
 
@@ -78,7 +78,7 @@ def _check_channel(source: object, channel: object) -> None:
 
 @frozen
 class ChannelTimestamp:
-    """The largest event time that was seen of a channel."""
+    """The largest event time of a channel so far."""
 
     source: str
     channel: str
@@ -91,10 +91,10 @@ class ChannelTimestamp:
 
 @frozen(kw_only=True)
 class ChannelWatermark:
-    """What the watermark valve knows of one channel.
+    """The state of the watermark valve for one channel.
 
-    `largest_timestamp_ms` is the largest event time that was seen of it, `watermark_ms` its own watermark.
-    `last_active_ms` is the processing time of the last epoch that had records of it, from which idleness counts.
+    `largest_timestamp_ms` is its largest event time so far, `watermark_ms` its own watermark. `last_active_ms` is the
+    processing time of the last epoch with records of this channel; idleness counts from it.
     """
 
     source: str
@@ -114,7 +114,7 @@ class ChannelWatermark:
 
 @frozen
 class InputChannel:
-    """What an input of a node knows of one node that sends to it: its watermark, and whether it is idle."""
+    """The state of an input for one sending node: its watermark, and whether it is idle."""
 
     channel: str
     watermark_ms: int | None = None
@@ -128,7 +128,7 @@ class InputChannel:
 
 @frozen
 class InputWatermark:
-    """The watermark valve of one input of a node: what it let through last, and its channels."""
+    """The watermark valve of one input of a node: its last output, and its channels."""
 
     watermark_ms: int | None
     channels: tuple[InputChannel, ...]
@@ -146,11 +146,11 @@ class InputWatermark:
 
 @frozen(kw_only=True)
 class NodeWatermark:
-    """What one node of the graph, a source or an operator, knows of event time.
+    """The event time of one node of the graph, a source or an operator.
 
-    `watermark_ms` is what it is at, and will be in the next epoch; `epoch_watermark_ms` is what it was at in the epoch
-    of the checkpoint, by which records that come before the next watermark are late. `sent_watermark_ms` is what it has
-    sent to its readers last, `is_idle` the status it has sent last. A source has no inputs.
+    `watermark_ms` is its watermark now and in the next epoch. `epoch_watermark_ms` is its watermark in the epoch of the
+    checkpoint, which decides whether records before the next watermark are late. `sent_watermark_ms` and `is_idle` are
+    the watermark and the status that it sent last to its readers. A source has no inputs.
     """
 
     node: str
@@ -196,7 +196,7 @@ class WatermarkState:
 
 @frozen
 class TimersDue:
-    """The earliest timers of an operator that are still pending, of all its subtasks together."""
+    """The earliest pending timers of an operator, over all its subtasks."""
 
     operator_uid: str
     event_time_ms: int | None = None
@@ -208,7 +208,7 @@ class TimersDue:
         _check_time("processing_time_ms", self.processing_time_ms)
 
     def earliest(self, other: TimersDue) -> TimersDue:
-        """The earlier of both, of each kind."""
+        """The earlier timer of each kind."""
         return TimersDue(
             self.operator_uid,
             _earlier(self.event_time_ms, other.event_time_ms),
@@ -218,10 +218,10 @@ class TimersDue:
 
 @frozen
 class ReadSource:
-    """What one of the engine's positions is of.
+    """The source of one of the engine's positions.
 
-    `name` is the engine's own for what is read. `uid` is that of the source of the program, which may read several, and
-    `log` the name under which the engine keeps what else it needs of it.
+    `name` is the engine's name of what is read. `uid` is that of the program's source, which may read several. `log` is
+    the name under which the engine keeps further data of it.
     """
 
     name: str
@@ -240,10 +240,10 @@ class ReadSource:
 class SourcePositions:
     """The positions of the sources after a checkpoint.
 
-    `batch_id` is the engine's number of the last batch whose records are in the state; it has nothing to do with the id
-    of the checkpoint. A checkpoint of an epoch without records has the positions of the one before it. `sources` says
-    what is read, in the order of the positions; None in checkpoints of releases that did not say. `offsets` is the
-    engine's own record of the positions, opaque here.
+    `batch_id` is the engine's number of the last batch whose records are in the state; it is independent of the
+    checkpoint id. The checkpoint of an epoch without records has the positions of the previous one. `sources` names
+    what is read, in the order of the positions; None in checkpoints of old releases. `offsets` is the engine's own
+    record of the positions, opaque here.
     """
 
     batch_id: int
@@ -294,11 +294,11 @@ def check_distinct_operators(timers: Iterable[TimersDue]) -> None:
 
 
 SOURCE_PROGRESS_DIRECTORY = "source-progress"
-"""Where the files of a savepoint's source progress lie in it."""
+"""The directory of the source progress files in a savepoint."""
 
 
 class CheckpointKind(enum.Enum):
-    """Who owns it: the job deletes checkpoints it no longer needs, savepoints belong to the user."""
+    """The owner: the job deletes checkpoints that it no longer needs; savepoints belong to the user."""
 
     CHECKPOINT = "CHECKPOINT"
     SAVEPOINT = "SAVEPOINT"
@@ -312,15 +312,15 @@ def _shown_names(content: Mapping[str, object]) -> str:
 class CheckpointMetadata:
     """Everything about one completed checkpoint or savepoint. Raises `InvariantViolationError`.
 
-    `processing_time_ms` is what the clock said in the epoch, `watermarks` the valve behind it, `timers_due` the
+    `processing_time_ms` is the time of the clock in the epoch, `watermarks` the resulting watermarks, `timers_due` the
     earliest timers of each operator that has any. `restored_from` is the savepoint that the job started from.
 
-    `sink_committables` maps sinks to what they still have to commit, opaque here, and `sink_identities` says, for those
-    of which it is known, which sink staged it. `source_progress_files` are the engine's source log in a savepoint,
-    below `source-progress/`. `properties` are the caller's own.
+    `sink_committables` maps sinks to their pending commits, opaque here. `sink_identities` names the sink that staged
+    them, if known. `source_progress_files` are the engine's source log in a savepoint, below `source-progress/`.
+    `properties` belong to the caller.
 
     File paths are relative to the job directory for a checkpoint and to the savepoint's own directory for a savepoint.
-    A parent is named by id and by the digest of its `_metadata` file, or not at all.
+    A parent has both an id and the digest of its `_metadata` file, or neither.
     """
 
     checkpoint_id: int
@@ -418,7 +418,7 @@ class CheckpointMetadata:
 
     @property
     def source_offsets(self) -> bytes:
-        """The engine's own record of the source positions; empty where there are none."""
+        """The engine's own record of the source positions; empty if there are none."""
         return b"" if self.source_positions is None else self.source_positions.offsets
 
     @property

@@ -283,7 +283,7 @@ def check_metadata_size(metadata: CheckpointMetadata) -> None:
 
 
 def decode_metadata(data: bytes, location: str) -> CheckpointMetadata:
-    """The metadata in the bytes of a file; `location` is the file, for error messages.
+    """Decode the bytes of a file; `location` names the file in messages.
 
     Raises:
         UnsupportedMetadataVersionError: The file has another format version.

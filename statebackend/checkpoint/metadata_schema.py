@@ -230,7 +230,7 @@ HEADER_SCHEMA = {
         {"name": "sync", "type": {"type": "fixed", "name": "Sync", "size": 16}},
     ],
 }
-"""Header of an Avro object container file, as its specification gives it."""
+"""Header of an Avro object container file, from its specification."""
 
 BLOCK_SCHEMA = {
     "type": "record",

@@ -1,10 +1,10 @@
-"""State handles: what a checkpoint records about state without knowing its content.
+"""State handles: references to state whose content the checkpoint does not interpret.
 
-A `FileHandle` names a file in a store and proves its bytes. A `SubtaskState` is what a subtask acknowledges with. Each
-of its parts may be missing:
+A `FileHandle` names a file in a store and verifies its bytes. A `SubtaskState` is the acknowledged state of a subtask.
+Each of its parts may be missing:
 
-* keyed state, a `KeyedStateHandle`: its range of key groups, and where the state is;
-* operator state, which belongs to the subtask and not to a key;
+* keyed state, a `KeyedStateHandle`: its range of key groups, and the files;
+* operator state, which belongs to the subtask instead of a key;
 * channel state: records in flight into the subtask and out of it.
 
 Operator and channel state are `OpaqueStateHandle` objects. Only the writer, which `backend` or `format` names, reads
@@ -47,14 +47,14 @@ __all__ = [
 
 
 MAX_MAX_PARALLELISM = 1 << 15
-"""Most key groups a job can have, as in Flink."""
+"""The limit of key groups of a job, as in Flink."""
 
 
 @frozen
 class FileHandle:
     """A file in a store: `path` relative to the store's root, its size, and its checksum.
 
-    Raises `UnsafePathError` or `InvariantViolationError` when built from anything else.
+    Raises `UnsafePathError` or `InvariantViolationError` for invalid values.
     """
 
     path: str
@@ -109,7 +109,7 @@ class KeyedStateHandle:
 
 @frozen
 class OpaqueStateHandle:
-    """State of one subtask that has no key groups; `format` names whoever can read `meta` and `files`."""
+    """State of one subtask without key groups; `format` names the reader of `meta` and `files`."""
 
     format: str
     meta: bytes = field(repr=_shown_size)
@@ -127,9 +127,9 @@ class OpaqueStateHandle:
 
 @frozen
 class SubtaskState:
-    """All state of one subtask at one barrier, in parts; a part that is None is not there.
+    """All state of one subtask at one barrier, in parts; a missing part is None.
 
-    Two attempts that made the same state differ in the `state_id` of its keyed part. Equal objects are one and the
+    The states of two attempts with the same content differ in the `state_id` of the keyed part. Equal objects are the
     same state, in the same files.
     """
 
@@ -152,7 +152,7 @@ class SubtaskState:
             )
 
     def __getstate__(self) -> tuple[object, ...]:
-        # Without its encoding, which would double what travels.
+        # Without its encoding, which would double the size of a message.
         return (self.keyed, self.operator, self.input_channels, self.output_channels)
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
@@ -163,7 +163,7 @@ class SubtaskState:
 
     @property
     def parts(self) -> tuple[KeyedStateHandle | OpaqueStateHandle, ...]:
-        """The parts that are there."""
+        """The parts that exist."""
         every = (self.keyed, self.operator, self.input_channels, self.output_channels)
         return tuple(part for part in every if part is not None)
 
@@ -189,11 +189,11 @@ class SubtaskState:
 
     @property
     def encoding(self) -> bytes | None:
-        """The Avro binary encoding that this state was decoded from, if it is kept; a copy of it has none."""
+        """The Avro binary encoding from which this state was decoded, if kept; copies do not have it."""
         return self._encoding
 
     def keep_encoding(self, encoding: bytes) -> None:
-        """Keep the bytes that this state was decoded from, so that it need not be encoded again."""
+        """Keep the bytes from which this state was decoded, so that it need not be encoded again."""
         object.__setattr__(self, "_encoding", encoding)
 
 
@@ -233,24 +233,24 @@ class OperatorState:
 
     @property
     def meta_bytes(self) -> int:
-        """Bytes of the opaque metas of all subtasks, which lie in `_metadata` and in no file of their own."""
+        """Bytes of the opaque metas of all subtasks, which are in `_metadata` instead of separate files."""
         return sum(subtask.meta_bytes for subtask in self.subtasks)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all state: files, each once however many subtasks refer to it, and metas."""
+        """Bytes of all state: metas, and files; a file that several subtasks share counts once."""
         return self.meta_bytes + sum(file.size_bytes for file in files_of_operators([self]))
 
     @property
     def keyed_handles(self) -> tuple[KeyedStateHandle, ...]:
-        """The keyed state of all subtasks that have any, in their order, which is that of the key groups."""
+        """The keyed state of all subtasks that have any, in order, which is also the order of the key groups."""
         return tuple([subtask.keyed for subtask in self.subtasks if subtask.keyed is not None])
 
 
 def check_operator_state(operator: OperatorState) -> None:
-    """Raise `InvariantViolationError` unless the keyed state of the subtasks, in their order, covers the key groups.
+    """Raise `InvariantViolationError` unless the keyed state of the subtasks, in order, covers the key groups.
 
-    Where there is any, 0 to max_parallelism - 1 must be covered, each group exactly once.
+    If there is any, it must cover 0 to max_parallelism - 1, each group exactly once.
     """
     expected_start = 0
     for index, subtask in enumerate(operator.subtasks):
@@ -272,7 +272,7 @@ def check_operator_state(operator: OperatorState) -> None:
 
 
 def check_operator_states(operators: Iterable[OperatorState]) -> None:
-    """Check each operator, and that uids, state ids and file descriptions are unambiguous among them."""
+    """Check each operator, and that no uid, state id or file is defined twice in different ways."""
     uids: set[str] = set()
     state_ids: set[str] = set()
     files: dict[str, FileHandle] = {}
@@ -290,7 +290,7 @@ def check_operator_states(operators: Iterable[OperatorState]) -> None:
 
 
 def _add_files(files: dict[str, FileHandle], own: dict[str, FileHandle]) -> None:
-    # A checkpoint may have a hundred thousand files, and hardly ever one that two subtasks share.
+    # A checkpoint may have a hundred thousand files, and almost none is shared by two subtasks.
     for path in files.keys() & own.keys() if not files.keys().isdisjoint(own) else ():
         if files[path] is not own[path] and files[path] != own[path]:
             raise InvariantViolationError(f"one file is described in two ways: {files[path]} and {own[path]}")
@@ -298,7 +298,7 @@ def _add_files(files: dict[str, FileHandle], own: dict[str, FileHandle]) -> None
 
 
 def files_by_path(operators: Iterable[OperatorState]) -> dict[str, FileHandle]:
-    """Every distinct file the operators refer to by its path, in order of first mention."""
+    """Every distinct file that the operators refer to, by its path, in order of first mention."""
     return {
         file.path: file
         for operator in operators
@@ -309,5 +309,5 @@ def files_by_path(operators: Iterable[OperatorState]) -> dict[str, FileHandle]:
 
 
 def files_of_operators(operators: Iterable[OperatorState]) -> tuple[FileHandle, ...]:
-    """Every distinct file the operators refer to, in order of first mention."""
+    """Every distinct file that the operators refer to, in order of first mention."""
     return tuple(files_by_path(operators).values())

@@ -1,4 +1,4 @@
-"""A transition table as Markdown: a row for each transition, then what each name means."""
+"""Formats a transition table as Markdown: a row per transition, then the meaning of each name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def table_as_text(
     kinds: Sequence[type[enum.Enum]],
     steps_name: str = "steps",
 ) -> str:
-    """The table; ``kinds`` are the classes of its states, events and steps, whose values explain their names."""
+    """Format the table; ``kinds`` are the classes of its states, events and steps, whose values explain their names."""
     lines = [f"| state | event | next state | {steps_name} |", "| --- | --- | --- | --- |"]
     for (state, event), (following, steps) in transitions.items():
         done = ", ".join(step.name for step in steps) or "none"

@@ -1,8 +1,7 @@
 """Files on any store that `pyarrow.fs` reaches: object stores, HDFS, and others through fsspec.
 
-Such stores make an object visible when its upload ends, so a file is one plain put without a rename.
-Where an upload breaks off and the store keeps what it has, the remains are deleted; whatever survives
-even that is found by the size and checksum in the handle that was never handed out.
+Such stores make an object visible when its upload ends, so a file is one put without a rename. The remains of an
+interrupted upload are deleted if the store keeps them. If any survive, the size and checksum in a handle detect them.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class ArrowStorage:
         return None
 
     def make_root(self) -> None:
-        """Nothing: directories appear with their files."""
+        """Do nothing: directories appear with their files."""
 
     @property
     def has_conditional_writes(self) -> bool:
@@ -46,23 +45,23 @@ class ArrowStorage:
         """None: `pyarrow.fs` has no conditional writes."""
 
     def put(self, path: str, data: bytes, durable: bool = True) -> None:
-        """Write a file in one put, which such stores make durable in any case."""
+        """Write a file in one put, which is always durable on such stores."""
         self._write(path, (data,))
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write a file if there seems to be none: such stores exclude nobody, so what is there in the end decides."""
+        """Write a file if it does not exist. Such stores have no exclusive writes, so the final content decides."""
         if self.size_bytes(path) is not None:
             return False
         self._write(path, (data,))
         return self.read(path) == data
 
     def replace(self, path: str, data: bytes) -> None:
-        """The same on stores that take a file whole or not at all: what was there stays if it fails."""
+        """Replace a file on a store that writes files atomically: after a failure the old content stays."""
         with self.filesystem.open_output_stream(self._full(path), compression=None) as stream:
             stream.write(data)
 
     def copy(self, path: str, target: str) -> None:
-        """A second file with the same bytes, made by the store itself."""
+        """Copy a file within the store."""
         if self.size_bytes(path) is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         self.filesystem.create_dir(self._full(target).rpartition("/")[0], recursive=True)
@@ -99,13 +98,13 @@ class ArrowStorage:
         return self.sizes_bytes((path,))[0]
 
     def sizes_bytes(self, paths: Iterable[str]) -> list[int | None]:
-        """`size_bytes` of each path, asked for in one call."""
+        """`size_bytes` of each path, in one request."""
         full_paths = [self._full(path) for path in paths]
         infos = self.filesystem.get_file_info(full_paths) if full_paths else []
         return [cast(int, info.size) if info.is_file else None for info in infos]
 
     def list_files(self, prefix: str) -> list[str]:
-        """Relative paths of all files below the directory `prefix`; none if there is no such directory."""
+        """Relative paths of all files below the directory `prefix`; empty if it does not exist."""
         return [self._relative(info.path) for info in self._select(prefix, recursive=True) if info.is_file]
 
     def list_directories(self, prefix: str) -> list[str]:
@@ -114,18 +113,18 @@ class ArrowStorage:
         return [cast(str, info.base_name) for info in infos if info.type == pyarrow.fs.FileType.Directory]
 
     def delete(self, path: str, durable: bool) -> None:
-        """Remove a file; a missing one is fine."""
+        """Remove a file, if it exists."""
         if self.size_bytes(path) is not None:
             with contextlib.suppress(FileNotFoundError):
                 self.filesystem.delete_file(self._full(path))
 
     def delete_directory(self, path: str) -> None:
-        """Remove a directory and all it holds; a missing one is fine."""
+        """Remove a directory with its content, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.filesystem.delete_dir(self._full(path))
 
     def move_directory(self, path: str, target: str) -> None:
-        """Copy every file to its new place, then delete the old directory: stores rarely rename one."""
+        """Copy every file to its new path, then delete the old directory: few stores rename directories."""
         for file in self.list_files(path):
             self._write(target + file[len(path) :], self.chunks(file))
         self.delete_directory(path)

@@ -32,7 +32,7 @@ def checksummed_json(content: Mapping[str, Any], format_version: int) -> bytes:
 def read_checksummed_json(
     file_system: CheckpointFileSystem, path: str, format_version: int, max_bytes: int = _MAX_BYTES
 ) -> dict[str, Any]:
-    """The content of a file whose checksum is right; its values are not checked.
+    """Read the content of a file and verify its checksum; its values are not checked.
 
     Raises `CorruptJobIdentityError`.
     """
@@ -42,7 +42,7 @@ def read_checksummed_json(
 
 
 def parse_checksummed_json(data: bytes, where: str, format_version: int) -> dict[str, Any]:
-    """Like `read_checksummed_json`, for bytes; `where` they come from is for error messages."""
+    """Like `read_checksummed_json`, for bytes; `where` names their origin in messages."""
     try:
         content: dict[str, Any] = json.loads(data.decode("utf-8"))
         checksum = content.pop("checksum")

@@ -1,11 +1,11 @@
-"""Objects that are written under a condition: the one thing by which drivers on an object store exclude each other.
+"""Conditional writes of objects, with which drivers on an object store exclude each other.
 
-A store that has such writes puts an object only if there is none yet (`If-None-Match: *`), or only if it is still the
-version that the writer has read (`If-Match: <ETag>`): compare and set. Of two who write on the same version, one does.
+A store with such writes puts an object only if it does not exist (`If-None-Match: *`), or only if it still has the
+version that the writer has read (`If-Match: <ETag>`): compare and set. Of two writers of one version, one succeeds.
 
-A write whose answer is lost may have taken effect, and trying again then meets one's own object. So every content that
-is written must be unlike all others, and whoever finds his own content under a condition that does not hold has
-written it. That is done here; writers only take care that their contents differ, by a random token for example.
+A write without an answer may have taken effect, and a repetition then finds its own object. So every written content
+must be unique. If the condition fails and the object has the writer's content, the write has succeeded. This module
+does that; writers only make their contents unique, for example with a random token.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PASSING_CODES = frozenset({"RequestTimeout", "SlowDown", "ThrottlingException",
 
 @frozen
 class VersionedObject:
-    """The content of an object, and what the store calls this version of it."""
+    """The content of an object, and the store's name for this version."""
 
     content: bytes
     version: str
@@ -41,18 +41,18 @@ class ConditionalObjects(Protocol):
     """Objects below the root of a file system, by checked relative path. All methods raise `StorageError`."""
 
     def read(self, path: str) -> VersionedObject | None:
-        """The object as it is now, asked for by its key; None if there is none."""
+        """The current object, read by its key; None if it does not exist."""
 
     def write(self, path: str, content: bytes, version: str | None) -> str | None:
-        """Puts the object if it is still that version, or for None if there is none; returns the new version.
+        """Put the object if it still has that version (None: if it does not exist); return the new version.
 
-        Returns None if the condition does not hold, and the object is as it was. ``content`` is unlike all others that
-        were ever written there. When it raises, nobody knows whether the object was written.
+        Returns None, changing nothing, if the condition fails. ``content`` must differ from all others ever written
+        there. If this raises, it is unknown whether the object was written.
         """
 
 
 class S3ConditionalObjects:
-    """Those of an S3-compatible store, by boto3's client; made by `S3Location.conditional_client`."""
+    """The objects of an S3-compatible store, through the client of `S3Location.conditional_client`."""
 
     def __init__(self, client: Any, bucket: str, prefix: str, retries: BoundedRetries) -> None:
         self._client = client
@@ -61,11 +61,11 @@ class S3ConditionalObjects:
         self._retries = retries
 
     def read(self, path: str) -> VersionedObject | None:
-        """The object as it is now; None if there is none."""
+        """The current object; None if it does not exist."""
         return self._reporting("read", path, lambda: self._read(path))
 
     def write(self, path: str, content: bytes, version: str | None) -> str | None:
-        """Puts the object under its condition; see `ConditionalObjects`."""
+        """Put the object under its condition; see `ConditionalObjects`."""
         from botocore.exceptions import ClientError
 
         def attempt() -> str | None:
@@ -78,13 +78,13 @@ class S3ConditionalObjects:
                 written, conflict = None, error
             if written is not None:
                 return written
-            # An attempt of ours may have been the one that it meets, and its answer was lost.
+            # An earlier attempt of this call, whose answer was lost, may have written it.
             there = self._read(path)
             if there is not None and there.content == content:
                 return there.version
             if conflict is not None and (None if there is None else there.version) == version:
-                # Two requests met, and the store has carried out neither, or not yet the other one, which may be an
-                # attempt of ours: the condition still holds, and nobody has lost.
+                # Two requests conflicted. The store carried out neither, or not yet the other one, which may be an
+                # earlier attempt of this call. The condition still holds, so try again.
                 raise conflict
             return None
 
@@ -151,7 +151,7 @@ def _is_passing(error: Exception) -> bool:
     if isinstance(error, botocore_errors.ClientError):
         is_passing = is_passing_status(_status(error)) or _status(error) == _CONFLICT
         return is_passing or error.response["Error"].get("Code") in _PASSING_CODES
-    # No connection, no answer in time, or one that broke off. A certificate is no better the next time.
+    # No connection, no answer in time, or a broken connection. A rejected certificate is a permanent error.
     passing = (botocore_errors.ConnectionError, botocore_errors.HTTPClientError, botocore_errors.IncompleteReadError)
     return isinstance(error, passing) and not isinstance(error, botocore_errors.SSLError)
 

@@ -1,8 +1,8 @@
-"""Locks on open files, which the kernel takes away with the process that holds them (`flock`).
+"""Locks on open files (`flock`). The kernel releases them when the process that holds them ends.
 
-Such a lock belongs to what was opened, and not to the process: a forked child has a copy of the descriptor, and would
-keep the lock alive after its parent's death. Therefore every child closes its copies at once. That is when it comes to
-run, which may be after the parent has closed its own, so the parent releases a lock itself, and not by closing.
+Such a lock belongs to the open file, not to the process: a forked child has a copy of the descriptor, and would keep
+the lock after its parent's death. So every child closes its copies as soon as it runs. That may be after the parent has
+closed its own, so the parent releases a lock explicitly instead of by closing.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ __all__ = ["FileLock", "open_lock_file"]
 
 
 def open_lock_file(path: str) -> int:
-    """Open or create a file to lock it; returns its descriptor.
+    """Open or create a file to lock it; return its descriptor.
 
-    Raises `OSError` for anything but a regular file with a single name. A symbolic or hard link could be to a file of
-    somebody else, which a lock would hold and its owner's note would overwrite.
+    Raises `OSError` unless it is a regular file with a single name. A symbolic or hard link could lead to a file of
+    another user, which would then be locked and overwritten.
     """
-    # Without O_NONBLOCK the opening of a named pipe could wait for another process.
+    # Without O_NONBLOCK, opening a named pipe could wait for another process.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     status = os.fstat(descriptor)
-    # Another process may remove the lock file at this moment: then it has no name.
+    # Another process may just have removed the lock file, which then has no name.
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
         raise OSError(
@@ -37,13 +37,13 @@ def open_lock_file(path: str) -> int:
 class FileLock:
     """A lock on an open file, held from construction until `release` or the end of the process.
 
-    ``operation`` is that of `flock`. The descriptor belongs to the lock from here on: it is closed if that raises, too.
+    ``operation`` is that of `flock`. The lock owns the descriptor, and closes it even if the construction raises.
     """
 
     def __init__(self, descriptor: int, operation: int) -> None:
         self._descriptor: int | None = descriptor
         self._process = os.getpid()
-        # Before the lock is had: a child may be forked in between.
+        # Before locking, since a child may be forked in between.
         _open.add(self)
         try:
             fcntl.flock(descriptor, operation)
@@ -64,7 +64,7 @@ class FileLock:
         return self._descriptor
 
     def release(self) -> None:
-        """Release the lock and close the file; again is fine. A forked child closes its copy, and no more."""
+        """Release the lock and close the file; may be called again. A forked child only closes its copy."""
         if self._descriptor is not None and self.is_held:
             with contextlib.suppress(OSError):
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)

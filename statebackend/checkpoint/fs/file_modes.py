@@ -1,8 +1,8 @@
 """The permissions of files with state: by default, only the user who runs the job reads and writes them.
 
 State holds keys and values of the user's data. The environment variable ``STATEBACKEND_FILE_MODE``, in octal, gives
-files other permissions: ``640`` lets the group read them, ``660`` lets it write too. A directory can be entered by
-those who may read the files in it. The umask of the process takes nothing away from what is configured there.
+files other permissions: ``640`` lets the group read them, ``660`` also lets it write. A directory can be entered by
+those who may read the files in it. The umask of the process does not restrict the configured permissions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FILE_MODE_VARIABLE: Final = "STATEBACKEND_FILE_MODE"
 
 
 def file_mode() -> int:
-    """The permissions of a file. Raises `StorageError` if the environment names other ones than a file can have."""
+    """The permissions of a file. Raises `StorageError` if the environment variable is invalid."""
     text = os.environ.get(FILE_MODE_VARIABLE) or "600"
     if re.fullmatch("0?6[0246]{2}", text) is None:
         raise StorageError(
@@ -37,9 +37,9 @@ def directory_mode() -> int:
 
 
 def create_file(path: str, directory: int | None = None) -> BinaryIO:
-    """Opens a new file for writing. Raises `FileExistsError` if there is one, and as `file_mode`.
+    """Open a new file for writing. Raises `FileExistsError` if it exists, and as `file_mode`.
 
-    ``directory`` is an open directory that a relative path is relative to.
+    ``directory`` is an open directory, to which ``path`` is relative.
     """
     mode = file_mode()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
@@ -49,14 +49,14 @@ def create_file(path: str, directory: int | None = None) -> BinaryIO:
 
 
 def make_directory(path: str, directory: int | None = None) -> None:
-    """Makes a directory. Raises `FileExistsError` if something is there, and as `file_mode`.
+    """Create a directory. Raises `FileExistsError` if the path exists, and as `file_mode`.
 
-    ``directory`` is an open directory that a relative path is relative to.
+    ``directory`` is an open directory, to which ``path`` is relative.
     """
     mode = directory_mode()
     os.mkdir(path, 0o700, dir_fd=directory)
     if mode != 0o700:
-        # A link that somebody has put in its place meanwhile is not followed.
+        # A link that replaced the directory meanwhile is not followed.
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         try:
             os.fchmod(descriptor, mode)
@@ -65,7 +65,7 @@ def make_directory(path: str, directory: int | None = None) -> None:
 
 
 def take_file_mode(descriptor: int) -> None:
-    """Gives an open file the permissions of state, if it belongs to this user: one that another program has made."""
+    """Set the permissions of an open file that another program created, if it belongs to this user."""
     mode = file_mode()
     status = os.fstat(descriptor)
     if stat.S_IMODE(status.st_mode) != mode and status.st_uid == os.geteuid():

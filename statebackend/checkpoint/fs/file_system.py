@@ -40,20 +40,20 @@ from statebackend.checkpoint.state_handles import FileHandle
 __all__ = ["CheckpointFileSystem", "Storage"]
 
 _READ_AT_ONCE_BYTES = 8 << 20
-"""Each reading is a request to an object store."""
+"""Bytes per read; each read is a request to an object store."""
 
 _WHAT_TO_DO = "Restore from another checkpoint or savepoint, or bring back the original file from a backup."
 
 
 class Storage(Protocol):
-    """What a kind of store does for `CheckpointFileSystem`, which chooses it by URI.
+    """The operations of a kind of store for `CheckpointFileSystem`, which selects it by URI.
 
     Paths are relative to its root, checked, with `/` between their parts. A file is complete, or absent. All methods
-    raise `StorageError` when the store fails, and `MissingFileError` for a file to read that is not there.
+    raise `StorageError` when the store fails, and `MissingFileError` if a file to read does not exist.
     """
 
     def local_path(self, path: str) -> str | None:
-        """Where the file is on the local disk; None if it is elsewhere."""
+        """The path of the file on the local disk; None in other stores."""
 
     @property
     def has_conditional_writes(self) -> bool:
@@ -87,7 +87,7 @@ class Storage(Protocol):
         """Open a file for reading in parts."""
 
     def size_bytes(self, path: str) -> int | None:
-        """The size of a file; None if there is none."""
+        """The size of a file; None if it does not exist."""
 
     def sizes_bytes(self, paths: Iterable[str]) -> list[int | None]:
         """The sizes of several files, in their order."""
@@ -112,7 +112,7 @@ class Storage(Protocol):
 
 
 class CheckpointFileSystem:
-    """Files below the root `uri`; make one with `from_uri`. Pickles as its URI. Safe to share by threads.
+    """Files below the root `uri`; create it with `from_uri`. Pickles as its URI. Threads may share it.
 
     All methods raise `UnsafePathError` for a path that is absolute, has `..`, `.`, empty segments,
     backslashes or control characters, and `StorageError` when the store fails.
@@ -125,7 +125,7 @@ class CheckpointFileSystem:
 
     @classmethod
     def from_uri(cls, uri: str | os.PathLike[str]) -> CheckpointFileSystem:
-        """The root at a local path, a `file:///` URI or any URI `pyarrow.fs` knows. Touches nothing.
+        """The root at a local path, a `file:///` URI or any URI of `pyarrow.fs`. Accesses nothing.
 
         A path may start with ``~``, the home of the user. A local root need not exist; it is created by the
         first write. Raises `StorageError` for a URI that no file system understands.
@@ -186,7 +186,7 @@ class CheckpointFileSystem:
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         if isinstance(self._storage, LocalStorage) and self._storage.below:
             return _inside, (self._storage.root, self._storage.below)
-        # Another process of this program needs the credentials, too.
+        # Another process of this program also needs the credentials.
         return CheckpointFileSystem.from_uri, (self._whole_uri,)
 
     def __repr__(self) -> str:
@@ -208,7 +208,7 @@ class CheckpointFileSystem:
     def check_regular(self, directory: str) -> None:
         """Raise `StorageError` if `directory` of a local store has anything but files and directories, at any depth.
 
-        For directories that are read by programs which would follow a symbolic link, or block at a named pipe.
+        For directories that other programs read, which could follow a symbolic link or block on a named pipe.
         """
         checked_relative_path(directory)
         if isinstance(self._storage, LocalStorage):
@@ -223,7 +223,7 @@ class CheckpointFileSystem:
     def write_file(self, path: str, data: bytes, *, durable: bool = True) -> FileHandle:
         """Write `data` to `path`, replacing an existing file. Complete and durable on return.
 
-        After an error the file is absent or has its former content. Without `durable` the file is not synced, and a
+        After an error the file is absent or has its old content. Without `durable` the file is not synced, and a
         power loss may lose it.
         """
         handle = FileHandle(path, len(data), checksum_of_bytes(data))
@@ -234,8 +234,8 @@ class CheckpointFileSystem:
     def create_file(self, path: str, data: bytes) -> bool:
         """Create `path` with `data`, unless the file exists. Returns whether it was created. Durable on return.
 
-        Of several concurrent calls one returns True, on a local disk and on stores with conditional writes; on other
-        stores at most the last one. `data` must be unique, because a store is read to find out whose write was first.
+        Of several concurrent calls, one returns True on a local disk and on stores with conditional writes; at most
+        the last one does on other stores. `data` must be unique: the content shows which write was first.
         """
         checked_relative_path(path)
         with self._reporting("create", path):
@@ -298,7 +298,7 @@ class CheckpointFileSystem:
             )
 
     def open_input(self, path: str) -> pyarrow.NativeFile:
-        """A seekable file object for pyarrow's readers. Not verified; `MissingFileError` if absent."""
+        """A seekable file object for pyarrow's readers. Not verified. Raises `MissingFileError` if absent."""
         checked_relative_path(path)
         with self._reporting("open", path):
             return self._storage.open_input(path)
@@ -308,7 +308,7 @@ class CheckpointFileSystem:
         return self._size_or_none(checked_relative_path(path)) is not None
 
     def size(self, path: str) -> int:
-        """Size of a file in bytes; `MissingFileError` if absent."""
+        """Size of a file in bytes. Raises `MissingFileError` if absent."""
         size_bytes = self._size_or_none(checked_relative_path(path))
         if size_bytes is None:
             raise MissingFileError(f"there is no file {self.location(path)}")
@@ -317,7 +317,7 @@ class CheckpointFileSystem:
     def verify_present(self, handles: Iterable[FileHandle]) -> None:
         """Check that each file exists with its size, without reading it.
 
-        Raises `MissingFileError` or `CorruptFileError` for the first that does not.
+        Raises `MissingFileError` or `CorruptFileError` for the first one that fails.
         """
         expected = list(handles)
         with self._reporting("look up files in", ""):
@@ -335,10 +335,10 @@ class CheckpointFileSystem:
         return tuple(sorted(path for path in paths if include_temporary or not _is_temporary(path)))
 
     def why_absent(self) -> str | None:
-        """Why there is nothing to be found at the root, as the end of a sentence about it; None if there may be."""
+        """The reason why the root has no files, as the end of a sentence; None if it may have some."""
         root = self.local_path()
         if root is None:
-            # An object store knows no directories, only objects below a name.
+            # An object store has no directories, only objects below a name.
             return (
                 None if self.list_directories() or self.list_files() else "does not exist: there is no object below it"
             )
@@ -355,9 +355,9 @@ class CheckpointFileSystem:
             return tuple(sorted(self._storage.list_directories(prefix and checked_relative_path(prefix))))
 
     def copy_file(self, path: str, target: str) -> None:
-        """Give a file, which nobody changes in place, a second name below the root: complete, or absent.
+        """Copy an immutable file below the root: complete, or absent.
 
-        On a local store that has links it becomes one; an object store copies it itself. `MissingFileError` if absent.
+        A local store creates a hard link if possible; an object store copies it itself. Raises `MissingFileError`.
         """
         checked_relative_path(path)
         checked_relative_path(target)
@@ -365,19 +365,19 @@ class CheckpointFileSystem:
             self._storage.copy(path, target)
 
     def delete(self, path: str, *, durable: bool = False) -> None:
-        """Remove a file; a missing one is fine. With `durable` the removal survives a power loss."""
+        """Remove a file, if it exists. With `durable` the removal survives a power loss."""
         checked_relative_path(path)
         with self._reporting("delete", path):
             self._storage.delete(path, durable)
 
     def delete_directory(self, path: str) -> None:
-        """Remove a directory below the root and all it holds; a missing one is fine."""
+        """Remove a directory below the root with its content, if it exists."""
         checked_relative_path(path)
         with self._reporting("delete directory", path):
             self._storage.delete_directory(path)
 
     def move_directory(self, path: str, target: str) -> None:
-        """Give a directory below the root another name. Atomic on local disk, file by file elsewhere."""
+        """Rename a directory below the root. Atomic on a local disk, file by file elsewhere."""
         checked_relative_path(path)
         checked_relative_path(target)
         with self._reporting(f"move to {target}", path):
@@ -415,7 +415,7 @@ class CheckpointFileSystem:
             raise MissingFileError(f"cannot {action} {self.location(path)}: {error}") from error
         except (OSError, pyarrow.ArrowException) as error:
             why = _without(secrets_of(self._whole_uri), str(error))
-            # Its cause would be shown beside it.
+            # A chained cause would show the same message again.
             cause = error if why == str(error) else None
             raise StorageError(f"cannot {action} {self.location(path)}: {why}") from cause
 

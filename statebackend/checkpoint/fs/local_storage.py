@@ -1,14 +1,14 @@
-"""Durable files on a local disk, by the operating system's own calls.
+"""Durable files on a local disk, through direct calls of the operating system.
 
-A file becomes visible under its name only when all of its bytes are on the disk: written to a temporary
-name in the same directory, synced, renamed over the target, and the directory synced, as is every
-directory that had to be created. A crash leaves at most a file whose name starts with `.tmp-`.
+A file becomes visible under its name only when all of its bytes are on the disk: it is written to a temporary name in
+the same directory, synced, and renamed over the target. Then the directory is synced, and every directory that had to
+be created. A crash leaves at most a file whose name starts with `.tmp-`.
 
-Copies within one device are hard links where the caller allows it: the two names then share their
-bytes, which is right for files that never change once written (RocksDB's tables) and wrong for others.
+Copies within one device are hard links if the caller allows it. Both names then share their bytes, so this is only
+for immutable files such as RocksDB's SST files.
 
-The program names the root, which may be a symbolic link. Nothing below the root is followed if it is one: a directory
-of a job or a savepoint may come from somebody else. Each operation opens the directories from the root downwards, each
+The program names the root, which may be a symbolic link. Below the root no symbolic link is followed, because a job or
+savepoint directory may come from another user. Each operation opens the directories from the root downwards, each
 relative to the one above and with `O_NOFOLLOW`, and works relative to the last (`dir_fd`). So a link that replaces a
 directory between a check and its use has no effect.
 """
@@ -53,7 +53,7 @@ def sync_directory(directory: str) -> None:
 class LocalStorage:
     """Files under the absolute directory `root`; all methods take checked relative paths.
 
-    The paths are relative to the directory `below` of the root, which is no link either; "" is the root itself.
+    The paths are relative to the directory `below` of the root, which must not be a link; "" is the root itself.
     """
 
     root: str
@@ -64,7 +64,7 @@ class LocalStorage:
         return LocalStorage(self.root, f"{self.below}/{directory}" if self.below else directory)
 
     def local_path(self, path: str) -> str | None:
-        """The path of `path` for other programs; raises `OSError` if there is a link on the way to it, or it is one."""
+        """The absolute path for other programs; raises `OSError` if it contains a link below the root."""
         if self._segments(path):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError), self._parent(path) as (name, directory):
                 _check_no_link(name, directory, self._full(path))
@@ -84,7 +84,7 @@ class LocalStorage:
             pass
 
     def put(self, path: str, data: bytes, durable: bool = True) -> None:
-        """Write a file: complete, and on return durable if so asked; absent or as before on any error."""
+        """Write a file, durably if requested; after an error it is absent or unchanged."""
         with self._parent(path, make=True) as (name, directory):
             with replacing(name, directory) as temporary, create_file(temporary, directory) as target:
                 target.write(data)
@@ -94,7 +94,7 @@ class LocalStorage:
                 os.fsync(directory)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write a file under a name that is free, durably: complete, or False where the name is taken."""
+        """Create a file durably; return False if the name exists."""
         with self._parent(path, make=True) as (name, directory):
             temporary = TEMPORARY_PREFIX + uuid.uuid4().hex
             try:
@@ -110,11 +110,11 @@ class LocalStorage:
         return True
 
     def put_file(self, source_path: str, path: str, may_link: bool) -> tuple[int, str]:
-        """Bring in a file; return its size in bytes and its checksum, both taken from the bytes."""
+        """Copy or link a local file into the store; return its size in bytes and its checksum."""
         return self._put_file((os.path.realpath(source_path), None), path, may_link)
 
     def get_file(self, path: str, target_path: str, may_link: bool, accept: Accept) -> None:
-        """Bring a file out to `target_path`, which appears unless `accept(size, checksum)` raises."""
+        """Copy or link a file to `target_path`, unless `accept(size, checksum)` raises."""
         with self._parent(path) as source, replacing(target_path) as temporary:
             accept(*_place(source, (temporary, None), may_link, durable=False))
 
@@ -129,7 +129,7 @@ class LocalStorage:
             return pyarrow.PythonFile(_open_regular(source), "rb")
 
     def size_bytes(self, path: str) -> int | None:
-        """Size of a regular file, None if there is none."""
+        """Size of a regular file, None if it does not exist."""
         try:
             with self._parent(path) as (name, directory):
                 status = os.lstat(name, dir_fd=directory)
@@ -142,11 +142,11 @@ class LocalStorage:
         return [self.size_bytes(path) for path in paths]
 
     def list_files(self, prefix: str) -> list[str]:
-        """Relative paths of all files below the directory `prefix`; none if there is no such directory."""
+        """Relative paths of all files below the directory `prefix`; empty if it does not exist."""
         return [path for path, entry in self._entries(prefix) if not entry.is_dir()]
 
     def check_regular(self, prefix: str) -> None:
-        """Raise `OSError` if anything but files and directories is below the directory `prefix`, or it is a link."""
+        """Raise `OSError` unless the directory `prefix` is no link, and has only files and directories at any depth."""
         for path, entry in self._entries(prefix):
             if entry.is_symlink():
                 raise _link_found(self._full(path))
@@ -162,19 +162,19 @@ class LocalStorage:
             return []
 
     def copy(self, path: str, target: str) -> None:
-        """A link, or a copy where there can be none."""
+        """Link a file, or copy it if links are not possible."""
         with self._parent(path) as source:
             self._put_file(source, target, may_link=True)
 
     def delete(self, path: str, durable: bool) -> None:
-        """Remove a file; a missing one is fine. With `durable` the removal survives a power loss."""
+        """Remove a file, if it exists. With `durable` the removal survives a power loss."""
         with contextlib.suppress(FileNotFoundError), self._parent(path) as (name, directory):
             os.unlink(name, dir_fd=directory)
             if durable:
                 os.fsync(directory)
 
     def delete_directory(self, path: str) -> None:
-        """Remove a directory and all it holds; a missing one is fine."""
+        """Remove a directory with its content, if it exists."""
         with contextlib.suppress(FileNotFoundError), self._parent(path) as (name, directory):
             _remove_tree(name, directory, self._full(path), _MAX_DEPTH)
 
@@ -191,14 +191,14 @@ class LocalStorage:
             with replacing(name, directory) as temporary:
                 result = _place(source, (temporary, directory), may_link, durable=True)
                 if source[1] is None:
-                    # What is linked has the permissions that the program which wrote it gave it.
+                    # A linked file has the permissions that its program gave it.
                     with _open_regular((temporary, directory)) as placed:
                         take_file_mode(placed.fileno())
             os.fsync(directory)
         return result
 
     def _entries(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        """All that is below a directory, by relative path; an entry can be asked until the next one comes."""
+        """All entries below a directory, by relative path; use an entry before reading the next one."""
         waiting = [prefix]
         while waiting:
             above = waiting.pop()
@@ -209,7 +209,7 @@ class LocalStorage:
             ):
                 for entry in entries:
                     path = f"{above}/{entry.name}" if above else entry.name
-                    # Nobody has written a longer path: no operation takes one.
+                    # No operation accepts a longer path.
                     if entry.is_dir(follow_symlinks=False) and len(os.fsencode(path)) <= MAX_PATH_BYTES:
                         waiting.append(path)
                     yield path, entry
@@ -222,14 +222,14 @@ class LocalStorage:
 
     @contextlib.contextmanager
     def _parent(self, path: str, make: bool = False) -> Iterator[tuple[str, int]]:
-        """The name of a file, and the open directory that it is in."""
+        """The name of a file, and its open directory."""
         *segments, name = self._segments(path) or ["."]
         with self._opened(segments, make) as directory:
             yield name, directory
 
     @contextlib.contextmanager
     def _opened(self, segments: Iterable[str], make: bool = False) -> Iterator[int]:
-        """A directory as a descriptor; `make` creates it, durably. Raises `OSError` for a link below the root."""
+        """Open a directory; `make` creates it durably. Raises `OSError` for a link below the root."""
         if make:
             _make_directories(self.root)
         place = self.root
@@ -246,7 +246,7 @@ class LocalStorage:
 
 
 _File = tuple[str, int | None]
-"""A path, and the open directory that it is relative to; None for an absolute path."""
+"""A path, and the open directory to which it is relative; None for an absolute path."""
 
 
 def _open_below(directory: int, name: str, place: str, make: bool) -> int:
@@ -297,7 +297,7 @@ def _link_found(place: str) -> OSError:
 
 
 def _place(source: _File, target: _File, may_link: bool, durable: bool) -> tuple[int, str]:
-    """Link or copy a file to a name not taken yet; return size and checksum of its bytes."""
+    """Link or copy a file to a new name; return size and checksum of its bytes."""
     with _open_regular(source) as file:
         if may_link and _try_link(source, target):
             result = checksum_of_chunks(chunks_of(file))
@@ -313,9 +313,9 @@ def _place(source: _File, target: _File, may_link: bool, durable: bool) -> tuple
 
 @contextlib.contextmanager
 def replacing(target: str, directory: int | None = None) -> Iterator[str]:
-    """Yield a temporary name next to `target`; on success it takes the target's place.
+    """Yield a temporary name next to `target`; on success rename it to `target`.
 
-    `directory` is the open directory that both are relative to.
+    Both names are relative to the open directory `directory`.
     """
     parent = os.path.dirname(target)
     if directory is None:
@@ -325,8 +325,8 @@ def replacing(target: str, directory: int | None = None) -> Iterator[str]:
         yield temporary
         os.replace(temporary, target, src_dir_fd=directory, dst_dir_fd=directory)
     finally:
-        # Renaming one hard link over another of the same file does nothing, so the name may still be
-        # there after success as well.
+        # Renaming a hard link over another one of the same file does nothing, so the name may exist even after
+        # success.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=directory)
 
@@ -344,7 +344,7 @@ def _make_directories(directory: str) -> None:
 
 def _open_regular(source: _File) -> BinaryIO:
     path, directory = source
-    # Without O_NONBLOCK the opening of a named pipe would wait for a writer; of a regular file it changes nothing.
+    # Without O_NONBLOCK, opening a named pipe would wait for a writer; it does not affect regular files.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -1,11 +1,9 @@
-"""What is tried again, how often, and after which pauses: the store is busy, or the network has lost something.
+"""Retries of operations that fail because a store is busy or the network is unreliable, and the monotonic clock.
 
-The pause doubles from one attempt to the next, and a part of it is drawn by lot, so that many tasks that were rejected
-together do not come back together (exponential back-off with jitter).
+The pause doubles from one attempt to the next, and a part of it is random, so that many tasks that were rejected
+together do not retry together (exponential back-off with jitter).
 
-The monotonic clock of this machine, for waiting and leases.
-
-Whatever counts by it takes a clock as an argument; these are what it is otherwise.
+The functions of the clock are the defaults of all parameters for a monotonic clock.
 """
 
 from __future__ import annotations
@@ -36,9 +34,9 @@ T = TypeVar("T")
 
 @frozen(kw_only=True)
 class BoundedRetries:
-    """``attempts`` in all, with ``first_pause_s`` seconds after the first, at most ``longest_pause_s`` after others.
+    """``attempts`` in all, with pauses of ``first_pause_s`` seconds at first, and at most ``longest_pause_s`` later.
 
-    Between half of a pause and all of it is waited.
+    Each wait takes between half of a pause and all of it.
     """
 
     attempts: int = field(default=5, validator=validators.ge(1))
@@ -47,7 +45,7 @@ class BoundedRetries:
     sleep: Callable[[float], object] = time.sleep
 
     def run(self, action: Callable[[], T], is_passing: Callable[[Exception], bool]) -> T:
-        """The result of the action, which may be done again. Raises what it raises last, or what does not pass."""
+        """Run the action until it succeeds. Raises its last error, or the first one that is not temporary."""
         pause_s = self.first_pause_s
         for _ in range(self.attempts - 1):
             try:
@@ -61,5 +59,5 @@ class BoundedRetries:
 
 
 def is_passing_status(status: int) -> bool:
-    """Whether a store that answers so by HTTP may answer otherwise the next time: it failed, or is asked too much."""
+    """Whether an HTTP status means a temporary failure: the store failed, or has too many requests."""
     return status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS

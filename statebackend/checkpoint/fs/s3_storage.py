@@ -1,32 +1,32 @@
-"""Files on an S3-compatible store: what `ArrowStorage` does, done again where the store is busy or the network fails.
+"""Files on an S3-compatible store: `ArrowStorage` with retries if the store is busy or the network fails.
 
-* An object appears when its put ends, whole: a small file is one request, a large one an upload in parts that the last
-  request makes an object. Whoever dies in between leaves no object, but perhaps parts, which a rule of the bucket
-  (AbortIncompleteMultipartUpload) clears away.
-* There are no directories. pyarrow leaves empty objects `x/` where it has deleted the last file of one; nothing here
-  takes them for files, and nothing is told by them.
-* A listing may lag behind: it may lack what was just written, and have what was just deleted. What is asked for by its
-  key does not. So whoever must know asks by key, and listings are for clearing up.
+* An object appears whole when its put ends. A small file is one request. A large one is an upload in parts, which the
+  last request turns into an object. A crash in between leaves no object, but perhaps parts, which a rule of the bucket
+  (AbortIncompleteMultipartUpload) removes.
+* There are no directories. pyarrow leaves empty objects `x/` after it deleted the last file of `x`. They are ignored
+  here.
+* A listing may be out of date: it may lack recent writes, and contain recently deleted files. A request by key is never
+  out of date. So correctness depends only on requests by key; listings serve to find files to delete.
 
-pyarrow tries most requests three times, except for some that it has started to read; here the whole operation is tried
-again, from its beginning, which is harmless: all of them may be done twice. What another attempt cannot help (rights, a
-bucket that is not there, a certificate) is reported at once.
+pyarrow retries most requests three times, except some reads. Here the whole operation is retried from its beginning,
+which is safe because all operations may be repeated. Permanent errors (rights, a missing bucket, a certificate) are
+reported at once.
 
-A place in an S3-compatible store: what its URI says, and the two clients that it is used by.
+The location of such a store is given by its URI, and used by two clients.
 
     s3://[KEY:SECRET@]bucket[/prefix][?parameter=value&...]
 
-| parameter | what it says |
+| parameter | meaning |
 |---|---|
-| `endpoint_override` | host and port of a store that is not Amazon's; buckets are then part of the path |
+| `endpoint_override` | host and port of a store other than Amazon's; buckets are then part of the path |
 | `scheme` | `https`, the default, or `http` |
-| `region` | the region; by default `AWS_REGION` or `AWS_DEFAULT_REGION`, and else the store is asked |
-| `tls_ca_file_path` | the certificates that the store's is checked by, as a file in PEM format |
-| `request_timeout_s` | for how long a connection and an answer are waited for, before the request is made again |
+| `region` | the region; by default `AWS_REGION` or `AWS_DEFAULT_REGION`, otherwise the store is asked |
+| `tls_ca_file_path` | a PEM file with the certificates for verifying the store's certificate |
+| `request_timeout_s` | the timeout of a connection and an answer, before the request is repeated |
 
-Credentials that the URI does not name come from where Amazon's tools look for them: the variables `AWS_ACCESS_KEY_ID`,
-`AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, the file `~/.aws/credentials`, the machine's role. Workers look there
-too. pyarrow moves the bytes; conditional writes, which pyarrow does not have, are boto3's.
+Credentials that are not in the URI are found as by Amazon's tools: the variables `AWS_ACCESS_KEY_ID`,
+`AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, the file `~/.aws/credentials`, the machine's role. Workers use the same
+places. pyarrow moves the bytes; boto3 does the conditional writes, which pyarrow does not have.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ _CONNECT_TIMEOUT_S: Final = 5.0
 _READ_TIMEOUT_S: Final = 10.0
 _BUCKET: Final = re.compile("[A-Za-z0-9._-]+")
 _HOST_OR_REGION: Final = re.compile(r"[A-Za-z0-9._:\[\]-]*")
-"""With nothing that could make another host of it."""
+"""Only characters that cannot redirect a request to another host."""
 
 _SECONDS: Final = re.compile("[1-9][0-9]{0,5}")
 
 
 @frozen(kw_only=True)
 class S3Location:
-    """``prefix`` has no slash at its ends, and is empty for a whole bucket. Texts may be empty for what is not said."""
+    """``prefix`` has no slash at its ends, and is empty for a whole bucket. Unspecified texts are empty."""
 
     bucket: str
     prefix: str
@@ -89,7 +89,7 @@ class S3Location:
 
     @classmethod
     def from_uri(cls, uri: str) -> S3Location:
-        """Raises `StorageError` for what is no place in such a store."""
+        """Parse a URI. Raises `StorageError` if it is not a location in such a store."""
         shown = without_secrets(uri)
         try:
             parts = urlsplit(uri)
@@ -130,11 +130,11 @@ class S3Location:
 
     @property
     def root(self) -> str:
-        """The place as pyarrow writes it."""
+        """The location in pyarrow's form."""
         return f"{self.bucket}/{self.prefix}" if self.prefix else self.bucket
 
     def file_system(self, attempts: int = 3) -> pyarrow.fs.FileSystem:
-        """pyarrow's client, with so many attempts at a request. Asks the store for its region if nobody says it."""
+        """Create pyarrow's client, with a limit of attempts per request. Asks the store for an unspecified region."""
         return pyarrow.fs.S3FileSystem(
             access_key=self.access_key or None,
             secret_key=self.secret_key or None,
@@ -145,12 +145,12 @@ class S3Location:
             request_timeout=self.request_timeout_s,
             connect_timeout=self.request_timeout_s,
             retry_strategy=pyarrow.fs.AwsStandardS3RetryStrategy(max_attempts=attempts),
-            # A small file is one request then, which the store takes whole or not at all.
+            # A small file is then one request, which the store accepts whole or not at all.
             allow_delayed_open=True,
         )
 
     def conditional_client(self) -> Any:
-        """boto3's client. Raises `StorageError` if boto3 is not installed, naming the extra that brings it."""
+        """Create boto3's client. Raises `StorageError` with the name of the extra if boto3 is not installed."""
         return _conditional_client(self, self._region(), tuple(map(os.environ.get, _CREDENTIALS)))
 
     def _region(self) -> str:
@@ -164,7 +164,7 @@ class S3Location:
 
 @functools.lru_cache(maxsize=8)
 def _conditional_client(location: S3Location, region: str, credentials: tuple[str | None, ...]) -> Any:
-    """One for all who ask alike: to make it takes longer than to use it, and threads may share it."""
+    """Cache a client by its arguments: creating one is slow, and threads may share it."""
     try:
         import boto3
         import botocore.config
@@ -184,7 +184,7 @@ def _conditional_client(location: S3Location, region: str, credentials: tuple[st
         config=botocore.config.Config(
             connect_timeout=location.request_timeout_s or _CONNECT_TIMEOUT_S,
             read_timeout=location.request_timeout_s or _READ_TIMEOUT_S,
-            # Who writes under a condition must know of every attempt: a second one may meet the first.
+            # A conditional writer must know of every attempt, because a second one may meet the result of the first.
             retries={"mode": "standard", "total_max_attempts": 1},
             s3={"addressing_style": "path" if location.endpoint_override else "auto"},
         ),
@@ -213,7 +213,7 @@ _PASSING: Final = frozenset(
         "NO_SUCH_UPLOAD",
     }
 )
-"""What may be otherwise the next time; of an upload in parts also that it is unknown, which begins again."""
+"""Temporary errors; for a multipart upload also that it is unknown, since the upload then restarts."""
 
 _READ_AT_ONCE_BYTES: Final = 16 << 20
 
@@ -228,7 +228,7 @@ class S3Storage:
 
     @classmethod
     def at(cls, location: S3Location, retries: BoundedRetries | None = None, attempts_at_once: int = 3) -> S3Storage:
-        """The store at a place. ``attempts_at_once`` are pyarrow's own at one request, within each of ``retries``."""
+        """The store at a location. ``attempts_at_once`` are pyarrow's own per request, within each of ``retries``."""
         files = ArrowStorage(location.file_system(attempts_at_once), location.root)
         return cls(location, files, BoundedRetries() if retries is None else retries)
 
@@ -238,7 +238,7 @@ class S3Storage:
         return True
 
     def conditional(self) -> ConditionalObjects:
-        """Its objects, to be written under conditions. Raises `StorageError` if boto3 is not installed."""
+        """The objects for conditional writes. Raises `StorageError` if boto3 is not installed."""
         location = self.location
         return S3ConditionalObjects(location.conditional_client(), location.bucket, location.prefix, self.retries)
 
@@ -247,14 +247,14 @@ class S3Storage:
         return self.files.local_path(path)
 
     def make_root(self) -> None:
-        """Nothing: there are no directories."""
+        """Do nothing: there are no directories."""
 
     def put(self, path: str, data: bytes, durable: bool = True) -> None:
-        """Write a file. If it fails, the object is as before, or the new one whole."""
+        """Write a file. After an error the object is unchanged, or is the whole new one."""
         self._try(lambda: self.files.replace(path, data))
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write a file under a condition; without the package for conditions, as on stores that have none."""
+        """Create a file with a conditional write; without boto3, as on stores without such writes."""
         try:
             objects = self.conditional()
         except StorageError:
@@ -274,18 +274,18 @@ class S3Storage:
         return self._try(lambda: self.files.read(path))
 
     def open_input(self, path: str) -> pyarrow.NativeFile:
-        """A seekable file object. Of a large file, who reads from it meets errors that are not tried again here."""
+        """A seekable file object. Errors while reading a large file are not retried here."""
         size_bytes = self.size_bytes(path)
         if size_bytes is not None and size_bytes <= _READ_AT_ONCE_BYTES:
             return pyarrow.BufferReader(self.read(path))
         return self._try(lambda: self.files.open_input(path))
 
     def size_bytes(self, path: str) -> int | None:
-        """Size of a file, None if there is none."""
+        """Size of a file, None if it does not exist."""
         return self.sizes_bytes((path,))[0]
 
     def sizes_bytes(self, paths: Iterable[str]) -> list[int | None]:
-        """`size_bytes` of each path, each asked for by its key."""
+        """`size_bytes` of each path, requested by key."""
         asked = list(paths)
         return self._try(lambda: self.files.sizes_bytes(asked))
 
@@ -298,7 +298,7 @@ class S3Storage:
         return self._try(lambda: self.files.list_directories(prefix))
 
     def copy(self, path: str, target: str) -> None:
-        """A second object with the same bytes, made by the store itself, which takes up to 5 GiB."""
+        """Copy an object within the store; at most 5 GiB."""
         root, filesystem = self.location.root, self.files.filesystem
         try:
             self._try(lambda: filesystem.copy_file(f"{root}/{path}", f"{root}/{target}"))
@@ -309,16 +309,16 @@ class S3Storage:
             raise
 
     def delete(self, path: str, durable: bool) -> None:
-        """Remove a file; a missing one is fine."""
+        """Remove a file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self._try(lambda: self.files.filesystem.delete_file(f"{self.location.root}/{path}"))
 
     def delete_directory(self, path: str) -> None:
-        """Remove all files that are listed below a directory."""
+        """Remove all listed files below a directory."""
         self._try(lambda: self.files.delete_directory(path))
 
     def move_directory(self, path: str, target: str) -> None:
-        """Copy every file that is listed below a directory, then delete those: a crash in between leaves both."""
+        """Copy all listed files below a directory, then delete them; a crash in between leaves both."""
         moved = self.list_files(path)
         for file in moved:
             self.copy(file, target + file[len(path) :])

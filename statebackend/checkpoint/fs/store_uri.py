@@ -1,12 +1,12 @@
-"""URIs of stores: which of their parts are secret, and how one is shown and stored without them.
+"""URIs of stores: their secret parts, and their form without secrets.
 
-    s3://KEY:SECRET@bucket/jobs/flights?endpoint_override=127.0.0.1:9000&scheme=http      as it is given
-    s3://bucket/jobs/flights?endpoint_override=127.0.0.1:9000&scheme=http                 as it is shown and stored
+    s3://KEY:SECRET@bucket/jobs/flights?endpoint_override=127.0.0.1:9000&scheme=http      as given
+    s3://bucket/jobs/flights?endpoint_override=127.0.0.1:9000&scheme=http                 as logged and stored
 
-Who a URI is shown to finds the place by it, and opens it with credentials of his own, from the environment. What a URI
-has before an `@` goes as a whole when there is a password in it or the store is S3, whose key is half of a secret;
-otherwise it may be part of the place, as in `abfss://container@account`. Of the query those parameters go whose names
-say what they are, and those with an `@` in their value.
+The form without secrets identifies the location; the reader opens it with credentials from the environment. The part
+before an `@` is removed if it contains a password or the store is S3, whose key is half of a secret. Otherwise it may
+be part of the location, as in `abfss://container@account`. Parameters of the query are removed if their name denotes a
+secret, or their value contains an `@`.
 
 A secret may contain an unescaped `/`, `?`, `#` or `@`, which ends the credentials too early. Such a URI is not opened
 (`check_credentials`). It is shown without everything up to its last `@`.
@@ -44,25 +44,25 @@ _WITHOUT_ENDPOINT: Final = ("request_timeout_s",)
 
 
 def is_uri(text: str) -> bool:
-    """Whether it is a URI of a store, and no path."""
+    """Whether the text is a URI of a store instead of a path."""
     return _URI.match(text) is not None
 
 
 def scheme_of(uri: str) -> str:
-    """The scheme in small letters; "" if there is none."""
+    """The scheme in lower case; "" if there is none."""
     found = _URI.match(uri)
     return "" if found is None else found[1].lower()
 
 
 def parent_and_name(place: str) -> tuple[str, str]:
-    """The place of the directory that a place is in, and its name there; of a URI with its parameters."""
+    """The parent of a path or URI, and the name in it; the parent of a URI keeps the parameters."""
     path, parameters = _path_and_parameters(place)
     parent, slash, name = path.rstrip("/").rpartition("/")
     return f"{parent or slash or '.'}{parameters}", name
 
 
 def place_inside(place: str, name: str) -> str:
-    """The place of what has that name in the directory that a place is; of a URI with its parameters."""
+    """The path or URI of a name in a directory; a URI keeps its parameters."""
     path, parameters = _path_and_parameters(place)
     return f"{path.rstrip('/')}/{name}{parameters}"
 
@@ -73,7 +73,7 @@ def _path_and_parameters(place: str) -> tuple[str, str]:
 
 
 def without_secrets(uri: str) -> str:
-    """The URI as it may be shown, logged and stored; a path is returned as it is."""
+    """The form of a URI to show, log and store; a path is returned unchanged."""
     span = _credentials(uri)
     if span is not None:
         start, end = span
@@ -82,13 +82,13 @@ def without_secrets(uri: str) -> str:
         return uri
     kept = _PARAMETER.sub(lambda found: "" if _is_secret_parameter(found[2], found[3]) else found[0], uri)
     if "?" in uri and "?" not in kept:
-        # The first parameter has gone, and another one takes its place.
+        # The first parameter was removed, and another one replaces it.
         kept = re.sub("[&;]", "?", kept, count=1)
     return kept
 
 
 def secrets_of(uri: str) -> tuple[str, ...]:
-    """What must be in no message: the parts that `without_secrets` takes away, the longest first."""
+    """The secrets that must not be in any message: the parts that `without_secrets` removes, the longest first."""
     if not is_uri(uri):
         return ()
     found = [match[3] for match in _PARAMETER.finditer(uri) if _is_secret_parameter(match[2], match[3])]
@@ -96,7 +96,7 @@ def secrets_of(uri: str) -> tuple[str, ...]:
     if span is not None:
         credentials = uri[span[0] : span[1]]
         found += [credentials, *credentials.split(":")]
-    # Libraries report what they have decoded.
+    # Libraries report decoded values.
     found += [unquote(one) for one in found]
     return tuple(sorted({one for one in found if one}, key=len, reverse=True))
 
@@ -116,7 +116,7 @@ def check_credentials(uri: str) -> None:
 
 
 def endpoint_of(place: str) -> str:
-    """What requests for a place are sent to, only for comparison: it may have secrets. "" for a path on a disk."""
+    """The target of requests for a location, for comparison only: it may contain secrets. "" for a path on a disk."""
     scheme = scheme_of(place)
     if scheme in ("", "file"):
         return ""
@@ -125,14 +125,14 @@ def endpoint_of(place: str) -> str:
     authority = place[start : _authority_end(place, start)]
     # All parameters: a name or value that looks like a secret may choose the endpoint too.
     parameters = sorted(found[0][1:] for found in _PARAMETER.finditer(place) if found[2] not in _WITHOUT_ENDPOINT)
-    # A bucket is no endpoint: it is found by the region or the endpoint in the parameters.
+    # A bucket is not an endpoint: the region or the endpoint in the parameters determines it.
     return f"{scheme}://{'' if scheme in _S3_SCHEMES else authority}?{'&'.join(parameters)}"
 
 
 def _credentials(uri: str) -> tuple[int, int] | None:
-    """Where the credentials before the place begin and end; None if there are none.
+    """The start and end of the credentials before the location; None if there are none.
 
-    They end at an `@`. Where somebody has left it out, all that follows may be secret.
+    They end at an `@`. If it is missing, everything that follows may be secret.
     """
     scheme = _URI.match(uri)
     if scheme is None:

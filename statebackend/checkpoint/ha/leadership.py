@@ -5,9 +5,9 @@ session of ZooKeeper or a lease can be lost while the process lives, so two driv
 Therefore:
 
 1. One step checks the leadership and completes a checkpoint.
-2. A driver deletes only what it listed *before* a check that found it leading. What another leader wrote since is not
-   among it.
-3. A driver writes under names that no other driver uses, or where only this driver writes.
+2. A driver deletes only what it listed *before* a check that confirmed its leadership. So it never deletes what another
+   leader wrote since.
+3. A driver writes under names that no other driver uses, or in its own directories.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ class Leadership(Protocol):
         """Check that this driver led the job at some moment after the call.
 
         Raises:
-            LeadershipLostError: It does not lead any more; caused by a `StorageError` if nobody answered in time.
-            StorageError: Nobody answered in time.
+            LeadershipLostError: It does not lead any more; caused by a `StorageError` if there was no answer in time.
+            StorageError: There was no answer in time.
         """
 
     def at_loss(self, listener: LossListener) -> None:
-        """Call `listener` once, in a thread of its own, when the leadership turns out to be lost without a `check`."""
+        """Call `listener` once, in its own thread, when the leadership is found to be lost outside of `check`."""
 
     def close(self) -> None:
         """Release the leadership. May be called again."""
 
 
 class LeadershipProvider(Protocol):
-    """How a driver comes to lead the job of a directory."""
+    """The way in which a driver becomes the leader of a job."""
 
     def lead(self, file_system: CheckpointFileSystem, job_name: str) -> Leadership:
         """Lead the job whose directory is the root of `file_system`; may wait for it, as a stand-by does.
 
-        Raises `JobDirectoryLockedError` naming the leader if it does not wait any longer, `JobDirectoryError` if the
-        job cannot be led in this way, `StorageError` if nothing can be found out.
+        Raises `JobDirectoryLockedError` with the leader if it does not wait any longer, `JobDirectoryError` if the job
+        cannot be led in this way, and `StorageError` if the leader cannot be determined.
         """
 
 
@@ -66,7 +66,7 @@ def root_cause(leadership: Leadership, failure: Exception, limit_s: float = _LOO
     if isinstance(failure, LeadershipLostError):
         return failure
     losses: list[LeadershipLostError] = []
-    # A service that does not answer is asked again for minutes, while somebody may wait for the end of the run.
+    # The check of a service that does not answer may take minutes, while a caller waits for the end of the run.
     look = threading.Thread(target=_note_loss, args=(leadership, losses), name="who leads", daemon=True)
     look.start()
     look.join(limit_s)
@@ -84,9 +84,9 @@ def _note_loss(leadership: Leadership, losses: list[LeadershipLostError]) -> Non
 
 
 def loss_caused_by(failure: BaseException, lost: LeadershipLostError) -> LeadershipLostError:
-    """A new error for the lost leadership, with the failure that it explains as ``__cause__``.
+    """Copy the error for the lost leadership, with the failure that it explains as ``__cause__``.
 
-    It is a copy of ``lost``, because several failures may have the same loss as their reason.
+    A copy, because several failures may have the same loss as their reason.
     """
     explained = LeadershipLostError(*lost.args)
     explained.__cause__ = failure

@@ -6,8 +6,8 @@
 
 `docs/formats-checkpoint.md` lists the fields of both JSON files.
 
-* **Nothing depends on a listing.** Recovery reads the object and the files it names by key. Listings may lag; they only
-  find files to delete, and what they miss is deleted another time.
+* **Correctness never depends on a listing.** Recovery reads the object and the files it names by key. Listings may be
+  out of date; they only find files to delete, and what they miss is deleted later.
 * **Every change is a compare and set** on the version that this driver wrote last. A new leader starts with such a
   write (`take_over`), so the previous leader can change nothing afterwards and notices when it tries.
 * **A lost answer** leaves open whether a change took effect. All contents differ, so a driver that reads its own
@@ -17,7 +17,7 @@
 `take_over` runs when a driver becomes leader:
 
 1. It holds the lease. On first use it imports the checkpoints of the directory and writes `high-availability.json`.
-2. It copies the driver files of the previous leader to a directory of its own (`driver_files`).
+2. It copies the driver files of the previous leader to its own directory (`driver_files`).
 3. One write records that directory and makes the object its own. Then it removes the other directories.
 """
 
@@ -132,7 +132,7 @@ class CompletedRecord:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> CompletedRecord:
-        """Raises `CorruptJobIdentityError`, naming where the bytes are from."""
+        """Parse the content. Raises `CorruptJobIdentityError` with the origin of the bytes."""
         content = parse_checksummed_json(data, where, _FORMAT_VERSION)
         try:
             completed, set_aside = _pointers(content.pop("completed")), _pointers(content.pop("set_aside"))
@@ -203,7 +203,7 @@ class ObjectPointers:
         """
         for _ in range(_TRIES):
             self._look()
-            # A write of a former driver that is still alive makes this one fail; the next round reads it.
+            # A write of a previous driver that still runs makes this one fail; the next round reads it.
             record = evolve(begin(self._record), leader=leader, revision=self._record.revision + 1)
             if self._write(record):
                 self._leader = leader
@@ -214,7 +214,7 @@ class ObjectPointers:
         """Read the object and the files that it names. Changes nothing.
 
         Reads again if the leader dropped checkpoints meanwhile. Raises `LeadershipLostError` if this driver led the job
-        and does not any more.
+        and lost the leadership.
         """
         for _ in range(_TRIES):
             record = self._look()
@@ -248,7 +248,7 @@ class ObjectPointers:
             delete_pointed_metadata(self._fs, pointer)
 
     def set_aside(self, checkpoint_id: int) -> None:
-        """Set a checkpoint aside; its files stay where they are."""
+        """Set a checkpoint aside; its files stay in place."""
         pointer = self._record.by_id[checkpoint_id]
 
         def change(record: CompletedRecord) -> CompletedRecord:
@@ -272,13 +272,13 @@ class ObjectPointers:
         return frozenset(paths)
 
     def _change(self, change: _Change) -> None:
-        """Write a changed record. Raises `LeadershipLostError` if another driver wrote, `StorageError` if in doubt."""
+        """Write a changed record. Raises `LeadershipLostError` if another driver wrote, `StorageError` if unknown."""
         for _ in range(_TRIES):
             self._check_leading()
             changed = change(self._record)
             if changed == self._record:
                 return
-            # After a write of unknown outcome the next one still needs another content.
+            # After a write with unknown outcome, the next one must have another content.
             self._attempts += 1
             if self._write(evolve(changed, revision=changed.revision + self._attempts)):
                 self._attempts = 0
@@ -372,7 +372,7 @@ class ObjectStoreHighAvailability:
         return evolve(self, driver_directory=driver_directory)
 
     def kept_in(self, job_name: str) -> str | None:
-        """In an object of the directory."""
+        """The object in the directory."""
         return KEPT_IN
 
     def lead(self, file_system: CheckpointFileSystem, job_name: str) -> DriverLease:
@@ -392,7 +392,7 @@ class ObjectStoreHighAvailability:
         yield JobRecords(file_system, pointers, driver_files_of(root, pointers.driver_files))
 
     def take_over(self, directory: JobDirectory) -> JobRecords:
-        """See `JobServices` and the module."""
+        """Take over the records; see `JobServices` and the steps in the module docstring."""
         leadership, file_system = directory.leadership, directory.file_system
         if not isinstance(leadership, DriverLease):
             raise InvariantViolationError("the job directory was opened with another leadership")
@@ -403,7 +403,7 @@ class ObjectStoreHighAvailability:
         is_first = read_kept_in(file_system) is None
 
         def begin(record: CompletedRecord) -> CompletedRecord:
-            # After the record was read: a driver that was paused must not take the record from the new leader.
+            # Check after the record was read: a paused driver must not take the record from the new leader.
             leadership.check()
             started = _found_in_directory(file_system, record) if is_first else record
             check_driver_files(root, started.driver_files)

@@ -4,10 +4,10 @@
     ObjectStoreHighAvailability     see `object_store`
     ZooKeeperHighAvailability       see `zookeeper`
 
-A start first reads without leading, then leads, which may mean standing by, and then takes over. *Driver files* are
-files that a driver changes in place without a check of its leadership: Spark's source log, the open no-data epoch, a
-started rollback. Where a driver may outlive its leadership, each driver has its own (`driver_files`). They are in the
-job directory, or in a `driver_directory` of their own on a disk.
+A start first reads without leading, then leads, perhaps after waiting as a stand-by, and then takes over. *Driver
+files* are files that a driver changes in place without a check of its leadership: Spark's source log, the open no-data
+epoch, a started rollback. If a driver may outlive its leadership, each driver has its own files (`driver_files`). They
+are in the job directory, or in a `driver_directory` on a disk.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class JobServices(LeadershipProvider, Protocol):
     """The services of the jobs of a program. Methods raise `StorageError` if the storage does not answer."""
 
     def with_driver_directory(self, driver_directory: str) -> JobServices:
-        """A copy with driver files below a directory of a disk that all drivers of the job can reach."""
+        """Return a copy with driver files in a directory of a disk that all drivers of the job can reach."""
 
     def kept_in(self, job_name: str) -> str | None:
         """The place of the checkpoint pointers of the job; None for its directory."""

@@ -9,10 +9,10 @@
 
 All nodes except `leaders` hold checksummed JSON; `docs/formats-checkpoint.md` has the grammar.
 
-Leadership is kazoo's `Lock`: each driver creates an ephemeral node, the lowest leads, and each other one watches the
-node before it. The servers remove the node when the session ends. *Fencing*: the first operation of each transaction
-checks that the node of this driver exists, so a driver that lost its leadership changes nothing, however late its
-request arrives. A lost session is final: the driver does not lead again.
+Leadership is kazoo's `Lock`: each driver creates an ephemeral node, the lowest one leads, and each other driver watches
+the node before its own. The servers remove the node when the session ends. *Fencing*: the first operation of each
+transaction checks that the node of this driver exists, so a driver without leadership changes nothing, even with a late
+request. A lost session is final: the driver does not lead again.
 
 A request without an answer is repeated while the session may be alive. A transaction without an answer may have been
 carried out, so `commit` reads whether it was. Pointers name files that only one attempt has written, so a repetition is
@@ -21,8 +21,8 @@ recognised. A withdrawal deletes the pointer before the files; a crash leaves fi
 `take_over` runs when a driver becomes leader:
 
 1. It checks that `job` and `job.json` belong to one job. On first use it imports the checkpoints of the directory.
-2. It copies the driver files of the previous leader to a directory of its own (`driver_files`).
-3. One transaction records that directory. After that nobody reads what the previous leader writes to its own.
+2. It copies the driver files of the previous leader to its own directory (`driver_files`).
+3. One transaction records that directory. After that, later writes of the previous leader to its files are never read.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ T = TypeVar("T")
 
 _POLL_S = 0.05
 _LOOK_S = 0.5
-"""Seconds between two looks at the clock while waiting for an answer."""
+"""Seconds between two checks of the clock while waiting for an answer."""
 
 
 class UnknownOutcomeError(StorageError):
-    """Nobody knows whether a transaction was carried out, and no server answers."""
+    """It is unknown whether a transaction was carried out, because no server answers."""
 
 
 @frozen
@@ -161,11 +161,11 @@ class ZooKeeperSession:
 
     @property
     def hosts(self) -> str:
-        """Where the servers are."""
+        """The addresses of the servers."""
         return self._settings.hosts
 
     def get(self, path: str) -> bytes | None:
-        """The content of a node; None if there is no node. Raises `StorageError` if no server answers in time."""
+        """The content of a node; None if it does not exist. Raises `StorageError` if no server answers in time."""
         found = self._asked(f"read {path}", lambda: self.client.get_async(path), missing=None)
         return None if found is None else found[0]
 
@@ -226,7 +226,7 @@ class ZooKeeperSession:
         )
 
     def wait_for_connection(self, deadline_s: float) -> bool:
-        """Wait for a connection until `deadline_s` of the clock. Returns whether there is one."""
+        """Wait for a connection until `deadline_s` of the clock. Returns whether it is connected."""
         while not self.client.connected:
             if self.is_past(deadline_s) or self._is_closed:
                 return False
@@ -234,7 +234,7 @@ class ZooKeeperSession:
         return True
 
     def deadline_s(self) -> float:
-        """The time of the clock at which a session ends whose connection breaks now."""
+        """The time of the clock at which the session ends if its connection breaks now."""
         return self._settings.monotonic_s() + self._settings.session_timeout_s
 
     def is_past(self, deadline_s: float) -> bool:
@@ -251,7 +251,7 @@ class ZooKeeperSession:
             self.client.close()
 
     def _asked(self, what: str, ask: Callable[[], Any], missing: T) -> Any | T:
-        """The answer to a request that may be repeated; `missing` if there is no such node."""
+        """Send a repeatable request and return the answer; `missing` if the node does not exist."""
         deadline_s = self.deadline_s()
         while True:
             try:
@@ -324,7 +324,7 @@ _SET_ASIDE: Final = re.compile("([0-9]{12,19})-([1-9][0-9]*)")
 
 
 def checked_root(root: str) -> str:
-    """The path of a node below which jobs are. Raises `InvariantViolationError`."""
+    """Check the path of the parent node of all jobs. Raises `InvariantViolationError`."""
     segments = root.split("/")[1:]
     if not root.startswith("/") or any(part in ("", ".", "..", "zookeeper") or "\0" in part for part in segments):
         raise InvariantViolationError(f"root is {root!r}; give the path of a node of its own, such as '/statebackend'")
@@ -332,7 +332,7 @@ def checked_root(root: str) -> str:
 
 
 class JobNodes:
-    """The paths of the nodes of a job. In its name, all but letters, digits, `_`, `-` and `~` become `%XX`."""
+    """The paths of a job's nodes. In its name, all but letters, digits, `_`, `-` and `~` become `%XX`."""
 
     def __init__(self, root: str, job_name: str) -> None:
         self.job_name = job_name
@@ -357,7 +357,7 @@ def _id_in(name: str, pattern: re.Pattern[str]) -> int | None:
 
 @frozen
 class JobNode:
-    """The job of these nodes: `job_id` as in `job.json`, and `job_directory` for people."""
+    """The job of these nodes: `job_id` as in `job.json`, and `job_directory` for messages."""
 
     job_id: str
     job_directory: str
@@ -371,7 +371,7 @@ class JobNode:
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> JobNode:
-        """From the content of the node. Raises `CorruptJobIdentityError`."""
+        """Parse the content of the node. Raises `CorruptJobIdentityError`."""
         content = parse_checksummed_json(data, where, _FORMAT_VERSION)
         try:
             return cls(**content)
@@ -385,7 +385,7 @@ def encode_pointer(pointer: CheckpointPointer) -> bytes:
 
 
 def decode_pointer(data: bytes, checkpoint_id: int, where: str) -> CheckpointPointer:
-    """From the content of the node of a checkpoint. Raises `CorruptMetadataError`."""
+    """Parse the content of a checkpoint's node. Raises `CorruptMetadataError`."""
     try:
         content = parse_checksummed_json(data, where, _FORMAT_VERSION)
         pointer = CheckpointPointer(content.pop("checkpoint_id"), FileHandle(**content.pop("metadata_file")))
@@ -397,12 +397,12 @@ def decode_pointer(data: bytes, checkpoint_id: int, where: str) -> CheckpointPoi
 
 
 def encode_text(value: Any) -> bytes:
-    """The content of a node with one value."""
+    """Encode one value as the content of a node."""
     return checksummed_json({"value": value}, _FORMAT_VERSION)
 
 
 def decode_text(data: bytes, where: str, kind: type) -> Any:
-    """From the content of a node with one value of that type. Raises `CorruptJobIdentityError`."""
+    """Parse the content of a node with one value of that type. Raises `CorruptJobIdentityError`."""
     content = parse_checksummed_json(data, where, _FORMAT_VERSION)
     if content.keys() != {"value"} or type(content["value"]) is not kind:
         raise CorruptJobIdentityError(f"{where} does not hold one value of type {kind.__name__}")
@@ -419,10 +419,10 @@ _logger = logger_of(__name__)
 
 
 class ZooKeeperLeadership:
-    """Held from construction, which waits for it, until `close` or the end of the session; a `Leadership`.
+    """The `Leadership` through ZooKeeper. The constructor waits for it; it ends with `close` or with the session.
 
-    `stand_by_timeout_s` is how long to wait for another driver to end, None for as long as it takes. Raises
-    `JobDirectoryLockedError` naming the leader, or `StorageError`.
+    `stand_by_timeout_s` limits the wait for another driver to end; None is no limit. Raises
+    `JobDirectoryLockedError` with the leader, or `StorageError`.
     """
 
     def __init__(self, settings: ZooKeeperSettings, nodes: JobNodes, stand_by_timeout_s: float | None) -> None:
@@ -448,7 +448,7 @@ class ZooKeeperLeadership:
         return self._node
 
     def check(self) -> None:
-        """See `Leadership`; asks the servers."""
+        """See `Leadership`; sends requests to the servers."""
         self._check_known()
         try:
             self.session.sync(self._node)
@@ -494,7 +494,7 @@ class ZooKeeperLeadership:
             return rejected.error
 
     def carry_out(self, what: str, build: Callable[[TransactionRequest], object], is_done: Callable[[], bool]) -> None:
-        """As `commit`, but raises `StorageError` for a transaction that was rejected and has no effect."""
+        """As `commit`, but raise `StorageError` for a rejected transaction without effect."""
         obstacle = self.commit(what, build, is_done)
         if obstacle is not None and not is_done():
             raise StorageError(
@@ -503,7 +503,7 @@ class ZooKeeperLeadership:
             ) from obstacle
 
     def at_loss(self, listener: LossListener) -> None:
-        """See `Leadership`; the listener runs in a thread of its own."""
+        """See `Leadership`; the listener runs in its own thread."""
         with self._guard:
             self._listeners.append(listener)
             lost = self._lost
@@ -677,7 +677,7 @@ class ZooKeeperPointers:
         self._pointers.pop(checkpoint_id, None)
 
     def set_aside(self, checkpoint_id: int) -> None:
-        """Move the pointer in one transaction."""
+        """Move the pointer to `set-aside` in one transaction."""
         node, data = self._nodes.checkpoint(checkpoint_id), self._pointers[checkpoint_id]
         taken = self._session.children(self._nodes.set_aside)
         base = f"{checkpoint_id:012d}"
@@ -693,7 +693,7 @@ class ZooKeeperPointers:
         del self._pointers[checkpoint_id]
 
     def set_aside_places(self) -> tuple[str, ...]:
-        """The nodes, and the directories from before the job used ZooKeeper."""
+        """The nodes, and the directories from the time before the job used ZooKeeper."""
         names = self._session.children(self._nodes.set_aside)
         nodes = (
             self._where(f"{self._nodes.set_aside}/{name}") for name in names if _id_in(name, _SET_ASIDE) is not None
@@ -738,7 +738,7 @@ class ZooKeeperPointers:
         )
 
     def _retained(self, checkpoint_id: int, data: bytes) -> RetainedCheckpoint | CorruptMetadataError:
-        """The checkpoint of a pointer, or the error of reading it."""
+        """Read the checkpoint of a pointer, or return the error."""
         kept_at = self._where(self._nodes.checkpoint(checkpoint_id))
         try:
             pointer = decode_pointer(data, checkpoint_id, kept_at)
@@ -747,9 +747,9 @@ class ZooKeeperPointers:
         return read_pointed_metadata(self._fs, pointer, kept_at)
 
     def _unfinished(self, pointers: Mapping[int, bytes]) -> Iterator[tuple[str, int]]:
-        """Directories, with their ids, that no pointer names, including pointers set aside.
+        """Directories, with their ids, that no pointer names, not even a pointer that was set aside.
 
-        Yields nothing if a pointer is unreadable: the directory that it names is not known.
+        Yields nothing if a pointer is unreadable, because the directory that it names is unknown.
         """
         try:
             noted = [*self._set_aside(), *(decode_pointer(data, one, "") for one, data in pointers.items())]
@@ -766,7 +766,7 @@ class ZooKeeperPointers:
                 yield decode_pointer(data, checkpoint_id, self._where(node))
 
     def _last_id(self) -> int:
-        """-1 if there was no checkpoint yet."""
+        """The greatest checkpoint id so far; -1 if there was none."""
         data = self._session.get(self._nodes.last_id)
         return -1 if data is None else int(decode_text(data, self._where(self._nodes.last_id), int))
 
@@ -795,14 +795,14 @@ class ZooKeeperHighAvailability:
 
     Args:
         hosts: The servers, `host:port`, separated by commas.
-        root: A node for this purpose alone, below which each job has a node of its name.
-        session_timeout_s: A driver loses the leadership if the servers hear nothing from it for so many seconds. The
+        root: A node only for this purpose. Each job has a node of its name below it.
+        session_timeout_s: A driver loses the leadership if the servers do not hear from it for this many seconds. The
             servers limit this to 2 to 20 of their ticks.
         connection_timeout_s: How long to wait for a server at the start.
         stand_by_timeout_s: How long a driver waits for another one that leads; None: without limit.
         client_options: Arguments of `kazoo.client.KazooClient`: authentication (`auth_data`, `sasl_options`),
             `default_acl`, and TLS (`use_ssl`, `ca`, `certfile`, `keyfile`).
-        driver_directory: Where the driver files are, if not in the job directory.
+        driver_directory: The directory of the driver files, if it is not the job directory.
         monotonic_s: The clock that decides whether a driver without a connection may still lead.
 
     Raises:
@@ -831,7 +831,7 @@ class ZooKeeperHighAvailability:
 
     @classmethod
     def at(cls, place: str, *, stand_by_timeout_s: float | None = None) -> ZooKeeperHighAvailability:
-        """From ``host:port,host:port/root``; the root may be left out."""
+        """Parse ``host:port,host:port/root``; the root is optional."""
         hosts, _, root = place.partition("/")
         return cls(hosts, f"/{root}" if root else _USUAL_ROOT, stand_by_timeout_s=stand_by_timeout_s)
 
@@ -853,7 +853,7 @@ class ZooKeeperHighAvailability:
 
     @contextlib.contextmanager
     def read_only(self, file_system: CheckpointFileSystem, identity: JobIdentity | None) -> Iterator[JobRecords]:
-        """See `JobServices`. A directory that never used ZooKeeper is read as it is."""
+        """See `JobServices`. A directory that never used ZooKeeper is read without it."""
         if identity is None or read_kept_in(file_system) is None:
             with DirectoryServices(driver_directory=self.driver_directory).read_only(file_system, identity) as records:
                 yield records
@@ -867,7 +867,7 @@ class ZooKeeperHighAvailability:
             yield JobRecords(file_system, pointers, driver_files_of(root, _directory(nodes, session)))
 
     def take_over(self, directory: JobDirectory) -> JobRecords:
-        """See `JobServices`; the steps are in the docstring of the module."""
+        """Take over the records; see `JobServices` and the steps in the module docstring."""
         leadership, file_system = directory.leadership, directory.file_system
         if not isinstance(leadership, ZooKeeperLeadership):
             raise InvariantViolationError("the job directory was opened with another leadership")
