@@ -7,8 +7,8 @@ No worker serves two tasks here. Prints, as JSON, what the windows emitted.
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ class Place(NamedTuple):
     city: str | None
 
 
-@dataclasses.dataclass
+@attrs.frozen
 class Timed:
     number: int
 
@@ -66,7 +66,10 @@ def main(work: Path) -> None:
     source.mkdir()
     for number in range(2):
         row = {"word": "a", "number": number, "places": [{"city": "Bern"}] * number}
-        (source / f"{number}.json").write_text(json.dumps(row) + "\n")
+        file = source / f"{number}.json"
+        file.write_text(json.dumps(row) + "\n")
+        # Spark reads the older file first.
+        os.utime(file, (number + 1, number + 1))
     schema = "word string, number long, places array<struct<city: string>>"
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(source))
     environment = SparkStreamEnvironment(spark, job_dir=work / "job", max_parallelism=8)
