@@ -94,7 +94,7 @@ class StateTable(ABC):
 
     @abstractmethod
     def rows(self) -> Iterator[CanonicalRow]:
-        """Yields all entries in canonical form and order, including those that handles have not written out.
+        """Yield all entries in canonical form and order, including those that handles have not written out.
 
         Raises:
             StateBackendClosedError: The store was closed during the iteration, so the rows are incomplete.
@@ -102,7 +102,7 @@ class StateTable(ABC):
 
     @abstractmethod
     def addresses(self) -> Iterator[Address]:
-        """Yields the addresses that have the state, each once, in order; otherwise as `rows`.
+        """Yield the addresses that have the state, each once, in order; otherwise as `rows`.
 
         For a priority queue, elements replace the keys.
         """
@@ -152,7 +152,7 @@ class StateStore(ABC):
 
     @abstractmethod
     def restore(self, restored: RestoredStates) -> None:
-        """Makes the tables of all restored states; called once, first, on a store without tables.
+        """Make the tables of all restored states; called once, first, on a store without tables.
 
         Rows of other key groups are skipped.
 
@@ -162,11 +162,11 @@ class StateStore(ABC):
 
     @abstractmethod
     def create_table(self, schema: StateSchema) -> StateTable:
-        """Adds an empty table to ``tables``."""
+        """Add an empty table to ``tables``."""
 
     @abstractmethod
     def restore_as_is(self, table: Any, schema: StateSchema) -> None:
-        """Keeps the entries unchanged; the serializers of the schema read them from now on.
+        """Keep the entries unchanged; the serializers of the schema read them from now on.
 
         Raises:
             StateRestoreError: The store reads the entries now, and fails. The table is unchanged.
@@ -174,7 +174,7 @@ class StateStore(ABC):
 
     @abstractmethod
     def rewrite(self, table: Any, schema: StateSchema, migration: EntryMigration) -> int:
-        """Rewrites all entries for a schema; returns their number, and reports progress.
+        """Rewrite all entries for a schema; return their number, and report progress.
 
         The migrated rows go through `EntryMigration.with_new_keys`, in canonical order.
 
@@ -183,7 +183,7 @@ class StateStore(ABC):
 
     @abstractmethod
     def freeze(self, checkpoint_id: int, state_id: str) -> KeyedStateSnapshotTask:
-        """Freezes the current state, and returns the task that writes the changes since the last snapshot.
+        """Freeze the current state, and return the task that writes the changes since the last snapshot.
 
         This call does everything that another thread cannot do. A fully synchronous store writes here, and its task
         only returns the result.
@@ -191,7 +191,7 @@ class StateStore(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Frees everything and closes the handles; may be called during `restore`, and twice."""
+        """Free everything and close the handles; may be called during `restore`, and twice."""
 
     def snapshot_written(self, checkpoint_id: int) -> None:  # noqa: B027
         """Called on the owner's thread if the last snapshot was written before any other call."""
@@ -216,7 +216,7 @@ class StateStore(ABC):
         return None if table is None else table.schema.meta_now()
 
     def check_open(self) -> None:
-        """Raises `StateBackendClosedError` once the store is closed."""
+        """Raise `StateBackendClosedError` once the store is closed."""
         if self.is_closed:
             raise closed_error(self.parameters.operator_uid)
 

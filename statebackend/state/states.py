@@ -27,18 +27,18 @@ class AggregateFunction(ABC, Generic[I, A, O]):
 
     @abstractmethod
     def create_accumulator(self) -> A:
-        """Creates an empty accumulator; called for the first value of every key."""
+        """Create an empty accumulator; called for the first value of every key."""
 
     @abstractmethod
     def add(self, value: I, accumulator: A) -> A:
-        """Returns the accumulator with the value added: the passed one, changed, or another one."""
+        """Return the accumulator with the value added: the passed one, changed, or another one."""
 
     @abstractmethod
     def get_result(self, accumulator: A) -> O:
-        """Returns the result of the accumulator; called at every read."""
+        """Return the result of the accumulator; called at every read."""
 
     def merge(self, left: A, right: A) -> A:
-        """Merges two accumulators; only session windows, which merge namespaces, need it."""
+        """Merge two accumulators; only session windows, which merge namespaces, need it."""
         raise NotImplementedError(f"{type(self).__name__} has no merge(), which merging namespaces needs")
 
 
@@ -53,7 +53,7 @@ class State(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Removes the state of the current key."""
+        """Remove the state of the current key."""
 
 
 class ValueState(State, Generic[T]):
@@ -67,7 +67,7 @@ class ValueState(State, Generic[T]):
 
     @abstractmethod
     def update(self, value: T | None) -> None:
-        """Sets the value; None clears. Raises `SerializationError`, changing nothing, if the serializer rejects it."""
+        """Set the value; None clears. Raises `SerializationError`, changing nothing, if the serializer rejects it."""
 
 
 class DefaultedValueState(ValueState[T]):
@@ -91,15 +91,15 @@ class ListState(State, Generic[T]):
 
     @abstractmethod
     def add(self, element: T) -> None:
-        """Appends one element, without reading the others. None is rejected."""
+        """Append one element, without reading the others. None is rejected."""
 
     @abstractmethod
     def add_all(self, elements: Iterable[T]) -> None:
-        """Appends all elements, or none if the serializer rejects one."""
+        """Append all elements, or none if the serializer rejects one."""
 
     @abstractmethod
     def update(self, elements: Iterable[T]) -> None:
-        """Replaces the list; an empty one clears."""
+        """Replace the list; an empty one clears."""
 
 
 class MapState(State, Generic[K, V]):
@@ -113,15 +113,15 @@ class MapState(State, Generic[K, V]):
 
     @abstractmethod
     def put(self, key: K, value: V | None) -> None:
-        """Sets one entry."""
+        """Set one entry."""
 
     @abstractmethod
     def put_all(self, entries: Mapping[K, V | None]) -> None:
-        """Sets all entries, or none if a serializer rejects one."""
+        """Set all entries, or none if a serializer rejects one."""
 
     @abstractmethod
     def remove(self, key: K) -> None:
-        """Removes one entry, if it exists."""
+        """Remove one entry, if it exists."""
 
     @abstractmethod
     def contains(self, key: K) -> bool:
@@ -155,7 +155,7 @@ class ReducingState(State, Generic[T]):
 
     @abstractmethod
     def add(self, value: T) -> None:
-        """Folds a value in. None is rejected. A failure of the function or the serializer changes nothing."""
+        """Fold a value in. None is rejected. A failure of the function or the serializer changes nothing."""
 
 
 class AggregatingState(State, Generic[I, O]):
@@ -169,7 +169,7 @@ class AggregatingState(State, Generic[I, O]):
 
     @abstractmethod
     def add(self, value: I) -> None:
-        """Folds a value in; as `ReducingState.add`."""
+        """Fold a value in; as `ReducingState.add`."""
 
 
 class BroadcastState(MapState[K, V]):

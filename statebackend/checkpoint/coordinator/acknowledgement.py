@@ -94,7 +94,7 @@ _check_item_count = item_count_check(_SCHEMA)
 # A record is the sequence of its fields, so it is read in three parts: the fields before the state, the state,
 # whose bytes are kept, and the fields after it.
 _STATE_AT = [one["name"] for one in _SCHEMA["fields"]].index("state")
-_BEFORE_STATE, _BEHIND_STATE = (
+_BEFORE_STATE, _AFTER_STATE = (
     fastavro.parse_schema({"type": "record", "name": name, "fields": fields})
     for name, fields in (
         ("statebackend.BeforeState", _SCHEMA["fields"][:_STATE_AT]),
@@ -233,9 +233,9 @@ class Acknowledgement:
             _check_item_count(content)
             before: Any = fastavro.schemaless_reader(source, _BEFORE_STATE, None)
             state = read_subtask_state(source, known_files)
-            behind: Any = fastavro.schemaless_reader(source, _BEHIND_STATE, None)
-            behind["channel_timestamps"] = tuple(ChannelTimestamp(**one) for one in behind["channel_timestamps"])
-            acknowledgement = cls(state=state, **before, **behind)
+            after: Any = fastavro.schemaless_reader(source, _AFTER_STATE, None)
+            after["channel_timestamps"] = tuple(ChannelTimestamp(**one) for one in after["channel_timestamps"])
+            acknowledgement = cls(state=state, **before, **after)
         except (InvariantViolationError, UnsafePathError) as error:
             raise _malformed(f"breaks an invariant: {error}") from error
         except Exception as error:

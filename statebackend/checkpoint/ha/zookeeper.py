@@ -916,11 +916,11 @@ class ZooKeeperHighAvailability:
             for parent in (nodes.checkpoints, nodes.set_aside):
                 session.make(parent)
             # After a crash before `write_kept_in` the directory may have more checkpoints now.
-            former = [f"{nodes.checkpoints}/{name}" for name in session.children(nodes.checkpoints)]
+            earlier = [f"{nodes.checkpoints}/{name}" for name in session.children(nodes.checkpoints)]
             there = {node for node in contents if session.exists(node)}
 
             def build(transaction: TransactionRequest) -> None:
-                for node in former:
+                for node in earlier:
                     transaction.delete(node)
                 for node, content in pointers.items():
                     transaction.create(node, content)

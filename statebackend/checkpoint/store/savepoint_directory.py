@@ -197,7 +197,7 @@ def _around(place: str) -> Iterator[tuple[CheckpointFileSystem, str]]:
 
 
 def _check_nobody_removes(fs: CheckpointFileSystem, place: str) -> None:
-    """Raises `SavepointError` for a place among the files of a job or of a savepoint that is being written."""
+    """Raise `SavepointError` for a place among the files of a job or of a savepoint that is being written."""
     for around, name in _around(place):
         if name in (CHECKPOINTS_DIRECTORY, SHARED_DIRECTORY) and around.exists(JOB_FILE_NAME):
             whose = f"the job in {around.uri}"
