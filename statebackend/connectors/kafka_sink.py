@@ -174,8 +174,9 @@ class KafkaSink(Sink):
             self._opened(lineage)
             newest = self._newest
             self._check_epoch(lineage.name, newest, last_epoch_id)
-            if lineage.parent_name is not None:
-                self._check_epoch(lineage.parent_name, self._newest_marker(lineage.parent_name), last_epoch_id)
+            if lineage.parent is not None and newest is None:
+                parent = SinkLineage(lineage.sink_uid, lineage.parent.job_id).name
+                self._check_epoch(parent, self._newest_marker(parent), lineage.parent.checkpoint_id)
         except kafka.KafkaException as error:
             self.close()
             raise SinkError(self._described(error, "cannot recover")) from None

@@ -170,8 +170,9 @@ class PostgresSink(Sink):
         with self._reporting("cannot recover"), self._connected() as connection:
             self._create_epochs_table(connection)
             committed = self._checked_epoch(connection, lineage.name, last_epoch_id)
-            if lineage.parent_name is not None:
-                self._checked_epoch(connection, lineage.parent_name, last_epoch_id)
+            if lineage.parent is not None and committed is None:
+                parent = SinkLineage(lineage.sink_uid, lineage.parent.job_id).name
+                self._checked_epoch(connection, parent, lineage.parent.checkpoint_id)
             # Report a missing table or permission before the first epoch.
             connection.execute(_sql("SELECT FROM {} LIMIT 0", _name(self._table)))
         self._staging.recover(lineage, last_epoch_id, committed)

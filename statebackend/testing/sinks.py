@@ -327,6 +327,27 @@ class SinkContract:
         job.run(3)
         assert self.visible(target) == rows_of_epochs(0, 1, 2, 3)
 
+    def test_a_job_from_a_savepoint_restarts_after_its_parent_ran_on(self, target: Any) -> None:
+        before = self.driver(target, job_id="before")
+        before.start()
+        before.run(0)
+        job = self.driver(target, "run-2", "new", parent=SavepointIdentity("before", 0, 1))
+        job.start(last_epoch_id=0)
+        job.run(1)
+        rows = [*rows_of_epochs(0, 1)]
+        other = rows_of_epoch(1, "other")
+        try:
+            before.run(1, other)
+            before.run(2)
+        except SinkError:
+            # A target with one place per epoch must raise an error.
+            pass
+        else:
+            rows += [*other, *rows_of_epochs(2)]
+        again = self.driver(target, "run-3", "new", parent=SavepointIdentity("before", 0, 1))
+        again.start(last_epoch_id=1)
+        assert self.visible(target) == sorted(rows)
+
     def test_two_jobs_from_one_savepoint_skip_no_rows(self, target: Any) -> None:
         before = self.driver(target, job_id="before")
         before.start()
