@@ -32,7 +32,12 @@ from statebackend.streaming.bulk_states import (
     Keys,
 )
 from statebackend.streaming.errors import format_value
-from statebackend.streaming.functions import RuntimeContext, TimeDomain, TimerService, WorkerLifecycle
+from statebackend.streaming.functions import (
+    DelegatingContext,
+    TimeDomain,
+    TimerService,
+    WorkerLifecycle,
+)
 from statebackend.streaming.output_tag import OutputTag
 
 __all__ = ["BatchContext", "BatchRuntimeContext", "BatchTimerService", "Groups", "KeyedBatchFunction", "Rows"]
@@ -175,31 +180,8 @@ class BatchContext(Generic[K]):
         self._emit(tag, rows, timestamps)
 
 
-class BatchRuntimeContext(RuntimeContext):
+class BatchRuntimeContext(DelegatingContext):
     """The argument of `KeyedBatchFunction.open`: registers bulk state."""
-
-    def __init__(self, context: RuntimeContext) -> None:
-        self._context = context
-
-    @property
-    def operator_uid(self) -> str:
-        return self._context.operator_uid
-
-    @property
-    def subtask_index(self) -> int:
-        return self._context.subtask_index
-
-    @property
-    def parallelism(self) -> int:
-        return self._context.parallelism
-
-    @property
-    def epoch_id(self) -> int:
-        return self._context.epoch_id
-
-    @property
-    def is_restored(self) -> bool:
-        return self._context.is_restored
 
     def register(self, descriptor: StateDescriptor) -> Any:
         return BULK_STATES[descriptor.kind](self._context.register(descriptor), descriptor)

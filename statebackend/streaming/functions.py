@@ -349,6 +349,33 @@ class RuntimeContext(ABC):
         return self.register(descriptor)
 
 
+class DelegatingContext(RuntimeContext):
+    """A runtime context that delegates properties of the subtask. Subclasses define which state is available."""
+
+    def __init__(self, context: RuntimeContext) -> None:
+        self._context = context
+
+    @property
+    def operator_uid(self) -> str:
+        return self._context.operator_uid
+
+    @property
+    def subtask_index(self) -> int:
+        return self._context.subtask_index
+
+    @property
+    def parallelism(self) -> int:
+        return self._context.parallelism
+
+    @property
+    def epoch_id(self) -> int:
+        return self._context.epoch_id
+
+    @property
+    def is_restored(self) -> bool:
+        return self._context.is_restored
+
+
 def open_function(function: Any, context: RuntimeContext) -> Any:
     """Set the states of the function's class body as attributes of the function, then call its `open`."""
     for name, descriptor in descriptors_on_class(type(function)).items():

@@ -31,8 +31,8 @@ from statebackend.state.operator_state_descriptors import OperatorStateDescripto
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.streaming.async_functions import AsyncContext, AsyncRetryStrategy
 from statebackend.streaming.errors import describe_exception, format_value
+from statebackend.streaming.functions import DelegatingContext
 from statebackend.streaming.operators.function_calls import check_results
-from statebackend.streaming.operators.subtask_context import DelegatingContext
 from statebackend.streaming.rows.record_copies import copied
 
 __all__ = [

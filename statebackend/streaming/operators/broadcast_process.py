@@ -32,12 +32,12 @@ from statebackend.streaming.broadcast_functions import (
     ReadOnlyContext,
 )
 from statebackend.streaming.errors import format_value
-from statebackend.streaming.functions import RuntimeContext, open_function
+from statebackend.streaming.functions import DelegatingContext, RuntimeContext, open_function
 from statebackend.streaming.operators.function_calls import call_failure, call_user, check_results, of_key, of_record
 from statebackend.streaming.operators.keyed_process import ElementMethod, KeyedCallForms, KeyedProcessOperator
 from statebackend.streaming.operators.keyed_timers import NoTimers
 from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator, OrderedOutput
-from statebackend.streaming.operators.subtask_context import DelegatingContext, SubtaskContext
+from statebackend.streaming.operators.subtask_context import SubtaskContext
 from typeserializers.scalars.void import VOID_NAMESPACE
 
 __all__ = ["BROADCAST_INPUT", "BroadcastWriteError", "GuardedBroadcastStates", "broadcast_process_operator"]

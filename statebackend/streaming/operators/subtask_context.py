@@ -24,34 +24,7 @@ from statebackend.streaming.time.internal_timer_service import InternalTimerServ
 from statebackend.streaming.time.timestamps import MIN_TIMESTAMP
 from typeserializers.kernel.type_serializer import TypeSerializer
 
-__all__ = ["DelegatingContext", "SubtaskContext"]
-
-
-class DelegatingContext(RuntimeContext):
-    """A runtime context that delegates properties of the subtask. Subclasses define which state is available."""
-
-    def __init__(self, context: RuntimeContext) -> None:
-        self._context = context
-
-    @property
-    def operator_uid(self) -> str:
-        return self._context.operator_uid
-
-    @property
-    def subtask_index(self) -> int:
-        return self._context.subtask_index
-
-    @property
-    def parallelism(self) -> int:
-        return self._context.parallelism
-
-    @property
-    def epoch_id(self) -> int:
-        return self._context.epoch_id
-
-    @property
-    def is_restored(self) -> bool:
-        return self._context.is_restored
+__all__ = ["SubtaskContext"]
 
 
 N = TypeVar("N")

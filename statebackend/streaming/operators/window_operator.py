@@ -41,7 +41,7 @@ from statebackend.state.operator_state_descriptors import OperatorStateDescripto
 from statebackend.state.state_kind import StateDescriptor
 from statebackend.state.states import ListState, State
 from statebackend.streaming.errors import StreamJobError, format_value
-from statebackend.streaming.functions import RuntimeContext, open_function
+from statebackend.streaming.functions import DelegatingContext, RuntimeContext, open_function
 from statebackend.streaming.operators.aligned_batches import AlignedBatches
 from statebackend.streaming.operators.element_form import element_form
 from statebackend.streaming.operators.function_calls import (
@@ -53,7 +53,6 @@ from statebackend.streaming.operators.function_calls import (
     of_record,
 )
 from statebackend.streaming.operators.operator import Emitter, InputBatch, Operator, OrderedOutput
-from statebackend.streaming.operators.subtask_context import DelegatingContext
 from statebackend.streaming.operators.window_state import FoldError, window_state
 from statebackend.streaming.output_tag import OutputTag
 from statebackend.streaming.time.internal_timer_service import DueTimers, InternalTimerService
