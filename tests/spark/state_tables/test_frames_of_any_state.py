@@ -88,6 +88,7 @@ def states(draw: st.DrawFn) -> tuple[Any, StateDescriptor, list[tuple[Any, ...]]
         entries = st.dictionaries(keys, values, max_size=5).map(lambda found: list(found.items()))
         return key, ValueStateDescriptor("state", hint, ttl=ttl), draw(entries)
     if kind == "list":
+        hint = Sale if hint == Sale | None else hint  # None cannot be an element of a list state.
         lists = st.lists(values, min_size=1, max_size=3)
         entries = st.dictionaries(keys, lists, max_size=5).map(lambda found: list(found.items()))
         return key, ListStateDescriptor("state", hint, ttl=ttl), draw(entries)
