@@ -23,7 +23,7 @@ from statebackend.checkpoint.metadata import ChannelWatermark
 from statebackend.checkpoint.state_handles import OperatorState
 from statebackend.local.graph import LocalStream, field_getter
 from statebackend.local.network.channel import SubtaskOutput
-from statebackend.savepoint.restored_state import RestoredState
+from statebackend.savepoint.restored_state import SOURCE_POSITIONS, RestoredState
 from statebackend.state.operator_state_backend import (
     OperatorStateBackend,
     OperatorStateBackendParameters,
@@ -248,7 +248,7 @@ def _generator_failed(where: str, error: Exception) -> UserFunctionError:
     return UserFunctionError(f"{where}: its watermark generator raised {describe_exception(error)}")
 
 
-_STATE: Final = SplitListStateDescriptor("splits", tuple[str, int])
+_STATE: Final = SplitListStateDescriptor(SOURCE_POSITIONS, tuple[str, int])
 _POSITIONS: Final = 1 << 63
 A_POSITION: Final = "a position is a whole number of 64 bits"
 

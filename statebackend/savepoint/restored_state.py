@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from attrs import field, frozen
 
@@ -15,7 +15,11 @@ from statebackend.state.operator_state_handles import OperatorStateHandle, Opera
 from statebackend.state.operator_state_redistribution import operator_state_metas
 from statebackend.state.state_meta import KeyedStateMeta, distinct_metas
 
-__all__ = ["StoredSchemas"]
+__all__ = ["SOURCE_POSITIONS", "StoredSchemas"]
+
+
+SOURCE_POSITIONS: Final = "splits"
+"""The operator state with the positions of a replayable source, the only state under the uid of the source."""
 
 
 class StoredSchemas(Protocol):
@@ -63,6 +67,16 @@ class RestoredState:
     def operator_uids(self) -> Sequence[str]:
         """The uids of the operators that have state."""
         return [operator.uid for operator in self.metadata.operators]
+
+    @property
+    def positioned_sources(self) -> Sequence[str]:
+        """The uids of the replayable sources of the local runtime that have positions here."""
+        return [
+            operator.uid
+            for operator in self.metadata.operators
+            if not operator.keyed_handles
+            and [state.name for state in self.operator_state_metas_of(operator.uid)] == [SOURCE_POSITIONS]
+        ]
 
     def operator(self, uid: str) -> OperatorState | None:
         """Return the state of an operator, or None."""

@@ -20,6 +20,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
+from attrs import evolve
 from pyspark.sql import DataFrame, SparkSession
 
 from migration import LIBRARY_RULES, EvolutionRules
@@ -412,7 +413,11 @@ class SparkStreamEnvironment:
     ) -> SchemaReports:
         if point.state is None:
             return SchemaReports()
-        return CompatibilityChecker(self._described(pipeline), point.state).check_start(
+        described = self._described(pipeline)
+        if point.origin is not None and not point.is_own and not point.origin.with_source_progress:
+            # The start drops the positions of a local job's sources.
+            described = evolve(described, sources=point.state.positioned_sources)
+        return CompatibilityChecker(described, point.state).check_start(
             backend=self.backend, parallelism=self.parallelism, allow_non_restored_state=allow_non_restored_state
         )
 
